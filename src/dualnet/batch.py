@@ -1,0 +1,61 @@
+"""What travels: a batch of examples, and what a learner must know of its stream before the first one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+UNLABELLED = -1
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSpec:
+    """What a learner must know before the first batch.
+
+    A task-free stream is a task-aware one with a single task: one row in the mask, every task id 0.
+    """
+
+    image_shape: tuple[int, int, int]  # (C, H, W) of the images as they are stored and delivered
+    class_mask: Tensor  # bool [tasks, classes]: the classes that a task may answer
+    input_size: int | None = None  # side in pixels that the networks see; None: as delivered
+
+    @property
+    def num_tasks(self) -> int:
+        return self.class_mask.shape[0]
+
+    @property
+    def num_classes(self) -> int:
+        return self.class_mask.shape[1]
+
+    @property
+    def network_size(self) -> tuple[int, int]:
+        """Height and width of what the networks see."""
+        _, height, width = self.image_shape
+        return (height, width) if self.input_size is None else (self.input_size, self.input_size)
+
+    def task_free(self) -> StreamSpec:
+        """The same stream without task identity: one head over all classes.
+
+        >>> aware = StreamSpec((3, 32, 32), torch.eye(2, dtype=torch.bool))
+        >>> aware.task_free().class_mask
+        tensor([[True, True]])
+        """
+        return StreamSpec(self.image_shape, self.class_mask.any(dim=0, keepdim=True), self.input_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Examples that travel together."""
+
+    images: Tensor  # uint8 [B, C, H, W], as stored; networks normalise
+    labels: Tensor | None  # int64 [B], UNLABELLED where one is missing; None: no example has a label
+    task_ids: Tensor  # int64 [B]; all zero where the stream is task-free
+
+    def __len__(self) -> int:
+        return self.images.shape[0]
+
+    def to(self, device: torch.device | str) -> Batch:
+        labels = None if self.labels is None else self.labels.to(device, non_blocking=True)
+        return Batch(self.images.to(device, non_blocking=True), labels, self.task_ids.to(device, non_blocking=True))

@@ -1,0 +1,50 @@
+"""A benchmark is data: tasks of labelled images, and the spec of the stream they make."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualnet.batch import StreamSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Labelled images at rest: some rows of one array that many tasks share."""
+
+    array: np.ndarray  # uint8 [N, C, H, W]; often the memory map of a whole image cache
+    rows: np.ndarray  # int64 [n]: which rows of the array these examples are
+    labels: np.ndarray  # int64 [n]: class numbers of the benchmark
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def load(self) -> tuple[Tensor, Tensor]:
+        """Images uint8 [n, C, H, W] and labels int64 [n], copied out of the array."""
+        return torch.from_numpy(self.array[self.rows]), torch.from_numpy(self.labels.astype(np.int64))
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    train: Examples
+    test: Examples
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    spec: StreamSpec  # task-aware: one mask row per task
+    tasks: Sequence[Task]
+    class_names: tuple[str, ...]  # by class number
+
+
+class BenchmarkConfig(ABC):
+    """Options of one kind of benchmark: a frozen dataclass that can make it."""
+
+    @abstractmethod
+    def make(self) -> Benchmark:
+        """Read or draw the images. A user's mistake raises ValueError with the path and the remedy."""
