@@ -1,0 +1,166 @@
+"""The pictures of the procedural benchmark, in integers alone, so that every machine draws the same bits.
+
+The random bits are those of PCG64 itself, whose stream numpy promises to keep; it makes no such promise for the
+distributions of `Generator`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dualnet.data.shapes import Test, shape_and_texture
+
+FIELD = 2048  # from the centre of an image to its border
+DISTRACTORS = 3  # small plain discs and boxes behind the object
+TYPICAL_IN_TEN = 7  # objects in the typical colour of their class; the others have any
+BATCH_PIXELS = 1 << 16  # drawn at a time, so that the working arrays stay in the processor's cache
+
+COSINES = np.rint(1024 * np.cos(np.arange(64) * (np.pi / 32))).astype(np.int32)
+SINES = np.roll(COSINES, 16)
+
+
+def _colours(text: str) -> np.ndarray:
+    """int32 [n, 3]"""
+    return np.frombuffer(bytes.fromhex(text), np.uint8).astype(np.int32).reshape(-1, 3)
+
+
+VIVID = _colours("e63946 f4842a f6c830 8ac926 2a9d61 26bebe 3a86ff 434cc9 8338ec d640c4 ff7896 a06234")
+
+
+@dataclass(frozen=True)
+class World:
+    """Where a task takes place. A network that follows the stream adapts to the last one, and so forgets the others."""
+
+    ground: np.ndarray  # int32 [colours, 3]
+    light: tuple[int, int, int]  # red, green, blue in 1/256
+
+
+WORLDS = (
+    World(_colours("c4beb2 dee2e6 f0ecdc"), (256, 256, 256)),  # paper
+    World(_colours("0e1430 182254 0a0c1a"), (180, 205, 310)),  # night
+    World(_colours("ce783c e8a05a b45428"), (330, 230, 130)),  # dusk
+    World(_colours("1e5432 407c3c 163c2c"), (190, 300, 180)),  # wood
+    World(_colours("5a1e60 8c3882 3c1850"), (300, 170, 310)),  # neon
+    World(_colours("146e82 28a0aa 0a4664"), (140, 280, 300)),  # sea
+    World(_colours("28282c 424248 18181a"), (200, 200, 200)),  # cave
+    World(_colours("fad2dc f0b4c8 ffecf0"), (300, 250, 270)),  # blossom
+)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the images of a class have in common."""
+
+    shape: Test
+    texture: Test
+    colour: np.ndarray  # int32 [3]: the typical one
+    world: World
+
+
+def look_of(number: int, task: int) -> Look:
+    # five is prime to the twelve colours: neighbours are far apart, and a colour comes back for another class
+    return Look(*shape_and_texture(number), VIVID[number * 5 % len(VIVID)], WORLDS[task % len(WORLDS)])
+
+
+def draw(look: Look, count: int, size: int, seed: tuple[int, ...]) -> np.ndarray:
+    """Images uint8 [count, 3, size, size]. A larger count begins with the images of a smaller one."""
+    choices, noise = np.random.PCG64((*seed, 0)), np.random.PCG64((*seed, 1))
+    at_a_time = max(1, BATCH_PIXELS // size**2)
+    sizes = [min(at_a_time, count - start) for start in range(0, count, at_a_time)]
+    return np.concatenate([_draw(look, Choices(choices, n), noise, size) for n in sizes])
+
+
+class Choices:
+    """Random integers for n images, a column at a time; an image uses the same bits whatever n is."""
+
+    PER_IMAGE = 48
+
+    def __init__(self, bits: np.random.PCG64, num_images: int) -> None:
+        raw = bits.random_raw(num_images * self.PER_IMAGE).reshape(num_images, self.PER_IMAGE)
+        self._columns = iter((raw >> np.uint64(33)).astype(np.int64).T)
+
+    def between(self, low: int, high: int) -> np.ndarray:
+        """int32 [n, 1, 1] of low..high, both included."""
+        return (next(self._columns) % (high - low + 1) + low).astype(np.int32)[:, None, None]
+
+    def colour(self, palette: np.ndarray) -> np.ndarray:
+        """int32 [n, 3, 1, 1]"""
+        return palette[self.between(0, len(palette) - 1).ravel()][:, :, None, None]
+
+
+def _draw(look: Look, choices: Choices, noise: np.random.PCG64, size: int) -> np.ndarray:
+    pixels, samples = _positions(size), _positions(2 * size)
+    picture = _ground(choices, look.world, pixels)
+    for _ in range(DISTRACTORS):
+        picture = _blend(picture, choices.colour(VIVID), _distractor(choices, samples))
+    picture = _object(picture, look, choices, samples)
+    picture = (picture * _light(choices, pixels)[:, None] >> 8) * np.array(look.world.light, np.int32)[
+        :, None, None
+    ] >> 8
+    return np.clip(picture + _grain(noise, picture.shape), 0, 255).astype(np.uint8)
+
+
+def _positions(side: int) -> np.ndarray:
+    """int32 [side]: centres of the pixels, the image going from -FIELD to FIELD."""
+    return ((2 * np.arange(side, dtype=np.int32) + 1 - side) * FIELD) // side
+
+
+def _ground(choices: Choices, world: World, at: np.ndarray) -> np.ndarray:
+    """Two muted colours that run into each other."""
+    ramp = np.clip(128 + (_slope(choices, at) >> 4), 0, 256)[:, None]
+    return (choices.colour(world.ground) * ramp + choices.colour(world.ground) * (256 - ramp)) >> 8
+
+
+def _light(choices: Choices, at: np.ndarray) -> np.ndarray:
+    """Brightness in 1/256, stronger from one side: int32 [n, H, W]."""
+    return choices.between(205, 270) + (_slope(choices, at) * choices.between(0, 72) >> 11)
+
+
+def _slope(choices: Choices, at: np.ndarray) -> np.ndarray:
+    """Position along a random direction: int32 [n, H, W], about -FIELD to FIELD."""
+    angle = choices.between(0, 63)
+    return (COSINES[angle] * at + SINES[angle] * at[:, None]) >> 10
+
+
+def _grain(noise: np.random.PCG64, shape: tuple[int, ...]) -> np.ndarray:
+    count = int(np.prod(shape))
+    raw = noise.random_raw(-(-count // 8)).astype("<u8").view(np.uint8)[:count]
+    return raw.reshape(shape).astype(np.int32) % 21 - 10
+
+
+def _distractor(choices: Choices, at: np.ndarray) -> np.ndarray:
+    """Coverage of a disc or a box anywhere in the image."""
+    radius = choices.between(150, 420)
+    u, v = abs(at - choices.between(-FIELD, FIELD)), abs(at[:, None] - choices.between(-FIELD, FIELD))
+    disc, box = u * u + v * v < radius * radius, np.maximum(u, v) < radius * 7 >> 3
+    return _coverage(np.where(choices.between(0, 1) == 0, disc, box))
+
+
+def _object(picture: np.ndarray, look: Look, choices: Choices, at: np.ndarray) -> np.ndarray:
+    """The shape that the image is about, in a vivid colour with a dark or bright second one."""
+    u, v = _posed(choices, at)
+    inside = look.shape(u, v)
+    marked = inside & look.texture(u + choices.between(-18, 18), v + choices.between(-18, 18))
+    first = np.where(choices.between(0, 9)[:, None] < TYPICAL_IN_TEN, look.colour[:, None, None], choices.colour(VIVID))
+    second = np.where(choices.between(0, 1)[:, None] == 0, first >> 1, 255 - ((255 - first) >> 2))
+    return _blend(_blend(picture, first, _coverage(inside)), second, _coverage(marked))
+
+
+def _posed(choices: Choices, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Coordinates in units of the shape: position, rotation and scale undone."""
+    x, y = at - choices.between(-450, 450), at[:, None] - choices.between(-450, 450)
+    angle, radius = choices.between(-6, 6), choices.between(1200, 1650)
+    cosine, sine = COSINES[angle], SINES[angle]
+    return (x * cosine + y * sine >> 2) // radius, (y * cosine - x * sine >> 2) // radius
+
+
+def _coverage(inside: np.ndarray) -> np.ndarray:
+    """How many of a pixel's four samples are inside: int32 [n, 1, H, W]."""
+    rows = inside[:, ::2].astype(np.int32) + inside[:, 1::2]
+    return (rows[:, :, ::2] + rows[:, :, 1::2])[:, None]
+
+
+def _blend(picture: np.ndarray, colour: np.ndarray, coverage: np.ndarray) -> np.ndarray:
+    return (picture * (4 - coverage) + colour * coverage) >> 2

@@ -1,0 +1,95 @@
+"""Split miniImageNet from the lists of the paper's authors: 17 tasks of five classes, and 3 more for validation."""
+
+from __future__ import annotations
+
+import csv
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig
+from dualnet.data.image_cache import cache_folder, cached_images
+from dualnet.data.splits import benchmark_of, tasks_of
+
+CLASSES_PER_TASK = 5
+LISTS = {"continual": ("cl_train.csv", "cl_test.csv"), "validation": ("val_train.csv", "val_test.csv")}
+NUM_TASKS = {"continual": 17, "validation": 3}
+
+
+@dataclass(frozen=True)
+class MiniImageNet(BenchmarkConfig):
+    """Tasks of five consecutive labels. Hyper-parameters are chosen on `validation`, results come from `continual`."""
+
+    root: str = "data/mini-imagenet"  # folder of the lists, whose rows are `path from here,label`
+    split: Literal["continual", "validation"] = "continual"  # 17 tasks, or the 3 of other classes
+    image_size: int = 84  # side in pixels of the images as stored
+    input_size: int | None = None  # side that the networks see; None: as stored
+    cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
+
+    def make(self) -> Benchmark:
+        if self.split not in LISTS:
+            raise ValueError(f"mini_imagenet: split is {self.split!r}; give one of {', '.join(LISTS)}")
+        root = Path(self.root).expanduser()
+        train, test = (_read_list(root, name) for name in LISTS[self.split])
+        _check_disjoint(root, self.split, train, test)
+        names, labels = np.unique([row.label for row in train + test], return_inverse=True)
+        tasks = _tasks(root, self.split, len(names))
+        files = [row.path for row in train + test]
+        images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
+        is_test = np.repeat([False, True], [len(train), len(test)])
+        return benchmark_of(images, labels, is_test, [str(name) for name in names], tasks, self.input_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    path: str
+    label: int
+
+
+def _read_list(root: Path, name: str) -> list[Row]:
+    place = root / name
+    try:
+        with place.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.reader(file)
+            rows = [_row(str(root), f"{place}, line {reader.line_num}", row) for row in reader if row]
+    except OSError as error:
+        raise ValueError(
+            f"{place}: cannot be read ({error.strerror}); root must hold the lists {' and '.join(LISTS['continual'])} "
+            f"(or {' and '.join(LISTS['validation'])}) and the images that their rows `path,label` name"
+        ) from None
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{place}: not a text list ({error}); write rows `path,label` in UTF-8") from None
+    if not rows:
+        raise ValueError(f"{place}: names no images; write rows `path,label`")
+    return rows
+
+
+def _row(root: str, place: str, row: list[str]) -> Row:
+    if len(row) != 2:
+        raise ValueError(f"{place}: {len(row)} columns; write `path,label`")
+    path, label = os.path.join(root, row[0]), row[1].strip()  # noqa: PTH118
+    if not label.removeprefix("-").isdecimal():
+        raise ValueError(f"{place}: the label {label!r} is no integer; write `path,label`")
+    if not os.path.isfile(path):  # noqa: PTH113
+        raise ValueError(f"{place}: {path} is missing; unpack the images there or correct the row")
+    return Row(path, int(label))
+
+
+def _check_disjoint(root: Path, split: str, train: list[Row], test: list[Row]) -> None:
+    if both := {row.path for row in train} & {row.path for row in test}:
+        first, second = LISTS[split]
+        raise ValueError(f"{root / second}: {min(both)} is also in {first}; keep training and test images apart")
+
+
+def _tasks(root: Path, split: str, num_classes: int) -> list[range]:
+    tasks = NUM_TASKS[split]
+    if num_classes != tasks * CLASSES_PER_TASK:
+        raise ValueError(
+            f"{root / LISTS[split][0]}: {num_classes} classes, but {tasks} tasks of {CLASSES_PER_TASK} need "
+            f"{tasks * CLASSES_PER_TASK}; complete the lists, or use image_folder for classes of your own"
+        )
+    return tasks_of(num_classes, CLASSES_PER_TASK)

@@ -1,0 +1,148 @@
+"""From labelled rows to tasks: the order of the classes, who is held out for testing, which task answers what.
+
+Shuffles sort the raw words of PCG64, a stream that numpy promises to keep, so every machine gets the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualnet.batch import StreamSpec
+from dualnet.data.benchmark import Benchmark, Examples, Task
+
+
+def shuffled(count: int, seed: int) -> np.ndarray:
+    """A permutation of range(count) that only the seed decides.
+
+    >>> shuffled(6, seed=0).tolist()
+    [3, 2, 1, 0, 4, 5]
+    """
+    if seed < 0:
+        raise ValueError(f"the seed of a shuffle is {seed}; give 0 or more")
+    return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
+
+
+def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed: int | None = None) -> list[str]:
+    """Class names in the order in which the stream brings them: as given, shuffled by a seed, or sorted.
+
+    >>> stream_order(["cat", "ant", "bee"])
+    ['ant', 'bee', 'cat']
+    """
+    if order is not None and seed is not None:
+        raise ValueError("class_order and order_seed both say how classes are ordered; give one of them")
+    if order is None:
+        ordered = sorted(names)
+        return ordered if seed is None else [ordered[index] for index in shuffled(len(ordered), seed)]
+    if unknown := sorted(set(order) - set(names)):
+        raise ValueError(f"class_order names {unknown[0]!r}, which is no class; there are {_some(sorted(names))}")
+    if len(set(order)) < len(order):
+        twice = next(name for name in order if list(order).count(name) > 1)
+        raise ValueError(f"class_order names {twice!r} twice; name every class once")
+    return list(order)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+
+
+def tasks_of(num_classes: int, classes_per_task: int, num_tasks: int | None = None) -> list[range]:
+    """Consecutive classes by task. Classes are left over only where `num_tasks` asks for fewer tasks than they make.
+
+    >>> tasks_of(6, 3), tasks_of(7, 2, num_tasks=2)
+    ([range(0, 3), range(3, 6)], [range(0, 2), range(2, 4)])
+    """
+    if classes_per_task < 1:
+        raise ValueError(f"classes_per_task is {classes_per_task}; give at least 1")
+    full, left = divmod(num_classes, classes_per_task)
+    if num_tasks is None:
+        if full == 0:
+            raise ValueError(
+                f"a task needs {classes_per_task} classes, there are {num_classes}; lower classes_per_task"
+            )
+        if left:
+            raise ValueError(
+                f"{num_classes} classes do not make tasks of {classes_per_task}: "
+                f"set num_tasks to {full} to leave the last {left} out, or change classes_per_task"
+            )
+        num_tasks = full
+    if num_tasks < 1:
+        raise ValueError(f"num_tasks is {num_tasks}; give at least 1")
+    if num_tasks > full:
+        raise ValueError(
+            f"{num_tasks} tasks of {classes_per_task} need {num_tasks * classes_per_task} classes, "
+            f"there are {num_classes}; lower num_tasks or classes_per_task"
+        )
+    return [range(start * classes_per_task, (start + 1) * classes_per_task) for start in range(num_tasks)]
+
+
+def held_out(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
+    """bool [n]: the examples kept for testing, the same share of every class, chosen by the seed.
+
+    A class of two or more always keeps one example on either side.
+
+    >>> int(held_out(np.array([0] * 10 + [1] * 2), share=0.2, seed=0).sum())
+    3
+    """
+    if not 0 < share < 1:
+        raise ValueError(f"test_share is {share}; give a number between 0 and 1, both excluded")
+    is_test = np.zeros(len(labels), bool)
+    order = shuffled(len(labels), seed)
+    for label in np.unique(labels):
+        members = order[labels[order] == label]
+        is_test[members[: max(1, min(len(members) - 1, round(len(members) * share)))]] = True
+    return is_test
+
+
+def class_mask(tasks: Sequence[Sequence[int]], num_classes: int) -> Tensor:
+    """bool [tasks, classes]: the classes that a task may answer.
+
+    >>> class_mask([range(0, 1), range(1, 3)], 3)
+    tensor([[ True, False, False],
+            [False,  True,  True]])
+    """
+    mask = torch.zeros(len(tasks), num_classes, dtype=torch.bool)
+    for row, classes in zip(mask, tasks, strict=True):
+        row[list(classes)] = True
+    return mask
+
+
+def benchmark_of(
+    images: Callable[[], np.ndarray],  # makes uint8 [N, C, H, W]
+    labels: np.ndarray,  # int64 [N]: class numbers
+    is_test: np.ndarray,  # bool [N]
+    class_names: Sequence[str],  # by class number
+    tasks: Sequence[Sequence[int]],  # class numbers by task
+    input_size: int | None = None,
+) -> Benchmark:
+    """A benchmark whose tasks share one array, which is made only once the rest is known to be sound.
+
+    Every class must have images on both sides.
+    """
+    if input_size is not None and input_size < 1:
+        raise ValueError(f"input_size is {input_size}; give at least 1 pixel, or leave it out for the size as stored")
+    _check_both_sides(labels, is_test, class_names)
+    by_class = [np.flatnonzero(labels == number) for number in range(len(class_names))]
+    array = images()
+    channels, height, width = array.shape[1:]
+    return Benchmark(
+        spec=StreamSpec((channels, height, width), class_mask(tasks, len(class_names)), input_size),
+        tasks=[_task(array, labels, is_test, np.concatenate([by_class[c] for c in classes])) for classes in tasks],
+        class_names=tuple(class_names),
+    )
+
+
+def _task(array: np.ndarray, labels: np.ndarray, is_test: np.ndarray, rows: np.ndarray) -> Task:
+    train, test = rows[~is_test[rows]], rows[is_test[rows]]
+    return Task(Examples(array, train, labels[train]), Examples(array, test, labels[test]))
+
+
+def _check_both_sides(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[str]) -> None:
+    for wanted, side in ((False, "training"), (True, "test")):
+        counts = np.bincount(labels[is_test == wanted], minlength=len(class_names))
+        if (missing := np.flatnonzero(counts == 0)).size:
+            more = f" (and {missing.size - 1} more classes)" if missing.size > 1 else ""
+            raise ValueError(f"class {class_names[missing[0]]!r} has no {side} images{more}; add some or leave it out")

@@ -1,0 +1,134 @@
+"""Steps learners as fast as the device allows, with the same numbers; several side by side.
+
+On the CPU a step is plain. On CUDA the first calls of a shape run eagerly, as real steps; then the whole `observe` of
+all learners, each on a stream of its own, is captured in one CUDA graph and replayed.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from dualnet.batch import Batch
+from dualnet.learners import Learner
+
+EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses its kernels, optimizers make their state
+
+Losses = list[dict[str, Tensor]]
+Shape = tuple[
+    tuple[tuple[int, ...], bool], ...
+]  # of each learner's batch: shape of the images, whether there are labels
+
+
+@dataclass(frozen=True)
+class Captured:
+    """A step as a CUDA graph: fill `inputs`, replay, read `losses`."""
+
+    graph: torch.cuda.CUDAGraph
+    inputs: list[Batch]
+    losses: Losses
+
+    def replay(self, batches: Sequence[Batch]) -> Losses:
+        for held, batch in zip(self.inputs, batches, strict=True):
+            copy_into(held, batch)
+        self.graph.replay()
+        return [{name: loss.clone() for name, loss in losses.items()} for losses in self.losses]
+
+
+class Engine:
+    """Steps learners that live on one device. `precision`: bf16 is autocast with channels-last, on CUDA only."""
+
+    def __init__(self, learners: Sequence[Learner], precision: Literal["fp32", "bf16"], capture: bool = True) -> None:
+        self.learners = list(learners)
+        self.device = self.learners[0].class_mask.device
+        self.precision = precision
+        on_cuda = self.device.type == "cuda"
+        self.capture_steps = capture and on_cuda
+        self.streams = [torch.cuda.Stream(self.device) for _ in self.learners] if on_cuda else []
+        self.calls: Counter[Shape] = Counter()
+        self.captured: dict[Shape, Captured] = {}
+        if precision == "bf16":
+            for learner in self.learners:
+                learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+
+    def step(self, batches: Sequence[Batch]) -> Losses:
+        """Each learner observes its batch. The losses stay on the device."""
+        shape = tuple((tuple(batch.images.shape), batch.labels is not None) for batch in batches)
+        self.calls[shape] += 1
+        if shape in self.captured:
+            return self.captured[shape].replay(batches)
+        if self.capture_steps and self.calls[shape] > EAGER_STEPS:
+            captured = self.try_capture(batches)
+            if captured is not None:
+                self.captured[shape] = captured
+                return captured.replay(batches)
+        return self.observe(batches)
+
+    def answer(self, learner: Learner, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        with self.autocast():
+            return learner.answer(images, task_ids)
+
+    def autocast(self) -> torch.autocast:
+        # No cache of cast weights: it would outlive the optimizer steps inside of an observe and serve old weights.
+        return torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16", cache_enabled=False)
+
+    def observe(self, batches: Sequence[Batch]) -> Losses:
+        pairs = list(zip(self.learners, batches, strict=True))
+        if not self.streams:
+            return [self.observe_one(learner, batch) for learner, batch in pairs]
+        main = torch.cuda.current_stream(self.device)
+        losses = []
+        for stream, (learner, batch) in zip(self.streams, pairs, strict=True):
+            stream.wait_stream(main)
+            with torch.cuda.stream(stream):
+                losses.append(self.observe_one(learner, batch))
+        for stream in self.streams:
+            main.wait_stream(stream)
+        return losses
+
+    def observe_one(self, learner: Learner, batch: Batch) -> dict[str, Tensor]:
+        with self.autocast():
+            return learner.observe(batch)
+
+    def try_capture(self, batches: Sequence[Batch]) -> Captured | None:
+        """The step as a graph; None, with one line that says why, if a learner cannot be captured."""
+        states = [learner.generator.get_state() for learner in self.learners]
+        try:
+            return self.capture(batches)
+        except RuntimeError as error:
+            self.capture_steps = False
+            for learner, state in zip(self.learners, states, strict=True):
+                # The generator may still believe that it is being captured: a new one takes its place.
+                learner.generator = torch.Generator(self.device)
+                learner.generator.set_state(state)
+                learner.zero_grad()
+            reason = " ".join(str(error).split())[:200]
+            warnings.warn(f"the step cannot be captured in a CUDA graph and runs eagerly: {reason}", stacklevel=2)
+            return None
+
+    def capture(self, batches: Sequence[Batch]) -> Captured:
+        inputs = [Batch(batch.images.clone(), *clone_rest(batch)) for batch in batches]
+        graph = torch.cuda.CUDAGraph()
+        for learner in self.learners:
+            graph.register_generator_state(learner.generator)
+        torch.cuda.synchronize(self.device)
+        with torch.cuda.graph(graph):
+            losses = self.observe(inputs)
+        return Captured(graph, inputs, losses)
+
+
+def clone_rest(batch: Batch) -> tuple[Tensor | None, Tensor]:
+    return None if batch.labels is None else batch.labels.clone(), batch.task_ids.clone()
+
+
+def copy_into(held: Batch, batch: Batch) -> None:
+    held.images.copy_(batch.images)
+    held.task_ids.copy_(batch.task_ids)
+    if held.labels is not None and batch.labels is not None:
+        held.labels.copy_(batch.labels)

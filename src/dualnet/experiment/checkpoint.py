@@ -1,0 +1,94 @@
+"""Checkpoints: a tree of tensors and plain values as safetensors and JSON. Atomic, checked by a digest, no pickle."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from dualnet import atomic
+
+KEPT = 2  # checkpoints: if the newest is damaged, the one before it serves
+
+
+def save(folder: Path, step: int, tree: Mapping[str, Any]) -> None:
+    """Write the checkpoint of a step, then delete those that are no longer needed.
+
+    The JSON file is written last and holds the digest of the tensors: without it there is no checkpoint.
+    """
+    folder.mkdir(exist_ok=True)
+    tensors: dict[str, Tensor] = {}
+    values = take_out_tensors(tree, tensors)
+    data = safetensors.torch.save(tensors)
+    atomic.write(tensor_file(folder, step), data)
+    atomic.write(value_file(folder, step), json.dumps({"digest": digest(data), "tree": values}))
+    for old in steps(folder)[:-KEPT]:
+        value_file(folder, old).unlink()
+        tensor_file(folder, old).unlink(missing_ok=True)
+
+
+def load(folder: Path, step: int) -> dict[str, Any]:
+    """The tree of a step. Raises ValueError, with what is wrong, if it cannot be trusted."""
+    try:
+        content = json.loads(value_file(folder, step).read_text())
+        data = tensor_file(folder, step).read_bytes()
+        if digest(data) != content["digest"]:
+            raise ValueError("its tensors do not match their digest")
+        return put_back_tensors(content["tree"], safetensors.torch.load(data))
+    except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
+        raise ValueError(f"{value_file(folder, step)}: damaged checkpoint ({error})") from error
+
+
+def steps(folder: Path) -> list[int]:
+    """The steps that have a checkpoint, oldest first."""
+    found = (re.fullmatch(r"step-(\d+)\.json", path.name) for path in folder.glob("step-*.json"))
+    return sorted(int(match[1]) for match in found if match)
+
+
+def clean(folder: Path) -> None:
+    """Delete what a killed process left half-written."""
+    for path in folder.glob(f"*{atomic.TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
+def tensor_file(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}.safetensors"
+
+
+def value_file(folder: Path, step: int) -> Path:
+    return folder / f"step-{step:08d}.json"
+
+
+def digest(data: bytes) -> str:
+    return blake2b(data, digest_size=16).hexdigest()
+
+
+def take_out_tensors(node: Any, tensors: dict[str, Tensor]) -> Any:
+    """The tree as JSON can hold it; tensors go into the dict and leave their name."""
+    if isinstance(node, Tensor):
+        name = str(len(tensors))
+        # A copy: safetensors refuses tensors that share memory, and a strided one must be laid out plainly.
+        tensors[name] = node.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        return {"tensor": name}
+    if isinstance(node, Mapping):  # as pairs, since an optimizer's state has numbers for keys
+        return {"dict": [[key, take_out_tensors(value, tensors)] for key, value in node.items()]}
+    if isinstance(node, (list, tuple)):
+        return [take_out_tensors(value, tensors) for value in node]
+    return node
+
+
+def put_back_tensors(node: Any, tensors: Mapping[str, Tensor]) -> Any:
+    if isinstance(node, dict) and "tensor" in node:
+        return tensors[node["tensor"]]
+    if isinstance(node, dict):
+        return {key: put_back_tensors(value, tensors) for key, value in node["dict"]}
+    if isinstance(node, list):
+        return [put_back_tensors(value, tensors) for value in node]
+    return node

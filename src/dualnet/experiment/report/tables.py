@@ -1,0 +1,178 @@
+"""Tables of the report as data: what stands in each cell. How they look is the business of the three forms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from dualnet.metrics import spread, summary
+
+from .rows import DASH, Comparison, Row, differing, metric_values
+from .runs import Run
+
+METRICS = {"ACC": max, "FM": min, "LA": max}  # the better of two values
+RESULT_HEADER = ["experiment", "protocol", "seeds", "ACC ↑", "FM ↓", "LA ↑", "s / run", "memory"]
+
+SPREAD_WORDS = {
+    "std": "standard deviation over seeds",
+    "sem": "standard error of the mean over seeds",
+    "ci95": "half-width of the 95 % interval of the mean (Student t)",
+    "authors": "2 std / √runs, as the authors' code prints it",
+}
+FM_WORDS = {
+    "paper": "best accuracy after any task but the last, minus the final one",
+    "seen": "best accuracy after the task itself or a later one but the last, minus the final one",
+    "all": "best accuracy after any task, minus the final one, rounded to 0.1 points",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    text: str
+    best: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    header: list[str]
+    rows: list[list[Cell]]
+    numeric: range  # the columns that are set to the right
+
+
+def results_table(comparison: Comparison) -> Table:
+    """One line for each row: mean and spread of the metrics, time, memory."""
+    lines = [line for rows in comparison.settings() for line in result_lines(rows, comparison)]
+    return Table(RESULT_HEADER, lines, numeric=range(2, len(RESULT_HEADER)))
+
+
+def result_lines(rows: Sequence[Row], comparison: Comparison) -> list[list[Cell]]:
+    """The lines of rows that may be compared."""
+    metrics = [_metric_column(rows, metric, comparison) for metric in METRICS]
+    return [
+        [
+            Cell(row.label),
+            Cell(row.protocol or DASH),
+            Cell(str(len(row.runs))),
+            *(column[i] for column in metrics),
+            Cell(seconds_text(_mean_seconds(row))),
+            Cell(memory_text(max(run.peak_memory or 0 for run in row.runs))),
+        ]
+        for i, row in enumerate(rows)
+    ]
+
+
+def _metric_column(rows: Sequence[Row], metric: str, comparison: Comparison) -> list[Cell]:
+    """Mean and spread for rows that may be compared; the best is marked where there are two to choose from."""
+    values = [metric_values(row, metric, comparison.fm) for row in rows]
+    means = [number_text(fmean(seeds)) for seeds in values]
+    known = {mean for mean in means if mean != DASH}
+    best = METRICS[metric](known, key=float) if len(known) > 1 else None
+    texts = [_plus_minus(mean, spread(seeds, comparison.spread)) for mean, seeds in zip(means, values, strict=True)]
+    return [Cell(text, best=mean == best) for text, mean in zip(texts, means, strict=True)]
+
+
+def runs_table(comparison: Comparison) -> Table:
+    """One line for each finished run."""
+    header = ["experiment", "seed", *METRICS, "BWT", "s", "memory", "steps", "folder"]
+    rows = [row for rows in comparison.settings() for row in rows]
+    lines = [_run_line(row.label, run, comparison.fm) for row in rows for run in row.runs]
+    return Table(header, lines, numeric=range(1, len(header) - 1))
+
+
+def _run_line(label: str, run: Run, fm: str) -> list[Cell]:
+    assert run.accuracy is not None
+    metrics = [number_text(value) for value in summary(run.accuracy, fm).values()]
+    costs = [seconds_text(run.seconds), memory_text(run.peak_memory), _steps_text(run)]
+    return [Cell(text) for text in (label, run.seed, *metrics, *costs, str(run.folder))]
+
+
+def unfinished_table(comparison: Comparison) -> Table:
+    """One line for each run without a result."""
+    texts = [(run.name, run.seed, _steps_text(run), str(run.folder)) for run in comparison.unfinished]
+    lines = [[Cell(text) for text in line] for line in texts]
+    return Table(["experiment", "seed", "last step", "folder"], lines, numeric=range(1, 3))
+
+
+def options_table(comparison: Comparison) -> Table:
+    """The options that differ between the rows, and only those; one column for each row."""
+    mappings = [{k: v for k, v in row.options.items() if k != "name"} for row in comparison.rows]
+    lines = [[Cell(key), *(Cell(m.get(key, DASH)) for m in mappings)] for key in differing(mappings)]
+    return Table(["option", *(row.label for row in comparison.rows)], lines, numeric=range(0))
+
+
+def environment_table(comparison: Comparison) -> Table:
+    """One column for each environment that occurs, headed by the runs that had it."""
+    groups: dict[tuple[tuple[str, str], ...], dict[str, list[str]]] = {}
+    for row in comparison.rows:
+        for run in row.runs:
+            group = groups.setdefault(tuple(sorted(run.environment.items())), {})
+            group.setdefault(row.label, []).append(run.seed)
+    keys = dict.fromkeys(key for environment in groups for key, _ in environment)
+    lines = [[Cell(key), *(Cell(dict(environment).get(key, DASH)) for environment in groups)] for key in keys]
+    heads = ["all runs"] if len(groups) == 1 else [_whose(group) for group in groups.values()]
+    return Table(["environment", *heads], lines, numeric=range(0))
+
+
+def _whose(seeds: dict[str, list[str]]) -> str:
+    return "; ".join(f"{label}: {'seed' if len(s) == 1 else 'seeds'} {', '.join(s)}" for label, s in seeds.items())
+
+
+def notes(comparison: Comparison) -> list[str]:
+    """What a reader must know to read the table, one sentence each."""
+    words = [
+        f"± is the {SPREAD_WORDS[comparison.spread]}.",
+        "ACC: mean accuracy (%) over all tasks after the last. LA: mean accuracy (%) on each task right after it.",
+        f"FM ({comparison.fm}): {FM_WORDS[comparison.fm]}; mean over all tasks but the last, in points.",
+    ]
+    if len(comparison.settings()) > 1:
+        words.append("Bold is the best among rows with the same benchmark and protocol.")
+    words += [f"{label}: a seed occurs twice, so its spread is too small." for label in comparison.repeated_seeds]
+    return words
+
+
+def number_text(value: float) -> str:
+    """Two digits; a dash where there is no value. Never minus zero.
+
+    >>> number_text(71.804), number_text(-0.001), number_text(float("nan"))
+    ('71.80', '0.00', '—')
+    """
+    return f"{value + 0.0:z.2f}" if math.isfinite(value) else DASH
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Seconds, with a digit where it matters.
+
+    >>> seconds_text(9.27), seconds_text(4321.7), seconds_text(None)
+    ('9.3', '4,322', '—')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return DASH
+    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:,.0f}"
+
+
+def memory_text(num_bytes: float | None) -> str:
+    """Bytes in the unit that fits.
+
+    >>> memory_text(3 * 2**30), memory_text(200 * 2**20), memory_text(None)
+    ('3.0 GiB', '200 MiB', '—')
+    """
+    if not num_bytes:
+        return DASH
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
+
+
+def _steps_text(run: Run) -> str:
+    return DASH if run.last_step is None else f"{run.last_step:,}"
+
+
+def _plus_minus(mean: str, around: float | None) -> str:
+    if mean == DASH:
+        return DASH
+    return f"{mean} ± {DASH if around is None else number_text(around)}"
+
+
+def _mean_seconds(row: Row) -> float | None:
+    known = [run.seconds for run in row.runs if run.seconds is not None]
+    return fmean(known) if known else None

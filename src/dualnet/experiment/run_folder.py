@@ -1,0 +1,145 @@
+"""A run folder: what one seed of an experiment leaves behind, and what a stopped run goes on from."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import platform
+import sys
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+from dualnet import atomic
+from dualnet.data import Benchmark
+from dualnet.experiment import checkpoint
+from dualnet.experiment.experiment import Experiment, parse, plain
+
+
+class RunFolder:
+    """experiment.yaml, log.jsonl, checkpoint/ and, once finished, result.json."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.experiment_file = path / "experiment.yaml"
+        self.log_file = path / "log.jsonl"
+        self.result_file = path / "result.json"
+        self.checkpoints = path / "checkpoint"
+
+    @property
+    def finished(self) -> bool:
+        return self.result_file.exists()
+
+    def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
+        """Make the folder, or take over one of the same experiment. Raises ValueError if it holds another one."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        self.lock = self.take_lock()
+        checkpoint.clean(self.path)
+        checkpoint.clean(self.checkpoints)
+        if self.experiment_file.exists():
+            self.check_same(experiment)
+            return
+        content = {**experiment.mapping(), "stream": describe_stream(benchmark), "environment": environment(device)}
+        atomic.write(self.experiment_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+    def take_lock(self) -> Any:
+        """Held until the process ends: two processes must not write one folder."""
+        lock = (self.path / "lock").open("w")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            lock.close()
+            raise ValueError(
+                f"{self.path}: another process is running here; wait for it or choose another --out"
+            ) from error
+        return lock
+
+    def check_same(self, experiment: Experiment) -> None:
+        there, asked = flat(self.read_experiment().mapping()), flat(experiment.mapping())
+        different = [key for key in {**there, **asked} if there.get(key) != asked.get(key)]
+        if different:
+            key = different[0]
+            more = f" and {len(different) - 1} more" if len(different) > 1 else ""
+            raise ValueError(
+                f"{self.path}: holds another experiment ({key} is {there.get(key)} there, {asked.get(key)} here{more})"
+                "; choose another --out"
+            )
+
+    def read(self) -> dict[str, Any]:
+        """experiment.yaml as it stands, with stream and environment."""
+        if not self.experiment_file.is_file():
+            raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
+        try:
+            content = yaml.safe_load(self.experiment_file.read_text(encoding="utf-8"))
+            return dict(content)
+        except (UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.experiment_file}: cannot be read ({' '.join(str(error).split())})") from error
+
+    def read_experiment(self) -> Experiment:
+        content = self.read()
+        return parse({key: value for key, value in content.items() if key not in ("stream", "environment")})
+
+    def newest_checkpoint(self) -> tuple[int, dict[str, Any]] | None:
+        """Step and content of the newest checkpoint that can be trusted; a damaged one is passed over and named."""
+        for step in reversed(checkpoint.steps(self.checkpoints)):
+            try:
+                return step, checkpoint.load(self.checkpoints, step)
+            except ValueError as error:
+                warnings.warn(f"{error}; the one before it is used", stacklevel=2)
+        return None
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        atomic.write(self.result_file, json.dumps(result, indent=1) + "\n")
+
+
+def describe_stream(benchmark: Benchmark) -> dict[str, Any]:
+    spec = benchmark.spec
+    return plain(
+        {
+            "image_shape": spec.image_shape,
+            "input_size": spec.input_size,
+            "class_names": benchmark.class_names,
+            "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
+        }
+    )
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    """Versions and hardware: what a figure must name."""
+    from dualnet import __version__
+
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+    return {
+        "dualnet": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": sys.platform,
+        "device": device.type,
+        "hardware": hardware,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by their dotted names.
+
+    >>> flat({"a": {"x": 1}, "b": 2})
+    {'a.x': 1, 'b': 2}
+    """
+    out: dict[str, Any] = {}
+    for key, value in mapping.items():
+        out |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return out

@@ -1,0 +1,269 @@
+"""Runs an experiment: the stream once, an evaluation after each task, checkpoints on the way. Stopped, it resumes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import resource
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from dualnet import metrics
+from dualnet.data import Benchmark
+from dualnet.engine import Engine
+from dualnet.experiment import checkpoint
+from dualnet.experiment.experiment import Experiment, Precision
+from dualnet.experiment.progress import Display, Quiet
+from dualnet.experiment.run_folder import RunFolder
+from dualnet.experiment.stop import Stop, StopAsked
+from dualnet.experiment.stream import Stream
+from dualnet.learners import Learner, make_learner
+
+EVALUATION_SIZE = 500  # images in one pass
+
+
+class LossNotFiniteError(RuntimeError):
+    """The learner has diverged."""
+
+
+class Run:
+    """One seed: its learner, its place in the stream, what it measured so far."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder, stream: Stream) -> None:
+        self.experiment, self.folder, self.stream = experiment, folder, stream
+        self.learner = make_learner(
+            experiment.learner_name, stream.spec, experiment.learner, experiment.seed, str(stream.device)
+        )
+        self.step = 0
+        self.seconds = 0.0
+        self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
+        self.pending: list[dict[str, Tensor]] = []
+        self.resume()
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one; the log is cut back to it."""
+        found = self.folder.newest_checkpoint()
+        if found is None:
+            self.folder.log_file.write_bytes(b"")
+            return
+        step, state = found
+        if state["device"] != self.stream.device.type:
+            raise ValueError(
+                f"{self.folder.path}: was begun on {state['device']}; go on there, or choose another --out"
+            )
+        load_state(self.learner, state)
+        self.step, self.seconds, self.accuracy = step, state["seconds"], state["accuracy"]
+        with self.folder.log_file.open("r+b") as log:
+            log.truncate(state["log_bytes"])
+
+    def save(self) -> None:
+        state = {
+            "learner": self.learner.state_dict(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.learner.optimizers().items()},
+            "accuracy": self.accuracy,
+            "seconds": self.seconds,
+            "device": self.stream.device.type,
+            "log_bytes": self.folder.log_file.stat().st_size,
+        }
+        checkpoint.save(self.folder.checkpoints, self.step, state)
+
+    def observed(self, losses: dict[str, Tensor]) -> None:
+        self.step += 1
+        self.pending.append(losses)
+
+    def flush_losses(self) -> dict[str, float]:
+        """Log the mean of the losses since the last time. The one place where a step's numbers reach the host."""
+        if not self.pending:
+            return {}
+        names = sorted({name for losses in self.pending for name in losses})
+        means = {
+            name: torch.stack([losses[name] for losses in self.pending if name in losses]).mean() for name in names
+        }
+        values = dict(zip(names, torch.stack(list(means.values())).tolist(), strict=True)) if names else {}
+        self.pending.clear()
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise LossNotFiniteError(self.not_finite(name))
+        self.log("losses", losses=values)
+        return values
+
+    def not_finite(self, name: str) -> str:
+        saved = checkpoint.steps(self.folder.checkpoints)
+        where = f"the last good checkpoint is of step {saved[-1]}" if saved else "there is no checkpoint yet"
+        return f"{self.folder.path}: loss '{name}' is not finite at step {self.step}; {where}; try a lower rate"
+
+    def log(self, event: str, **facts: Any) -> None:
+        task, _ = self.stream.position(self.step - 1)
+        line = {"event": event, "task": task, "step": self.step, "seconds": round(self.seconds, 3), **facts}
+        with self.folder.log_file.open("a") as log:
+            log.write(json.dumps(line) + "\n")
+
+    def result(self, side_by_side: int) -> dict[str, Any]:
+        matrix = self.accuracy.tolist()
+        return {
+            "accuracy": [[None if math.isnan(value) else round(value, 4) for value in row] for row in matrix],
+            "metrics": {name: None if math.isnan(value) else value for name, value in metrics.summary(matrix).items()},
+            "steps": self.step,
+            "seconds": round(self.seconds, 2),
+            "seeds_side_by_side": side_by_side,
+            "peak_memory_bytes": peak_memory(self.stream.device),
+        }
+
+
+class Together:
+    """Runs that stand at the same place of the stream and go on side by side, in one engine."""
+
+    def __init__(self, runs: Sequence[Run], display: Display, stop: Stop) -> None:
+        self.runs, self.display, self.stop = list(runs), display, stop
+        self.stream, self.experiment = runs[0].stream, runs[0].experiment
+        self.engine = Engine([run.learner for run in runs], precision(self.experiment.precision, self.stream.device))
+        self.clock = time.monotonic()
+
+    @property
+    def step(self) -> int:
+        return self.runs[0].step
+
+    def run(self) -> None:
+        """The protocol: every task once, an evaluation after each."""
+        seeds = ", ".join(str(run.experiment.seed) for run in self.runs)
+        self.display.begin(f"{self.experiment.name} seed {seeds}", self.stream.num_steps, self.step)
+        try:
+            first, number = self.stream.position(self.step)
+            for task in range(first, self.stream.num_tasks):
+                self.learn(task, number if task == first else 0)
+                self.evaluate(task)
+                self.end_task()
+            for run in self.runs:
+                run.folder.write_result(run.result(len(self.runs)))
+        finally:
+            self.display.end()
+
+    def learn(self, task: int, first: int) -> None:
+        orders = [self.stream.order(task, run.experiment.seed) for run in self.runs]
+        last = self.stream.num_batches(task)
+        for number in range(first, last):
+            batches = [self.stream.batch(task, order, number) for order in orders]
+            for run, losses in zip(self.runs, self.engine.step(batches), strict=True):
+                run.observed(losses)
+            self.display.step(task, self.stream.num_tasks, self.step)
+            if self.step % self.experiment.log_every == 0:
+                self.flush_losses()
+            # The end of a task is saved after its evaluation.
+            if number + 1 < last and (self.stop.asked or self.step % self.experiment.checkpoint_every == 0):
+                self.save()
+
+    def evaluate(self, task: int) -> None:
+        self.flush_losses()
+        for run in self.runs:
+            for seen in range(task + 1):
+                run.accuracy[task, seen] = accuracy(self.engine, run.learner, self.stream, seen)
+        self.tick()
+        for run in self.runs:
+            run.log("evaluation", accuracy=[round(value, 4) for value in run.accuracy[task, : task + 1].tolist()])
+        mean = torch.stack([run.accuracy[task, : task + 1].mean() for run in self.runs]).mean()
+        self.display.evaluated(task, self.stream.num_tasks, float(mean))
+
+    def end_task(self) -> None:
+        if self.stream.tells_boundaries:
+            for run in self.runs:
+                with self.engine.autocast():
+                    run.learner.end_task()
+        self.save()
+
+    def flush_losses(self) -> None:
+        self.tick()
+        for run in self.runs:
+            self.display.losses(run.flush_losses())
+
+    def save(self) -> None:
+        self.flush_losses()
+        for run in self.runs:
+            run.save()
+        if self.stop.asked and self.step < self.stream.num_steps:
+            raise StopAsked(
+                f"stopped after step {self.step} of {self.stream.num_steps}; the same command goes on from there"
+            )
+
+    def tick(self) -> None:
+        """Add the time since the last tick to every run: side by side, they share it."""
+        now = time.monotonic()
+        for run in self.runs:
+            run.seconds += now - self.clock
+        self.clock = now
+
+
+def run(
+    experiment: Experiment,
+    folders: dict[int, Path],
+    device: torch.device,
+    display: Display | None = None,
+    benchmark: Benchmark | None = None,
+) -> list[int]:
+    """Run the seeds, each into its folder; unfinished ones resume. Returns the seeds that were finished before.
+
+    On CUDA all seeds go side by side, on the CPU one after the other.
+    """
+    todo = {seed: RunFolder(path) for seed, path in folders.items() if not RunFolder(path).finished}
+    if not todo:
+        return list(folders)
+    benchmark = benchmark or experiment.benchmark.make()
+    stream = Stream(benchmark, experiment.protocol, experiment.batch_size, device)
+    # A learner that refuses its options or the stream does so before a folder is made.
+    make_learner(experiment.learner_name, stream.spec, experiment.learner)
+    with Stop() as stop:
+        for group in groups(list(todo), device):
+            runs = []
+            for seed in group:
+                todo[seed].prepare(experiment.with_seed(seed), benchmark, device)
+                runs.append(Run(experiment.with_seed(seed), todo[seed], stream))
+            # Seeds that were stopped at different places go on one group after the other.
+            for _, same_place in itertools.groupby(sorted(runs, key=lambda run: run.step), key=lambda run: run.step):
+                Together(list(same_place), display or Quiet(), stop).run()
+    return [seed for seed in folders if seed not in todo]
+
+
+def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """Raises ValueError where CUDA is asked for and is not there."""
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: this PyTorch sees no CUDA device; use --device cpu")
+    return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def groups(seeds: list[int], device: torch.device) -> list[list[int]]:
+    return [seeds] if device.type == "cuda" else [[seed] for seed in seeds]
+
+
+def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int) -> Tensor:
+    """Share of a task's test images that are answered right, in percent: float64, on the device."""
+    images, labels = stream.test_set(task)
+    right = torch.zeros((), dtype=torch.int64, device=labels.device)
+    for part, truth in zip(images.split(EVALUATION_SIZE), labels.split(EVALUATION_SIZE), strict=True):
+        answers = engine.answer(learner, part, stream.task_ids(task, len(part))).argmax(dim=1)
+        right += (answers == truth).sum()
+    return 100 * right.double() / len(labels)
+
+
+def precision(asked: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
+    if asked == "auto":
+        return "bf16" if device.type == "cuda" else "fp32"
+    return asked
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes this process has held: on the GPU, or of main memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def load_state(learner: Learner, state: dict[str, Any]) -> None:
+    """Put a checkpoint's weights, memory, generator and optimizers back."""
+    learner.load_state_dict(state["learner"])
+    for name, optimizer in learner.optimizers().items():
+        optimizer.load_state_dict(state["optimizers"][name])

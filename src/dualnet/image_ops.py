@@ -1,0 +1,151 @@
+"""Batched image operations on the device: normalise, resize, and the random views of self-supervised learning.
+
+Every operation takes a whole batch, draws from the generator it is given and reads no tensor on the host, so that a
+step which uses it can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Normalisation = Literal["imagenet", "half"]
+STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}
+GREY = (0.299, 0.587, 0.114)  # luma of ITU-R BT.601, as in torchvision and kornia
+
+
+@dataclass(frozen=True)
+class ViewConfig:
+    """How one random view is made. Defaults: the authors' code; the comment gives Barlow Twins' own value."""
+
+    crop_area: tuple[float, float] = (0.4307, 0.4307)  # share of the area; (84/128)^2, a random 84-crop of 128; 0.08, 1
+    crop_ratio: tuple[float, float] = (1.0, 1.0)  # width / height of the crop; 3/4, 4/3
+    flip_probability: float = 0.5
+    jitter_probability: float = 0.8
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.2
+    hue: float = 0.1  # share of the colour circle
+    grey_probability: float = 0.2
+    blur_probability: tuple[float, float] = (1.0, 0.1)  # of the first and of the second view
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  # 3x3 Gaussian
+    normalisation: Normalisation = "half"
+
+    def __post_init__(self) -> None:
+        low, high = self.crop_area
+        if not 0 < low <= high <= 1:
+            raise ValueError(f"crop_area: {self.crop_area} is not 0 < low <= high <= 1")
+        if not 0 < self.crop_ratio[0] <= self.crop_ratio[1]:
+            raise ValueError(f"crop_ratio: {self.crop_ratio} is not 0 < low <= high")
+        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
+            raise ValueError(f"blur_sigma: {self.blur_sigma} is not 0 < low <= high")
+
+
+@lru_cache
+def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
+    """Fixed numbers on a device, copied there once: a copy from the host cannot be captured in a CUDA graph."""
+    return torch.tensor(values, device=device)
+
+
+def normalise(images: Tensor, statistics: Normalisation) -> Tensor:
+    """Images in [0, 1] with the mean and standard deviation of the channels taken out."""
+    mean, std = (constant(values, images.device).view(-1, 1, 1) for values in STATISTICS[statistics])
+    return (images - mean) / std
+
+
+def network_input(images: Tensor, size: tuple[int, int], statistics: Normalisation = "imagenet") -> Tensor:
+    """What a network sees of stored images uint8 [B, C, H, W] when nothing is augmented: float [B, C, *size]."""
+    pixels = images.float() / 255
+    if pixels.shape[-2:] != size:
+        pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
+    return normalise(pixels, statistics)
+
+
+def two_views(
+    images: Tensor, size: tuple[int, int], config: ViewConfig, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
+    """Two random views, float [B, 3, *size] each, of stored images uint8 [B, 3, H, W]."""
+    num = images.shape[0]
+    draws = torch.rand(2 * num, 12, device=images.device, generator=generator)
+    pixels = crop_and_flip((images.float() / 255).repeat(2, 1, 1, 1), size, config, draws[:, :5])
+    pixels = jitter_colour(pixels, config, draws[:, 5:10])
+    probability = constant(config.blur_probability, images.device).repeat_interleave(num)
+    pixels = blur(pixels, config.blur_sigma, draws[:, 10] < probability, draws[:, 11])
+    view_a, view_b = normalise(pixels.clamp(0, 1), config.normalisation).chunk(2)
+    return view_a, view_b
+
+
+def between(low: float, high: float, draw: Tensor) -> Tensor:
+    return low + (high - low) * draw
+
+
+def crop_and_flip(pixels: Tensor, size: tuple[int, int], config: ViewConfig, draws: Tensor) -> Tensor:
+    """A random crop of each image, mirrored or not, resized to `size` in one bilinear gather. draws: [B, 5]."""
+    area = between(*config.crop_area, draws[:, 0])
+    low, high = config.crop_ratio
+    ratio = torch.exp(between(math.log(low), math.log(high), draws[:, 1]))
+    width = (area * ratio).sqrt().clamp(max=1)
+    height = (area / ratio).sqrt().clamp(max=1)
+    mirror = torch.where(draws[:, 4] < config.flip_probability, -width, width)
+    zero = torch.zeros_like(width)
+    # Rows of the affine map from the view's coordinates to the image's, both from -1 to 1.
+    row_x = torch.stack([mirror, zero, (1 - width) * (2 * draws[:, 2] - 1)], dim=1)
+    row_y = torch.stack([zero, height, (1 - height) * (2 * draws[:, 3] - 1)], dim=1)
+    grid = F.affine_grid(torch.stack([row_x, row_y], dim=1), [len(pixels), pixels.shape[1], *size], align_corners=False)
+    return F.grid_sample(pixels, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def jitter_colour(pixels: Tensor, config: ViewConfig, draws: Tensor) -> Tensor:
+    """Brightness, contrast, saturation, hue and greyscale as one affine map of the colours per image. draws: [B, 5].
+
+    The order is fixed and nothing is clipped in between, which is what makes it one map. With P the projection onto
+    grey, saturation s is sI + (1-s)P and a hue turn by an angle t is P + cos(t)(I-P) + sin(t)C with CP = PC = 0, so
+    their product is P + s cos(t)(I-P) + s sin(t)C, and greyscale is s = 0.
+    """
+    on = (draws[:, 0] < config.jitter_probability).float()
+    factor = 1 + on * config.brightness * (2 * draws[:, 1] - 1)
+    contrast = 1 + on * config.contrast * (2 * draws[:, 2] - 1)
+    # One draw serves saturation and greyscale: the parts of it below and above the threshold are uniform too.
+    colourful = draws[:, 3] >= config.grey_probability
+    rest = (draws[:, 3] - config.grey_probability) / max(1 - config.grey_probability, 1e-9)
+    saturation = colourful * (1 + on * config.saturation * (2 * rest - 1))
+    angle = on * 2 * math.pi * config.hue * (2 * draws[:, 4] - 1)
+    weights = torch.stack([torch.ones_like(angle), saturation * angle.cos(), saturation * angle.sin()], dim=1)
+    matrix = (weights @ colour_basis(pixels.device)).view(-1, 3, 3) * (factor * contrast).view(-1, 1, 1)
+    mean_grey = pixels.mean(dim=(2, 3)) @ constant(GREY, pixels.device)
+    offset = ((1 - contrast) * factor * mean_grey).view(-1, 1, 1)
+    flat = pixels.flatten(2)
+    return torch.baddbmm(offset.expand(-1, 3, flat.shape[2]), matrix, flat).view_as(pixels)
+
+
+@lru_cache
+def colour_basis(device: torch.device) -> Tensor:
+    """P, I - P and C, flattened: the maps that saturation and hue combine, float [3, 9]."""
+    grey = torch.tensor(GREY, dtype=torch.float64)
+    projection = torch.ones(3, 1, dtype=torch.float64) @ grey.view(1, 3)
+    # The generator of a turn of the chroma plane in YIQ, the colour space of NTSC.
+    to_yiq = torch.tensor([GREY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)], dtype=torch.float64)
+    turn = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64)
+    chroma = torch.eye(3, dtype=torch.float64) - projection
+    rotation = torch.linalg.inv(to_yiq) @ turn @ to_yiq
+    return torch.stack([projection, chroma, rotation]).flatten(1).float().to(device)
+
+
+def blur(pixels: Tensor, sigma: tuple[float, float], chosen: Tensor, draw: Tensor) -> Tensor:
+    """A 3x3 Gaussian blur of the chosen images with a random width each; the others stay as they are."""
+    side = torch.exp(-0.5 / between(*sigma, draw) ** 2) * chosen
+    taps = torch.stack([side, torch.ones_like(side), side], dim=1)
+    taps = taps / taps.sum(dim=1, keepdim=True)
+    kernels = (taps[:, :, None] * taps[:, None, :]).repeat_interleave(pixels.shape[1], dim=0).unsqueeze(1)
+    padded = F.pad(pixels, (1, 1, 1, 1), mode="reflect")
+    planes = padded.flatten(0, 1).unsqueeze(0)
+    return F.conv2d(planes, kernels, groups=len(kernels)).view_as(pixels)

@@ -1,0 +1,48 @@
+"""Learners, by name. A new one is a file beside this and a line here; one from outside goes by its import path."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import importlib
+from typing import Any
+
+import torch
+
+from dualnet.batch import StreamSpec
+from dualnet.learners.dualnet import DualNet
+from dualnet.learners.er import ER
+from dualnet.learners.finetune import Finetune
+from dualnet.learners.learner import MASKED, Learner
+
+LEARNERS: dict[str, type[Learner]] = {"dualnet": DualNet, "er": ER, "finetune": Finetune}
+
+
+def learner_class(name: str) -> type[Learner]:
+    """The learner of that name, or the class at an import path such as `my_package.my_module.MyLearner`."""
+    if name in LEARNERS:
+        return LEARNERS[name]
+    if "." not in name:
+        near = difflib.get_close_matches(name, LEARNERS, n=1, cutoff=0.4)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise ValueError(f"learner.name: {name!r} is not one of {', '.join(LEARNERS)}, nor an import path{hint}")
+    module_name, _, class_name = name.rpartition(".")
+    try:
+        found = getattr(importlib.import_module(module_name), class_name)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"learner.name: cannot import {name!r} ({error}); is its folder on PYTHONPATH?") from error
+    if not (isinstance(found, type) and issubclass(found, Learner) and dataclasses.is_dataclass(found.Config)):
+        raise ValueError(f"learner.name: {name!r} is not a Learner with a dataclass Config; see CONTRIBUTING.md")
+    return found
+
+
+def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0, device: str = "cpu") -> Learner:
+    """A learner with its options (default: its own defaults), all of its randomness from one seed."""
+    cls = learner_class(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        learner = cls(spec, cls.Config() if config is None else config)
+    return learner.seed(seed).to(device)
+
+
+__all__ = ["ER", "LEARNERS", "MASKED", "DualNet", "Finetune", "Learner", "learner_class", "make_learner"]

@@ -1,0 +1,155 @@
+"""DualNet (Pham, Liu and Hoi, 2021): a slow learner trained by self-supervision, a fast one on its features."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dualnet.batch import Batch, StreamSpec
+from dualnet.image_ops import ViewConfig, two_views
+from dualnet.learners.learner import Learner, check_at_least
+from dualnet.learners.losses import label_loss, soft_label_loss
+from dualnet.memory import MemoryConfig, Replay
+from dualnet.nets import Adapter, AdapterNorm, Encoder, apart
+from dualnet.objectives import OBJECTIVES
+from dualnet.optim import LookAhead, descend
+
+ANSWER_SIZE = 250  # stored examples that are answered in one pass at the end of a task
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults are the authors' settings on miniImageNet; where the paper differs, the comment gives its value."""
+
+    width: int = 64  # channels of the slow learner's first stage; the paper: 20
+    adapter_norm: AdapterNorm = "none"  # division of m_l by its squared norm; the paper divides (map or pixel)
+    # The slow learner
+    objective: Literal["barlow_twins"] = "barlow_twins"
+    slow_rounds: int = 3  # n: Look-ahead rounds per batch; 0: no self-supervision
+    inner_steps: int = 2  # K: SGD steps per round
+    beta: float = 0.05  # Look-ahead's rate; the paper: 0.5
+    slow_lr: float = 3e-4
+    slow_momentum: float = 0.0  # the authors: 0.9 if semi-supervised
+    slow_weight_decay: float = 0.0  # the authors: 5e-4 if semi-supervised
+    slow_batch_size: int = 32
+    slow_source: Literal["memory", "memory_and_batch"] = "memory"  # the authors: both if semi-supervised
+    slow_statistics: Literal["interpolate", "keep"] = "interpolate"  # BatchNorm statistics in the slow phase
+    views: ViewConfig = field(default_factory=ViewConfig)
+    # The fast learner; its gradient moves both
+    fast_lr: float = 0.03
+    updates: int = 2  # N: supervised steps per batch
+    replay_size: int = 10
+    soft_label_weight: float = (
+        10.0  # lambda_tr; the paper: 2 with `example`, which is the same where a task has 5 classes
+    )
+    soft_label_mean: Literal["class", "example"] = (
+        "class"  # the KL is a mean over examples and classes, or a sum over these
+    )
+    temperature: float = 2.0  # tau
+    soft_labels: Literal["task_end", "insertion"] = "task_end"  # when they are taken; task_end needs boundaries
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "width", "inner_steps", "updates", "replay_size")
+        check_at_least(self, 0, "slow_rounds", "slow_lr", "fast_lr", "soft_label_weight")
+        check_at_least(self, 2, "slow_batch_size")
+        check_at_least(self, 1e-6, "temperature")
+        if not 0 <= self.beta <= 1:
+            raise ValueError(f"beta: {self.beta} is not between 0 and 1")
+
+
+class DualNet(Learner):
+    Config = Config
+    config: Config
+
+    def __init__(self, spec: StreamSpec, config: Config) -> None:
+        super().__init__(spec, config)
+        channels = spec.image_shape[0]
+        self.slow = Encoder(config.width, channels)
+        self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels)
+        self.objective = OBJECTIVES[config.objective](self.slow.channels[-1])
+        self.memory = config.memory.make(spec)
+        self.fast_optimizer = torch.optim.SGD([*self.slow.parameters(), *self.fast.parameters()], lr=config.fast_lr)
+        self.slow_optimizer = torch.optim.SGD(
+            [*self.slow.parameters(), *self.objective.parameters()],
+            lr=config.slow_lr,
+            momentum=config.slow_momentum,
+            weight_decay=config.slow_weight_decay,
+        )
+        self.look_ahead = self.make_look_ahead()
+
+    def make_look_ahead(self) -> LookAhead:
+        weights = [*self.slow.parameters(), *self.objective.parameters()]
+        statistics = [*self.slow.buffers(), *self.objective.buffers()]
+        interpolate = self.config.slow_statistics == "interpolate"
+        return LookAhead(
+            self.slow_optimizer,
+            weights + statistics if interpolate else weights,
+            self.config.inner_steps,
+            self.config.beta,
+            kept=() if interpolate else statistics,
+        )
+
+    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        return self.restricted(self.logits(self.network_input(images)), task_ids)
+
+    def logits(self, pixels: Tensor, parts: int = 1) -> Tensor:
+        return self.fast(pixels, self.slow(pixels, parts), parts)
+
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        self.store(batch)
+        return self.learn_slow(batch) | self.learn_fast(batch)
+
+    def store(self, batch: Batch) -> None:
+        """The batch is offered to the memory before it is learned, as in the authors' code."""
+        at_insertion = self.config.soft_labels == "insertion" and batch.labels is not None
+        logits = self.answer(batch.images, batch.task_ids) if at_insertion else None
+        self.memory.add(batch, self.generator, logits)
+
+    def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
+        rounds = [self.look_ahead.round(lambda: self.slow_loss(batch)) for _ in range(self.config.slow_rounds)]
+        return {"slow": torch.stack(rounds).mean()} if rounds else {}
+
+    def slow_loss(self, batch: Batch) -> Tensor:
+        images = self.memory.sample(self.config.slow_batch_size, self.generator, beside=batch).batch.images
+        if batch.labels is None or self.config.slow_source == "memory_and_batch":
+            images = torch.cat([batch.images, images])
+        view_a, view_b = two_views(images, self.spec.network_size, self.config.views, self.generator)
+        return self.objective(self.slow, view_a, view_b)
+
+    def learn_fast(self, batch: Batch) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        if batch.labels is not None:
+            for _ in range(self.config.updates):
+                losses = self.update_fast(batch, batch.labels)
+        return losses
+
+    def update_fast(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
+        """One step on the loss of equation 7; batch and replay are normalised apart, as in the authors' code."""
+        replay = self.memory.sample(self.config.replay_size, self.generator, beside=batch)
+        past = replay.batch
+        now_logits, past_logits = apart(self.logits, self.network_input(batch.images), self.network_input(past.images))
+        past_logits = self.restricted(past_logits, past.task_ids)
+        assert past.labels is not None
+        now_loss = label_loss(self.restricted(now_logits, batch.task_ids), labels)
+        past_loss = label_loss(past_logits, past.labels)
+        soft_loss = self.soft_label_loss(past_logits, replay)
+        descend(self.fast_optimizer, now_loss + past_loss + self.config.soft_label_weight * soft_loss)
+        return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
+
+    def soft_label_loss(self, logits: Tensor, replay: Replay) -> Tensor:
+        over_classes = self.config.soft_label_mean == "class"
+        return soft_label_loss(logits, replay.logits, replay.has_logits, self.config.temperature, over_classes)
+
+    def end_task(self) -> None:
+        if self.config.soft_labels == "task_end":
+            for slots in self.memory.without_logits().split(ANSWER_SIZE):
+                answers = self.answer(self.memory.images[slots], self.memory.task_ids[slots])
+                self.memory.remember(slots, answers)
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        return {"fast": self.fast_optimizer, "slow": self.slow_optimizer}

@@ -1,0 +1,51 @@
+"""Finetune: learn what comes, keep nothing. The lower bound that shows how much a stream makes forget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dualnet.batch import Batch, StreamSpec
+from dualnet.learners.learner import Learner, check_at_least
+from dualnet.learners.losses import label_loss
+from dualnet.nets import Classifier
+from dualnet.optim import descend
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 20  # channels of the first stage; 64 is the full ResNet18
+    lr: float = 0.03
+    updates: int = 2  # gradient steps per batch
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "width", "updates")
+        check_at_least(self, 0, "lr")
+
+
+class Finetune(Learner):
+    Config = Config
+    config: Config
+
+    def __init__(self, spec: StreamSpec, config: Config) -> None:
+        super().__init__(spec, config)
+        self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)
+
+    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        return self.restricted(self.net(self.network_input(images)), task_ids)
+
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        if batch.labels is not None:
+            for _ in range(self.config.updates):
+                loss = label_loss(self(batch.images, batch.task_ids), batch.labels)
+                descend(self.optimizer, loss)
+                losses = {"labels": loss.detach()}
+        return losses
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        return {"net": self.optimizer}

@@ -1,0 +1,92 @@
+"""What every learner keeps to: it learns from a stream one batch at a time and answers at any time."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from dualnet import image_ops
+from dualnet.batch import Batch, StreamSpec
+from dualnet.nets import SMALLEST_IMAGE
+
+MASKED = -1e4  # logit of a class that the task may not answer: finite, so that no loss meets 0 * inf
+
+
+class Learner(nn.Module, ABC):
+    """Abstract. A learner is a final class with a frozen dataclass `Config` and the constructor `(spec, config)`.
+
+    `observe` is plain PyTorch without a host synchronisation or a branch on a tensor, so that the engine can replay
+    it. All randomness comes from `self.generator`, which travels with `state_dict()`.
+    """
+
+    Config: ClassVar[type]
+    class_mask: Tensor  # bool [tasks, classes]
+
+    def __init__(self, spec: StreamSpec, config: Any) -> None:
+        super().__init__()
+        if min(spec.network_size) < SMALLEST_IMAGE:
+            raise ValueError(f"images of {spec.network_size} pixels are too small: the networks need {SMALLEST_IMAGE}")
+        self.spec, self.config = spec, config
+        self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
+        self.generator = torch.Generator()
+
+    @abstractmethod
+    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        """Logits [B, classes] for stored images; with task ids, MASKED for the classes outside of the task."""
+
+    @abstractmethod
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        """Learn from a batch. Returns the losses, left on the device."""
+
+    @abstractmethod
+    def optimizers(self) -> dict[str, Optimizer]:
+        """What a checkpoint must hold beside `state_dict()`."""
+
+    def end_task(self) -> None:
+        """Called between two tasks, only where the stream says so."""
+
+    @torch.no_grad()
+    def answer(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        """The logits outside of learning: by the running BatchNorm statistics, and nothing is moved."""
+        was_training = self.training
+        self.eval()
+        logits = self(images, task_ids)
+        self.train(was_training)
+        return logits
+
+    def network_input(self, images: Tensor) -> Tensor:
+        return image_ops.network_input(images, self.spec.network_size)
+
+    def restricted(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
+        """The logits, float32, with the classes outside of each example's task masked."""
+        if task_ids is None:
+            return logits.float()
+        return logits.float().masked_fill(~self.class_mask[task_ids], MASKED)
+
+    def seed(self, seed: int) -> Self:
+        self.generator.manual_seed(seed)
+        return self
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Self:
+        """`.to(device)` takes the generator along: draws happen where the tensors are."""
+        super()._apply(fn, recurse)
+        if self.class_mask.device != self.generator.device:
+            self.generator = torch.Generator(self.class_mask.device).manual_seed(self.generator.initial_seed())
+        return self
+
+    def get_extra_state(self) -> Tensor:
+        return self.generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.generator.set_state(state.cpu())
+
+
+def check_at_least(config: Any, smallest: float, *options: str) -> None:
+    """For a Config's `__post_init__`: raises ValueError naming the first of the options that is too small."""
+    for option in options:
+        if not getattr(config, option) >= smallest:
+            raise ValueError(f"{option}: {getattr(config, option)} is not {smallest} or more")

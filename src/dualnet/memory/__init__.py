@@ -1,0 +1,31 @@
+"""Episodic memories, by name of their policy. A new one is a file beside this and a line here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from dualnet.batch import StreamSpec
+from dualnet.memory.memory import Memory, Replay
+from dualnet.memory.reservoir import Reservoir
+from dualnet.memory.ring import Ring
+
+MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir}
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    policy: Literal["ring", "reservoir"] = "ring"  # the paper: ring if task-aware, reservoir if task-free
+    slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
+    replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; where there is one task only: all
+
+    def __post_init__(self) -> None:
+        if self.slots_per_class < 1:
+            raise ValueError(f"memory.slots_per_class: {self.slots_per_class} is not 1 or more")
+
+    def make(self, spec: StreamSpec) -> Memory:
+        only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
+        return MEMORIES[self.policy](spec, self.slots_per_class * spec.num_classes, only_earlier_tasks)
+
+
+__all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]

@@ -1,0 +1,203 @@
+"""What is read from the accuracy matrix of a run, and how it spreads over seeds. Every definition has a name.
+
+The matrix is square: row i holds the test accuracies in percent after task i, column j belongs to task j, NaN means
+"not evaluated". Paper: DualNet, appendix "Datasets and Evaluation Metrics". A value that the matrix does not define
+is NaN (forgetting in a stream of one task), and a spread that the seeds do not define is None.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Vector = NDArray[np.float64]
+Matrix = NDArray[np.float64]
+
+
+def accuracy_matrix(values: ArrayLike) -> Matrix:
+    """The values as a square matrix of floats; None becomes NaN.
+
+    >>> accuracy_matrix([[80, None], [60, 70]])
+    array([[80., nan],
+           [60., 70.]])
+    """
+    matrix = np.asarray(values, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.size == 0:
+        raise ValueError(f"accuracy matrix has shape {matrix.shape}; give one row and one column for each task")
+    return matrix
+
+
+def average_accuracy(accuracy: ArrayLike) -> float:
+    """ACC: mean accuracy over all tasks after the last one.
+
+    >>> average_accuracy([[80, None], [60, 70]])
+    65.0
+    """
+    return float(accuracy_matrix(accuracy)[-1].mean())
+
+
+def learning_accuracy(accuracy: ArrayLike) -> float:
+    """LA: mean accuracy on each task right after it was learned (Riemer et al., 2019).
+
+    >>> learning_accuracy([[80, None], [60, 70]])
+    75.0
+    """
+    return float(np.diagonal(accuracy_matrix(accuracy)).mean())
+
+
+def backward_transfer(accuracy: ArrayLike) -> float:
+    """BWT: what later tasks did to the earlier ones, mean of a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
+
+    >>> backward_transfer([[80, None], [60, 70]])
+    -20.0
+    """
+    matrix = accuracy_matrix(accuracy)
+    return _mean((matrix[-1] - np.diagonal(matrix))[:-1])
+
+
+def forgetting(accuracy: ArrayLike, definition: str = "paper") -> float:
+    """FM: mean forgetting over all tasks but the last; NaN for a stream of one task.
+
+    >>> forgetting([[80, None], [60, 70]])
+    20.0
+    >>> forgetting([[80]])
+    nan
+    """
+    return _mean(forgetting_per_task(accuracy, definition))
+
+
+def forgetting_per_task(accuracy: ArrayLike, definition: str = "paper") -> Vector:
+    """How far each task but the last fell from its best accuracy, by one of the definitions in FORGETTING.
+
+    paper: the best over l in 1..T-1, as the paper prints it. Negative where the last task helped.
+    seen: the best over l in j..T-1, so that luck before task j was learned does not count (Chaudhry et al., 2018).
+    all: the authors' code: the best over all l with the last one, accuracies rounded to 0.1 points. Never negative.
+
+    >>> matrix = [[50, 90, 0], [40, 60, 0], [55, 30, 80]]
+    >>> forgetting_per_task(matrix, "paper"), forgetting_per_task(matrix, "seen"), forgetting_per_task(matrix, "all")
+    (array([-5., 60.]), array([-5., 30.]), array([ 0., 60.]))
+    """
+    if definition not in FORGETTING:
+        raise ValueError(f"unknown definition of forgetting {definition!r}; choose one of {', '.join(FORGETTING)}")
+    return FORGETTING[definition](accuracy_matrix(accuracy))
+
+
+def _forgetting_paper(matrix: Matrix) -> Vector:
+    return _best(matrix[:-1])[:-1] - matrix[-1, :-1]
+
+
+def _forgetting_seen(matrix: Matrix) -> Vector:
+    learned = np.tri(len(matrix), dtype=bool)
+    return _forgetting_paper(np.where(learned, matrix, np.nan))
+
+
+def _forgetting_all(matrix: Matrix) -> Vector:
+    # Their code rounds each accuracy, as a fraction, to three digits. It rounds the mean once more; we do not.
+    rounded = np.round(matrix / 100, 3) * 100
+    return (_best(rounded) - rounded[-1])[:-1]
+
+
+FORGETTING: dict[str, Callable[[Matrix], Vector]] = {
+    "paper": _forgetting_paper,
+    "seen": _forgetting_seen,
+    "all": _forgetting_all,
+}
+
+
+def seen_accuracy(accuracy: ArrayLike) -> Vector:
+    """Mean accuracy over the tasks seen so far, after each task.
+
+    >>> seen_accuracy([[80, None], [60, 70]])
+    array([80., 65.])
+    """
+    matrix = accuracy_matrix(accuracy)
+    return np.array([row[: task + 1].mean() for task, row in enumerate(matrix)])
+
+
+def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
+    """All metrics of one run by name; fm names the definition of forgetting.
+
+    >>> summary([[80, None], [60, 70]])
+    {'ACC': 65.0, 'FM': 20.0, 'LA': 75.0, 'BWT': -20.0}
+    """
+    return {
+        "ACC": average_accuracy(accuracy),
+        "FM": forgetting(accuracy, fm),
+        "LA": learning_accuracy(accuracy),
+        "BWT": backward_transfer(accuracy),
+    }
+
+
+def spread(values: Sequence[float], kind: str = "std") -> float | None:
+    """How far the values of several seeds lie apart, by one of the kinds in SPREADS; None for a single seed.
+
+    >>> spread([1.0, 3.0], "std"), spread([1.0, 3.0], "sem"), spread([1.0])
+    (1.4142135623730951, 1.0, None)
+    """
+    if kind not in SPREADS:
+        raise ValueError(f"unknown spread {kind!r}; choose one of {', '.join(SPREADS)}")
+    return SPREADS[kind](np.asarray(values, dtype=np.float64)) if len(values) > 1 else None
+
+
+def _std(values: Vector) -> float:
+    return float(values.std(ddof=1))
+
+
+def _sem(values: Vector) -> float:
+    return _std(values) / math.sqrt(len(values))
+
+
+def _ci95(values: Vector) -> float:
+    return student_t_quantile(0.975, len(values) - 1) * _sem(values)
+
+
+def _authors(values: Vector) -> float:
+    # numpy's std, which divides by n and not by n - 1.
+    return 2 * float(values.std(ddof=0)) / math.sqrt(len(values))
+
+
+SPREADS: dict[str, Callable[[Vector], float]] = {
+    "std": _std,  # standard deviation of a sample
+    "sem": _sem,  # standard error of the mean
+    "ci95": _ci95,  # half the width of the 95 % interval of the mean, Student's t
+    "authors": _authors,  # what the authors' code prints as +-: 2 std / sqrt(runs)
+}
+
+
+def student_t_quantile(probability: float, freedom: int) -> float:
+    """The value that Student's t with a whole number of degrees of freedom stays below with this probability.
+
+    >>> round(student_t_quantile(0.975, 4), 3)
+    2.776
+    """
+    if not 0 < probability < 1 or freedom < 1:
+        raise ValueError(f"no t quantile for probability {probability} and {freedom} degrees; need 0 < p < 1 and >= 1")
+    inside = abs(2 * probability - 1)
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):  # halves an interval of 1.6 down to the precision of a float
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_probability_within(middle, freedom) < inside else (low, middle)
+    return math.copysign(math.sqrt(freedom) * math.tan(low), probability - 0.5)
+
+
+def _t_probability_within(angle: float, freedom: int) -> float:
+    """P(|t| < sqrt(freedom) tan(angle)): Abramowitz and Stegun 26.7.3 (odd) and 26.7.4 (even), finite sums."""
+    odd = freedom % 2
+    term, total = (math.cos(angle) if odd else 1.0), 0.0
+    for power in range(odd, freedom - 1, 2):
+        total += term
+        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
+    partial = math.sin(angle) * total
+    return (angle + partial) * 2 / math.pi if odd else partial
+
+
+def _best(matrix: Matrix) -> Vector:
+    """The maximum of each column; NaN where nothing was evaluated, without the warning of np.nanmax."""
+    return np.fmax.reduce(matrix, axis=0) if len(matrix) else np.full(matrix.shape[1], np.nan)
+
+
+def _mean(values: Vector) -> float:
+    return float(values.mean()) if values.size else math.nan

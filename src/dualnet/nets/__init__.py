@@ -1,0 +1,8 @@
+"""Networks: the slow encoder, the fast adapter, the baselines' classifier."""
+
+from dualnet.nets.adapter import Adapter, AdapterNorm
+from dualnet.nets.classifier import Classifier
+from dualnet.nets.encoder import SMALLEST_IMAGE, Encoder, pooled
+from dualnet.nets.norm import BatchNorm, apart
+
+__all__ = ["SMALLEST_IMAGE", "Adapter", "AdapterNorm", "BatchNorm", "Classifier", "Encoder", "apart", "pooled"]

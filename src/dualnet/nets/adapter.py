@@ -1,0 +1,52 @@
+"""The fast learner's network: adapts the slow features to each image and answers (the paper's section 2.4)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dualnet.nets.encoder import pooled
+from dualnet.nets.norm import BatchNorm
+
+AdapterNorm = Literal["none", "map", "pixel"]
+
+
+class ConvBlock(nn.Module):
+    """conv 3x3, BatchNorm, ReLU, max-pool 2: halves the image as a stage of the encoder does."""
+
+    def __init__(self, in_channels: int, channels: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(in_channels, channels, 3, padding=1)
+        self.norm = BatchNorm(channels)
+
+    def forward(self, x: Tensor, parts: int) -> Tensor:
+        return F.max_pool2d(self.norm(self.conv(x), parts), 2, ceil_mode=True)
+
+
+class Adapter(nn.Module):
+    """m_l = g_l(h'_{l-1}), h'_0 the image; h'_l = h_l * m_l; the pooled h'_L goes to a linear head.
+
+    The paper divides m_l by its squared norm and the authors' code does not: `normalise` chooses. Over the whole
+    `map` it stays at chance, over the channels of each `pixel` it costs 19 points (miniImageNet, width 64, n=0).
+    """
+
+    def __init__(self, channels: tuple[int, ...], num_classes: int, normalise: AdapterNorm, in_channels: int = 3):
+        super().__init__()
+        before = (in_channels, *channels)
+        self.blocks = nn.ModuleList(ConvBlock(before[i], channels[i]) for i in range(len(channels)))
+        self.head = nn.Linear(channels[-1], num_classes)
+        self.normalise: AdapterNorm = normalise
+
+    def forward(self, images: Tensor, slow_maps: list[Tensor], parts: int = 1) -> Tensor:
+        adapted = images
+        for block, slow_map in zip(self.blocks, slow_maps, strict=True):
+            adapted = slow_map * self.scaled(block(adapted, parts))
+        return self.head(pooled(adapted))
+
+    def scaled(self, m: Tensor) -> Tensor:
+        if self.normalise == "none":
+            return m
+        dims = (1, 2, 3) if self.normalise == "map" else (1,)
+        return m / m.square().sum(dim=dims, keepdim=True).clamp(min=1e-6)

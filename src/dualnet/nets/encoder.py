@@ -1,0 +1,56 @@
+"""The slow learner's network: ResNet18 with a 3x3 stem and max-pool (He et al., 2016; width 20 as in GEM)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dualnet.nets.norm import BatchNorm
+
+SMALLEST_IMAGE = 28  # pixels: the last map is then 2 x 2
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.norm1 = BatchNorm(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.norm2 = BatchNorm(channels)
+        self.shortcut = nn.Conv2d(in_channels, channels, 1, stride, bias=False) if stride != 1 else None
+        self.shortcut_norm = BatchNorm(channels, relu=False) if stride != 1 else None
+
+    def forward(self, x: Tensor, parts: int) -> Tensor:
+        out = self.norm1(self.conv1(x), parts)
+        if self.shortcut is not None and self.shortcut_norm is not None:
+            x = self.shortcut_norm(self.shortcut(x), parts)
+        return self.norm2(self.conv2(out), parts, residual=x)
+
+
+class Encoder(nn.Module):
+    """Images to four feature maps of width, 2, 4 and 8 times width channels: 42, 21, 11 and 6 px from 84."""
+
+    def __init__(self, width: int, in_channels: int = 3) -> None:
+        super().__init__()
+        self.channels = (width, 2 * width, 4 * width, 8 * width)
+        self.stem = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+        self.stem_norm = BatchNorm(width)
+        self.stages = nn.ModuleList()
+        for stage, channels in enumerate(self.channels):
+            before = self.channels[max(stage - 1, 0)]
+            first = ResidualBlock(before, channels, stride=1 if stage == 0 else 2)
+            self.stages.append(nn.ModuleList([first, ResidualBlock(channels, channels, stride=1)]))
+
+    def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
+        x = F.max_pool2d(self.stem_norm(self.stem(images), parts), 3, 2, 1)
+        maps = []
+        for stage in self.stages:
+            for block in stage:  # pyright: ignore[reportGeneralTypeIssues]
+                x = block(x, parts)
+            maps.append(x)
+        return maps
+
+
+def pooled(feature_map: Tensor) -> Tensor:
+    """The mean over the pixels: float [B, channels]."""
+    return feature_map.mean(dim=(2, 3))

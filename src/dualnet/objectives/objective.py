@@ -1,0 +1,50 @@
+"""What every objective of the slow learner keeps to, and the pass through the encoder that they share."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from dualnet.nets import BatchNorm, Encoder, apart, pooled
+
+
+class Objective(nn.Module, ABC):
+    """A loss on two views of the same images. Owns its heads; is handed the encoder and never keeps it."""
+
+    def __init__(self, num_features: int) -> None:  # channels of the encoder's last map
+        super().__init__()
+        self.num_features = num_features
+
+    @abstractmethod
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
+        """The loss, a scalar, from views float [B, C, H, W] of the same B images."""
+
+
+class Projector(nn.Module):
+    """Linear, BatchNorm, ReLU, Linear without biases, as in the authors' code: num_features -> 256 -> num_features."""
+
+    def __init__(self, num_features: int, hidden: int = 256) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(num_features, hidden, bias=False)
+        self.norm = BatchNorm(hidden)
+        self.out = nn.Linear(hidden, num_features, bias=False)
+
+    def forward(self, features: Tensor, parts: int = 1) -> Tensor:
+        return self.out(self.norm(self.hidden(features), parts))
+
+
+def embed(encoder: Encoder, projector: Projector, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both views through encoder and projector, each with its own BatchNorm statistics; float32 [B, D] each."""
+
+    def net(images: Tensor, parts: int) -> Tensor:
+        return projector(pooled(encoder(images, parts)[-1]), parts)
+
+    z_a, z_b = apart(net, view_a, view_b)
+    return z_a.float(), z_b.float()
+
+
+def full_precision(device: torch.device) -> torch.autocast:
+    """Where a loss must not be rounded to bfloat16."""
+    return torch.autocast(device.type, enabled=False)

@@ -1,0 +1,54 @@
+"""Gradient steps: the plain one, and Look-ahead (Zhang et al., 2019), the slow learner's (equations 3 and 4)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+
+def descend(optimizer: Optimizer, loss: Tensor) -> None:
+    """One step of the optimizer down the gradient of the loss."""
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+class LookAhead:
+    """K steps of an inner optimizer from the current weights, then a part of the way: phi + beta (phi_K - phi).
+
+    `tensors` are interpolated by `beta`: the inner optimizer's parameters and, if wished, BatchNorm statistics.
+    `kept` are put back as they were.
+    """
+
+    def __init__(
+        self,
+        inner: Optimizer,
+        tensors: Sequence[Tensor],
+        steps: int,  # K
+        beta: float,
+        kept: Sequence[Tensor] = (),
+    ) -> None:
+        self.inner, self.steps, self.beta = inner, steps, beta
+        self.tensors, self.kept = list(tensors), list(kept)
+
+    def round(self, loss: Callable[[], Tensor]) -> Tensor:
+        """One round; `loss` is computed anew for every inner step. Returns the mean of its values."""
+        start = [tensor.detach().clone() for tensor in self.tensors]
+        kept = [tensor.clone() for tensor in self.kept]
+        losses = [self.inner_step(loss()) for _ in range(self.steps)]
+        self.go_part_of_the_way(start)
+        if kept:
+            torch._foreach_copy_(self.kept, kept)  # pyright: ignore[reportPrivateImportUsage]
+        return torch.stack(losses).mean()
+
+    def inner_step(self, loss: Tensor) -> Tensor:
+        descend(self.inner, loss)
+        return loss.detach()
+
+    @torch.no_grad()
+    def go_part_of_the_way(self, start: list[Tensor]) -> None:
+        moved = torch._foreach_lerp(start, self.tensors, self.beta)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_copy_(self.tensors, moved)  # pyright: ignore[reportPrivateImportUsage]

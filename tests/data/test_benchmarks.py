@@ -1,0 +1,87 @@
+"""Contract: what every registered benchmark promises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dualnet.data import BENCHMARKS, Benchmark, BenchmarkConfig, ImageFolder, MiniImageNet, Procedural
+
+
+def picture(path: Path, number: int, size: int = 8) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.random.default_rng(number).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(path, quality=95)
+
+
+def image_folder(folder: Path) -> ImageFolder:
+    for number in range(4 * 5):
+        picture(folder / "images" / f"class-{number // 5}" / f"{number}.png", number)
+    return ImageFolder(str(folder / "images"), classes_per_task=2, image_size=8, cache=str(folder / "cache"))
+
+
+def mini_imagenet(folder: Path) -> MiniImageNet:
+    for part, per_class in (("train", 2), ("test", 1)):
+        names = [f"images/{part}-{number}.jpg" for number in range(15 * per_class)]
+        for number, name in enumerate(names):
+            picture(folder / name, number + 1000 * per_class)
+        rows = [f"{name},{number // per_class}\n" for number, name in enumerate(names)]
+        (folder / f"val_{part}.csv").write_text("".join(rows))
+    return MiniImageNet(str(folder), split="validation", image_size=8, cache=str(folder / "cache"))
+
+
+def procedural(folder: Path) -> Procedural:
+    return Procedural(num_tasks=3, classes_per_task=2, train_per_class=4, test_per_class=2, image_size=16)
+
+
+SMALL = {"procedural": procedural, "image_folder": image_folder, "mini_imagenet": mini_imagenet}
+
+
+@pytest.fixture(scope="module", params=sorted(BENCHMARKS))
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BenchmarkConfig:
+    made = SMALL[request.param](tmp_path_factory.mktemp(request.param))
+    assert type(made) is BENCHMARKS[request.param]
+    return made
+
+
+@pytest.fixture(scope="module")
+def benchmark(config: BenchmarkConfig) -> Benchmark:
+    return config.make()
+
+
+def test_same_bits_every_time(config: BenchmarkConfig, benchmark: Benchmark) -> None:
+    again = config.make()
+    assert torch.equal(again.spec.class_mask, benchmark.spec.class_mask)
+    for one, other in zip(again.tasks, benchmark.tasks, strict=True):
+        for a, b in ((one.train, other.train), (one.test, other.test)):
+            assert all(torch.equal(x, y) for x, y in zip(a.load(), b.load(), strict=True))
+
+
+def test_spec_is_that_of_the_tasks(benchmark: Benchmark) -> None:
+    assert benchmark.spec.num_tasks == len(benchmark.tasks)
+    assert benchmark.spec.num_classes == len(benchmark.class_names) == len(set(benchmark.class_names))
+    assert benchmark.spec.class_mask.dtype == torch.bool
+    for task in benchmark.tasks:
+        images, labels = task.train.load()
+        assert images.dtype == torch.uint8 and labels.dtype == torch.int64
+        assert tuple(images.shape[1:]) == benchmark.spec.image_shape and images.shape[1] == 3
+
+
+def test_a_task_has_exactly_the_classes_of_its_mask(benchmark: Benchmark) -> None:
+    for task, mask in zip(benchmark.tasks, benchmark.spec.class_mask, strict=True):
+        allowed = set(mask.nonzero().flatten().tolist())
+        assert set(task.train.labels.tolist()) == set(task.test.labels.tolist()) == allowed
+    assert benchmark.spec.class_mask.sum(dim=0).eq(1).all(), "every class belongs to one task"
+
+
+def test_no_image_is_in_two_places(benchmark: Benchmark) -> None:
+    parts = [part for task in benchmark.tasks for part in (task.train, task.test)]
+    rows = np.concatenate([part.rows for part in parts])
+    assert len(np.unique(rows)) == len(rows)
+    assert all(part.array is parts[0].array for part in parts)
+    pictures = {part.array[row].tobytes() for part in parts for row in part.rows}
+    assert len(pictures) == len(rows)

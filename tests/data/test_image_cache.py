@@ -1,0 +1,371 @@
+"""The image cache: right pixels of every kind of file, and nothing half-written whatever happens."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import struct
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dualnet.data import image_cache
+from dualnet.data.image_cache import cached_images
+
+RNG = np.random.default_rng(0)
+
+
+def pixels(height: int, width: int, *channels: int) -> np.ndarray:
+    """Smooth, so that JPEG keeps most of it."""
+    coarse = RNG.integers(0, 256, (height // 4 + 1, width // 4 + 1, *channels), dtype=np.uint8)
+    return np.kron(coarse, np.ones((4, 4, *(1 for _ in channels)), np.uint8))[:height, :width]
+
+
+def jpeg(path: Path, height: int = 16, width: int = 16, **options: object) -> Path:
+    Image.fromarray(pixels(height, width, 3)).save(path, "JPEG", **options)
+    return path
+
+
+def jpegs(folder: Path, count: int) -> list[Path]:
+    return [jpeg(folder / f"{number}.jpg") for number in range(count)]
+
+
+def plain(path: Path) -> np.ndarray:
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture(params=["simplejpeg", "Pillow"])
+def either_decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "Pillow":
+        monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    else:
+        pytest.importorskip("simplejpeg")
+
+
+# -- pixels
+
+
+@pytest.mark.usefixtures("either_decoder")
+@pytest.mark.parametrize(
+    "options", [{}, {"subsampling": 0}, {"subsampling": 2}, {"progressive": True}, {"quality": 30}]
+)
+def test_a_jpeg_of_the_size_is_decoded_and_no_more(tmp_path: Path, folder: Path, options: dict[str, int]) -> None:
+    file = jpeg(tmp_path / "a.jpg", 24, 24, **options)
+    images = cached_images([file], 24, folder)
+    assert images.shape == (1, 3, 24, 24) and images.dtype == np.uint8
+    assert np.array_equal(images[0], plain(file))
+
+
+KINDS: dict[str, Callable[[], Image.Image]] = {
+    "RGB.png": lambda: Image.fromarray(pixels(8, 8, 3)),
+    "grey.png": lambda: Image.fromarray(pixels(8, 8)),
+    "grey.jpg": lambda: Image.fromarray(pixels(8, 8)),
+    "one-bit.png": lambda: Image.fromarray(pixels(8, 8)).convert("1"),
+    "palette.png": lambda: Image.fromarray(pixels(8, 8, 3)).quantize(16),
+    "CMYK.jpg": lambda: Image.fromarray(pixels(8, 8, 3)).convert("CMYK"),
+    "RGB.bmp": lambda: Image.fromarray(pixels(8, 8, 3)),
+    "RGB.webp": lambda: Image.fromarray(pixels(8, 8, 3)),
+}
+
+
+@pytest.mark.usefixtures("either_decoder")
+@pytest.mark.parametrize("name", KINDS)
+def test_every_kind_of_file_has_three_channels(tmp_path: Path, folder: Path, name: str) -> None:
+    KINDS[name]().save(tmp_path / name)
+    assert np.array_equal(cached_images([tmp_path / name], 8, folder)[0], plain(tmp_path / name))
+
+
+def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path, folder: Path) -> None:
+    deep = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
+    Image.fromarray(deep).save(tmp_path / "deep.png")
+    images = cached_images([tmp_path / "deep.png"], 8, folder)
+    assert np.array_equal(images[0], np.broadcast_to(deep >> 8, (3, 8, 8)))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_what_is_transparent_is_white(tmp_path: Path, folder: Path, mode: str) -> None:
+    image = Image.new("RGBA", (4, 4), (10, 10, 10, 255))
+    image.putpixel((0, 0), (10, 10, 10, 0))
+    image.convert(mode).save(tmp_path / "a.png")
+    image = cached_images([tmp_path / "a.png"], 4, folder)[0]
+    assert image[:, 0, 0].tolist() == [255] * 3 and image[:, 3, 3].tolist() == [10] * 3
+
+
+@pytest.mark.usefixtures("either_decoder")
+def test_orientation_is_applied(tmp_path: Path, folder: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # to be turned a quarter clockwise
+    turned = jpeg(tmp_path / "a.jpg", exif=exif.tobytes())
+    assert np.array_equal(cached_images([turned], 16, folder)[0], np.rot90(plain(turned), -1, axes=(1, 2)))
+
+
+def test_the_short_side_fits_and_the_centre_stays(tmp_path: Path, folder: Path) -> None:
+    wide = np.zeros((8, 24, 3), np.uint8)
+    wide[:, 8:16] = pixels(8, 8, 3)
+    Image.fromarray(wide).save(tmp_path / "wide.png")
+    Image.fromarray(wide.transpose(1, 0, 2)).save(tmp_path / "tall.png")
+    images = cached_images([tmp_path / "wide.png", tmp_path / "tall.png"], 8, folder)
+    assert np.array_equal(images[0], wide[:, 8:16].transpose(2, 0, 1))
+    assert np.array_equal(images[1], images[0].transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 300), (300, 1), (5, 7), (200, 131)])
+def test_any_size_becomes_the_square(tmp_path: Path, folder: Path, height: int, width: int) -> None:
+    Image.new("RGB", (width, height), (200, 100, 50)).save(tmp_path / "a.png")
+    image = cached_images([tmp_path / "a.png"], 16, folder)[0]
+    assert (image == np.array([200, 100, 50], np.uint8)[:, None, None]).all()
+
+
+def test_images_come_in_the_order_of_the_files(tmp_path: Path, folder: Path) -> None:
+    files = jpegs(tmp_path, 2 * image_cache.IMAGES_AT_A_TIME + 3)[::-1]
+    steps: list[tuple[int, int]] = []
+    images = cached_images(files, 16, folder, lambda done, total: steps.append((done, total)))
+    assert all(np.array_equal(image, plain(file)) for image, file in zip(images, files, strict=True))
+    assert steps == [(128, 259), (256, 259), (259, 259)]
+
+
+# -- finding it again
+
+
+def never(*_: object) -> None:
+    raise AssertionError("decoded again")
+
+
+def test_a_second_start_decodes_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = jpegs(tmp_path, 3)
+    first = np.array(cached_images(files, 16, folder))
+    monkeypatch.setattr(image_cache, "read_image", never)
+    monkeypatch.chdir(tmp_path)
+    again = cached_images([file.name for file in files], 16, folder)
+    assert np.array_equal(first, again)
+    assert isinstance(again, np.memmap) and not again.flags.writeable
+
+
+def test_other_files_or_sizes_have_their_own_cache(tmp_path: Path, folder: Path) -> None:
+    files = jpegs(tmp_path, 2)
+    first = np.array(cached_images(files, 16, folder))
+    assert cached_images(files, 8, folder).shape == (2, 3, 8, 8)
+    assert np.array_equal(cached_images(files[::-1], 16, folder), first[::-1])
+    jpeg(files[0])
+    assert np.array_equal(cached_images(files, 16, folder)[0], plain(files[0]))
+    assert len(list(folder.iterdir())) == 4
+
+
+def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "from-environment"))
+    cached_images(jpegs(tmp_path, 1), 16)
+    assert len(list((tmp_path / "from-environment").iterdir())) == 1
+    monkeypatch.delenv("DUALNET_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert image_cache.cache_folder() == tmp_path / ".cache" / "dualnet"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:-1],
+        lambda data: data + b"\0",
+        lambda data: b"",
+        lambda data: b"\0" * len(data),
+        lambda data: data.replace(b"'|u1'", b"'|i1'"),
+        lambda data: data.replace(b"(2, 3, 16, 16)", b"(3, 2, 16, 16)"),
+    ],
+    ids=["cut", "longer", "empty", "zeros", "type", "shape"],
+)
+def test_a_damaged_cache_is_built_again(tmp_path: Path, folder: Path, damage: Callable[[bytes], bytes]) -> None:
+    files = jpegs(tmp_path, 2)
+    first = np.array(cached_images(files, 16, folder))
+    (cache,) = folder.iterdir()
+    cache.write_bytes(damage(cache.read_bytes()))
+    assert np.array_equal(cached_images(files, 16, folder), first)
+    assert list(folder.iterdir()) == [cache]
+
+
+# -- bad files
+
+
+def truncated(path: Path, suffix: str, size: int) -> None:
+    Image.fromarray(RNG.integers(0, 256, (size, size, 3), dtype=np.uint8)).save(path, suffix)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def png_bomb(path: Path, side: int) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+    body = chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(bytes(1000))) + chunk(b"IEND", b"")
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+
+
+def jpeg_bomb(path: Path, side: int) -> None:
+    data = jpeg(path).read_bytes()
+    path.write_bytes(data.replace(struct.pack(">HH", 16, 16), struct.pack(">HH", side, side)))
+
+
+BAD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda path: path.touch(), "empty file"),
+    "text": (lambda path: path.write_text("no image"), "not an image"),
+    "only-jpeg-magic": (lambda path: path.write_bytes(b"\xff\xd8\xff\xe0"), "not an image"),
+    "truncated-jpeg": (lambda path: truncated(path, "JPEG", 16), "[Tt]runcated"),
+    "truncated-large-jpeg": (lambda path: truncated(path, "JPEG", 99), "truncated"),
+    "truncated-png": (lambda path: truncated(path, "PNG", 99), "truncated|broken"),
+    "other-format": (lambda path: Image.new("RGB", (16, 16)).save(path, "GIF"), "none of JPEG, PNG"),
+    "png-bomb": (lambda path: png_bomb(path, 60000), "more than 64 megapixels"),
+    "small-png-bomb": (lambda path: png_bomb(path, 8200), "8200 x 8200 is more than 64 megapixels"),
+    "png-that-pillow-warns-of": (lambda path: png_bomb(path, 10000), "more than 64 megapixels"),
+    "jpeg-bomb": (lambda path: jpeg_bomb(path, 65000), "more than 64 megapixels"),
+}
+
+
+@pytest.mark.usefixtures("either_decoder")
+@pytest.mark.parametrize("kind", BAD)
+def test_bad_images_are_named(tmp_path: Path, folder: Path, kind: str) -> None:
+    make, reason = BAD[kind]
+    files = [*jpegs(tmp_path, 2), tmp_path / "bad.jpg"]
+    make(files[-1])
+    with pytest.raises(ValueError, match=reason) as caught:
+        cached_images(files, 16, folder)
+    message = str(caught.value)
+    assert message.startswith(f"{files[-1]}: unreadable image (") and message.endswith("; replace it or leave it out")
+    assert "\n" not in message and " more)" not in message
+    assert list(folder.iterdir()) == []
+
+
+def test_the_first_bad_image_stands_for_all(tmp_path: Path, folder: Path) -> None:
+    files = jpegs(tmp_path, 300)
+    for number in (299, 7, 150):
+        files[number].write_bytes(b"")
+    with pytest.raises(ValueError, match=r"/7.jpg: unreadable image \(empty file\) \(and 2 more\); replace"):
+        cached_images(files, 16, folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_missing_and_odd_paths(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "folder.jpg").mkdir()
+    os.mkfifo(tmp_path / "pipe.jpg")
+    for names, message in {
+        ("gone.jpg", "gone-too.jpg"): r"/gone.jpg: no such image \(and 1 more\); restore it or leave it out",
+        ("folder.jpg",): "/folder.jpg: not a regular file; replace it or leave it out",
+        ("pipe.jpg",): "/pipe.jpg: not a regular file; replace it or leave it out",
+    }.items():
+        with pytest.raises(ValueError, match=message):
+            cached_images([tmp_path / name for name in names], 16, folder)
+    assert not folder.exists()
+
+
+def test_nonsense_is_refused(tmp_path: Path, folder: Path) -> None:
+    with pytest.raises(ValueError, match="no images to cache; check the folder"):
+        cached_images([], 16, folder)
+    for size in (0, -3, 10_000):
+        with pytest.raises(ValueError, match=f"image_size is {size}; give 1 to 8000 pixels"):
+            cached_images(jpegs(tmp_path, 1), size, folder)
+    assert not folder.exists()
+
+
+# -- bad disks, interruptions, other processes
+
+
+def test_a_full_disk_is_explained(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: int, data: memoryview, offset: int) -> int:
+        if offset:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return len(data)
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(ValueError, match=r"No space left on device\); free 1 MB there, or name another") as caught:
+        cached_images(jpegs(tmp_path, 3), 16, folder)
+    assert str(caught.value).startswith(str(folder)) and "\n" not in str(caught.value)
+    assert list(folder.iterdir()) == []
+
+
+def test_short_writes_are_continued(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, pwrite = jpegs(tmp_path, 2), os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, offset: pwrite(file, data[:100], offset))
+    assert all(np.array_equal(a, plain(b)) for a, b in zip(cached_images(files, 16, folder), files, strict=True))
+
+
+def test_a_cache_folder_that_is_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for folder in (file, file / "below"):
+        with pytest.raises(ValueError, match=r"cannot be used \(.*\); make it a folder .* or name another folder with"):
+            cached_images(jpegs(tmp_path, 1), 16, folder)
+
+
+def test_an_interruption_leaves_nothing(tmp_path: Path, folder: Path) -> None:
+    def interrupt(done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        cached_images(jpegs(tmp_path, 200), 16, folder, interrupt)
+    assert list(folder.iterdir()) == []
+
+
+def test_only_abandoned_files_are_removed(tmp_path: Path, folder: Path) -> None:
+    folder.mkdir()
+    (folder / "abandoned.tmp").touch()
+    with (folder / "in-use.tmp").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        cached_images(jpegs(tmp_path, 1), 16, folder)
+        assert [path.name for path in folder.glob("*.tmp")] == ["in-use.tmp"]
+
+
+BUILD = """
+import sys, time
+from pathlib import Path
+from dualnet.data.image_cache import cached_images
+folder, cache, wait = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
+files = sorted(folder.glob("*.jpg"))
+print("ready", flush=True)
+sys.stdin.readline()
+def progress(done, total):
+    print(done, flush=True)
+    time.sleep(wait)
+print("sum", int(cached_images(files, 16, cache, progress).sum(dtype="int64")), flush=True)
+"""
+
+
+def builder(files: Path, cache: Path, wait: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", BUILD, str(files), str(cache), str(wait)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
+    assert process.stdin and process.stdout and process.stdout.readline() == "ready\n"
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return process
+
+
+def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path) -> None:
+    """One is killed while it builds and two wait for it: one of them builds, the other finds its work done."""
+    files = tmp_path / "files"
+    files.mkdir()
+    total = sum(int(plain(file).sum(dtype=np.int64)) for file in jpegs(files, 400))
+    killed, *racers = [builder(files, folder, wait) for wait in (60, 0.2, 0.2)]
+    started(killed)
+    assert killed.stdout and killed.stdout.readline() == "128\n"
+    assert [path.suffix for path in folder.iterdir()] == [".tmp"]
+    for racer in racers:
+        started(racer)
+    killed.send_signal(signal.SIGKILL)
+    killed.communicate()
+    answers = [racer.communicate(timeout=60) for racer in racers]
+    assert [racer.returncode for racer in racers] == [0, 0], answers
+    assert sorted(output for output, _ in answers) == [f"128\n256\n384\n400\nsum {total}\n", f"sum {total}\n"]
+    assert [path.suffix for path in folder.iterdir()] == [".npy"]

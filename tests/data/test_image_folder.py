@@ -1,0 +1,122 @@
+"""A folder of one's own: what becomes a class, a task and a test image; mistakes in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dualnet.data.image_folder import ImageFolder
+
+
+def fill(root: Path, classes: str = "abcd", per_class: int = 5, shade: int = 0) -> Path:
+    """Class number c has images of red c; their green tells them apart."""
+    for number, name in enumerate(classes):
+        (root / name).mkdir(parents=True)
+        for index in range(per_class):
+            Image.new("RGB", (8, 8), (number, index, shade)).save(root / name / f"{index}.png")
+    return root
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> ImageFolder:
+    root = fill(tmp_path / "images")
+    return ImageFolder(str(root), classes_per_task=2, image_size=8, cache=str(tmp_path / "cache"))
+
+
+def colours(examples) -> list[list[int]]:
+    return examples.array[examples.rows][:, :, 0, 0].tolist()
+
+
+def test_classes_are_folders_in_order_of_name(config: ImageFolder) -> None:
+    benchmark = config.make()
+    assert benchmark.class_names == ("a", "b", "c", "d")
+    for task in benchmark.tasks:
+        for part in (task.train, task.test):
+            assert [red for red, _, _ in colours(part)] == part.labels.tolist()
+        assert np.bincount(task.train.labels).max() == 4 and np.bincount(task.test.labels).max() == 1
+
+
+def test_only_images_count(config: ImageFolder) -> None:
+    root = Path(config.root)
+    before = config.make()
+    for name in ("a/.hidden.png", "a/notes.txt", "b/Thumbs.db", ".git/x.png", "README.md"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("no image")
+    after = config.make()
+    assert after.class_names == before.class_names
+    assert np.array_equal(after.tasks[0].train.array, before.tasks[0].train.array)
+    Image.new("RGB", (8, 8)).save(root / "a" / "LOUD.JPEG")
+    assert len(config.make().tasks[0].train.array) == len(before.tasks[0].train.array) + 1
+
+
+def test_order_and_choice_of_classes(config: ImageFolder) -> None:
+    chosen = replace(config, class_order=["d", "b"]).make()
+    assert chosen.class_names == ("d", "b") and len(chosen.tasks) == 1
+    assert colours(chosen.tasks[0].train)[0][0] == 3, "class number 0 is now d"
+    assert replace(config, order_seed=1).make().class_names == ("b", "d", "a", "c")
+    fewer = replace(config, classes_per_task=3, num_tasks=1).make()
+    assert fewer.class_names == ("a", "b", "c") and len(fewer.tasks[0].train.array) == 15, "d is not even decoded"
+
+
+def test_test_images_from_their_own_folder(config: ImageFolder, tmp_path: Path) -> None:
+    test_root = fill(tmp_path / "test", per_class=2, shade=9)
+    first = replace(config, test_root=str(test_root), input_size=4).make().tasks[0]
+    assert {blue for _, _, blue in colours(first.train)} == {0} and {blue for _, _, blue in colours(first.test)} == {9}
+    assert len(first.train) == 10 and len(first.test) == 4
+
+
+def test_the_seed_chooses_what_is_held_out(config: ImageFolder) -> None:
+    held = [colours(replace(config, split_seed=seed).make().tasks[0].test) for seed in (0, 0, 1)]
+    assert held[0] == held[1] != held[2]
+
+
+def broken_image(root: Path) -> None:
+    (root / "a" / "0.png").write_bytes(b"")
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
+    "no-root": (lambda root: None, {"root": ""}, "root is empty; name the folder"),
+    "missing": (lambda root: None, {"root": "/nowhere"}, r"/nowhere: cannot be .* \(No such file.*\); name one with"),
+    "a-file": (lambda root: None, {"root": __file__}, r"\(Not a directory\); name one with a sub-folder"),
+    "no-classes": (lambda root: None, {"root": "{root}/a"}, "/a: no class sub-folders; put the images of every class"),
+    "empty-class": (
+        lambda root: (root / "e").mkdir(),
+        {"num_tasks": 1, "classes_per_task": 5},
+        "/e: empty class, no .*",
+    ),
+    "left-over": (lambda root: None, {"classes_per_task": 3}, "4 classes do not make tasks of 3: set num_tasks to 1"),
+    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 2 need 6 classes, there are 4; lower"),
+    "order": (lambda root: None, {"class_order": ["a", "x"]}, "class_order names 'x', which is no class; there are a"),
+    "share": (lambda root: None, {"test_share": 0.0}, "test_share is 0.0; give a number between 0 and 1"),
+    "seed": (lambda root: None, {"split_seed": -1}, "seed of a shuffle is -1; give 0 or more"),
+    "size": (lambda root: None, {"image_size": 0}, "image_size is 0; give 1 to 8000"),
+    "input": (lambda root: None, {"input_size": 0}, "input_size is 0; give at least 1"),
+    "one-image": (
+        lambda root: fill(root, "z", 1),
+        {"num_tasks": 1, "classes_per_task": 5},
+        "'z' has no training images",
+    ),
+    "bad-image": (broken_image, {}, r"/a/0.png: unreadable image \(empty file\); replace it or leave it out"),
+    "other-classes": (
+        lambda root: fill(root.parent / "test", "abc"),
+        {"test_root": "{root}/../test"},
+        "/test: its classes are not those of .*: 'd' is in one of them only; give both folders the same",
+    ),
+    "no-test-root": (lambda root: None, {"test_root": "{root}/../gone"}, "/gone: cannot be read as a folder"),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_mistakes_are_explained(config: ImageFolder, tmp_path: Path, kind: str) -> None:
+    prepare, options, message = MISTAKES[kind]
+    prepare(Path(config.root))
+    options = {k: v.format(root=config.root) if isinstance(v, str) else v for k, v in options.items()}
+    with pytest.raises(ValueError, match=message) as caught:
+        replace(config, **options).make()
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache").glob("*"))

@@ -1,0 +1,120 @@
+"""Split miniImageNet from its lists: order of the labels, and every way a list can be wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from dualnet.data.mini_imagenet import MiniImageNet
+
+
+def write(root: Path, prefix: str, labels: range) -> None:
+    """One training and one test image per label, labels in falling order; the red of an image is its label."""
+    (root / "images").mkdir(parents=True, exist_ok=True)
+    for part in ("train", "test"):
+        rows = []
+        for label in reversed(labels):
+            name = f"images/{prefix}-{part}-{label}.png"
+            Image.new("RGB", (8, 8), (label, part == "test", 0)).save(root / name)
+            rows.append(f"{name},{label}\n")
+        (root / f"{prefix}_{part}.csv").write_text("".join(rows))
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> MiniImageNet:
+    write(tmp_path / "mini", "val", range(15))
+    return MiniImageNet(str(tmp_path / "mini"), "validation", image_size=8, cache=str(tmp_path / "cache"))
+
+
+@pytest.mark.parametrize(
+    ("split", "prefix", "first", "num_tasks"), [("continual", "cl", 15, 17), ("validation", "val", 0, 3)]
+)
+def test_tasks_follow_the_labels(tmp_path: Path, split, prefix: str, first: int, num_tasks: int) -> None:
+    write(tmp_path, prefix, range(first, first + 5 * num_tasks))
+    benchmark = MiniImageNet(str(tmp_path), split, image_size=8, cache=str(tmp_path / "cache"), input_size=32).make()
+    assert len(benchmark.tasks) == num_tasks and benchmark.spec.input_size == 32
+    assert benchmark.class_names == tuple(str(label) for label in range(first, first + 5 * num_tasks))
+    for number, task in enumerate(benchmark.tasks):
+        for is_test, part in enumerate((task.train, task.test)):
+            assert part.labels.tolist() == list(range(5 * number, 5 * number + 5))
+            colours = part.array[part.rows][:, :2, 0, 0].tolist()
+            assert colours == [[first + label, is_test] for label in part.labels]
+
+
+def test_windows_line_ends_blank_lines_and_a_byte_order_mark(config: MiniImageNet) -> None:
+    before = config.make().tasks[0].train.rows.tolist()
+    file = Path(config.root) / "val_train.csv"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
+    assert config.make().tasks[0].train.rows.tolist() == before
+
+
+def edit(name: str, change: Callable[[list[str]], list[str]]) -> Callable[[Path], object]:
+    def apply(root: Path) -> None:
+        lines = (root / name).read_text().splitlines()
+        (root / name).write_text("\n".join(change(lines)))
+
+    return apply
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no-list": (
+        lambda root: (root / "val_test.csv").unlink(),
+        r"/val_test.csv: cannot be read \(No such file.*\); root must hold the lists cl_train.csv and cl_test.csv",
+    ),
+    "list-is-a-folder": (
+        lambda root: [(root / "val_test.csv").unlink(), (root / "val_test.csv").mkdir()],
+        r"/val_test.csv: cannot be read \(Is a directory\); root must hold",
+    ),
+    "no-rows": (edit("val_train.csv", lambda rows: []), "/val_train.csv: names no images; write rows `path,label`"),
+    "not-text": (
+        lambda root: (root / "val_train.csv").write_bytes(b"\xff\xfe\x00,\x80"),
+        "/val_train.csv: not a text list .*; write rows `path,label` in UTF-8",
+    ),
+    "missing-image": (
+        lambda root: (root / "images" / "val-train-12.png").unlink(),
+        "/val_train.csv, line 3: .*/images/val-train-12.png is missing; unpack the images there or correct the row",
+    ),
+    "label": (
+        edit("val_test.csv", lambda rows: [*rows[:4], rows[4] + "x", *rows[5:]]),
+        "/val_test.csv, line 5: the label '10x' is no integer; write `path,label`",
+    ),
+    "heading": (edit("val_test.csv", lambda rows: ["file,label", *rows]), "line 1: the label 'label' is no integer"),
+    "one-column": (
+        edit("val_test.csv", lambda rows: [*rows, "images/a.png"]),
+        "line 16: 1 columns; write `path,label`",
+    ),
+    "three-columns": (edit("val_test.csv", lambda rows: [rows[0] + ",x", *rows]), "line 1: 3 columns; write"),
+    "too-few-classes": (
+        lambda root: [edit(f"val_{part}.csv", lambda rows: rows[:-1])(root) for part in ("train", "test")],
+        "/val_train.csv: 14 classes, but 3 tasks of 5 need 15; complete the lists, or use image_folder",
+    ),
+    "only-in-train": (edit("val_test.csv", lambda rows: rows[1:]), "class '14' has no test images; add some"),
+    "only-in-test": (edit("val_train.csv", lambda rows: rows[:-1]), "class '0' has no training images; add some"),
+    "in-both": (
+        lambda root: (root / "val_test.csv").write_bytes((root / "val_train.csv").read_bytes()),
+        "/val_test.csv: .*/val-train-0.png is also in val_train.csv; keep training and test images apart",
+    ),
+    "bad-image": (
+        lambda root: (root / "images" / "val-train-3.png").write_text("no image"),
+        r"/val-train-3.png: unreadable image \(not an image.*\); replace it or leave it out",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_mistakes_are_explained(config: MiniImageNet, tmp_path: Path, kind: str) -> None:
+    prepare, message = MISTAKES[kind]
+    prepare(Path(config.root))
+    with pytest.raises(ValueError, match=message) as caught:
+        config.make()
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_an_unknown_split(config: MiniImageNet) -> None:
+    with pytest.raises(ValueError, match="split is 'test'; give one of continual, validation"):
+        replace(config, split="test").make()

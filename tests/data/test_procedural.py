@@ -1,0 +1,75 @@
+"""Procedural images: the same bits everywhere, all classes different, options checked."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from dualnet.data.drawing import TYPICAL_IN_TEN, draw, look_of
+from dualnet.data.procedural import Procedural
+from dualnet.data.shapes import MAX_CLASSES, SHAPES, TEXTURES, shape_and_texture
+
+DEFAULT_SHA256 = "61736b5e82fe3569d6f554798e7c6dff869c464edcca3b5ec6673731672920ca"
+
+
+def test_default_images_never_change() -> None:
+    array = Procedural().make().tasks[0].train.array
+    assert array.shape == (2500, 3, 32, 32) and array.dtype == np.uint8
+    assert hashlib.sha256(array.tobytes()).hexdigest() == DEFAULT_SHA256
+
+
+def test_another_seed_draws_other_images() -> None:
+    config = Procedural(num_tasks=1, train_per_class=2, test_per_class=1)
+    one, other = (replace(config, seed=seed).make().tasks[0].train.array for seed in (0, 1))
+    assert not any(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def test_more_images_leave_the_first_as_they_are() -> None:
+    look = look_of(3, task=0)
+    assert np.array_equal(draw(look, 150, 32, (0, 3, 0))[:70], draw(look, 70, 32, (0, 3, 0)))
+
+
+@pytest.mark.parametrize("size", [8, 33, 84])
+def test_any_size(size: int) -> None:
+    images = draw(look_of(0, task=0), 3, size, (0,))
+    assert images.shape == (3, 3, size, size) and images.std() > 10
+
+
+def test_every_class_has_its_own_look() -> None:
+    assert len({shape_and_texture(number) for number in range(MAX_CLASSES)}) == len(SHAPES) * len(TEXTURES) >= 40
+    grid = np.arange(-300, 301, 5, dtype=np.int32)
+    looks = set()
+    for number in range(MAX_CLASSES):
+        shape, texture = shape_and_texture(number)
+        inside = shape(grid + 0 * grid[:, None], grid[:, None] + 0 * grid)
+        marked = inside & texture(grid + 0 * grid[:, None], grid[:, None] + 0 * grid)
+        assert 0.1 < inside.mean() < 0.7, "the shape can be seen and leaves room"
+        looks.add(inside.tobytes() + marked.tobytes())
+    assert len(looks) == MAX_CLASSES
+
+
+def test_classes_of_a_task_differ_in_shape_and_texture() -> None:
+    for start in range(0, 20, 4):
+        looks = [shape_and_texture(number) for number in range(start, start + 4)]
+        assert len({shape for shape, _ in looks}) == len({texture for _, texture in looks}) == 4
+    assert 0 < TYPICAL_IN_TEN < 10, "colour helps, but does not decide"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_tasks": 0}, "num_tasks is 0; give at least 1"),
+        ({"classes_per_task": -1}, "classes_per_task is -1; give at least 1"),
+        ({"train_per_class": 0}, "train_per_class is 0; give at least 1"),
+        ({"test_per_class": 0}, "test_per_class is 0; give at least 1"),
+        ({"num_tasks": 13}, "13 tasks of 4 need 52 classes, there are 50; lower num_tasks or classes_per_task"),
+        ({"image_size": 7}, "image_size is 7; give 8 to 512 pixels"),
+        ({"seed": -1}, "seed is -1; give 0 or more"),
+    ],
+)
+def test_mistakes_are_explained(options: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Procedural(**options).make()

@@ -1,0 +1,91 @@
+"""Splits: examples by hand for what users see, properties for what must always hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualnet.data.splits import benchmark_of, class_mask, held_out, shuffled, stream_order, tasks_of
+
+seeds = st.integers(0, 2**40)
+names = st.lists(st.text("abcdef", min_size=1), min_size=1, max_size=20, unique=True)
+
+
+@given(st.integers(0, 200), seeds)
+def test_a_shuffle_is_a_permutation(count: int, seed: int) -> None:
+    assert sorted(shuffled(count, seed)) == list(range(count))
+    assert np.array_equal(shuffled(count, seed), shuffled(count, seed))
+
+
+def test_shuffles_never_change() -> None:
+    assert shuffled(10, 7).tolist() == [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
+
+
+@given(names, seeds)
+def test_order_does_not_depend_on_how_the_disk_lists_classes(classes: list[str], seed: int) -> None:
+    assert stream_order(classes) == sorted(classes)
+    assert stream_order(classes, seed=seed) == stream_order(classes[::-1], seed=seed)
+    assert sorted(stream_order(classes, seed=seed)) == sorted(classes)
+    assert stream_order(classes, order=classes) == classes
+
+
+@given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 12))
+def test_tasks_are_full_and_consecutive(num_classes: int, per_task: int, num_tasks: int) -> None:
+    if num_tasks * per_task > num_classes:
+        with pytest.raises(ValueError, match="lower num_tasks or classes_per_task"):
+            tasks_of(num_classes, per_task, num_tasks)
+        return
+    tasks = tasks_of(num_classes, per_task, num_tasks)
+    assert [c for task in tasks for c in task] == list(range(num_tasks * per_task))
+    assert class_mask(tasks, num_classes).sum(dim=1).tolist() == [per_task] * num_tasks
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.floats(0.01, 0.99), seeds)
+def test_every_class_gives_its_share(classes: list[int], share: float, seed: int) -> None:
+    labels = np.array(classes)
+    is_test = held_out(labels, share, seed)
+    for label in set(classes):
+        count, kept = classes.count(label), int(is_test[labels == label].sum())
+        assert abs(kept - share * count) <= 1
+        assert count == 1 or 0 < kept < count
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: tasks_of(12, 5), "12 classes do not make tasks of 5: set num_tasks to 2 to leave the last 2 out"),
+        (lambda: tasks_of(3, 5), "a task needs 5 classes, there are 3; lower classes_per_task"),
+        (lambda: tasks_of(10, 5, 3), "3 tasks of 5 need 15 classes, there are 10; lower num_tasks"),
+        (lambda: tasks_of(10, 0), "classes_per_task is 0; give at least 1"),
+        (lambda: tasks_of(10, 5, 0), "num_tasks is 0; give at least 1"),
+        (lambda: shuffled(3, -1), "seed of a shuffle is -1; give 0 or more"),
+        (lambda: held_out(np.zeros(4), 1.0, 0), "test_share is 1.0; give a number between 0 and 1"),
+        (lambda: held_out(np.zeros(4), float("nan"), 0), "test_share is nan; give"),
+        (lambda: stream_order(["a"], order=["b"]), "class_order names 'b', which is no class; there are a"),
+        (lambda: stream_order(["a", "b"], order=["a", "a"]), "class_order names 'a' twice; name every class once"),
+        (lambda: stream_order(["a"], order=["a"], seed=1), "class_order and order_seed both .* give one"),
+        (lambda: small([0, 0, 1, 1], [0, 1, 0, 0]), "class 'one' has no test images; add some"),
+        (lambda: small([0, 0, 1, 1], [1, 1, 1, 1]), r"class 'zero' has no training images \(and 1 more classes\); add"),
+        (lambda: small([0, 0, 1, 1], [0, 1, 0, 1], input_size=0), "input_size is 0; give at least 1"),
+    ],
+)
+def test_mistakes_are_explained(call, message: str) -> None:
+    with pytest.raises(ValueError, match=message) as caught:
+        call()
+    assert "\n" not in str(caught.value)
+
+
+def small(labels: list[int], is_test: list[int], input_size: int | None = None):
+    array = np.zeros((len(labels), 3, 2, 2), np.uint8)
+    tasks = tasks_of(2, 1)
+    return benchmark_of(lambda: array, np.array(labels), np.array(is_test, bool), ["zero", "one"], tasks, input_size)
+
+
+def test_rows_and_labels_belong_together() -> None:
+    benchmark = small([1, 0, 1, 0, 1], [0, 0, 1, 1, 0], input_size=4)
+    first, second = benchmark.tasks
+    assert first.train.rows.tolist() == [1] and first.test.rows.tolist() == [3]
+    assert second.train.rows.tolist() == [0, 4] and second.test.labels.tolist() == [1]
+    assert benchmark.spec.input_size == 4 and benchmark.spec.network_size == (4, 4)

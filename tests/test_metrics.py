@@ -1,0 +1,172 @@
+"""Metrics against hand-computed values, printed tables and properties that hold for every matrix."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from dualnet.metrics import (
+    FORGETTING,
+    SPREADS,
+    accuracy_matrix,
+    average_accuracy,
+    backward_transfer,
+    forgetting,
+    forgetting_per_task,
+    learning_accuracy,
+    seen_accuracy,
+    spread,
+    student_t_quantile,
+    summary,
+)
+
+NAN = math.nan
+# Three tasks: the first falls 80, 70, 60; the second 90, 85; the last is 75.
+THREE = [[80, NAN, NAN], [70, 90, NAN], [60, 85, 75]]
+
+
+def matrices(min_tasks: int = 1):
+    """Accuracy matrices of a stream that is evaluated on the tasks seen so far."""
+
+    def lower(size: int):
+        values = hnp.arrays(np.float64, (size, size), elements=st.floats(0, 100))
+        return values.map(lambda a: np.where(np.tri(size, dtype=bool), a, NAN))
+
+    return st.integers(min_tasks, 7).flatmap(lower)
+
+
+def test_hand_computed_example():
+    expected = {"ACC": 220 / 3, "FM": 12.5, "LA": 245 / 3, "BWT": -12.5}
+    assert summary(THREE) == pytest.approx(expected)
+    assert forgetting_per_task(THREE).tolist() == [20, 5]
+    assert seen_accuracy(THREE).tolist() == pytest.approx([80, 80, 220 / 3])
+
+
+def test_the_definitions_of_forgetting_differ_where_they_should():
+    # Task 2 was lucky before it was learned; task 1 was best at the very end.
+    matrix = [[50, 95, 0], [40, 60, 0], [55, 30, 80]]
+    assert forgetting(matrix, "paper") == pytest.approx((-5 + 65) / 2)
+    assert forgetting(matrix, "seen") == pytest.approx((-5 + 30) / 2)
+    assert forgetting(matrix, "all") == pytest.approx((0 + 65) / 2)
+
+
+def test_the_authors_round_each_accuracy_to_a_tenth_of_a_point():
+    assert forgetting([[80.04, NAN], [70.06, 60]], "all") == pytest.approx(80.0 - 70.1)
+    assert forgetting([[80.04, NAN], [70.06, 60]], "paper") == pytest.approx(80.04 - 70.06)
+
+
+@pytest.mark.parametrize("definition", FORGETTING)
+def test_one_task_has_nothing_to_forget(definition):
+    assert forgetting_per_task([[50]], definition).size == 0
+    assert math.isnan(forgetting([[50]], definition))
+    assert math.isnan(backward_transfer([[50]]))
+
+
+def test_what_was_not_evaluated_stays_undefined():
+    only_at_the_end = [[NAN, NAN], [60, 70]]
+    metrics = summary(only_at_the_end)
+    assert metrics["ACC"] == 65
+    assert all(math.isnan(metrics[name]) for name in ("FM", "LA", "BWT"))
+
+
+def test_takes_tensors():
+    assert average_accuracy(torch.tensor(THREE)) == pytest.approx(220 / 3)
+
+
+@pytest.mark.parametrize("values", [[[1, 2]], [1, 2], [], [[]]])
+def test_a_matrix_must_be_square(values):
+    with pytest.raises(ValueError, match="one row and one column for each task"):
+        accuracy_matrix(values)
+
+
+def test_unknown_names_are_refused_with_the_choices():
+    with pytest.raises(ValueError, match="'best'; choose one of paper, seen, all"):
+        forgetting(THREE, "best")
+    with pytest.raises(ValueError, match="'iqr'; choose one of std, sem, ci95, authors"):
+        spread([1, 2], "iqr")
+
+
+@given(matrices())
+def test_final_accuracy_is_what_was_learned_plus_what_came_back(matrix):
+    tasks = len(matrix)
+    transfer = backward_transfer(matrix) * (tasks - 1) / tasks if tasks > 1 else 0
+    assert learning_accuracy(matrix) + transfer == pytest.approx(average_accuracy(matrix), abs=1e-9)
+
+
+@given(matrices(min_tasks=2))
+def test_forgetting_is_at_least_the_loss_since_learning(matrix):
+    assert forgetting(matrix, "seen") >= -backward_transfer(matrix) - 1e-9
+    assert forgetting(matrix, "paper") == forgetting(matrix, "seen")  # nothing was evaluated before it was learned
+    assert forgetting(matrix, "all") >= 0
+    assert forgetting(matrix, "all") >= forgetting(matrix, "paper") - 0.1 - 1e-9
+
+
+@given(st.integers(2, 6).flatmap(lambda n: hnp.arrays(np.float64, (n, n), elements=st.floats(0, 100))))
+def test_more_to_choose_from_never_forgets_less(matrix):
+    assert np.all(forgetting_per_task(matrix, "paper") >= forgetting_per_task(matrix, "seen"))
+
+
+@given(matrices())
+def test_the_last_seen_accuracy_is_acc(matrix):
+    assert seen_accuracy(matrix)[-1] == pytest.approx(average_accuracy(matrix), abs=1e-9)
+
+
+def test_spreads_by_hand():
+    values = [1.0, 2.0, 6.0]  # mean 3, squared distances 4 + 1 + 9 = 14
+    assert spread(values, "std") == pytest.approx(math.sqrt(14 / 2))
+    assert spread(values, "sem") == pytest.approx(math.sqrt(14 / 2 / 3))
+    assert spread(values, "ci95") == pytest.approx(4.302653 * math.sqrt(14 / 2 / 3))
+    assert spread(values, "authors") == pytest.approx(2 * math.sqrt(14 / 3) / math.sqrt(3))
+
+
+@pytest.mark.parametrize("kind", SPREADS)
+def test_one_seed_has_no_spread_and_equal_seeds_have_none_to_show(kind):
+    assert spread([5.0], kind) is None
+    assert spread([5.0, 5.0, 5.0], kind) == 0
+
+
+# Printed tables of Student's t.
+@pytest.mark.parametrize(
+    ("probability", "freedom", "value"),
+    [
+        (0.975, 1, 12.706),
+        (0.975, 2, 4.303),
+        (0.975, 3, 3.182),
+        (0.975, 4, 2.776),
+        (0.975, 9, 2.262),
+        (0.975, 30, 2.042),
+        (0.975, 120, 1.980),
+        (0.95, 5, 2.015),
+        (0.995, 10, 3.169),
+        (0.9995, 1, 636.619),
+        (0.9995, 7, 5.408),
+        (0.05, 4, -2.132),
+    ],
+)
+def test_t_quantile_against_tables(probability, freedom, value):
+    assert student_t_quantile(probability, freedom) == pytest.approx(value, abs=5e-4)
+
+
+@given(st.floats(0.51, 0.999), st.integers(1, 40))
+def test_t_quantile_inverts_the_integral_of_the_density(probability, freedom):
+    # Independent of the series: Simpson's rule over the density, in the angle t = sqrt(v) tan(x).
+    angle = np.linspace(0, math.atan(student_t_quantile(probability, freedom) / math.sqrt(freedom)), 2001)
+    heights = np.cos(angle) ** (freedom - 1)
+    integral = (heights[0] + heights[-1] + 4 * heights[1::2].sum() + 2 * heights[2:-1:2].sum()) * angle[1] / 3
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    assert 0.5 + scale * integral == pytest.approx(probability, abs=1e-9)
+
+
+@given(st.floats(0.01, 0.99), st.integers(1, 40))
+def test_t_quantile_is_symmetric(probability, freedom):
+    mirrored = -student_t_quantile(1 - probability, freedom)
+    assert student_t_quantile(probability, freedom) == pytest.approx(mirrored, abs=1e-9)
+
+
+def test_t_quantile_refuses_what_has_none():
+    with pytest.raises(ValueError, match="0 < p < 1"):
+        student_t_quantile(1.0, 3)
