@@ -42,7 +42,7 @@ class Captured:
 
 
 class Engine:
-    """Steps learners that live on one device. `precision`: bf16 is autocast with channels-last, on CUDA only."""
+    """Steps learners that live on one device. `precision` bf16 is autocast; on CUDA all tensors are channels-last."""
 
     def __init__(self, learners: Sequence[Learner], precision: Literal["fp32", "bf16"], capture: bool = True) -> None:
         self.learners = list(learners)
@@ -53,7 +53,7 @@ class Engine:
         self.streams = [torch.cuda.Stream(self.device) for _ in self.learners] if on_cuda else []
         self.calls: Counter[Shape] = Counter()
         self.captured: dict[Shape, Captured] = {}
-        if precision == "bf16":
+        if on_cuda or precision == "bf16":
             for learner in self.learners:
                 learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
 

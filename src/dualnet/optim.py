@@ -33,22 +33,28 @@ class LookAhead:
     ) -> None:
         self.inner, self.steps, self.beta = inner, steps, beta
         self.tensors, self.kept = list(tensors), list(kept)
+        self.start: list[Tensor] = []
 
     def round(self, loss: Callable[[], Tensor]) -> Tensor:
         """One round; `loss` is computed anew for every inner step. Returns the mean of its values."""
-        start = [tensor.detach().clone() for tensor in self.tensors]
-        kept = [tensor.clone() for tensor in self.kept]
+        self.remember_start()
         losses = [self.inner_step(loss()) for _ in range(self.steps)]
-        self.go_part_of_the_way(start)
-        if kept:
-            torch._foreach_copy_(self.kept, kept)  # pyright: ignore[reportPrivateImportUsage]
+        self.go_part_of_the_way()
         return torch.stack(losses).mean()
+
+    @torch.no_grad()
+    def remember_start(self) -> None:
+        """A copy in a few kernels for all tensors; the buffers for it are made once, where the tensors are by then."""
+        if not self.start or self.start[0].device != self.tensors[0].device:
+            self.start = [torch.empty_like(tensor) for tensor in self.tensors + self.kept]
+        torch._foreach_copy_(self.start, self.tensors + self.kept)  # pyright: ignore[reportPrivateImportUsage]
 
     def inner_step(self, loss: Tensor) -> Tensor:
         descend(self.inner, loss)
         return loss.detach()
 
     @torch.no_grad()
-    def go_part_of_the_way(self, start: list[Tensor]) -> None:
-        moved = torch._foreach_lerp(start, self.tensors, self.beta)  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_copy_(self.tensors, moved)  # pyright: ignore[reportPrivateImportUsage]
+    def go_part_of_the_way(self) -> None:
+        start, kept = self.start[: len(self.tensors)], self.start[len(self.tensors) :]
+        torch._foreach_lerp_(start, self.tensors, self.beta)  # pyright: ignore[reportPrivateImportUsage]
+        torch._foreach_copy_(self.tensors + self.kept, start + kept)  # pyright: ignore[reportPrivateImportUsage]

@@ -58,7 +58,7 @@ def test_order_and_choice_of_classes(config: ImageFolder) -> None:
     chosen = replace(config, class_order=["d", "b"]).make()
     assert chosen.class_names == ("d", "b") and len(chosen.tasks) == 1
     assert colours(chosen.tasks[0].train)[0][0] == 3, "class number 0 is now d"
-    assert replace(config, order_seed=1).make().class_names == ("b", "d", "a", "c")
+    assert replace(config, order_seed=1).make().class_names == ("c", "a", "d", "b")
     fewer = replace(config, classes_per_task=3, num_tasks=1).make()
     assert fewer.class_names == ("a", "b", "c") and len(fewer.tasks[0].train.array) == 15, "d is not even decoded"
 
@@ -106,6 +106,11 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         lambda root: fill(root.parent / "test", "abc"),
         {"test_root": "{root}/../test"},
         "/test: its classes are not those of .*: 'd' is in one of them only; give both folders the same",
+    ),
+    "same-root": (
+        lambda root: None,
+        {"test_root": "{root}/../images"},
+        "test_root is root itself; name another folder",
     ),
     "no-test-root": (lambda root: None, {"test_root": "{root}/../gone"}, "/gone: cannot be read as a folder"),
 }

@@ -84,7 +84,8 @@ def _read_any(data: bytes, size: int) -> np.ndarray:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise ValueError(f"{width} x {height} is more than {MAX_PIXELS / 1e6:.0f} megapixels")
-        return np.asarray(_square(_rgb(ImageOps.exif_transpose(image)), size))
+        ImageOps.exif_transpose(image, in_place=True)
+        return np.asarray(_square(_rgb(image), size))
 
 
 def _rgb(image: Image) -> Image:
@@ -95,13 +96,15 @@ def _rgb(image: Image) -> Image:
     if image.has_transparency_data:
         image = image.convert("RGBA")
         return Pillow.alpha_composite(Pillow.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
 
 
 def _square(image: Image, size: int) -> Image:
     """The largest square in the middle, at that size; an image that has the size stays as it is."""
     from PIL.Image import Resampling
 
+    if image.size == (size, size):
+        return image
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     return image.resize((size, size), Resampling.BILINEAR, box=(left, top, left + side, top + side))

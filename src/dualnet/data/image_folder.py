@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class ImageFolder(BenchmarkConfig):
         if self.test_root is None:
             is_test = held_out(labels, self.test_share, self.split_seed)
         else:
-            _check_same_classes(self.root, self.test_root)
+            _check_test_root(self.root, self.test_root)
             test_files, test_labels = _images(self.test_root, names)
             is_test = np.repeat([False, True], [len(files), len(test_files)])
             files, labels = files + test_files, np.concatenate([labels, test_labels])
@@ -51,36 +50,41 @@ class ImageFolder(BenchmarkConfig):
 def _class_names(root: str) -> list[str]:
     if not root:
         raise ValueError("image_folder: root is empty; name the folder that holds one sub-folder of images per class")
-    try:
-        with os.scandir(Path(root).expanduser()) as entries:
-            names = [entry.name for entry in entries if entry.is_dir() and not entry.name.startswith(".")]
-    except OSError as error:
-        raise ValueError(
-            f"{root}: cannot be read as a folder ({error.strerror}); name one with a sub-folder of images per class"
-        ) from None
+    names = [entry.name for entry in _entries(root) if entry.is_dir() and not entry.name.startswith(".")]
     if not names:
         raise ValueError(f"{root}: no class sub-folders; put the images of every class in a sub-folder with its name")
     return names
 
 
-def _check_same_classes(root: str, test_root: str) -> None:
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(os.path.expanduser(folder)) as entries:  # noqa: PTH111
+            return list(entries)
+    except OSError as error:
+        raise ValueError(
+            f"{folder}: cannot be read as a folder ({error.strerror}); name one with a sub-folder of images per class"
+        ) from None
+
+
+def _check_test_root(root: str, test_root: str) -> None:
     if different := set(_class_names(root)) ^ set(_class_names(test_root)):
         raise ValueError(
             f"{test_root}: its classes are not those of {root}: {min(different)!r} is in one of them only; "
             "give both folders the same sub-folders"
         )
+    if os.path.realpath(root) == os.path.realpath(test_root):
+        raise ValueError(f"{test_root}: test_root is root itself; name another folder, or leave it out for test_share")
 
 
 def _images(root: str, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
     """Files of the classes, sorted by name within each, and their class numbers int64 [n]."""
-    by_class = [_images_of(os.path.join(Path(root).expanduser(), name)) for name in names]  # noqa: PTH118
+    by_class = [_images_of(os.path.join(root, name)) for name in names]  # noqa: PTH118
     labels = np.repeat(np.arange(len(names)), [len(files) for files in by_class])
     return [file for files in by_class for file in files], labels
 
 
 def _images_of(folder: str) -> list[str]:
-    with os.scandir(folder) as entries:
-        files = sorted(entry.path for entry in entries if _is_image(entry.name))
+    files = sorted(entry.path for entry in _entries(folder) if _is_image(entry.name))
     if not files:
         raise ValueError(f"{folder}: empty class, no {' '.join(sorted(SUFFIXES))}; add images or remove the folder")
     return files

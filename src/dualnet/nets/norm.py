@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +31,10 @@ class BatchNorm(nn.Module):
         self.relu, self.momentum, self.eps = relu, momentum, eps
 
     def forward(self, x: Tensor, parts: int = 1, residual: Tensor | None = None) -> Tensor:
+        if self.training and can_fuse(x):
+            from dualnet.nets.fused_norm import fused_norm  # needs Triton, which comes with PyTorch for CUDA
+
+            return fused_norm(x, self, parts, residual)
         out = torch.cat([self.normalise(part) for part in x.chunk(parts)]) if parts > 1 else self.normalise(x)
         if residual is not None:
             out = out + residual
@@ -38,6 +44,18 @@ class BatchNorm(nn.Module):
         return F.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
         )
+
+
+def can_fuse(x: Tensor) -> bool:
+    """Whether the Triton kernels can take it: a matrix [rows, channels] in the memory of a CUDA device."""
+    if not x.is_cuda or not has_triton():
+        return False
+    return x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.is_contiguous()
+
+
+@cache
+def has_triton() -> bool:
+    return find_spec("triton") is not None
 
 
 def apart(net: Callable[..., Tensor], first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,232 @@
+"""BatchNorm, residual sum and ReLU in two Triton kernels forward and two backward, for channels-last tensors on CUDA.
+
+The input is a matrix [parts, rows, channels]: a row is a pixel of an example. The first kernel sums over blocks of rows;
+the second adds these sums up, each program for its own channels, and writes the result. The same numbers as
+`BatchNorm` makes eagerly, up to the order of sums; native kernels are 5 forward and 5 backward (docs/performance.md).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from dualnet.nets.norm import BatchNorm
+
+CHANNELS_AT_A_TIME = 64
+ROWS_AT_A_TIME = 64
+PROGRAMS = 264  # two for each of an H200's processors: enough to fill it, few enough that adding up stays cheap
+
+
+@triton.jit
+def partial_sums(
+    x, y, dy, mean, rstd, sums, rows, channels, chunk,
+    BACKWARD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """sums[part, split, 0 or 1, channel]: forward of (x - pivot) and its square, backward of g and g * x_hat."""
+    part, split = tl.program_id(0), tl.program_id(1)
+    col = tl.program_id(2) * BC + tl.arange(0, BC)
+    real = col < channels
+    start = part.to(tl.int64) * rows * channels
+    first, last = split * chunk, tl.minimum((split + 1) * chunk, rows)
+    sum_1 = tl.zeros([BM, BC], tl.float32)
+    sum_2 = tl.zeros([BM, BC], tl.float32)
+    if BACKWARD:
+        centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
+        scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+    else:
+        # Sums about the first pixel: the variance as a difference of two large numbers would lose its digits.
+        centre = tl.load(x + start + col, mask=real, other=0.0).to(tl.float32)
+        scale = centre
+    for row_0 in range(first, last, BM):
+        row = row_0 + tl.arange(0, BM)
+        inside = (row < last)[:, None] & real[None, :]
+        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]
+        value = tl.where(inside, value, 0.0)
+        if BACKWARD:
+            g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+            if RELU:
+                g = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
+            sum_1 += g
+            sum_2 += g * value * scale[None, :]
+        else:
+            sum_1 += value
+            sum_2 += value * value
+    out = sums + ((part * tl.num_programs(1) + split) * 2) * channels + col
+    tl.store(out, tl.sum(sum_1, axis=0), mask=real)
+    tl.store(out + channels, tl.sum(sum_2, axis=0), mask=real)
+
+
+@triton.jit
+def added_up(sums, part, splits, channels, col, real, BS: tl.constexpr, BC: tl.constexpr):
+    """Both sums of a part over all splits, float [BC] each."""
+    split = tl.arange(0, BS)
+    at = ((part * splits + split) * 2)[:, None] * channels + col[None, :]
+    inside = (split < splits)[:, None] & real[None, :]
+    sum_1 = tl.sum(tl.load(sums + at, mask=inside, other=0.0), axis=0)
+    sum_2 = tl.sum(tl.load(sums + at + channels, mask=inside, other=0.0), axis=0)
+    return sum_1, sum_2
+
+
+@triton.jit
+def statistics(x, sums, part, splits, rows, channels, col, real, BS: tl.constexpr, BC: tl.constexpr):
+    sum_1, sum_2 = added_up(sums, part, splits, channels, col, real, BS, BC)
+    pivot = tl.load(x + part.to(tl.int64) * rows * channels + col, mask=real, other=0.0).to(tl.float32)
+    shift = sum_1 / rows
+    return pivot + shift, tl.maximum(sum_2 / rows - shift * shift, 0.0)
+
+
+@triton.jit
+def normalise(
+    x, residual, y, weight, bias, running_mean, running_var, mean, rstd, sums,
+    rows, channels, splits, chunk, momentum, eps,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr, BS: tl.constexpr,
+):  # fmt: skip
+    part, block = tl.program_id(0), tl.program_id(1)
+    col = tl.program_id(2) * BC + tl.arange(0, BC)
+    real = col < channels
+    start = part.to(tl.int64) * rows * channels
+    centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BS, BC)
+    scale = 1.0 / tl.sqrt(var + eps)
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    if block == 0:
+        tl.store(mean + part * channels + col, centre, mask=real)
+        tl.store(rstd + part * channels + col, scale, mask=real)
+        if part == 0:  # the running statistics move once per part, in order
+            run_mean = tl.load(running_mean + col, mask=real, other=0.0)
+            run_var = tl.load(running_var + col, mask=real, other=0.0)
+            for p in tl.static_range(PARTS):
+                p_mean, p_var = statistics(x, sums, part + p, splits, rows, channels, col, real, BS, BC)
+                run_mean = (1 - momentum) * run_mean + momentum * p_mean
+                run_var = (1 - momentum) * run_var + momentum * p_var * (rows / (rows - 1.0))
+            tl.store(running_mean + col, run_mean, mask=real)
+            tl.store(running_var + col, run_var, mask=real)
+    for row_0 in range(block * chunk, tl.minimum((block + 1) * chunk, rows), BM):
+        row = row_0 + tl.arange(0, BM)
+        inside = (row < tl.minimum((block + 1) * chunk, rows))[:, None] & real[None, :]
+        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        value = (value - centre[None, :]) * (scale * w)[None, :] + b[None, :]
+        if RESIDUAL:
+            value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.maximum(value, 0.0)
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def normalise_backward(
+    x, y, dy, dx, dresidual, weight, dweight, dbias, mean, rstd, sums,
+    rows, channels, splits, chunk,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr, BS: tl.constexpr,
+):  # fmt: skip
+    part, block = tl.program_id(0), tl.program_id(1)
+    col = tl.program_id(2) * BC + tl.arange(0, BC)
+    real = col < channels
+    start = part.to(tl.int64) * rows * channels
+    sum_g, sum_gx = added_up(sums, part, splits, channels, col, real, BS, BC)
+    if (block == 0) & (part == 0):
+        total_g, total_gx = sum_g, sum_gx
+        for p in tl.static_range(1, PARTS):
+            p_g, p_gx = added_up(sums, part + p, splits, channels, col, real, BS, BC)
+            total_g += p_g
+            total_gx += p_gx
+        tl.store(dbias + col, total_g, mask=real)
+        tl.store(dweight + col, total_gx, mask=real)
+    centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
+    scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    for row_0 in range(block * chunk, tl.minimum((block + 1) * chunk, rows), BM):
+        row = row_0 + tl.arange(0, BM)
+        inside = (row < tl.minimum((block + 1) * chunk, rows))[:, None] & real[None, :]
+        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
+        g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            g = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
+        if RESIDUAL:
+            tl.store(dresidual + at, g.to(dresidual.dtype.element_ty), mask=inside)
+        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+        grad = (g - sum_g[None, :] / rows - x_hat * sum_gx[None, :] / rows) * (scale * w)[None, :]
+        tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
+
+
+class FusedNorm(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, norm: BatchNorm, parts: int):
+        ctx.parts, ctx.relu, ctx.has_residual = parts, norm.relu, residual is not None
+        ctx.channels, ctx.rows = x.shape[1], x.numel() // x.shape[1] // parts
+        plan = Plan(parts, ctx.rows, ctx.channels)
+        y = torch.empty_like(x)
+        mean, rstd = torch.empty(2, parts, ctx.channels, device=x.device).unbind()
+        sums = plan.empty_sums(x.device)
+        partial_sums[plan.grid](
+            x, x, x, mean, rstd, sums, ctx.rows, ctx.channels, plan.chunk,
+            BACKWARD=False, RELU=norm.relu, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME,
+        )  # fmt: skip
+        normalise[plan.grid](
+            x, x if residual is None else residual, y, weight, bias, norm.running_mean, norm.running_var,
+            mean, rstd, sums, ctx.rows, ctx.channels, plan.splits, plan.chunk, norm.momentum, norm.eps,
+            PARTS=parts, RELU=norm.relu, RESIDUAL=residual is not None,
+            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, BS=triton.next_power_of_2(plan.splits),
+        )  # fmt: skip
+        ctx.save_for_backward(x, y, weight, mean, rstd)
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor):
+        x, y, weight, mean, rstd = ctx.saved_tensors
+        dy = like(grads[0], x)
+        plan = Plan(ctx.parts, ctx.rows, ctx.channels)
+        dx, dresidual = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else None
+        dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
+        sums = plan.empty_sums(x.device)
+        partial_sums[plan.grid](
+            x, y, dy, mean, rstd, sums, ctx.rows, ctx.channels, plan.chunk,
+            BACKWARD=True, RELU=ctx.relu, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME,
+        )  # fmt: skip
+        normalise_backward[plan.grid](
+            x, y, dy, dx, dx if dresidual is None else dresidual, weight, dweight, dbias, mean, rstd, sums,
+            ctx.rows, ctx.channels, plan.splits, plan.chunk,
+            PARTS=ctx.parts, RELU=ctx.relu, RESIDUAL=ctx.has_residual,
+            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, BS=triton.next_power_of_2(plan.splits),
+        )  # fmt: skip
+        return dx, dweight, dbias, dresidual, None, None
+
+
+class Plan:
+    """How the matrix is cut: each program takes `chunk` rows of one part and CHANNELS_AT_A_TIME channels."""
+
+    def __init__(self, parts: int, rows: int, channels: int) -> None:
+        columns = triton.cdiv(channels, CHANNELS_AT_A_TIME)
+        wanted = max(1, PROGRAMS // (parts * columns))
+        self.chunk = triton.cdiv(triton.cdiv(rows, wanted), ROWS_AT_A_TIME) * ROWS_AT_A_TIME
+        self.splits = triton.cdiv(rows, self.chunk)
+        self.grid = (parts, self.splits, columns)
+        self.parts, self.channels = parts, channels
+
+    def empty_sums(self, device: torch.device) -> Tensor:
+        return torch.empty(self.parts, self.splits, 2, self.channels, device=device)
+
+
+def like(tensor: Tensor, model: Tensor) -> Tensor:
+    """The tensor with the model's dtype and layout, copied only if it must be."""
+    if tensor.dtype == model.dtype and tensor.stride() == model.stride():
+        return tensor
+    return torch.empty_like(model).copy_(tensor)
+
+
+def fused_norm(x: Tensor, norm: BatchNorm, parts: int, residual: Tensor | None) -> Tensor:
+    """`x` must be channels-last, or plain features: see `can_fuse`."""
+    if x.numel() // x.shape[1] <= parts:
+        raise ValueError("BatchNorm needs more than one value per channel to learn from: give a larger batch")
+    if residual is not None:
+        residual = like(residual, x)
+    return FusedNorm.apply(x, norm.weight, norm.bias, residual, norm, parts)  # pyright: ignore[reportReturnType]
