@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 TEMPORARY = ".tmp"  # how the name of a file in the making ends
@@ -12,19 +14,29 @@ def write(path: Path, data: bytes | str) -> None:
     """Write beside the path, flush to the disk, then put into place: a crash leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        with temporary.open("wb") as file:
+        with naming(path), temporary.open("wb") as file:
             file.write(data.encode() if isinstance(data, str) else data)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        flush_folder(path.parent)
+        flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def flush_folder(folder: Path) -> None:
-    """Make a rename in the folder last through a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """What the system says about a full disk does not name the file: add it."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def flush(path: Path) -> None:
+    """Make what was written to a file, or renamed in a folder, last through a power cut."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:

@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, NoReturn
 
 EXAMPLES = """examples:
   dualnet run demo-dualnet                      learn the embedded benchmark
@@ -17,19 +18,27 @@ EXAMPLES = """examples:
 """
 
 
+class Parser(argparse.ArgumentParser):
+    """Complains in one line, as everything here does. No abbreviations: `--seed` is an option of the experiment."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, allow_abbrev=False, **kwargs)
+
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(f"{message}; see `{self.prog} --help`")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments, rest = parser().parse_known_args(argv)
-    verb: Callable[[argparse.Namespace, list[str]], int] = arguments.verb
     warnings.showwarning = show_warning
     try:
+        arguments, rest = parser().parse_known_args(argv)
+        verb: Callable[[argparse.Namespace, list[str]], int] = arguments.verb
         return verb(arguments, rest)
     except ValueError as error:
         return fail(str(error), 2)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
-        return fail(
-            f"{where}{error.strerror or error}; what was saved before is whole, the same command goes on from it", 1
-        )
+        return fail(f"{where}{error.strerror or error}; what was saved is whole: put this right and try again", 1)
     except KeyboardInterrupt:
         return fail("stopped; the same command goes on from the last checkpoint", 130)
 
@@ -43,8 +52,8 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"dualnet: warning: {message}", file=sys.stderr)
 
 
-def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(
+def parser() -> Parser:
+    top = Parser(
         "dualnet",
         description="Continual learning, fast and slow.",
         epilog=EXAMPLES,
@@ -55,10 +64,11 @@ def parser() -> argparse.ArgumentParser:
     add_report(verbs)
     add_predict(verbs)
     add_list(verbs)
+    add_bench(verbs)
     return top
 
 
-def add_run(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_run(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser(
         "run",
         help="run an experiment, or go on with a stopped one",
@@ -69,12 +79,12 @@ def add_run(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     verb.add_argument(
         "--out", type=Path, metavar="DIR", help="one run folder per seed is made here (default: runs/NAME)"
     )
-    verb.add_argument("--seeds", type=seed_list, default=[0], metavar="0,1,2", help="default: 0")
+    verb.add_argument("--seeds", type=seed_list, metavar="0,1,2", help="default: the experiment's own, mostly 0")
     verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     verb.set_defaults(verb=run)
 
 
-def add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_report(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser("report", help="compare runs: a table here, report.md and report.html on disk")
     verb.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders above them")
     verb.add_argument("--out", type=Path, metavar="DIR", help="where the files go (default: the first folder)")
@@ -84,7 +94,7 @@ def add_report(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     verb.set_defaults(verb=report)
 
 
-def add_predict(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_predict(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser("predict", help="say what is on images")
     verb.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-dualnet/seed-0")
     verb.add_argument("images", nargs="+", metavar="IMAGE")
@@ -94,10 +104,31 @@ def add_predict(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
     verb.set_defaults(verb=predict)
 
 
-def add_list(verbs: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_list(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser("list", help="name the experiments, learners, objectives, memories and benchmarks")
     verb.add_argument("experiment", nargs="?", metavar="NAME_OR_FILE", help="show this experiment's options in full")
     verb.set_defaults(verb=list_all)
+
+
+def add_bench(verbs: argparse._SubParsersAction[Parser]) -> None:
+    verb = verbs.add_parser("bench", help="measure speed and memory on this machine")
+    verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    verb.add_argument("--out", type=Path, metavar="FILE", help="also write the figures as JSON (default: no file)")
+    verb.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="SECTION,...",
+        help="of steps, augmentation, cache, evaluation, memory, growth, import (default: all)",
+    )
+    verb.add_argument(
+        "--small",
+        action=argparse.BooleanOptionalAction,
+        help="small networks and images, for a few cores (default: where there is no GPU)",
+    )
+    verb.add_argument("--images", type=int, metavar="N", help="files in the image cache (default: 2000)")
+    verb.add_argument("--repeats", type=int, metavar="N", help="how often a time is taken (default: 20; small: 7)")
+    verb.set_defaults(verb=bench)
 
 
 def seed_list(text: str) -> list[int]:
@@ -117,16 +148,18 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from dualnet.experiment.progress import display_for
     from dualnet.experiment.stop import StopAsked
 
-    asked = experiment.read(arguments.experiment, experiment.dotted(rest))
+    options = experiment.dotted(rest)
+    experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "out", "seeds", "device"])
+    asked = experiment.read(arguments.experiment, options)
     device = runner.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / asked.name
-    folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds}
+    folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [asked.seed]}
     console = Console(stderr=True)
     try:
         before = runner.run(asked, folders, device, display_for(console))
     except StopAsked as stopped:
         return fail(str(stopped), 130)
-    except runner.LossNotFiniteError as error:
+    except runner.NotFiniteError as error:
         return fail(str(error), 1)
     for seed in before:
         print(f"{folders[seed]}: finished before, nothing to do")
@@ -185,6 +218,32 @@ def list_all(arguments: argparse.Namespace, rest: list[str]) -> int:
         for name in entries:
             print(f"  {name}")
     return 0
+
+
+def bench(arguments: argparse.Namespace, rest: list[str]) -> int:
+    refuse(rest)
+    from rich.console import Console
+
+    from dualnet import atomic
+    from dualnet.bench import bench
+
+    out: Path | None = arguments.out
+    if out is not None and not out.parent.is_dir():
+        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
+    with Console(stderr=True).status("measuring") as status:
+        found = bench(
+            arguments.device,
+            arguments.only,
+            arguments.small,
+            arguments.images,
+            arguments.repeats,
+            progress=lambda section: status.update(f"measuring {section}"),
+        )
+    wide = None if sys.stdout.isatty() else 140
+    Console(width=wide).print(found.table())
+    if out is not None:
+        atomic.write(out, found.json())
+    return fail(f"failed: {', '.join(found.failed)}; the table says why", 1) if found.failed else 0
 
 
 def refuse(rest: list[str]) -> None:

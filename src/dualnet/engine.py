@@ -55,7 +55,7 @@ class Engine:
         self.captured: dict[Shape, Captured] = {}
         if on_cuda or precision == "bf16":
             for learner in self.learners:
-                learner.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+                weights_channels_last(learner)
 
     def step(self, batches: Sequence[Batch]) -> Losses:
         """Each learner observes its batch. The losses stay on the device."""
@@ -108,7 +108,7 @@ class Engine:
                 learner.generator = torch.Generator(self.device)
                 learner.generator.set_state(state)
                 learner.zero_grad()
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(first_cause(error)).split())[:200]
             warnings.warn(f"the step cannot be captured in a CUDA graph and runs eagerly: {reason}", stacklevel=2)
             return None
 
@@ -121,6 +121,20 @@ class Engine:
         with torch.cuda.graph(graph):
             losses = self.observe(inputs)
         return Captured(graph, inputs, losses)
+
+
+def weights_channels_last(learner: Learner) -> None:
+    """Only the weights: a memory's images are gathered and saved, and stay as they are."""
+    for parameter in learner.parameters():
+        if parameter.dim() == 4:
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)
+
+
+def first_cause(error: BaseException) -> BaseException:
+    """The error that broke a capture off: ending the capture raises another one on top of it."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 def clone_rest(batch: Batch) -> tuple[Tensor | None, Tensor]:

@@ -33,28 +33,28 @@ class LookAhead:
     ) -> None:
         self.inner, self.steps, self.beta = inner, steps, beta
         self.tensors, self.kept = list(tensors), list(kept)
-        self.start: list[Tensor] = []
 
     def round(self, loss: Callable[[], Tensor]) -> Tensor:
         """One round; `loss` is computed anew for every inner step. Returns the mean of its values."""
-        self.remember_start()
+        start, kept = copies(self.tensors), copies(self.kept)
         losses = [self.inner_step(loss()) for _ in range(self.steps)]
-        self.go_part_of_the_way()
+        self.go_part_of_the_way(start, kept)
         return torch.stack(losses).mean()
-
-    @torch.no_grad()
-    def remember_start(self) -> None:
-        """A copy in a few kernels for all tensors; the buffers for it are made once, where the tensors are by then."""
-        if not self.start or self.start[0].device != self.tensors[0].device:
-            self.start = [torch.empty_like(tensor) for tensor in self.tensors + self.kept]
-        torch._foreach_copy_(self.start, self.tensors + self.kept)  # pyright: ignore[reportPrivateImportUsage]
 
     def inner_step(self, loss: Tensor) -> Tensor:
         descend(self.inner, loss)
         return loss.detach()
 
     @torch.no_grad()
-    def go_part_of_the_way(self) -> None:
-        start, kept = self.start[: len(self.tensors)], self.start[len(self.tensors) :]
+    def go_part_of_the_way(self, start: list[Tensor], kept: list[Tensor]) -> None:
         torch._foreach_lerp_(start, self.tensors, self.beta)  # pyright: ignore[reportPrivateImportUsage]
         torch._foreach_copy_(self.tensors + self.kept, start + kept)  # pyright: ignore[reportPrivateImportUsage]
+
+
+@torch.no_grad()
+def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies in a few kernels for all tensors, where a clone of each would be one kernel each."""
+    made = [torch.empty_like(tensor) for tensor in tensors]
+    if made:
+        torch._foreach_copy_(made, list(tensors))  # pyright: ignore[reportPrivateImportUsage]
+    return made

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from torch import Tensor
 
 from dualnet import atomic
@@ -21,16 +20,18 @@ KEPT = 2  # checkpoints: if the newest is damaged, the one before it serves
 def save(folder: Path, step: int, tree: Mapping[str, Any]) -> None:
     """Write the checkpoint of a step, then delete those that are no longer needed.
 
-    The JSON file is written last and holds the digest of the tensors: without it there is no checkpoint.
+    The JSON file is written last and holds the digest of everything: without it there is no checkpoint.
     """
     folder.mkdir(exist_ok=True)
     tensors: dict[str, Tensor] = {}
     values = take_out_tensors(tree, tensors)
     data = safetensors.torch.save(tensors)
     atomic.write(tensor_file(folder, step), data)
-    atomic.write(value_file(folder, step), json.dumps({"digest": digest(data), "tree": values}))
-    for old in steps(folder)[:-KEPT]:
-        value_file(folder, old).unlink()
+    atomic.write(value_file(folder, step), json.dumps({"digest": digest(data, values), "tree": values}))
+    there = steps(folder)
+    # A later step than this one was passed over as damaged: it must not outlive a good one.
+    for old in set(there) - set([other for other in there if other <= step][-KEPT:]):
+        value_file(folder, old).unlink(missing_ok=True)
         tensor_file(folder, old).unlink(missing_ok=True)
 
 
@@ -39,17 +40,17 @@ def load(folder: Path, step: int) -> dict[str, Any]:
     try:
         content = json.loads(value_file(folder, step).read_text())
         data = tensor_file(folder, step).read_bytes()
-        if digest(data) != content["digest"]:
-            raise ValueError("its tensors do not match their digest")
+        if digest(data, content["tree"]) != content["digest"]:
+            raise ValueError("its content does not match its digest")
         return put_back_tensors(content["tree"], safetensors.torch.load(data))
     except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
         raise ValueError(f"{value_file(folder, step)}: damaged checkpoint ({error})") from error
 
 
 def steps(folder: Path) -> list[int]:
-    """The steps that have a checkpoint, oldest first."""
-    found = (re.fullmatch(r"step-(\d+)\.json", path.name) for path in folder.glob("step-*.json"))
-    return sorted(int(match[1]) for match in found if match)
+    """The steps that have a checkpoint, or half of one, oldest first."""
+    found = (re.fullmatch(r"step-(\d+)\.(json|safetensors)", path.name) for path in folder.glob("step-*"))
+    return sorted({int(match[1]) for match in found if match})
 
 
 def clean(folder: Path) -> None:
@@ -66,8 +67,11 @@ def value_file(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.json"
 
 
-def digest(data: bytes) -> str:
-    return blake2b(data, digest_size=16).hexdigest()
+def digest(data: bytes, values: Any) -> str:
+    """Of the tensors as they are on disk, and of the rest as `json.dumps` writes it, which survives a round trip."""
+    hashed = blake2b(data, digest_size=16)
+    hashed.update(json.dumps(values).encode())
+    return hashed.hexdigest()
 
 
 def take_out_tensors(node: Any, tensors: dict[str, Tensor]) -> Any:
@@ -75,7 +79,7 @@ def take_out_tensors(node: Any, tensors: dict[str, Tensor]) -> Any:
     if isinstance(node, Tensor):
         name = str(len(tensors))
         # A copy: safetensors refuses tensors that share memory, and a strided one must be laid out plainly.
-        tensors[name] = node.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+        tensors[name] = node.detach().contiguous().to("cpu", copy=True)
         return {"tensor": name}
     if isinstance(node, Mapping):  # as pairs, since an optimizer's state has numbers for keys
         return {"dict": [[key, take_out_tensors(value, tensors)] for key, value in node.items()]}

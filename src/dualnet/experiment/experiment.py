@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import re
 from argparse import ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -39,6 +40,8 @@ class Experiment:
     checkpoint_every: int = 250  # steps; a checkpoint is made at the end of each task too
 
     def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed: {self.seed} is not between 0 and {2**32 - 1}")
         for option in ("batch_size", "log_every", "checkpoint_every"):
             if getattr(self, option) < 1:
                 raise ValueError(f"{option}: {getattr(self, option)} is not 1 or more")
@@ -57,21 +60,18 @@ class Experiment:
 
 
 PLAIN_FIELDS = ("name", "seed", "protocol", "batch_size", "precision", "log_every", "checkpoint_every")
+SECTIONS = ("benchmark", "learner")
 
 
 def parse(mapping: Mapping[str, Any]) -> Experiment:
     """An experiment from nested options. Raises ValueError, one line, naming the option and the nearest valid one."""
-    sections = {key: section(mapping, key) for key in ("benchmark", "learner")}
-    kinds = {"benchmark": benchmark_class(sections["benchmark"].pop("name", None))}
-    names = {"benchmark": mapping["benchmark"]["name"], "learner": sections["learner"].pop("name", None)}
-    if names["learner"] is None:
-        raise ValueError("learner.name is missing: say which learner")
-    kinds["learner"] = learner_class(names["learner"]).Config
-    options = {key: value for key, value in mapping.items() if key not in sections}
-    check_keys(options, [*PLAIN_FIELDS, *sections])
+    check_plain_options(mapping)
+    sections = {key: section(mapping, key) for key in SECTIONS}
+    names = {key: sections[key].pop("name") for key in SECTIONS}
+    kinds = {"benchmark": benchmark_class(names["benchmark"]), "learner": learner_class(names["learner"]).Config}
     for key, kind in kinds.items():
         check_options(sections[key], kind, key)
-    values = typed({**options, **sections}, kinds)
+    values = typed({**mapping, **sections}, kinds)
     return Experiment(benchmark_name=names["benchmark"], learner_name=names["learner"], **values)
 
 
@@ -79,14 +79,14 @@ def section(mapping: Mapping[str, Any], key: str) -> dict[str, Any]:
     value = mapping.get(key)
     if not isinstance(value, Mapping):
         raise ValueError(f"{key}: a section with a `name` is needed, not {value!r}")
+    if not isinstance(value.get("name"), str):
+        raise ValueError(f"{key}.name: a name is needed, not {value.get('name')!r}; `dualnet list` gives them all")
     return dict(value)
 
 
-def benchmark_class(name: Any) -> type[BenchmarkConfig]:
+def benchmark_class(name: str) -> type[BenchmarkConfig]:
     if name not in BENCHMARKS:
-        raise ValueError(
-            f"benchmark.name: {name!r} is not one of {', '.join(BENCHMARKS)}{nearest(str(name), BENCHMARKS)}"
-        )
+        raise ValueError(f"benchmark.name: {name!r} is not one of {', '.join(BENCHMARKS)}{nearest(name, BENCHMARKS)}")
     return BENCHMARKS[name]
 
 
@@ -98,7 +98,7 @@ def typed(options: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, An
     hints = get_type_hints(Experiment)
     for field in dataclasses.fields(Experiment):
         if field.name in PLAIN_FIELDS:
-            default = {} if field.default is dataclasses.MISSING else {"default": field.default}
+            default = {} if field.default is MISSING else {"default": field.default}
             parser.add_argument(f"--{field.name}", type=hints[field.name], **default)
     for key, kind in kinds.items():
         parser.add_argument(f"--{key}", type=kind)
@@ -108,30 +108,55 @@ def typed(options: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, An
         raise ValueError(one_line(str(error))) from error
 
 
+REWORDED = (  # what jsonargparse says, and what we say
+    (r'Parser key "([^"]*)":', r"\1:"),
+    (r"<class '([^']*)'>", r"\1"),
+    (r"(\w+): Problem with given class_path '[^']*': ", r"\1."),
+    (r"Does not validate .* Subtypes: \[(.*)\] Errors: .* Given value: ", r"Expected one of \1. Got value: "),
+)
+
+
 def one_line(message: str) -> str:
     """jsonargparse's words in a line that begins with the option."""
     text = " ".join(message.split())
-    for before, after in (
-        ('Parser key "', ""),
-        ('": ', ": "),
-        ("<class '", ""),
-        ("'>", ""),
-        ("typing.Literal", "one of "),
-    ):
-        text = text.replace(before, after)
+    for pattern, words in REWORDED:
+        text = re.sub(pattern, words, text)
     return text
 
 
-def check_options(options: Mapping[str, Any], kind: type, prefix: str) -> None:
-    """Every key must be a field of the dataclass, in nested dataclasses too; a named choice must exist."""
+def check_plain_options(options: Mapping[str, Any]) -> None:
+    check_keys(options, [*PLAIN_FIELDS, *SECTIONS])
+    if "name" not in options:
+        raise ValueError("name is missing: say what the experiment is called")
+    hints = get_type_hints(Experiment)
+    for key, value in options.items():
+        if key in PLAIN_FIELDS:
+            check_value(value, hints[key], key)
+
+
+def check_options(options: Mapping[str, Any], kind: Any, prefix: str) -> None:
+    """Every key must be a field of the dataclass, and every field without a default must be there."""
     hints = get_type_hints(kind)
     check_keys(options, hints, prefix)
+    for field in dataclasses.fields(kind):
+        has_default = field.default is not MISSING or field.default_factory is not MISSING
+        if field.name not in options and not has_default:
+            raise ValueError(f"{prefix}.{field.name} is missing: it has no default")
     for key, value in options.items():
-        if dataclasses.is_dataclass(hints[key]) and isinstance(value, Mapping):
-            check_options(value, hints[key], f"{prefix}.{key}")  # pyright: ignore[reportArgumentType]
-        choices = [choice for choice in get_args(hints[key]) if isinstance(choice, str)]
-        if choices and isinstance(value, str) and value not in choices:
-            raise ValueError(f"{prefix}.{key}: {value!r} is not one of {', '.join(choices)}{nearest(value, choices)}")
+        check_value(value, hints[key], f"{prefix}.{key}")
+
+
+def check_value(value: Any, hint: Any, key: str) -> None:
+    """What jsonargparse would let pass or say in words for programmers: empty values, sections, named choices."""
+    if dataclasses.is_dataclass(hint):
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{key}: options below it are needed, not {value!r}")
+        check_options(value, hint, key)
+    elif value is None and hint is not Any and type(None) not in get_args(hint):
+        raise ValueError(f"{key}: has no value; give one, or leave it out for the default")
+    choices = get_args(hint) if get_origin(hint) is Literal else ()
+    if all(isinstance(choice, str) for choice in choices) and choices and value not in choices:
+        raise ValueError(f"{key}: {value!r} is not one of {', '.join(choices)}{nearest(str(value), choices)}")
 
 
 def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "") -> None:
@@ -177,7 +202,7 @@ def find(name_or_file: str) -> Path:
     path = Path(name_or_file)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise ValueError(f"{path}: no such file")
+            raise ValueError(f"{path}: no such file; `dualnet list` names the experiments that are shipped")
         return path
     for shipped in shipped_experiments():
         if shipped.stem == name_or_file:

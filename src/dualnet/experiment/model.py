@@ -15,6 +15,7 @@ from torch import Tensor
 from dualnet.batch import StreamSpec
 from dualnet.data.decode import decoding, read_image
 from dualnet.experiment.run_folder import RunFolder
+from dualnet.experiment.runner import load_state
 from dualnet.learners import Learner, make_learner
 
 PREDICT_SIZE = 250  # images in one pass
@@ -48,7 +49,10 @@ class Model:
 
         A task-aware model answers best when told the task (0, 1, ...); without one, every class may be the answer.
         """
-        return [self.prediction(row, top) for row in self.probabilities(images, task)]
+        if top < 1:
+            raise ValueError(f"top: {top} is not 1 or more")
+        rows = self.probabilities(images, task)
+        return [self.prediction(row, self.candidates(task), top) for row in rows]
 
     def probabilities(self, images: Tensor | Sequence[str | Path], task: int | None = None) -> Tensor:
         """Float [B, classes]; 0 for the classes outside of the task."""
@@ -84,9 +88,14 @@ class Model:
     def device(self) -> torch.device:
         return self.learner.class_mask.device
 
-    def prediction(self, probabilities: Tensor, top: int) -> Prediction:
-        values, classes = probabilities.sort(descending=True, stable=True)
-        names = [self.class_names[number] for number in classes[:top].tolist()]
+    def candidates(self, task: int | None) -> Tensor:
+        """The classes that may be named, int64 [n]."""
+        mask = self.learner.class_mask.any(dim=0) if task is None else self.learner.class_mask[task]
+        return mask.nonzero().flatten()
+
+    def prediction(self, probabilities: Tensor, candidates: Tensor, top: int) -> Prediction:
+        values, order = probabilities[candidates].sort(descending=True, stable=True)
+        names = [self.class_names[number] for number in candidates[order][:top].tolist()]
         return Prediction(tuple(names), tuple(values[:top].tolist()))
 
 
@@ -100,12 +109,10 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     spec = stream_spec(content["stream"], experiment.protocol != "task_aware")
     learner = make_learner(experiment.learner_name, spec, experiment.learner, experiment.seed, device)
     _, state = found
-    weights = state["learner"]
     if state["device"] != learner.class_mask.device.type:
-        weights["_extra_state"] = learner.get_extra_state()  # a generator's state means nothing on another device
-    learner.load_state_dict(weights)
-    for name, optimizer in learner.optimizers().items():
-        optimizer.load_state_dict(state["optimizers"][name])
+        # A generator's state means nothing on another device.
+        state["learner"]["_extra_state"] = learner.get_extra_state()
+    load_state(learner, state)
     return Model(learner, tuple(content["stream"]["class_names"]))
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Column
 from rich.text import Text
 
 LINE_EVERY = 20.0  # seconds between plain lines
@@ -37,13 +38,15 @@ class Live:
     """A bar with task, step, rate, losses and the time left."""
 
     def __init__(self, console: Console) -> None:
+        # Only the bar and the losses give way where the terminal is narrow.
+        losses = Column(ratio=2, no_wrap=True, overflow="ellipsis")
         columns = (
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=None),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=None, table_column=Column(ratio=1)),
             MofNCompleteColumn(),
             TextColumn("{task.fields[rate]}"),
             TimeRemainingColumn(elapsed_when_finished=True),
-            TextColumn("{task.fields[losses]}", style="dim"),
+            TextColumn("{task.fields[losses]}", style="dim", table_column=losses),
         )
         self.bar = Progress(*columns, console=console, expand=True, refresh_per_second=4)
         self.console = console
@@ -66,6 +69,7 @@ class Live:
 
     def end(self) -> None:
         self.bar.stop()
+        self.bar.remove_task(self.row)  # it stays on the screen; the next seed must not draw it again
 
 
 class Lines:

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 import yaml
@@ -29,6 +29,7 @@ class RunFolder:
         self.log_file = path / "log.jsonl"
         self.result_file = path / "result.json"
         self.checkpoints = path / "checkpoint"
+        self.lock: IO[str] | None = None
 
     @property
     def finished(self) -> bool:
@@ -36,18 +37,25 @@ class RunFolder:
 
     def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
         """Make the folder, or take over one of the same experiment. Raises ValueError if it holds another one."""
-        self.path.mkdir(parents=True, exist_ok=True)
-        self.lock = self.take_lock()
+        self.make()
+        self.take_lock()
         checkpoint.clean(self.path)
         checkpoint.clean(self.checkpoints)
         if self.experiment_file.exists():
             self.check_same(experiment)
+            self.check_same_stream(benchmark)
             return
         content = {**experiment.mapping(), "stream": describe_stream(benchmark), "environment": environment(device)}
         atomic.write(self.experiment_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
-    def take_lock(self) -> Any:
-        """Held until the process ends: two processes must not write one folder."""
+    def make(self) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+            raise ValueError(f"{self.path}: cannot be made ({error.strerror}); choose another --out") from error
+
+    def take_lock(self) -> None:
+        """Held until `release` or the end of the process: two processes must not write one folder."""
         lock = (self.path / "lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -56,9 +64,17 @@ class RunFolder:
             raise ValueError(
                 f"{self.path}: another process is running here; wait for it or choose another --out"
             ) from error
-        return lock
+        self.lock = lock
+
+    def release(self) -> None:
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
 
     def check_same(self, experiment: Experiment) -> None:
+        """Raises ValueError naming an option if the folder holds another experiment."""
+        if not self.experiment_file.exists():
+            return
         there, asked = flat(self.read_experiment().mapping()), flat(experiment.mapping())
         different = [key for key in {**there, **asked} if there.get(key) != asked.get(key)]
         if different:
@@ -69,15 +85,24 @@ class RunFolder:
                 "; choose another --out"
             )
 
+    def check_same_stream(self, benchmark: Benchmark) -> None:
+        """The options may be the same and the images others: a file that came or went moves the whole stream."""
+        if self.read()["stream"] != describe_stream(benchmark):
+            raise ValueError(
+                f"{self.path}: was begun with other images or classes; bring those back or choose another --out"
+            )
+
     def read(self) -> dict[str, Any]:
         """experiment.yaml as it stands, with stream and environment."""
         if not self.experiment_file.is_file():
             raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
         try:
-            content = yaml.safe_load(self.experiment_file.read_text(encoding="utf-8"))
-            return dict(content)
+            content = dict(yaml.safe_load(self.experiment_file.read_text(encoding="utf-8")))
         except (UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
             raise ValueError(f"{self.experiment_file}: cannot be read ({' '.join(str(error).split())})") from error
+        if "stream" not in content:
+            raise ValueError(f"{self.experiment_file}: has no `stream`, so no run has written it; give a run folder")
+        return content
 
     def read_experiment(self) -> Experiment:
         content = self.read()
@@ -85,11 +110,14 @@ class RunFolder:
 
     def newest_checkpoint(self) -> tuple[int, dict[str, Any]] | None:
         """Step and content of the newest checkpoint that can be trusted; a damaged one is passed over and named."""
-        for step in reversed(checkpoint.steps(self.checkpoints)):
+        steps = checkpoint.steps(self.checkpoints)
+        while steps:
+            step = steps.pop()
             try:
                 return step, checkpoint.load(self.checkpoints, step)
             except ValueError as error:
-                warnings.warn(f"{error}; the one before it is used", stacklevel=2)
+                instead = "the one before it is used" if steps else "there is none before it"
+                warnings.warn(f"{error}; {instead}", stacklevel=2)
         return None
 
     def write_result(self, result: Mapping[str, Any]) -> None:
@@ -104,6 +132,8 @@ def describe_stream(benchmark: Benchmark) -> dict[str, Any]:
             "input_size": spec.input_size,
             "class_names": benchmark.class_names,
             "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
+            "train_sizes": [len(task.train) for task in benchmark.tasks],
+            "test_sizes": [len(task.test) for task in benchmark.tasks],
         }
     )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import importlib
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -29,9 +29,9 @@ def learner_class(name: str) -> type[Learner]:
     module_name, _, class_name = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError) as error:
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
         raise ValueError(f"learner.name: cannot import {name!r} ({error}); is its folder on PYTHONPATH?") from error
-    if not (isinstance(found, type) and issubclass(found, Learner) and dataclasses.is_dataclass(found.Config)):
+    if not (isinstance(found, type) and issubclass(found, Learner) and is_dataclass(getattr(found, "Config", None))):
         raise ValueError(f"learner.name: {name!r} is not a Learner with a dataclass Config; see CONTRIBUTING.md")
     return found
 

@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
-from dualnet.learners.learner import Learner, check_at_least
+from dualnet.learners.learner import Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss, soft_label_loss
 from dualnet.memory import MemoryConfig, Replay
-from dualnet.nets import Adapter, AdapterNorm, Encoder, apart
+from dualnet.nets import Adapter, AdapterNorm, Encoder, two_batches
 from dualnet.objectives import OBJECTIVES
 from dualnet.optim import LookAhead, descend
 
@@ -55,7 +55,9 @@ class Config:
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "width", "inner_steps", "updates", "replay_size")
-        check_at_least(self, 0, "slow_rounds", "slow_lr", "fast_lr", "soft_label_weight")
+        check_at_least(self, 0, "slow_rounds", "slow_lr", "slow_momentum", "slow_weight_decay")
+        check_at_least(self, 0, "fast_lr", "soft_label_weight")
+        check_choices(self)
         check_at_least(self, 2, "slow_batch_size")
         check_at_least(self, 1e-6, "temperature")
         if not 0 <= self.beta <= 1:
@@ -69,6 +71,8 @@ class DualNet(Learner):
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
         channels = spec.image_shape[0]
+        if channels != 3:
+            raise ValueError(f"images of {channels} channels: the views of the slow learner need colour, 3 channels")
         self.slow = Encoder(config.width, channels)
         self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels)
         self.objective = OBJECTIVES[config.objective](self.slow.channels[-1])
@@ -79,19 +83,6 @@ class DualNet(Learner):
             lr=config.slow_lr,
             momentum=config.slow_momentum,
             weight_decay=config.slow_weight_decay,
-        )
-        self.look_ahead = self.make_look_ahead()
-
-    def make_look_ahead(self) -> LookAhead:
-        weights = [*self.slow.parameters(), *self.objective.parameters()]
-        statistics = [*self.slow.buffers(), *self.objective.buffers()]
-        interpolate = self.config.slow_statistics == "interpolate"
-        return LookAhead(
-            self.slow_optimizer,
-            weights + statistics if interpolate else weights,
-            self.config.inner_steps,
-            self.config.beta,
-            kept=() if interpolate else statistics,
         )
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
@@ -111,8 +102,18 @@ class DualNet(Learner):
         self.memory.add(batch, self.generator, logits)
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
-        rounds = [self.look_ahead.round(lambda: self.slow_loss(batch)) for _ in range(self.config.slow_rounds)]
+        look_ahead = self.look_ahead()
+        rounds = [look_ahead.round(lambda: self.slow_loss(batch)) for _ in range(self.config.slow_rounds)]
         return {"slow": torch.stack(rounds).mean()} if rounds else {}
+
+    def look_ahead(self) -> LookAhead:
+        """Made when it is used: `.to(device)` puts new statistics in the place of those it would have kept."""
+        weights = [*self.slow.parameters(), *self.objective.parameters()]
+        statistics = [*self.slow.buffers(), *self.objective.buffers()]
+        interpolated, kept = weights, statistics
+        if self.config.slow_statistics == "interpolate":
+            interpolated, kept = weights + statistics, []
+        return LookAhead(self.slow_optimizer, interpolated, self.config.inner_steps, self.config.beta, kept)
 
     def slow_loss(self, batch: Batch) -> Tensor:
         images = self.memory.sample(self.config.slow_batch_size, self.generator, beside=batch).batch.images
@@ -129,10 +130,12 @@ class DualNet(Learner):
         return losses
 
     def update_fast(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        """One step on the loss of equation 7; batch and replay are normalised apart, as in the authors' code."""
+        """One step on the loss of equation 7."""
         replay = self.memory.sample(self.config.replay_size, self.generator, beside=batch)
         past = replay.batch
-        now_logits, past_logits = apart(self.logits, self.network_input(batch.images), self.network_input(past.images))
+        now_logits, past_logits = two_batches(
+            self.logits, self.network_input(batch.images), self.network_input(past.images)
+        )
         past_logits = self.restricted(past_logits, past.task_ids)
         assert past.labels is not None
         now_loss = label_loss(self.restricted(now_logits, batch.task_ids), labels)

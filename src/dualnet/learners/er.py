@@ -12,7 +12,7 @@ from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.learner import Learner, check_at_least
 from dualnet.learners.losses import label_loss
 from dualnet.memory import MemoryConfig
-from dualnet.nets import Classifier, apart
+from dualnet.nets import Classifier, two_batches
 from dualnet.optim import descend
 
 
@@ -22,6 +22,7 @@ class Config:
     lr: float = 0.03
     updates: int = 2  # gradient steps per batch
     replay_size: int = 10
+    joint: bool = False  # batch and replay as one batch, with one BatchNorm and one mean (Chaudhry et al.); else a sum
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
@@ -51,13 +52,17 @@ class ER(Learner):
         return losses
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        """One step; batch and replay are normalised apart, as in the authors' code."""
         past = self.memory.sample(self.config.replay_size, self.generator, beside=batch).batch
-        now_logits, past_logits = apart(self.net, self.network_input(batch.images), self.network_input(past.images))
         assert past.labels is not None
-        now_loss = label_loss(self.restricted(now_logits, batch.task_ids), labels)
-        past_loss = label_loss(self.restricted(past_logits, past.task_ids), past.labels)
-        descend(self.optimizer, now_loss + past_loss)
+        now_pixels, past_pixels = self.network_input(batch.images), self.network_input(past.images)
+        now_logits, past_logits = two_batches(self.net, now_pixels, past_pixels, self.config.joint)
+        now_logits = self.restricted(now_logits, batch.task_ids)
+        past_logits = self.restricted(past_logits, past.task_ids)
+        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, past.labels)
+        loss = now_loss + past_loss
+        if self.config.joint:
+            loss = label_loss(torch.cat([now_logits, past_logits]), torch.cat([labels, past.labels]))
+        descend(self.optimizer, loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}
 
     def optimizers(self) -> dict[str, Optimizer]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor, nn
@@ -54,9 +54,10 @@ class Learner(nn.Module, ABC):
         """The logits outside of learning: by the running BatchNorm statistics, and nothing is moved."""
         was_training = self.training
         self.eval()
-        logits = self(images, task_ids)
-        self.train(was_training)
-        return logits
+        try:
+            return self(images, task_ids)
+        finally:
+            self.train(was_training)
 
     def network_input(self, images: Tensor) -> Tensor:
         return image_ops.network_input(images, self.spec.network_size)
@@ -83,6 +84,14 @@ class Learner(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.generator.set_state(state.cpu())
+
+
+def check_choices(config: Any) -> None:
+    """For a Config's `__post_init__`: raises ValueError naming the first option whose value its type does not list."""
+    for option, hint in get_type_hints(type(config)).items():
+        if get_origin(hint) is Literal and getattr(config, option) not in get_args(hint):
+            choices = ", ".join(map(str, get_args(hint)))
+            raise ValueError(f"{option}: {getattr(config, option)!r} is not one of {choices}")
 
 
 def check_at_least(config: Any, smallest: float, *options: str) -> None:

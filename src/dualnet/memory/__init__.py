@@ -22,6 +22,10 @@ class MemoryConfig:
     def __post_init__(self) -> None:
         if self.slots_per_class < 1:
             raise ValueError(f"memory.slots_per_class: {self.slots_per_class} is not 1 or more")
+        if self.policy not in MEMORIES:
+            raise ValueError(f"memory.policy: {self.policy!r} is not one of {', '.join(MEMORIES)}")
+        if self.replay not in ("earlier_tasks", "all"):
+            raise ValueError(f"memory.replay: {self.replay!r} is not earlier_tasks or all")
 
     def make(self, spec: StreamSpec) -> Memory:
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1

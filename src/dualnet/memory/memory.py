@@ -67,8 +67,9 @@ class Memory(nn.Module, ABC):
         self.images[slots] = batch.images
         self.labels[slots] = batch.labels
         self.task_ids[slots] = batch.task_ids
-        self.has_logits[slots] = logits is not None
-        self.filled[slots] = True
+        # Filled, not assigned: a scalar put in by indexing is copied from the host, which cannot be captured.
+        self.has_logits.index_fill_(0, slots, logits is not None)
+        self.filled.index_fill_(0, slots, True)
         if logits is not None:
             self.logits[slots] = logits.to(self.logits.dtype)
         self.clear_dropped()
@@ -89,7 +90,8 @@ class Memory(nn.Module, ABC):
         """
         fitting = self.filled[: self.num_slots]
         if self.only_earlier_tasks:
-            fitting = fitting & ~torch.isin(self.task_ids[: self.num_slots], beside.task_ids)
+            stored_tasks = self.task_ids[: self.num_slots]
+            fitting = fitting & ~(stored_tasks[:, None] == beside.task_ids[None, :]).any(dim=1)
         keys = torch.rand(self.num_slots, device=fitting.device, generator=generator)
         first = keys.masked_fill(~fitting, -1).topk(min(size, self.num_slots)).indices
         count = fitting.sum()

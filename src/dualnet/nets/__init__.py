@@ -3,6 +3,6 @@
 from dualnet.nets.adapter import Adapter, AdapterNorm
 from dualnet.nets.classifier import Classifier
 from dualnet.nets.encoder import SMALLEST_IMAGE, Encoder, pooled
-from dualnet.nets.norm import BatchNorm, apart
+from dualnet.nets.norm import BatchNorm, two_batches
 
-__all__ = ["SMALLEST_IMAGE", "Adapter", "AdapterNorm", "BatchNorm", "Classifier", "Encoder", "apart", "pooled"]
+__all__ = ["SMALLEST_IMAGE", "Adapter", "AdapterNorm", "BatchNorm", "Classifier", "Encoder", "pooled", "two_batches"]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dualnet.nets.conv import Conv, weights_cast
 from dualnet.nets.encoder import pooled
-from dualnet.nets.norm import BatchNorm
+from dualnet.nets.norm import BatchNorm, Pool
+
+BLOCK_POOL = Pool(size=2, ceil_mode=True)
 
 AdapterNorm = Literal["none", "map", "pixel"]
 
@@ -18,11 +20,11 @@ class ConvBlock(nn.Module):
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(in_channels, channels, 3, padding=1)
+        self.conv = Conv(in_channels, channels, 3, padding=1)
         self.norm = BatchNorm(channels)
 
     def forward(self, x: Tensor, parts: int) -> Tensor:
-        return F.max_pool2d(self.norm(self.conv(x), parts), 2, ceil_mode=True)
+        return self.norm.pooled(self.conv(x), BLOCK_POOL, parts)
 
 
 class Adapter(nn.Module):
@@ -41,8 +43,9 @@ class Adapter(nn.Module):
 
     def forward(self, images: Tensor, slow_maps: list[Tensor], parts: int = 1) -> Tensor:
         adapted = images
-        for block, slow_map in zip(self.blocks, slow_maps, strict=True):
-            adapted = slow_map * self.scaled(block(adapted, parts))
+        with weights_cast(self):
+            for block, slow_map in zip(self.blocks, slow_maps, strict=True):
+                adapted = slow_map * self.scaled(block(adapted, parts))
         return self.head(pooled(adapted))
 
     def scaled(self, m: Tensor) -> Tensor:

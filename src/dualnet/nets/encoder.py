@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dualnet.nets.norm import BatchNorm
+from dualnet.nets.conv import Conv, weights_cast
+from dualnet.nets.norm import BatchNorm, Pool
 
 SMALLEST_IMAGE = 28  # pixels: the last map is then 2 x 2
+STEM_POOL = Pool(size=3, padding=1)
 
 
 class ResidualBlock(nn.Module):
     def __init__(self, in_channels: int, channels: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = nn.Conv2d(in_channels, channels, 3, stride, padding=1, bias=False)
+        self.conv1 = Conv(in_channels, channels, 3, stride, padding=1, bias=False)
         self.norm1 = BatchNorm(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.conv2 = Conv(channels, channels, 3, padding=1, bias=False)
         self.norm2 = BatchNorm(channels)
-        self.shortcut = nn.Conv2d(in_channels, channels, 1, stride, bias=False) if stride != 1 else None
+        self.shortcut = Conv(in_channels, channels, 1, stride, bias=False) if stride != 1 else None
         self.shortcut_norm = BatchNorm(channels, relu=False) if stride != 1 else None
 
     def forward(self, x: Tensor, parts: int) -> Tensor:
@@ -33,7 +34,7 @@ class Encoder(nn.Module):
     def __init__(self, width: int, in_channels: int = 3) -> None:
         super().__init__()
         self.channels = (width, 2 * width, 4 * width, 8 * width)
-        self.stem = nn.Conv2d(in_channels, width, 3, padding=1, bias=False)
+        self.stem = Conv(in_channels, width, 3, padding=1, bias=False)
         self.stem_norm = BatchNorm(width)
         self.stages = nn.ModuleList()
         for stage, channels in enumerate(self.channels):
@@ -42,13 +43,14 @@ class Encoder(nn.Module):
             self.stages.append(nn.ModuleList([first, ResidualBlock(channels, channels, stride=1)]))
 
     def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
-        x = F.max_pool2d(self.stem_norm(self.stem(images), parts), 3, 2, 1)
-        maps = []
-        for stage in self.stages:
-            for block in stage:  # pyright: ignore[reportGeneralTypeIssues]
-                x = block(x, parts)
-            maps.append(x)
-        return maps
+        with weights_cast(self):
+            x = self.stem_norm.pooled(self.stem(images), STEM_POOL, parts)
+            maps = []
+            for stage in self.stages:
+                for block in stage:  # pyright: ignore[reportGeneralTypeIssues]
+                    x = block(x, parts)
+                maps.append(x)
+            return maps
 
 
 def pooled(feature_map: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """BatchNorm, residual sum and ReLU in two Triton kernels forward and two backward, for channels-last tensors on CUDA.
 
-The input is a matrix [parts, rows, channels]: a row is a pixel of an example. The first kernel sums over blocks of rows;
-the second adds these sums up, each program for its own channels, and writes the result. The same numbers as
+The input is a matrix [parts, rows, channels]: a row is a pixel of an example. The first kernel sums over blocks of
+rows; the second adds these sums up, each program for its own channels, and writes the result. The same numbers as
 `BatchNorm` makes eagerly, up to the order of sums; native kernels are 5 forward and 5 backward (docs/performance.md).
 """
 
@@ -17,97 +17,159 @@ from torch import Tensor
 if TYPE_CHECKING:
     from dualnet.nets.norm import BatchNorm
 
-CHANNELS_AT_A_TIME = 64
+CHANNELS_AT_A_TIME = 32
 ROWS_AT_A_TIME = 64
-PROGRAMS = 264  # two for each of an H200's processors: enough to fill it, few enough that adding up stays cheap
+WARPS = 4
+SPLITS_AT_A_TIME = tl.constexpr(16)
+PROGRAMS = 528  # four for each of an H200's processors: enough to fill it, few enough that adding up stays cheap
 
 
-@triton.jit
-def partial_sums(
-    x, y, dy, mean, rstd, sums, rows, channels, chunk,
-    BACKWARD: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """sums[part, split, 0 or 1, channel]: forward of (x - pivot) and its square, backward of g and g * x_hat."""
+@triton.jit(do_not_specialize=["rows", "chunk"])
+def forward_sums(x, sums, rows, channels, chunk, BM: tl.constexpr, BC: tl.constexpr):
+    """sums[part, split, 0 or 1, channel] of x - pivot and of its square.
+
+    The pivot is the part's first pixel: the variance as a difference of two large numbers would lose its digits.
+    """
     part, split = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
     start = part.to(tl.int64) * rows * channels
-    first, last = split * chunk, tl.minimum((split + 1) * chunk, rows)
+    last = tl.minimum((split + 1) * chunk, rows)
+    pivot = tl.load(x + start + col, mask=real, other=0.0).to(tl.float32)
     sum_1 = tl.zeros([BM, BC], tl.float32)
     sum_2 = tl.zeros([BM, BC], tl.float32)
-    if BACKWARD:
-        centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
-        scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
-    else:
-        # Sums about the first pixel: the variance as a difference of two large numbers would lose its digits.
-        centre = tl.load(x + start + col, mask=real, other=0.0).to(tl.float32)
-        scale = centre
-    for row_0 in range(first, last, BM):
+    for row_0 in range(split * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < last)[:, None] & real[None, :]
         at = start + row[:, None].to(tl.int64) * channels + col[None, :]
-        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]
-        value = tl.where(inside, value, 0.0)
-        if BACKWARD:
-            g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-            if RELU:
-                g = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
-            sum_1 += g
-            sum_2 += g * value * scale[None, :]
-        else:
-            sum_1 += value
-            sum_2 += value * value
+        value = tl.where(inside, tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - pivot[None, :], 0.0)
+        sum_1 += value
+        sum_2 += value * value
+    store_sums(sums, part, split, channels, col, real, sum_1, sum_2)
+
+
+@triton.jit
+def store_sums(sums, part, split, channels, col, real, sum_1, sum_2):
     out = sums + ((part * tl.num_programs(1) + split) * 2) * channels + col
     tl.store(out, tl.sum(sum_1, axis=0), mask=real)
     tl.store(out + channels, tl.sum(sum_2, axis=0), mask=real)
 
 
 @triton.jit
-def added_up(sums, part, splits, channels, col, real, BS: tl.constexpr, BC: tl.constexpr):
-    """Both sums of a part over all splits, float [BC] each."""
-    split = tl.arange(0, BS)
-    at = ((part * splits + split) * 2)[:, None] * channels + col[None, :]
-    inside = (split < splits)[:, None] & real[None, :]
-    sum_1 = tl.sum(tl.load(sums + at, mask=inside, other=0.0), axis=0)
-    sum_2 = tl.sum(tl.load(sums + at + channels, mask=inside, other=0.0), axis=0)
-    return sum_1, sum_2
+def masked_grad(y, dy, at, inside, x_hat, w, b, RELU: tl.constexpr, RESIDUAL: tl.constexpr):
+    """The gradient behind the ReLU. Without a residual x alone tells what was cut off, and y is not read."""
+    g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        if RESIDUAL:
+            out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
+        else:
+            out = x_hat * w[None, :] + b[None, :]
+        g = tl.where(out > 0, g, 0.0)
+    return g
+
+
+@triton.jit(do_not_specialize=["rows", "chunk"])
+def backward_sums(
+    x, y, dy, weight, bias, mean, rstd, sums, rows, channels, chunk,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """sums[part, split, 0 or 1, channel] of the gradient g and of g * x_hat."""
+    part, split = tl.program_id(0), tl.program_id(1)
+    col = tl.program_id(2) * BC + tl.arange(0, BC)
+    real = col < channels
+    start = part.to(tl.int64) * rows * channels
+    last = tl.minimum((split + 1) * chunk, rows)
+    centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
+    scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    sum_1 = tl.zeros([BM, BC], tl.float32)
+    sum_2 = tl.zeros([BM, BC], tl.float32)
+    for row_0 in range(split * chunk, last, BM):
+        row = row_0 + tl.arange(0, BM)
+        inside = (row < last)[:, None] & real[None, :]
+        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
+        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+        g = masked_grad(y, dy, at, inside, x_hat, w, b, RELU, RESIDUAL)
+        sum_1 += g
+        sum_2 += g * x_hat
+    store_sums(sums, part, split, channels, col, real, sum_1, sum_2)
 
 
 @triton.jit
-def statistics(x, sums, part, splits, rows, channels, col, real, BS: tl.constexpr, BC: tl.constexpr):
-    sum_1, sum_2 = added_up(sums, part, splits, channels, col, real, BS, BC)
+def added_up(sums, part, splits, channels, col, real, BC: tl.constexpr):
+    """Both sums of a part over all splits, float [BC] each."""
+    sum_1 = tl.zeros([SPLITS_AT_A_TIME, BC], tl.float32)
+    sum_2 = tl.zeros([SPLITS_AT_A_TIME, BC], tl.float32)
+    for first in range(0, splits, SPLITS_AT_A_TIME):
+        split = first + tl.arange(0, SPLITS_AT_A_TIME)
+        at = ((part * splits + split) * 2)[:, None] * channels + col[None, :]
+        inside = (split < splits)[:, None] & real[None, :]
+        sum_1 += tl.load(sums + at, mask=inside, other=0.0)
+        sum_2 += tl.load(sums + at + channels, mask=inside, other=0.0)
+    return tl.sum(sum_1, axis=0), tl.sum(sum_2, axis=0)
+
+
+@triton.jit
+def statistics(x, sums, part, splits, rows, channels, col, real, BC: tl.constexpr):
+    sum_1, sum_2 = added_up(sums, part, splits, channels, col, real, BC)
     pivot = tl.load(x + part.to(tl.int64) * rows * channels + col, mask=real, other=0.0).to(tl.float32)
     shift = sum_1 / rows
     return pivot + shift, tl.maximum(sum_2 / rows - shift * shift, 0.0)
 
 
 @triton.jit
+def move_running(
+    x, sums, running_mean, running_var, first, splits, rows, channels, col, real, momentum,
+    PARTS: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """The running statistics move once per part, in order."""
+    run_mean = tl.load(running_mean + col, mask=real, other=0.0)
+    run_var = tl.load(running_var + col, mask=real, other=0.0)
+    for part in tl.static_range(PARTS):
+        mean, var = statistics(x, sums, first + part, splits, rows, channels, col, real, BC)
+        run_mean = (1 - momentum) * run_mean + momentum * mean
+        run_var = (1 - momentum) * run_var + momentum * var * (rows / (rows - 1.0))
+    tl.store(running_mean + col, run_mean, mask=real)
+    tl.store(running_var + col, run_var, mask=real)
+
+
+@triton.jit
+def store_weight_grads(
+    dweight, dbias, sums, first, splits, channels, col, real,
+    PARTS: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    total_g, total_gx = added_up(sums, first, splits, channels, col, real, BC)
+    for part in tl.static_range(1, PARTS):
+        part_g, part_gx = added_up(sums, first + part, splits, channels, col, real, BC)
+        total_g += part_g
+        total_gx += part_gx
+    tl.store(dbias + col, total_g, mask=real)
+    tl.store(dweight + col, total_gx, mask=real)
+
+
+@triton.jit(do_not_specialize=["rows", "splits", "chunk"])
 def normalise(
     x, residual, y, weight, bias, running_mean, running_var, mean, rstd, sums,
     rows, channels, splits, chunk, momentum, eps,
     PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr, BS: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     part, block = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
     start = part.to(tl.int64) * rows * channels
-    centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BS, BC)
+    centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BC)
     scale = 1.0 / tl.sqrt(var + eps)
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
     b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
     if block == 0:
         tl.store(mean + part * channels + col, centre, mask=real)
         tl.store(rstd + part * channels + col, scale, mask=real)
-        if part == 0:  # the running statistics move once per part, in order
-            run_mean = tl.load(running_mean + col, mask=real, other=0.0)
-            run_var = tl.load(running_var + col, mask=real, other=0.0)
-            for p in tl.static_range(PARTS):
-                p_mean, p_var = statistics(x, sums, part + p, splits, rows, channels, col, real, BS, BC)
-                run_mean = (1 - momentum) * run_mean + momentum * p_mean
-                run_var = (1 - momentum) * run_var + momentum * p_var * (rows / (rows - 1.0))
-            tl.store(running_mean + col, run_mean, mask=real)
-            tl.store(running_var + col, run_var, mask=real)
+        if part == 0:
+            move_running(
+                x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
+            )
     for row_0 in range(block * chunk, tl.minimum((block + 1) * chunk, rows), BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < tl.minimum((block + 1) * chunk, rows))[:, None] & real[None, :]
@@ -121,82 +183,77 @@ def normalise(
         tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["rows", "splits", "chunk"])
 def normalise_backward(
-    x, y, dy, dx, dresidual, weight, dweight, dbias, mean, rstd, sums,
+    x, y, dy, dx, dresidual, weight, bias, dweight, dbias, mean, rstd, sums,
     rows, channels, splits, chunk,
     PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr, BS: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     part, block = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
     start = part.to(tl.int64) * rows * channels
-    sum_g, sum_gx = added_up(sums, part, splits, channels, col, real, BS, BC)
+    sum_g, sum_gx = added_up(sums, part, splits, channels, col, real, BC)
     if (block == 0) & (part == 0):
-        total_g, total_gx = sum_g, sum_gx
-        for p in tl.static_range(1, PARTS):
-            p_g, p_gx = added_up(sums, part + p, splits, channels, col, real, BS, BC)
-            total_g += p_g
-            total_gx += p_gx
-        tl.store(dbias + col, total_g, mask=real)
-        tl.store(dweight + col, total_gx, mask=real)
+        store_weight_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
     centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
     for row_0 in range(block * chunk, tl.minimum((block + 1) * chunk, rows), BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < tl.minimum((block + 1) * chunk, rows))[:, None] & real[None, :]
         at = start + row[:, None].to(tl.int64) * channels + col[None, :]
-        g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-        if RELU:
-            g = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
+        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+        g = masked_grad(y, dy, at, inside, x_hat, w, b, RELU, RESIDUAL)
         if RESIDUAL:
             tl.store(dresidual + at, g.to(dresidual.dtype.element_ty), mask=inside)
-        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
         grad = (g - sum_g[None, :] / rows - x_hat * sum_gx[None, :] / rows) * (scale * w)[None, :]
         tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
 
 
 class FusedNorm(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, norm: BatchNorm, parts: int):
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, norm: BatchNorm, parts: int
+    ):
         ctx.parts, ctx.relu, ctx.has_residual = parts, norm.relu, residual is not None
         ctx.channels, ctx.rows = x.shape[1], x.numel() // x.shape[1] // parts
         plan = Plan(parts, ctx.rows, ctx.channels)
         y = torch.empty_like(x)
         mean, rstd = torch.empty(2, parts, ctx.channels, device=x.device).unbind()
         sums = plan.empty_sums(x.device)
-        partial_sums[plan.grid](
-            x, x, x, mean, rstd, sums, ctx.rows, ctx.channels, plan.chunk,
-            BACKWARD=False, RELU=norm.relu, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME,
-        )  # fmt: skip
+        forward_sums[plan.grid](
+            x, sums, ctx.rows, ctx.channels, plan.chunk, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS
+        )
         normalise[plan.grid](
             x, x if residual is None else residual, y, weight, bias, norm.running_mean, norm.running_var,
             mean, rstd, sums, ctx.rows, ctx.channels, plan.splits, plan.chunk, norm.momentum, norm.eps,
             PARTS=parts, RELU=norm.relu, RESIDUAL=residual is not None,
-            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, BS=triton.next_power_of_2(plan.splits),
+            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
         )  # fmt: skip
-        ctx.save_for_backward(x, y, weight, mean, rstd)
+        # y is read only where a residual was added: else it need not be kept for this.
+        ctx.save_for_backward(x, y if residual is not None else x, weight, bias, mean, rstd)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        x, y, weight, mean, rstd = ctx.saved_tensors
+        x, y, weight, bias, mean, rstd = ctx.saved_tensors
         dy = like(grads[0], x)
         plan = Plan(ctx.parts, ctx.rows, ctx.channels)
         dx, dresidual = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else None
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
         sums = plan.empty_sums(x.device)
-        partial_sums[plan.grid](
-            x, y, dy, mean, rstd, sums, ctx.rows, ctx.channels, plan.chunk,
-            BACKWARD=True, RELU=ctx.relu, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME,
+        backward_sums[plan.grid](
+            x, y, dy, weight, bias, mean, rstd, sums, ctx.rows, ctx.channels, plan.chunk,
+            RELU=ctx.relu, RESIDUAL=ctx.has_residual, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
         )  # fmt: skip
         normalise_backward[plan.grid](
-            x, y, dy, dx, dx if dresidual is None else dresidual, weight, dweight, dbias, mean, rstd, sums,
+            x, y, dy, dx, dx if dresidual is None else dresidual, weight, bias, dweight, dbias, mean, rstd, sums,
             ctx.rows, ctx.channels, plan.splits, plan.chunk,
             PARTS=ctx.parts, RELU=ctx.relu, RESIDUAL=ctx.has_residual,
-            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, BS=triton.next_power_of_2(plan.splits),
+            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
         )  # fmt: skip
         return dx, dweight, dbias, dresidual, None, None
 

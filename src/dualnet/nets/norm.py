@@ -5,10 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from importlib.util import find_spec
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+
+class Pool(NamedTuple):
+    """A max-pool of stride 2."""
+
+    size: int
+    padding: int = 0
+    ceil_mode: bool = False
+
+    def out_side(self, side: int) -> int:
+        over = side + 2 * self.padding - self.size
+        return (over + 1 if self.ceil_mode else over) // 2 + 1
 
 
 class BatchNorm(nn.Module):
@@ -40,6 +53,15 @@ class BatchNorm(nn.Module):
             out = out + residual
         return F.relu(out, inplace=True) if self.relu else out
 
+    def pooled(self, x: Tensor, pool: Pool, parts: int = 1) -> Tensor:
+        """Normalised, cut off by the ReLU and max-pooled."""
+        assert self.relu
+        if self.training and can_fuse(x):
+            from dualnet.nets.fused_pool import fused_pool
+
+            return fused_pool(x, self, pool, parts)
+        return F.max_pool2d(self(x, parts), pool.size, 2, pool.padding, ceil_mode=pool.ceil_mode)
+
     def normalise(self, x: Tensor) -> Tensor:
         return F.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
@@ -58,9 +80,11 @@ def has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-def apart(net: Callable[..., Tensor], first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Two batches through `net(images, parts)`, each normalised by its own statistics; in one pass if alike."""
-    if first.shape != second.shape:
+def two_batches(
+    net: Callable[..., Tensor], first: Tensor, second: Tensor, joint: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Two batches through `net(images, parts)`, each normalised by its own statistics, or jointly as one batch."""
+    if not joint and len(first) != len(second):
         return net(first, 1), net(second, 1)
-    out_first, out_second = net(torch.cat([first, second]), 2).chunk(2)
-    return out_first, out_second
+    out = net(torch.cat([first, second]), 1 if joint else 2)
+    return out[: len(first)], out[len(first) :]

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor, nn
 
-from dualnet.nets import BatchNorm, Encoder, apart, pooled
+from dualnet.nets import BatchNorm, Encoder, pooled, two_batches
 
 
 class Objective(nn.Module, ABC):
@@ -41,7 +41,7 @@ def embed(encoder: Encoder, projector: Projector, view_a: Tensor, view_b: Tensor
     def net(images: Tensor, parts: int) -> Tensor:
         return projector(pooled(encoder(images, parts)[-1]), parts)
 
-    z_a, z_b = apart(net, view_a, view_b)
+    z_a, z_b = two_batches(net, view_a, view_b)
     return z_a.float(), z_b.float()
 
 

@@ -1,0 +1,98 @@
+"""Replay with a balanced softmax (Ren et al., 2020): a learner in a file of its own, outside of the package.
+
+A stream shows the newest classes far more often than a memory shows the old ones, and cross-entropy learns that the
+new ones are likelier. Here the log of each class's share of what is learned is added to its logit while learning, and
+left out when answering: the weights need not hold how often a class comes.
+
+Run it: `PYTHONPATH=examples dualnet run examples/balanced-replay.yaml`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from dualnet import UNLABELLED, Batch, Learner, StreamSpec
+from dualnet.learners.learner import check_at_least
+from dualnet.learners.losses import label_loss
+from dualnet.memory import MemoryConfig
+from dualnet.nets import Classifier, two_batches
+from dualnet.optim import descend
+
+SMALLEST_SHARE = 1e-3  # of a class that was not seen lately: its logarithm must be finite
+
+
+@dataclass(frozen=True)
+class Config:
+    width: int = 20  # channels of the first stage
+    lr: float = 0.03
+    updates: int = 2  # gradient steps per batch
+    replay_size: int = 10
+    balance: float = 1.0  # how much of the shares is made up for: 0 is plain experience replay
+    decay: float = 0.9  # what remains of the shares from one update to the next
+    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "width", "updates", "replay_size")
+        check_at_least(self, 0, "lr", "balance", "decay")
+        if self.decay >= 1:
+            raise ValueError(f"decay: {self.decay} is not below 1")
+
+
+class BalancedReplay(Learner):
+    Config = Config
+    config: Config
+    shares: Tensor  # float [classes]: of what was learned lately
+
+    def __init__(self, spec: StreamSpec, config: Config) -> None:
+        super().__init__(spec, config)
+        self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
+        self.memory = config.memory.make(spec)
+        self.register_buffer("shares", torch.zeros(spec.num_classes))
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)
+
+    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        return self.restricted(self.net(self.network_input(images)), task_ids)
+
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        losses: dict[str, Tensor] = {}
+        if batch.labels is not None:
+            self.memory.add(batch, self.generator)
+            for _ in range(self.config.updates):
+                losses = self.update(batch, batch.labels)
+        return losses
+
+    def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
+        past = self.memory.sample(self.config.replay_size, self.generator, beside=batch).batch
+        assert past.labels is not None
+        self.count(labels, past.labels)
+        now_logits, past_logits = two_batches(
+            self.net, self.network_input(batch.images), self.network_input(past.images)
+        )
+        now_loss = label_loss(self.balanced(now_logits, batch.task_ids), labels)
+        past_loss = label_loss(self.balanced(past_logits, past.task_ids), past.labels)
+        descend(self.optimizer, now_loss + past_loss)
+        return {"labels": now_loss.detach(), "replay": past_loss.detach()}
+
+    def count(self, labels: Tensor, past_labels: Tensor) -> None:
+        """Batch and replay weigh the same here, as they do in the loss."""
+        classes = len(self.shares)
+        now = shares_of(labels, classes) + shares_of(past_labels, classes)
+        self.shares.mul_(self.config.decay).add_(now, alpha=1 - self.config.decay)
+
+    def balanced(self, logits: Tensor, task_ids: Tensor) -> Tensor:
+        bias = self.config.balance * self.shares.clamp(min=SMALLEST_SHARE).log()
+        return self.restricted(logits.float() + bias, task_ids)
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        return {"net": self.optimizer}
+
+
+def shares_of(labels: Tensor, num_classes: int) -> Tensor:
+    """The share of each class among the labels that there are, float [classes]; 0 where there are none."""
+    known = (labels != UNLABELLED).float()
+    counts = torch.zeros(num_classes, device=labels.device).index_add_(0, labels.clamp(min=0), known)
+    return counts / known.sum().clamp(min=1)

@@ -1,0 +1,93 @@
+"""What a bench found: figures with their units and the machine they belong to, as a table and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.table import Table
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    what: str
+    value: float | None  # None: it could not be measured, and the note says why
+    unit: str
+    note: str = ""
+    section: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    environment: dict[str, Any]
+    figures: list[Figure]
+    failed: list[str]  # sections
+
+    def table(self) -> Table:
+        device, versions = self.environment["device"], f"torch {self.environment['torch']}"
+        table = Table("what", title=f"{device}, {versions}, Python {self.environment['python']}", title_justify="left")
+        if self.environment["load"] > 0.5 * self.environment["cpu_cores"]:
+            table.caption = (
+                f"Others kept this machine busy (load {self.environment['load']}): on a CPU times are too long."
+            )
+        table.add_column("value", justify="right")
+        table.add_column("unit")
+        table.add_column("note")
+        section = None
+        for figure in self.figures:
+            if figure.section != section:
+                section = figure.section
+                table.add_section()
+                table.add_row(f"[bold]{section}")
+            table.add_row(figure.what, shown(figure.value), figure.unit, figure.note)
+        return table
+
+    def json(self) -> str:
+        return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
+
+
+def shown(value: float | None) -> str:
+    """Three digits that count, and all of those before the point.
+
+    >>> shown(0.01234), shown(12.345), shown(51000.4), shown(None)
+    ('0.0123', '12.3', '51,000', '-')
+    """
+    if value is None:
+        return "-"
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def environment(device: torch.device, sizes: Any) -> dict[str, Any]:
+    """The machine and the versions, as far as they bear on speed; nothing that names the computer or its user."""
+    return {
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
+        "device_type": device.type,
+        "cpu": cpu_name(),
+        "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "load": round(os.getloadavg()[0], 2),  # processes that wanted to run before the bench began
+        "torch_threads": torch.get_num_threads(),
+        "torch": str(torch.__version__),
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "system": platform.system(),
+        "sizes": asdict(sizes),
+    }
+
+
+def cpu_name() -> str:
+    """The processor's model where the system tells it, else its kind."""
+    cpuinfo = Path("/proc/cpuinfo")
+    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def milliseconds(what: str, seconds: float, note: str = "") -> Figure:
+    return Figure(what, 1e3 * seconds, "ms", note)

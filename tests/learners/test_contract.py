@@ -1,0 +1,412 @@
+"""What every registered learner keeps to; a new one is found here by its line in LEARNERS."""
+
+import copy
+import dataclasses
+import math
+import typing
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.learners import LEARNERS, MASKED, Learner, learner_class, make_learner
+
+NAMES = list(LEARNERS)
+BASELINES = [name for name in NAMES if name != "dualnet"]
+every_learner = pytest.mark.parametrize("name", NAMES)
+
+
+def options_of(name: str) -> list[str]:
+    return [field.name for field in dataclasses.fields(learner_class(name).Config)]
+
+
+def assert_losses(losses: dict[str, Tensor]) -> None:
+    assert losses
+    for loss in losses.values():
+        assert loss.shape == () and loss.isfinite()
+        assert not loss.requires_grad
+
+
+# Learning and answering
+
+
+@every_learner
+def test_losses_are_finite_and_detached(name, small_learner, stream):
+    learner = small_learner(name)
+    assert learner.training
+    for batch in stream:
+        assert_losses(learner.observe(batch))
+    learner.end_task()
+    assert_losses(learner.observe(stream[2]))
+    assert learner.training
+
+
+@every_learner
+def test_every_weight_that_answers_is_learned(name, small_learner, stream, state_of, differing):
+    learner = small_learner(name)
+    before = state_of(learner)
+    for batch in stream:
+        learner.observe(batch)
+    logits = learner.train()(stream[0].images, stream[0].task_ids)
+    answering = torch.autograd.grad(logits.sum(), [*learner.parameters()], allow_unused=True)
+    names = [key for (key, _), grad in zip(learner.named_parameters(), answering, strict=True) if grad is not None]
+    learned = {key for key in names if not key.endswith("conv.bias")}  # a normalisation follows: no gradient
+    assert learned
+    assert learned <= differing(before, state_of(learner))
+
+
+@every_learner
+def test_a_batch_is_left_as_it_was(name, small_learner, random_batch):
+    batch = random_batch(unlabelled=1)
+    before = [tensor.clone() for tensor in (batch.images, batch.labels, batch.task_ids)]
+    small_learner(name).observe(batch)
+    for tensor, old in zip((batch.images, batch.labels, batch.task_ids), before, strict=True):
+        assert torch.equal(tensor, old)
+
+
+@every_learner
+def test_classes_outside_of_the_task_are_masked(name, small_learner, random_batch, spec):
+    learner = small_learner(name)
+    images = random_batch(size=3).images
+    task_ids = torch.tensor([0, 2, 1])
+    logits = learner.answer(images, task_ids)
+    assert logits.shape == (3, spec.num_classes) and logits.dtype == torch.float32
+    allowed = spec.class_mask[task_ids]
+    assert (logits[~allowed] == MASKED).all()
+    assert (logits[allowed].abs() < 1e3).all()
+    free = learner.answer(images, None)
+    assert (free.abs() < 1e3).all()
+    torch.testing.assert_close(free[allowed], logits[allowed])
+
+
+@every_learner
+@pytest.mark.parametrize("training", [True, False])
+def test_an_answer_moves_nothing(name, training, small_learner, stream, state_of, differing):
+    learner = small_learner(name)
+    learner.observe(stream[0])
+    learner.train(training)
+    before, batch = state_of(learner), stream[1]
+    first = learner.answer(batch.images, batch.task_ids)
+    again = learner.answer(batch.images, batch.task_ids)
+    assert not differing(before, state_of(learner))
+    assert {part.training for part in learner.modules()} == {training}
+    assert torch.equal(first, again) and not first.requires_grad
+
+
+@every_learner
+def test_answers_do_not_depend_on_their_company(name, small_learner, stream):
+    learner = small_learner(name)
+    learner.observe(stream[0])
+    images, task_ids = stream[1].images, stream[1].task_ids
+    together = learner.answer(images, task_ids)
+    alone = torch.cat([learner.answer(images[i : i + 1], task_ids[i : i + 1]) for i in range(len(images))])
+    torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-4)
+
+
+@every_learner
+def test_an_answer_that_fails_keeps_the_mode(name, small_learner):
+    learner = small_learner(name)
+    with pytest.raises(RuntimeError):
+        learner.answer(torch.zeros(1, 5, 28, 28, dtype=torch.uint8), None)  # five channels
+    assert {part.training for part in learner.modules()} == {True}
+
+
+# Repeatability
+
+
+@every_learner
+def test_equal_seeds_give_equal_bits_and_other_seeds_do_not(name, small_learner, stream, state_of, differing):
+    learners = [small_learner(name, seed=seed) for seed in (5, 5, 6)]
+    for batch in stream:
+        torch.manual_seed(torch.randint(0, 1000, ()).item())  # the global generator must not matter
+        losses = [learner.observe(batch) for learner in learners]
+        assert all(torch.equal(losses[0][key], losses[1][key]) for key in losses[0])
+    for learner in learners:
+        learner.end_task()
+    first, second, other = map(state_of, learners)
+    assert not differing(first, second)
+    assert differing(first, other)
+
+
+@every_learner
+def test_a_learner_leaves_the_global_generator_alone(name, small_learner, stream):
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    learner = small_learner(name)
+    for batch in stream:
+        learner.observe(batch)
+    learner.answer(stream[0].images, stream[0].task_ids)
+    learner.end_task()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@every_learner
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_stopped_and_resumed_equals_never_stopped(name, momentum, small_learner, stream, state_of, differing):
+    options = {"slow_momentum": momentum} if "slow_momentum" in options_of(name) else {}
+    never_stopped = small_learner(name, **options)
+    for batch in stream[:3]:
+        never_stopped.observe(batch)
+    never_stopped.end_task()
+    learned = copy.deepcopy(never_stopped.state_dict())
+    optimizers = {key: copy.deepcopy(value.state_dict()) for key, value in never_stopped.optimizers().items()}
+
+    resumed = small_learner(name, seed=123, **options)
+    resumed.load_state_dict(learned)
+    for key, optimizer in resumed.optimizers().items():
+        optimizer.load_state_dict(optimizers[key])
+    assert not differing(state_of(never_stopped), state_of(resumed))
+    for batch in (stream[3], stream[0], stream[2]):
+        one, other = never_stopped.observe(batch), resumed.observe(batch)
+        assert all(torch.equal(one[key], other[key]) for key in one)
+    assert not differing(state_of(never_stopped), state_of(resumed))
+
+
+@every_learner
+def test_a_copy_learns_for_itself(name, small_learner, stream, state_of, differing):
+    learner = small_learner(name)
+    learner.observe(stream[0])
+    twin, before = copy.deepcopy(learner), state_of(learner)
+    twin.observe(stream[1])
+    assert not differing(before, state_of(learner))
+    learner.observe(stream[1])
+    assert not differing(state_of(twin), state_of(learner))
+
+
+@every_learner
+def test_converted_there_and_back_a_learner_learns_the_same(name, small_learner, stream, state_of, differing):
+    # What `.to(device)` does: buffers become new tensors, and whoever holds the old ones works on dead copies.
+    moved, stayed = small_learner(name).double().float(), small_learner(name)
+    for batch in stream[:3]:
+        moved.observe(batch)
+        stayed.observe(batch)
+    assert not differing(state_of(moved), state_of(stayed))
+
+
+# Labels that are missing
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_a_baseline_learns_nothing_without_labels(name, small_learner, stream, without_labels, state_of, differing):
+    learner = small_learner(name)
+    learner.observe(stream[0])
+    before = state_of(learner)
+    assert learner.observe(without_labels(stream[1])) == {}
+    assert not differing(before, state_of(learner))
+
+
+@every_learner
+def test_streams_may_start_without_labels(name, small_learner, stream, without_labels):
+    learner = small_learner(name)
+    assert all(loss.isfinite() for loss in learner.observe(without_labels(stream[0])).values())
+    assert_losses(learner.observe(stream[1]))
+
+
+@every_learner
+def test_partly_labelled_batches(name, small_learner, random_batch):
+    learner = small_learner(name)
+    for seed, missing in enumerate((1, 3, 4)):  # of four
+        losses = learner.observe(random_batch(seed, unlabelled=missing))
+        assert_losses(losses)
+    assert losses["labels"] == 0
+    assert all(weight.isfinite().all() for weight in learner.parameters())
+
+
+@every_learner
+def test_a_missing_label_is_a_missing_term_of_the_loss(name, small_learner, random_batch):
+    """Its image still takes part in the batch's normalisation: labels alone may differ."""
+    full, missing = random_batch(7), random_batch(7, unlabelled=2)
+    assert missing.labels.tolist() == [UNLABELLED] * 2 + full.labels.tolist()[2:]
+    options = {"updates": 1, "slow_rounds": 0}
+    learner = small_learner(name, **{key: value for key, value in options.items() if key in options_of(name)})
+    with torch.no_grad():
+        logits = copy.deepcopy(learner)(missing.images, missing.task_ids)
+    expected = F.cross_entropy(logits[2:], full.labels[2:])
+    torch.testing.assert_close(learner.observe(missing)["labels"], expected, atol=1e-4, rtol=1e-4)
+
+
+# Streams of all kinds
+
+
+@every_learner
+def test_task_free_streams(name, small_learner, random_batch, spec):
+    free = spec.task_free()
+    learner = small_learner(name, spec=free)
+    for seed in range(3):
+        assert_losses(learner.observe(random_batch(seed, spec=free)))
+    learner.end_task()
+    assert_losses(learner.observe(random_batch(3, spec=free)))
+    logits = learner.answer(random_batch().images, random_batch(spec=free).task_ids)
+    assert (logits.abs() < 1e3).all()
+
+
+@every_learner
+def test_batches_of_several_tasks_and_of_changing_size(name, small_learner, random_batch):
+    learner = small_learner(name)
+    parts = [random_batch(task, task=task, size=2) for task in range(3)]
+    images, labels, task_ids = (
+        torch.cat([getattr(part, field) for part in parts]) for field in ("images", "labels", "task_ids")
+    )
+    assert_losses(learner.observe(Batch(images, labels, task_ids)))
+    for size in (1, 2, 9, 4):
+        assert_losses(learner.observe(random_batch(size=size, task=1)))
+
+
+@every_learner
+def test_a_batch_of_one_example(name, small_learner, random_batch):
+    learner = small_learner(name)
+    for task in (0, 1):
+        assert_losses(learner.observe(random_batch(task, task=task, size=1)))
+
+
+@every_learner
+@pytest.mark.parametrize(("stored", "seen"), [((3, 40, 40), 28), ((3, 28, 36), None)])
+def test_images_of_other_sizes(name, stored, seen, small_learner, random_batch, spec):
+    other = StreamSpec(stored, spec.class_mask, seen)
+    learner = small_learner(name, spec=other)
+    assert_losses(learner.observe(random_batch(spec=other)))
+    assert_losses(learner.observe(random_batch(1, task=1, spec=other)))
+
+
+@pytest.mark.parametrize("name", BASELINES)
+def test_grey_images(name, small_learner, random_batch, spec):
+    grey = StreamSpec((1, 28, 28), spec.class_mask)
+    learner = small_learner(name, spec=grey)
+    assert_losses(learner.observe(random_batch(spec=grey)))
+    assert learner.answer(random_batch(spec=grey).images, None).isfinite().all()
+
+
+def test_colour_augmentation_of_grey_images_is_refused(small_learner, spec):
+    with pytest.raises(ValueError, match="channel"):
+        small_learner("dualnet", spec=StreamSpec((1, 28, 28), spec.class_mask))
+
+
+@every_learner
+@pytest.mark.parametrize(("stored", "seen"), [((3, 27, 64), None), ((3, 64, 27), None), ((3, 64, 64), 20)])
+def test_images_that_are_too_small_are_refused(name, stored, seen, small_learner, spec):
+    with pytest.raises(ValueError, match=r"too small.*28"):
+        small_learner(name, spec=StreamSpec(stored, spec.class_mask, seen))
+
+
+def separable(seed: int, spec: StreamSpec, task: int) -> Batch:
+    """Bright upper or bright lower half, in noise."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(0, 100, (8, *spec.image_shape), generator=generator)
+    which = torch.arange(8) % 2
+    images[which == 0, :, :14] += 150
+    images[which == 1, :, 14:] += 150
+    return Batch(images.to(torch.uint8), 2 * task + which, torch.full((8,), task))
+
+
+@every_learner
+def test_a_separable_stream_is_learned(name, small_learner, spec):
+    learner = small_learner(name)
+    first = learner.observe(separable(0, spec, 0))["labels"]
+    losses = [learner.observe(separable(seed, spec, 0))["labels"] for seed in range(1, 15)]
+    assert losses[-1] < 0.5 * first
+    fresh = separable(99, spec, 0)
+    assert torch.equal(learner.answer(fresh.images, fresh.task_ids).argmax(dim=1), fresh.labels)
+
+
+# Nothing waits for the device
+
+
+@every_learner
+def test_observe_reads_nothing_on_the_host(name, small_config, fake_mode):
+    spec = StreamSpec((3, 28, 28), torch.ones(3, 6, dtype=torch.bool))
+    learner = learner_class(name)(spec, small_config(name))
+    numbers = torch.zeros(4, dtype=torch.int64)
+    batch = Batch(torch.zeros(4, 3, 28, 28, dtype=torch.uint8), numbers, numbers)
+    for case in (batch, batch, Batch(batch.images, None, numbers)):
+        learner.observe(case)
+
+
+@every_learner
+@pytest.mark.parametrize("task_free", [True, False])
+@pytest.mark.parametrize("size", [4, 32])
+def test_no_kernel_of_observe_waits_for_the_device(
+    name, task_free, size, small_learner, random_batch, spec, synchronising
+):
+    spec = spec.task_free() if task_free else spec
+    learner = small_learner(name, spec=spec)
+    learner.observe(random_batch(size=size, spec=spec))
+    batch = random_batch(1, size=size, spec=spec)
+    assert not synchronising(lambda: learner.observe(batch))
+
+
+# Options and names
+
+
+BAD = {
+    "width": 0,
+    "lr": -0.1,
+    "updates": 0,
+    "replay_size": 0,
+    "slow_rounds": -1,
+    "inner_steps": 0,
+    "beta": 1.5,
+    "slow_lr": -1e-3,
+    "slow_momentum": -0.1,
+    "slow_weight_decay": -1e-4,
+    "slow_batch_size": 1,
+    "fast_lr": math.nan,
+    "soft_label_weight": -1.0,
+    "temperature": 0.0,
+}
+
+
+def choices_of(name: str) -> list[str]:
+    """Options whose type lists the values that they may have."""
+    hints = typing.get_type_hints(learner_class(name).Config)
+    return [option for option, hint in hints.items() if typing.get_origin(hint) is typing.Literal]
+
+
+@pytest.mark.parametrize(
+    ("name", "option"), [(name, option) for name in NAMES for option in options_of(name) if option in BAD]
+)
+def test_bad_numbers_are_named(name, option):
+    with pytest.raises(ValueError, match=f"^{option}"):
+        learner_class(name).Config(**{option: BAD[option]})
+
+
+@pytest.mark.parametrize(("name", "option"), [(name, option) for name in NAMES for option in choices_of(name)])
+def test_unknown_choices_are_named(name, option):
+    # The command line checks them; in Python a misspelt choice must not mean another one.
+    with pytest.raises(ValueError, match=option):
+        learner_class(name).Config(**{option: "nonsense"})
+
+
+@every_learner
+def test_a_config_is_a_frozen_dataclass_with_defaults(name):
+    config = learner_class(name).Config()
+    assert dataclasses.is_dataclass(config)
+    assert config == learner_class(name).Config() and hash(config) == hash(learner_class(name).Config())
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        config.width = 3
+
+
+def test_unknown_learners_come_with_a_hint():
+    with pytest.raises(ValueError, match="did you mean dualnet"):
+        learner_class("dual_net")
+    with pytest.raises(ValueError, match="nor an import path"):
+        learner_class("zzzzzz")
+    with pytest.raises(ValueError, match="PYTHONPATH"):
+        learner_class("no_such_package.Learner")
+    with pytest.raises(ValueError, match="PYTHONPATH"):
+        learner_class("dualnet.learners.er.NoSuchLearner")
+    with pytest.raises(ValueError, match="not a Learner"):
+        learner_class("dualnet.batch.Batch")
+
+
+def test_learners_go_by_import_path_too(spec, small_config):
+    assert learner_class("dualnet.learners.er.ER") is LEARNERS["er"]
+    learner = make_learner("dualnet.learners.er.ER", spec, small_config("er"), seed=3)
+    assert isinstance(learner, Learner) and learner.generator.initial_seed() == 3
+
+
+def test_moving_a_learner_takes_its_generator_along(small_learner):
+    learner = small_learner("er", seed=7)
+    assert learner.to("cpu").generator.initial_seed() == 7
+    assert learner.generator.device == learner.class_mask.device

@@ -1,0 +1,423 @@
+"""DualNet against the paper: equation 7 by hand, Look-ahead on the slow learner, soft labels, what each phase moves."""
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.batch import Batch
+from dualnet.image_ops import network_input
+from dualnet.learners import DualNet
+from dualnet.learners import dualnet as dualnet_module
+from dualnet.memory import MemoryConfig
+
+
+@pytest.fixture
+def make(small_learner):
+    """A small DualNet with the options given."""
+
+    def learner(**options) -> DualNet:
+        return small_learner("dualnet", **options)
+
+    return learner
+
+
+@pytest.fixture
+def seen_images(monkeypatch):
+    """What the slow learner was shown: one entry of images per inner step."""
+    shown, two_views = [], dualnet_module.two_views
+
+    def recorded(images, *rest):
+        shown.append(images)
+        return two_views(images, *rest)
+
+    monkeypatch.setattr(dualnet_module, "two_views", recorded)
+    return shown
+
+
+def prepared(make, random_batch, **options) -> DualNet:
+    """Has learned a task and taken its soft labels."""
+    learner = make(**options)
+    learner.observe(random_batch(0))
+    learner.observe(random_batch(1))
+    learner.end_task()
+    return learner
+
+
+def one_of(images: Tensor, pool: Tensor) -> Tensor:
+    """Which of the images are in the pool, bool [B]."""
+    return (images.flatten(1)[:, None] == pool.flatten(1)[None]).all(dim=2).any(dim=1)
+
+
+# Equation 7
+
+
+def logits_by_hand(learner: DualNet, images: Tensor) -> Tensor:
+    """One batch on its own through both networks, as learning sees it; not masked."""
+    pixels = network_input(images, (28, 28))
+    return learner.fast(pixels, learner.slow(pixels))
+
+
+def classes_of(learner: DualNet, task: int) -> list[int]:
+    return [c for c in range(learner.spec.num_classes) if learner.spec.class_mask[task, c]]
+
+
+def equation_7(learner: DualNet, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """The three terms, example by example over the classes of its task. Moves the learner's statistics and chance."""
+    replay = learner.memory.sample(learner.config.replay_size, learner.generator, batch)
+    assert replay.stored.all() and replay.has_logits.all()
+    past, tau = replay.batch, learner.config.temperature
+
+    def cross_entropies(logits: Tensor, labels: Tensor, task_ids: Tensor) -> list[Tensor]:
+        terms = []
+        for row, label, task in zip(logits, labels.tolist(), task_ids.tolist(), strict=True):
+            exponentials = {c: row[c].exp() for c in classes_of(learner, task)}
+            terms.append(-(exponentials[label] / sum(exponentials.values())).log())
+        return terms
+
+    now_logits, past_logits = logits_by_hand(learner, batch.images), logits_by_hand(learner, past.images)
+    divergences = []
+    for row, remembered, task in zip(past_logits, replay.logits, past.task_ids.tolist(), strict=True):
+        chosen = classes_of(learner, task)
+        p, q = torch.softmax(remembered[chosen] / tau, dim=0), torch.softmax(row[chosen] / tau, dim=0)
+        terms = p * (p.log() - q.log())
+        divergences.append(terms.mean() if learner.config.soft_label_mean == "class" else terms.sum())
+    return (
+        torch.stack(cross_entropies(now_logits, batch.labels, batch.task_ids)).mean(),
+        torch.stack(cross_entropies(past_logits, past.labels, past.task_ids)).mean(),
+        torch.stack(divergences).mean(),
+    )
+
+
+@pytest.mark.parametrize("soft_label_mean", ["class", "example"])
+@pytest.mark.parametrize("replay_size", [4, 7])  # as many as the batch has: one pass; more: two
+def test_one_update_follows_equation_7(soft_label_mean, replay_size, make, random_batch):
+    learner = prepared(
+        make,
+        random_batch,
+        slow_rounds=0,
+        updates=1,
+        replay_size=replay_size,
+        soft_label_mean=soft_label_mean,
+        soft_label_weight=3.0,
+        temperature=1.7,
+    )
+    by_hand, batch = copy.deepcopy(learner), random_batch(2, task=1)
+    losses = learner.observe(batch)
+
+    by_hand.store(batch)
+    terms = equation_7(by_hand, batch)
+    for key, term in zip(("labels", "replay", "soft_labels"), terms, strict=True):
+        torch.testing.assert_close(losses[key], term.detach(), atol=1e-5, rtol=1e-4)
+    now, past, soft = terms
+    by_hand.zero_grad()
+    (now + past + 3.0 * soft).backward()
+    for part in ("slow", "fast"):
+        after = dict(getattr(learner, part).named_parameters())
+        for key, weight in getattr(by_hand, part).named_parameters():
+            torch.testing.assert_close(after[key], weight - 0.03 * weight.grad, atol=1e-5, rtol=1e-4)
+    for one, other in zip(learner.slow.buffers(), by_hand.slow.buffers(), strict=True):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+
+
+def test_the_authors_factor_equals_the_papers_where_a_task_has_five_classes(make, spec, random_batch):
+    mask = torch.zeros(2, 10, dtype=torch.bool)
+    mask[0, :5] = mask[1, 5:] = True
+    five = dataclasses.replace(spec, class_mask=mask)
+    totals = []
+    for mean, weight in (("class", 10.0), ("example", 2.0)):
+        learner = make(spec=five, soft_label_mean=mean, soft_label_weight=weight, slow_rounds=0, updates=1)
+        learner.observe(random_batch(0, spec=five))
+        learner.end_task()
+        learner.observe(random_batch(1, task=1, spec=five))
+        losses = learner.observe(random_batch(2, task=1, spec=five))
+        totals.append(weight * losses["soft_labels"])
+    assert totals[0] > 0
+    torch.testing.assert_close(totals[0], totals[1], rtol=1e-4, atol=0)
+
+
+def test_in_the_first_task_replay_contributes_nothing(make, random_batch):
+    learner = make(slow_rounds=0, updates=1)
+    by_hand, batch = copy.deepcopy(learner), random_batch(0)
+    losses = learner.observe(batch)
+    assert losses["replay"] == 0 and losses["soft_labels"] == 0
+    logits = by_hand(batch.images, batch.task_ids)
+    F.cross_entropy(logits, batch.labels).backward()
+    for one, other in zip(learner.parameters(), by_hand.parameters(), strict=True):
+        if other.grad is not None:
+            torch.testing.assert_close(one, other - 0.03 * other.grad, atol=1e-5, rtol=1e-4)
+    for seed in (1, 2, 3):  # the memory fills with examples of this very task
+        losses = learner.observe(random_batch(seed))
+        assert losses["replay"] == 0 and losses["soft_labels"] == 0
+
+
+def test_soft_labels_take_part_once_they_are_known(make, random_batch):
+    learner = make(slow_rounds=0)
+    learner.observe(random_batch(0))
+    losses = learner.observe(random_batch(1, task=1))  # nobody said that the task ended
+    assert losses["replay"] > 0 and losses["soft_labels"] == 0
+    learner.end_task()
+    losses = learner.observe(random_batch(2, task=1))
+    assert losses["replay"] > 0 and losses["soft_labels"] > 0
+
+
+def test_updates_are_repeated_with_fresh_draws(make, random_batch, monkeypatch):
+    learner = prepared(make, random_batch, slow_rounds=0, updates=3)
+    calls, sample = [], learner.memory.sample
+
+    def recorded(*args, **kwargs):
+        replay = sample(*args, **kwargs)
+        calls.append(replay.batch.images)
+        return replay
+
+    monkeypatch.setattr(learner.memory, "sample", recorded)
+    learner.observe(random_batch(2, task=1))
+    assert len(calls) == 3
+    assert not torch.equal(calls[0], calls[1])
+
+
+# The slow phase
+
+
+def test_no_rounds_are_legal_and_leave_the_objective_alone(make, stream, state_of, differing):
+    learner = make(slow_rounds=0)
+    before = state_of(learner.objective)
+    for batch in stream:
+        assert "slow" not in learner.observe(batch)
+    assert not differing(before, state_of(learner.objective))
+
+
+def test_no_rounds_and_no_labels_change_nothing(make, stream, without_labels, state_of, differing):
+    learner = make(slow_rounds=0)
+    before = state_of(learner)
+    assert learner.observe(without_labels(stream[0])) == {}
+    assert not differing(before, state_of(learner))
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_without_labels_only_the_slow_learner_moves(momentum, make, stream, without_labels, state_of, differing):
+    learner = make(slow_momentum=momentum)
+    learner.observe(stream[0])
+    before = state_of(learner)
+    losses = learner.observe(without_labels(stream[1]))
+    assert list(losses) == ["slow"] and losses["slow"].isfinite()
+    moved = differing(before, state_of(learner))
+    assert not [key for key in moved if key.startswith(("fast.", "memory.", "optimizer.fast."))]
+    slow_weights = {f"slow.{key}" for key, _ in learner.slow.named_parameters()}
+    slow_statistics = {f"slow.{key}" for key, _ in learner.slow.named_buffers()}
+    assert slow_weights | slow_statistics <= moved
+
+
+def test_labels_do_not_reach_the_slow_phase(make, random_batch, state_of, differing):
+    """The same images with other labels: the slow phase is the same, bit by bit."""
+    learners = [make(), make()]
+    batch = random_batch(0)
+    other = dataclasses.replace(batch, labels=1 - batch.labels)
+    for learner, shown in zip(learners, (batch, other), strict=True):
+        learner.store(shown)
+        learner.learn_slow(shown)
+    assert not differing(*(state_of(learner.slow) for learner in learners))
+
+
+@pytest.mark.parametrize("statistics", ["interpolate", "keep"])
+def test_a_round_goes_part_of_the_way(statistics, make, random_batch, state_of):
+    """phi + beta (phi_K - phi): the end of the way is where beta = 1 arrives, with the same draws."""
+    options = {"slow_lr": 0.1, "slow_momentum": 0.5, "inner_steps": 3, "slow_statistics": statistics}
+    whole, part = (prepared(make, random_batch, **options, beta=0.0) for _ in range(2))
+    start = state_of(part)
+    whole.config, part.config = (dataclasses.replace(whole.config, beta=beta) for beta in (1.0, 0.3))
+    batch = random_batch(2, task=1)
+    losses = [learner.learn_slow(batch)["slow"] for learner in (whole, part)]
+    assert torch.equal(*losses)
+    end, now = state_of(whole), state_of(part)
+    names = [key for key in start if key.startswith(("slow.", "objective."))]
+    for key in names:
+        torch.testing.assert_close(now[key], start[key] + 0.3 * (end[key] - start[key]), atol=1e-6, rtol=1e-5)
+    moved = {key for key in names if not torch.equal(start[key], now[key])}
+    is_statistic = {key for key in names if "running" in key}
+    assert (is_statistic <= moved) if statistics == "interpolate" else not (is_statistic & moved)
+    assert set(names) - is_statistic <= moved
+
+
+def test_kept_statistics_stay_kept_after_a_move(make, random_batch, state_of, differing):
+    learner = make(slow_statistics="keep", beta=1.0).double().float()  # as `.to(device)`: buffers are new tensors
+    before = state_of(learner)
+    learner.learn_slow(random_batch(0))
+    assert not [key for key in differing(before, state_of(learner)) if "running" in key]
+
+
+def test_rounds_and_inner_steps_are_counted(make, random_batch, seen_images):
+    learner = make(slow_rounds=2, inner_steps=3)
+    learner.observe(random_batch(0))
+    assert len(seen_images) == 6
+
+
+def test_the_slow_learner_sees_the_batch_in_the_first_task_and_earlier_ones_later(make, random_batch, seen_images):
+    learner = make(slow_batch_size=6)
+    first, second = random_batch(0), random_batch(1, task=1)
+    learner.observe(first)
+    for images in seen_images:
+        assert len(images) == 6 and one_of(images, first.images).all()
+    assert one_of(first.images, seen_images[0]).all()
+    seen_images.clear()
+    learner.observe(second)
+    for images in seen_images:
+        assert len(images) == 6 and one_of(images, first.images).all()
+        assert not one_of(images, second.images).any()
+
+
+def test_the_slow_learner_may_see_memory_and_batch(make, random_batch, seen_images):
+    learner = make(slow_source="memory_and_batch", slow_batch_size=6)
+    first, second = random_batch(0), random_batch(1, task=1)
+    learner.observe(first)
+    seen_images.clear()
+    learner.observe(second)
+    for images in seen_images:
+        assert torch.equal(images[:4], second.images)
+        assert len(images) == 10 and one_of(images[4:], first.images).all()
+
+
+def test_without_labels_the_slow_learner_sees_memory_and_batch(make, random_batch, without_labels, seen_images):
+    learner = make(slow_batch_size=6)
+    first, second = random_batch(0), random_batch(1, task=1)
+    learner.observe(first)
+    seen_images.clear()
+    learner.observe(without_labels(second))
+    for images in seen_images:
+        assert torch.equal(images[:4], second.images)
+        assert len(images) == 10 and one_of(images[4:], first.images).all()
+
+
+def test_views_have_the_size_that_the_networks_see(make, random_batch, spec, monkeypatch):
+    large = dataclasses.replace(spec, image_shape=(3, 40, 40), input_size=28)
+    learner = make(spec=large)
+    shapes, forward = [], learner.objective.forward
+    monkeypatch.setattr(learner.objective, "forward", lambda *args: shapes.append(args[1].shape) or forward(*args))
+    learner.observe(random_batch(0, spec=large))
+    assert set(shapes) == {(6, 3, 28, 28)}
+
+
+# Soft labels
+
+
+@pytest.mark.parametrize("answer_size", [3, 250])
+def test_at_the_end_of_a_task_every_stored_example_is_answered(answer_size, make, random_batch, monkeypatch):
+    monkeypatch.setattr(dualnet_module, "ANSWER_SIZE", answer_size)
+    learner = make()
+    for seed in range(3):
+        learner.observe(random_batch(seed))
+    memory = learner.memory
+    assert memory.filled.sum() == 6 and not memory.has_logits.any()
+    learner.end_task()
+    assert torch.equal(memory.has_logits, memory.filled)
+    slots = memory.filled.nonzero().flatten()
+    expected = learner.answer(memory.images[slots], memory.task_ids[slots])
+    torch.testing.assert_close(memory.logits[slots], expected, atol=1e-4, rtol=1e-4)
+    assert expected.std() > 0
+
+
+def test_answers_of_earlier_tasks_are_kept(make, random_batch):
+    learner = prepared(make, random_batch)
+    memory = learner.memory
+    first = memory.filled.nonzero().flatten()
+    before = memory.logits[first].clone()
+    learner.observe(random_batch(2, task=1))
+    learner.end_task()
+    assert torch.equal(memory.logits[first], before)
+    assert torch.equal(memory.has_logits, memory.filled) and memory.filled.sum() > len(first)
+
+
+def test_the_end_of_a_task_moves_nothing_else(make, random_batch, state_of, differing):
+    learner = make()
+    learner.observe(random_batch(0))
+    before = state_of(learner)
+    learner.end_task()
+    assert differing(before, state_of(learner)) == {"memory.logits", "memory.has_logits"}
+    before = state_of(learner)
+    learner.end_task()
+    assert not differing(before, state_of(learner))
+    assert learner.training
+
+
+def test_at_insertion_answers_come_from_before_the_batch_is_learned(make, random_batch, state_of, differing):
+    learner = make(soft_labels="insertion")
+    for seed in range(2):
+        batch = random_batch(seed, task=seed)
+        expected = learner.answer(batch.images, batch.task_ids)
+        learner.observe(batch)
+        memory = learner.memory
+        assert torch.equal(memory.has_logits, memory.filled)
+        for image, answer in zip(batch.images, expected, strict=True):
+            slot = one_of(memory.images, image[None]).nonzero().flatten()
+            torch.testing.assert_close(memory.logits[slot], answer[None], atol=1e-4, rtol=1e-4)
+    before = state_of(learner)
+    learner.end_task()
+    assert not differing(before, state_of(learner))
+    assert learner.observe(random_batch(2, task=1))["soft_labels"] > 0
+
+
+def test_examples_without_a_label_are_not_stored(make, random_batch):
+    for soft_labels in ("task_end", "insertion"):
+        learner = make(soft_labels=soft_labels)
+        batch = random_batch(0, unlabelled=3)
+        learner.observe(batch)
+        learner.end_task()
+        assert learner.memory.filled.sum() == learner.memory.has_logits.sum() == 1
+        assert one_of(learner.memory.images[learner.memory.filled], batch.images[3:]).all()
+
+
+# Task-free
+
+
+@pytest.mark.parametrize("policy", ["ring", "reservoir"])
+@pytest.mark.parametrize("soft_labels", ["task_end", "insertion"])
+def test_task_free_replay_draws_from_all_that_is_stored(policy, soft_labels, make, random_batch, spec):
+    free = spec.task_free()
+    memory = MemoryConfig(policy=policy, slots_per_class=2)
+    learner = make(spec=free, memory=memory, soft_labels=soft_labels)
+    losses = learner.observe(random_batch(0, spec=free))
+    assert losses["replay"] > 0  # the batch itself is in the memory by then
+    assert (losses["soft_labels"] != 0) == (soft_labels == "insertion")
+    learner.end_task()
+    assert torch.equal(learner.memory.has_logits, learner.memory.filled)
+    for seed in range(1, 6):
+        losses = learner.observe(random_batch(seed, spec=free))
+        assert all(loss.isfinite() for loss in losses.values())
+    assert losses["soft_labels"] > 0 or soft_labels == "task_end"
+    assert learner.memory.filled.sum() == 12
+
+
+# Options
+
+
+def test_defaults_are_the_authors(spec):
+    config = DualNet.Config()
+    expected = {
+        "width": 64,
+        "adapter_norm": "none",
+        "slow_rounds": 3,
+        "inner_steps": 2,
+        "beta": 0.05,
+        "slow_lr": 3e-4,
+        "slow_batch_size": 32,
+        "fast_lr": 0.03,
+        "updates": 2,
+        "replay_size": 10,
+        "soft_label_weight": 10.0,
+        "soft_label_mean": "class",
+        "temperature": 2.0,
+        "soft_labels": "task_end",
+    }
+    assert {key: getattr(config, key) for key in expected} == expected
+    assert config.memory.make(spec).num_slots == 10 * spec.num_classes
+
+
+@pytest.mark.parametrize("adapter_norm", ["none", "map", "pixel"])
+def test_every_way_to_divide_learns(adapter_norm, make, stream):
+    learner = make(adapter_norm=adapter_norm)
+    for batch in stream:
+        assert all(loss.isfinite() for loss in learner.observe(batch).values())
+    assert learner.fast.normalise == adapter_norm

@@ -1,0 +1,421 @@
+"""What every memory keeps to; the ring against a plain model; the reservoir and the draws by counting."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring
+
+NAMES = list(MEMORIES)
+SPEC = StreamSpec((1, 2, 2), torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1))  # three tasks of two classes
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def numbered(numbers: Sequence[int], tasks: int | Sequence[int] = 0, unlabelled: Sequence[int] = ()) -> Batch:
+    """Examples that carry their number in two pixels; label and task follow from number and task."""
+    number = torch.tensor(numbers, dtype=torch.int64)
+    images = torch.zeros(len(numbers), 1, 2, 2, dtype=torch.uint8)
+    images[:, 0, 0, 0], images[:, 0, 0, 1] = number % 256, number // 256
+    images[:, 0, 1, 1] = 77  # an empty slot shows a zero here
+    task_ids = torch.tensor([tasks] * len(numbers) if isinstance(tasks, int) else tasks, dtype=torch.int64)
+    labels = 2 * task_ids + number % 2
+    labels[torch.isin(number, torch.tensor(unlabelled, dtype=torch.int64))] = UNLABELLED
+    return Batch(images, labels, task_ids)
+
+
+def numbers_of(images: Tensor) -> list[int]:
+    return (images[:, 0, 0, 0].long() + 256 * images[:, 0, 0, 1].long()).tolist()
+
+
+def held(memory: Memory, task: int | None = None) -> list[int]:
+    """Numbers of the stored examples, sorted."""
+    chosen = memory.filled if task is None else memory.filled & (memory.task_ids == task)
+    return sorted(numbers_of(memory.images[chosen]))
+
+
+def answers(numbers: Sequence[int]) -> Tensor:
+    return torch.tensor(numbers, dtype=torch.float32).unsqueeze(1) + torch.arange(6) / 10
+
+
+def filled(name: str, only_earlier_tasks: bool = False, num_slots: int = 12) -> Memory:
+    """Two examples of task 0, three of task 1."""
+    memory = MEMORIES[name](SPEC, num_slots, only_earlier_tasks)
+    memory.add(numbered([10, 11]), generator())
+    memory.add(numbered([20, 21, 22], tasks=1), generator(), answers([20, 21, 22]))
+    return memory
+
+
+# Every memory
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_fits_is_stored_as_it_is(name):
+    memory = filled(name)
+    assert held(memory) == [10, 11, 20, 21, 22]
+    for slot in memory.filled.nonzero().flatten().tolist():
+        (number,) = numbers_of(memory.images[slot : slot + 1])
+        task = 0 if number < 20 else 1
+        expected = numbered([number], task)
+        assert torch.equal(memory.images[slot], expected.images[0])
+        assert (memory.labels[slot], memory.task_ids[slot]) == (expected.labels[0], task)
+        assert memory.has_logits[slot] == (task == 1)
+        if task == 1:
+            assert torch.equal(memory.logits[slot], answers([number])[0])
+    assert memory.seen.tolist() == [2, 3, 0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_state_survives_a_round_trip(name, state_of, differing):
+    memory = filled(name)
+    other = MEMORIES[name](SPEC, 12)
+    other.load_state_dict(state_of(memory))
+    assert not differing(state_of(memory), state_of(other))
+    for one in (memory, other):
+        one.add(numbered(range(30, 50), tasks=2), generator(5))
+    assert not differing(state_of(memory), state_of(other))
+    first, second = (one.sample(6, generator(6), numbered([99])) for one in (memory, other))
+    assert torch.equal(first.batch.images, second.batch.images) and torch.equal(first.logits, second.logits)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.booleans()), min_size=1, max_size=30), st.integers(1, 9))
+def test_contents_are_always_sound(name, examples, batch_size):
+    """Mixed tasks, missing labels, batches larger than a task's share, answers or none."""
+    memory = MEMORIES[name](SPEC, 7)
+    source = generator()
+    for start in range(0, len(examples), batch_size):
+        part = examples[start : start + batch_size]
+        numbers = range(start, start + len(part))
+        missing = [number for number, (_, labelled, _) in zip(numbers, part, strict=True) if not labelled]
+        batch = numbered(numbers, [task for task, _, _ in part], missing)
+        memory.add(batch, source, answers(numbers) if part[0][2] else None)
+    labelled = [number for number, (_, has_label, _) in enumerate(examples) if has_label]
+    numbers = held(memory)
+    assert len(numbers) == len(set(numbers)) and set(numbers) <= set(labelled)
+    assert memory.seen.sum() == len(labelled)
+    for slot in range(memory.num_slots):
+        if memory.filled[slot]:
+            (number,) = numbers_of(memory.images[slot : slot + 1])
+            assert memory.task_ids[slot] == examples[number][0]
+            assert memory.labels[slot] == 2 * examples[number][0] + number % 2
+            if memory.has_logits[slot]:
+                assert torch.equal(memory.logits[slot], answers([number])[0])
+        else:
+            assert memory.labels[slot] == UNLABELLED and not memory.images[slot].any() and not memory.has_logits[slot]
+    # The slot for what is dropped stays clean.
+    assert not memory.images[memory.drop].any() and not memory.logits[memory.drop].any()
+    assert not memory.filled[memory.drop] and not memory.has_logits[memory.drop]
+    assert memory.labels[memory.drop] == memory.task_ids[memory.drop] == UNLABELLED
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_without_labels_change_nothing(name, state_of, differing):
+    memory, source = filled(name), generator(3)
+    before, chance = state_of(memory), source.get_state()
+    batch = numbered([50, 51])
+    memory.add(Batch(batch.images, None, batch.task_ids), source)
+    assert not differing(before, state_of(memory))
+    assert torch.equal(source.get_state(), chance)
+    memory.add(numbered([50, 51], unlabelled=[50, 51]), source)
+    assert not differing(before, state_of(memory))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@given(st.integers(1, 20), st.integers(0, 99))
+def test_every_draw_is_a_stored_example_with_its_own_label(name, size, seed):
+    memory = filled(name)
+    replay = memory.sample(size, generator(seed), numbered([99], tasks=2))
+    numbers = numbers_of(replay.batch.images)
+    assert len(numbers) == len(replay.batch.labels) == len(replay.batch.task_ids) == size
+    assert replay.stored.all()
+    assert set(numbers) <= {10, 11, 20, 21, 22}
+    # Without replacement while enough are stored; evenly repeated beyond that.
+    counts = [numbers.count(number) for number in (10, 11, 20, 21, 22)]
+    assert max(counts) - min(counts) <= 1
+    tasks = [0 if number < 20 else 1 for number in numbers]
+    assert replay.batch.task_ids.tolist() == tasks
+    assert replay.batch.labels.tolist() == [2 * t + n % 2 for t, n in zip(tasks, numbers, strict=True)]
+    assert replay.has_logits.tolist() == [task == 1 for task in tasks]
+    known = replay.has_logits
+    assert torch.equal(replay.logits[known], answers(torch.tensor(numbers)[known].tolist()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_draw_larger_than_the_memory(name):
+    memory = MEMORIES[name](SPEC, 3)
+    memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator())
+    numbers = numbers_of(memory.sample(10, generator(), numbered([99])).batch.images)
+    assert sorted(numbers.count(number) for number in (1, 2, 3)) == [3, 3, 4]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stand_ins_while_nothing_is_stored(name):
+    memory = MEMORIES[name](SPEC, 6)
+    beside = numbered([5, 6], tasks=[0, 1])
+    replay = memory.sample(3, generator(), beside)
+    assert numbers_of(replay.batch.images) == [5, 6, 5]
+    assert replay.batch.labels.tolist() == [UNLABELLED] * 3
+    assert replay.batch.task_ids.tolist() == [0, 1, 0]
+    assert not replay.stored.any() and not replay.has_logits.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_only_earlier_tasks(name):
+    memory = filled(name, only_earlier_tasks=True)
+    for seed in range(10):
+        beside_0, beside_1, beside_2 = (memory.sample(4, generator(seed), numbered([99], t)) for t in range(3))
+        assert set(numbers_of(beside_0.batch.images)) == {20, 21, 22}
+        assert set(numbers_of(beside_1.batch.images)) == {10, 11}
+        assert len(set(numbers_of(beside_2.batch.images))) == 4
+    both = memory.sample(4, generator(), numbered([98, 99], tasks=[0, 1]))
+    assert not both.stored.any() and numbers_of(both.batch.images) == [98, 99, 98, 99]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_stand_ins_have_no_answers_although_all_that_is_stored_has(name):
+    memory = MEMORIES[name](SPEC, 3, only_earlier_tasks=True)
+    memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator(), answers([1, 2, 3]))
+    replay = memory.sample(2, generator(), numbered([97, 98, 99], tasks=[0, 1, 2]))
+    assert memory.has_logits.sum() == 3
+    assert not replay.stored.any() and not replay.has_logits.any()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_new_example_does_not_inherit_answers(name):
+    memory = MEMORIES[name](SPEC, 3)
+    memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator(), answers([1, 2, 3]))
+    for number in range(4, 60):
+        memory.add(numbered([number], tasks=number % 3), generator(number))
+    old = set(held(memory)) & {1, 2, 3}
+    assert len(old) < 3
+    assert memory.has_logits.sum() == len(old)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_can_be_remembered_later(name):
+    memory = filled(name)
+    slots = memory.without_logits()
+    assert sorted(numbers_of(memory.images[slots])) == [10, 11]
+    memory.remember(slots, answers(numbers_of(memory.images[slots])))
+    assert memory.without_logits().tolist() == []
+    replay = memory.sample(5, generator(), numbered([99]))
+    assert replay.has_logits.all()
+    assert torch.equal(replay.logits, answers(numbers_of(replay.batch.images)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_answers_in_another_precision_are_stored_in_full(name):
+    memory = MEMORIES[name](SPEC, 6)
+    memory.add(numbered([1]), generator(), answers([1]).bfloat16())
+    assert memory.logits.dtype == torch.float32 and memory.has_logits.sum() == 1
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_generators_give_equal_memories(name, state_of, differing):
+    states = []
+    for seed in (0, 0, 1):
+        memory, source = MEMORIES[name](SPEC, 6), generator(seed)
+        for start in range(0, 40, 8):
+            memory.add(numbered(range(start, start + 8), tasks=[0, 1, 2, 0, 1, 2, 0, 1]), source)
+        replay = memory.sample(4, source, numbered([99]))
+        states.append(state_of(memory) | {"drawn": replay.batch.images})
+    assert not differing(states[0], states[1])
+    assert differing(states[0], states[2])
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_batch_is_left_as_it_was(name):
+    memory, batch = filled(name), numbered([30, 31, 32], unlabelled=[31])
+    before = [tensor.clone() for tensor in (batch.images, batch.labels, batch.task_ids)]
+    memory.add(batch, generator())
+    memory.sample(8, generator(), batch).batch.images.zero_()
+    assert held(memory) == [10, 11, 20, 21, 22, 30, 32]  # what was drawn is a copy
+    for tensor, old in zip((batch.images, batch.labels, batch.task_ids), before, strict=True):
+        assert torch.equal(tensor, old)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_memory_needs_a_slot_per_task(name):
+    with pytest.raises(ValueError, match="2 slots is too small for 3 tasks"):
+        MEMORIES[name](SPEC, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("only_earlier_tasks", [True, False])
+def test_nothing_is_read_on_the_host(name, only_earlier_tasks, fake_mode):
+    spec = StreamSpec((1, 2, 2), torch.ones(3, 6, dtype=torch.bool))
+    memory = MEMORIES[name](spec, 12, only_earlier_tasks)
+    batch = Batch(torch.zeros(5, 1, 2, 2, dtype=torch.uint8), *torch.zeros(2, 5, dtype=torch.int64).unbind())
+    memory.add(batch, generator())
+    memory.add(batch, generator(), torch.zeros(5, 6))
+    assert memory.sample(20, generator(), batch).batch.images.shape == (20, 1, 2, 2)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("batch_size", [1, 10, 32, 100])
+def test_no_kernel_waits_for_the_device(name, batch_size, synchronising):
+    # torch.isin, for one, calls unique where the second argument has more than a few elements: 25 beside 500.
+    memory, source = MEMORIES[name](SPEC, 500, only_earlier_tasks=True), generator()
+    batch = numbered(range(batch_size), tasks=1)
+
+    def step() -> None:
+        memory.add(batch, source, answers(range(batch_size)))
+        memory.sample(32, source, batch)
+
+    assert not synchronising(step)
+
+
+def test_fake_tensors_notice_what_waits(fake_mode):
+    memory = Ring(StreamSpec((1, 2, 2), torch.ones(3, 6, dtype=torch.bool)), 12)
+    with pytest.raises(DynamicOutputShapeException):
+        memory.without_logits()
+    with pytest.raises(DataDependentOutputException):
+        memory.filled.any().item()
+
+
+def test_the_profiler_notices_what_waits(synchronising):
+    memory = filled("ring")
+    assert synchronising(memory.without_logits) == {"aten::nonzero"}
+    assert "aten::item" in synchronising(lambda: bool(memory.filled.any()))
+
+
+# Options
+
+
+def test_a_config_makes_memories(spec):
+    for name, kind in MEMORIES.items():
+        memory = MemoryConfig(policy=name, slots_per_class=7).make(spec)
+        assert type(memory) is kind
+        assert memory.num_slots == 7 * spec.num_classes
+    assert MemoryConfig(replay="earlier_tasks").make(spec).only_earlier_tasks
+    assert not MemoryConfig(replay="all").make(spec).only_earlier_tasks
+    assert not MemoryConfig(replay="earlier_tasks").make(spec.task_free()).only_earlier_tasks
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("slots_per_class", 0), ("slots_per_class", -3), ("policy", "nonsense"), ("replay", "nonsense")],
+)
+def test_bad_options_are_named(option, value):
+    with pytest.raises(ValueError, match=option):
+        MemoryConfig(**{option: value})
+
+
+# The ring
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.integers(0, 2), st.booleans()), min_size=1, max_size=12), min_size=1, max_size=6),
+    st.integers(3, 14),
+)
+def test_the_ring_is_first_in_first_out_per_task(batches, num_slots):
+    ring = Ring(SPEC, num_slots)
+    model = [deque(maxlen=num_slots // 3) for _ in range(3)]
+    number = 0
+    for batch in batches:
+        numbers = range(number, number + len(batch))
+        missing = [n for n, (_, labelled) in zip(numbers, batch, strict=True) if not labelled]
+        ring.add(numbered(numbers, [task for task, _ in batch], missing), generator())
+        for n, (task, labelled) in zip(numbers, batch, strict=True):
+            if labelled:
+                model[task].append(n)
+        number += len(batch)
+        for task in range(3):
+            assert held(ring, task) == list(model[task])
+
+
+# The reservoir and the draws: every subset of the right size is equally likely
+
+
+def chi_square(counts: np.ndarray, trials: int, chosen: int) -> float:
+    """Of how often each of n things was among the `chosen`; follows chi-square with n - 1 degrees of freedom."""
+    n = len(counts)
+    share = chosen / n
+    return ((counts - trials * share) ** 2).sum() / (trials * share * (1 - share)) * (n - 1) / n
+
+
+# About 99.99 % of the values of chi-square lie below, by degrees of freedom.
+BOUND = {2: 18.4, 3: 21.1, 9: 33.7, 19: 50.8, 23: 56.9}
+
+
+@pytest.mark.parametrize("sizes", [[1] * 24, [3, 7, 2, 8, 4], [5, 5, 14], [24]], ids=str)
+def test_every_example_is_equally_likely_to_be_held(sizes):
+    trials, capacity = 400, 6
+    counts = np.zeros(24, dtype=int)
+    parts = [numbered(part.tolist(), tasks=[n % 3 for n in part.tolist()]) for part in torch.arange(24).split(sizes)]
+    for trial in range(trials):
+        memory, source = Reservoir(SPEC, capacity), generator(trial)
+        for part in parts:
+            memory.add(part, source)
+        numbers = held(memory)
+        assert len(numbers) == capacity
+        counts[numbers] += 1
+    assert chi_square(counts, trials, capacity) < BOUND[23]
+
+
+@pytest.mark.parametrize(("capacity", "sizes"), [(1, [1, 1, 1]), (1, [3]), (2, [1, 2, 1]), (2, [4])], ids=str)
+def test_the_first_to_be_dropped_is_fair_too(capacity, sizes):
+    # Off by one in the number that came before shows most in the smallest reservoirs.
+    trials, spec = 500, SPEC.task_free()
+    counts = np.zeros(sum(sizes), dtype=int)
+    for trial in range(trials):
+        memory, source = Reservoir(spec, capacity), generator(trial)
+        for part in torch.arange(sum(sizes)).split(sizes):
+            memory.add(numbered(part.tolist()), source)
+        counts[held(memory)] += 1
+    assert chi_square(counts, trials, capacity) < BOUND[sum(sizes) - 1]
+
+
+def test_examples_without_a_label_do_not_count():
+    trials, capacity = 400, 5
+    counts = np.zeros(30, dtype=int)
+    missing = list(range(0, 30, 3))
+    parts = [numbered(part.tolist(), unlabelled=missing) for part in torch.arange(30).split([4, 9, 10, 7])]
+    for trial in range(trials):
+        memory, source = Reservoir(SPEC, capacity), generator(trial)
+        for part in parts:
+            memory.add(part, source)
+        counts[held(memory)] += 1
+    assert not counts[missing].any()
+    labelled = np.delete(counts, missing)
+    assert chi_square(labelled, trials, capacity) < BOUND[19]
+
+
+def test_pairs_are_equally_likely_too():
+    # A policy could be fair to each example and still keep neighbours together.
+    trials, together = 600, np.zeros((10, 10))
+    for trial in range(trials):
+        memory, source = Reservoir(SPEC, 4), generator(trial)
+        for part in torch.arange(10).split([3, 4, 3]):
+            memory.add(numbered(part.tolist()), source)
+        numbers = held(memory)
+        together[np.ix_(numbers, numbers)] += 1
+    share = (4 * 3) / (10 * 9)
+    spread = np.sqrt(trials * share * (1 - share))
+    assert np.abs(together[~np.eye(10, dtype=bool)] - trials * share).max() < 5 * spread
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("beside", [0, 1])
+def test_draws_are_uniform(name, beside):
+    memory = MEMORIES[name](SPEC, 36, only_earlier_tasks=True)
+    memory.add(numbered(range(10), tasks=1 - beside), generator())
+    memory.add(numbered(range(10, 15), tasks=beside), generator())
+    trials, source, batch = 1000, generator(7), numbered([99], tasks=beside)
+    counts = np.zeros(10, dtype=int)
+    for _ in range(trials):
+        numbers = numbers_of(memory.sample(3, source, batch).batch.images)
+        assert len(set(numbers)) == 3
+        counts[numbers] += 1
+    assert chi_square(counts, trials, 3) < BOUND[9]

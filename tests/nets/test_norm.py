@@ -1,0 +1,161 @@
+"""Batch normalisation in parts against torch.nn.BatchNorm, one pass per part."""
+
+import pytest
+import torch
+from torch import nn
+
+from dualnet.nets import BatchNorm, two_batches
+from dualnet.nets.norm import can_fuse
+
+
+def random_pair(num_features: int, relu: bool, dims: int) -> tuple[BatchNorm, nn.Module]:
+    """Ours and PyTorch's with the same random weights and statistics."""
+    generator = torch.Generator().manual_seed(num_features)
+    theirs = (nn.BatchNorm2d if dims == 4 else nn.BatchNorm1d)(num_features)
+    ours = BatchNorm(num_features, relu=relu)
+    state = {
+        "weight": torch.rand(num_features, generator=generator) + 0.5,
+        "bias": torch.randn(num_features, generator=generator),
+        "running_mean": torch.randn(num_features, generator=generator),
+        "running_var": torch.rand(num_features, generator=generator) + 0.5,
+    }
+    ours.load_state_dict(state)
+    theirs.load_state_dict(state | {"num_batches_tracked": torch.tensor(0)})
+    return ours, theirs
+
+
+def inputs(parts: int, dims: int, seed: int) -> torch.Tensor:
+    shape = (3 * parts, 4, 5, 6)[:dims]
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).requires_grad_()
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dims", [2, 4])
+@pytest.mark.parametrize("with_residual", [True, False])
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize("parts", [1, 2, 3])
+def test_parts_equal_one_pass_after_another(parts, relu, with_residual, dims, training):
+    ours, theirs = random_pair(4, relu, dims)
+    ours.train(training)
+    theirs.train(training)
+    x, residual = inputs(parts, dims, 0), inputs(parts, dims, 1)
+    x_copy, residual_copy = (tensor.detach().clone().requires_grad_() for tensor in (x, residual))
+
+    out = ours(x, parts, residual if with_residual else None)
+    expected = torch.cat([theirs(x_copy[3 * i : 3 * i + 3]) for i in range(parts)])
+    if with_residual:
+        expected = expected + residual_copy
+    if relu:
+        expected = expected.relu()
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+
+    slope = torch.linspace(-1, 2, out.numel()).view_as(out)
+    (out * slope).sum().backward()
+    (expected * slope).sum().backward()
+    torch.testing.assert_close(x.grad, x_copy.grad)
+    torch.testing.assert_close(ours.weight.grad, theirs.weight.grad)
+    torch.testing.assert_close(ours.bias.grad, theirs.bias.grad)
+    if with_residual:
+        torch.testing.assert_close(residual.grad, residual_copy.grad)
+
+
+@pytest.mark.parametrize("parts", [1, 2])
+def test_the_input_and_the_residual_are_left_as_they_were(parts):
+    norm = BatchNorm(4)
+    x, residual = inputs(2, 4, 0).detach(), inputs(2, 4, 1).detach()
+    before = x.clone(), residual.clone()
+    for mode in (True, False):
+        norm.train(mode)
+        norm(x, parts)
+        norm(x, parts, residual)
+    assert torch.equal(x, before[0]) and torch.equal(residual, before[1])
+
+
+def test_answering_moves_no_statistics():
+    norm = BatchNorm(4).eval()
+    norm(inputs(2, 4, 0), parts=2)
+    assert torch.equal(norm.running_mean, torch.zeros(4)) and torch.equal(norm.running_var, torch.ones(4))
+
+
+class Counting(nn.Module):
+    """A small network that counts its passes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.passes = BatchNorm(4), 0
+
+    def forward(self, images: torch.Tensor, parts: int) -> torch.Tensor:
+        self.passes += 1
+        return self.norm(images, parts).sum(dim=(2, 3))
+
+
+@pytest.mark.parametrize(("num_second", "passes"), [(3, 1), (5, 2)])
+def test_two_batches_go_apart_through_a_net(num_second, passes):
+    together, separate = Counting(), Counting()
+    first = inputs(1, 4, 0)
+    second = torch.randn(num_second, 4, 5, 6, generator=torch.Generator().manual_seed(1)) * 3 + 1
+    out_first, out_second = two_batches(together, first, second)
+    torch.testing.assert_close(out_first, separate(first, 1))
+    torch.testing.assert_close(out_second, separate(second, 1))
+    torch.testing.assert_close(together.norm.running_mean, separate.norm.running_mean)
+    torch.testing.assert_close(together.norm.running_var, separate.norm.running_var)
+    assert together.passes == passes
+
+
+# The fused kernels
+
+
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+def large_inputs(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> torch.Tensor:
+    """Far from zero mean, on the device, in the layout that the kernels take."""
+    x = 2 * torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + 5
+    layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+    return x.to("cuda", dtype).to(memory_format=layout).requires_grad_()
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("shape", [(12, 20, 21, 21), (6, 130, 3, 5), (6, 256), (6, 1, 4, 4), (6, 8, 1, 1)], ids=str)
+@pytest.mark.parametrize(("relu", "with_residual"), [(True, True), (True, False), (False, False)])
+@pytest.mark.parametrize("parts", [1, 2])  # each combination is compiled, which takes seconds
+def test_fused_kernels_equal_one_pass_after_another(parts, relu, with_residual, shape, dtype):
+    ours, theirs = (norm.to("cuda") for norm in random_pair(shape[1], relu, len(shape)))
+    x, residual = large_inputs(shape, 0, dtype), large_inputs(shape, 1, dtype)
+    assert can_fuse(x)
+    x_copy, residual_copy = (tensor.detach().float().requires_grad_() for tensor in (x, residual))
+
+    out = ours(x, parts, (residual - 5) if with_residual else None)
+    expected = torch.cat([theirs(part) for part in x_copy.chunk(parts)])
+    if with_residual:
+        expected = expected + (residual_copy - 5)
+    if relu:
+        expected = expected.relu()
+    exact = dtype == torch.float32
+    tolerance = {"atol": 1e-4, "rtol": 1e-4} if exact else {"atol": 0.05, "rtol": 0.02}
+    assert out.dtype == dtype and out.stride() == x.stride()
+    torch.testing.assert_close(out.float(), expected, **tolerance)
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(ours.running_var, theirs.running_var, atol=1e-4, rtol=1e-4)
+
+    slope = torch.linspace(-1, 2, out.numel(), device="cuda").view(shape)
+    (out.float() * slope).sum().backward()
+    (expected * slope).sum().backward()
+    if exact:  # in bfloat16 a value near zero may fall on either side of the ReLU
+        scale = float(theirs.weight.grad.abs().max())
+        torch.testing.assert_close(x.grad, x_copy.grad, atol=1e-3, rtol=1e-3)
+        torch.testing.assert_close(ours.weight.grad, theirs.weight.grad, atol=1e-4 * scale, rtol=1e-3)
+        torch.testing.assert_close(ours.bias.grad, theirs.bias.grad, atol=1e-4 * scale, rtol=1e-3)
+        if with_residual:
+            torch.testing.assert_close(residual.grad, residual_copy.grad, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_fused_kernels_refuse_a_single_value_per_channel():
+    with pytest.raises(ValueError, match="more than one value per channel"):
+        BatchNorm(4).to("cuda")(torch.zeros(2, 4, device="cuda"), parts=2)

@@ -1,0 +1,217 @@
+"""What every objective keeps to, and Barlow Twins against the paper's equations 1 and 2 in numpy."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+from torch import Tensor
+
+from dualnet.nets import Encoder
+from dualnet.objectives import OBJECTIVES
+from dualnet.objectives.barlow_twins import TRADE_OFF, barlow_twins_loss, cross_correlation
+from dualnet.objectives.objective import embed, full_precision
+
+NAMES = list(OBJECTIVES)
+
+
+def make(name: str, seed: int = 0):
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        encoder = Encoder(4)
+        return OBJECTIVES[name](encoder.channels[-1]), encoder
+
+
+def views(num: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Two noisy looks at the same images."""
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn(num, 3, 28, 28, generator=generator)
+    return tuple(images + 0.3 * torch.randn(images.shape, generator=generator) for _ in range(2))
+
+
+# Every objective
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_is_a_scalar_whose_gradient_reaches_every_weight_of_the_encoder(name):
+    objective, encoder = make(name)
+    loss = objective(encoder, *views())
+    assert loss.shape == () and loss.dtype == torch.float32
+    loss.backward()
+    assert not [key for key, weight in encoder.named_parameters() if weight.grad is None or not weight.grad.any()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("case", ["constant", "constant and alike", "two examples", "two equal examples"])
+def test_loss_and_gradient_are_finite(name, case):
+    objective, encoder = make(name)
+    view_a, view_b = {
+        "constant": (torch.zeros(6, 3, 28, 28), torch.ones(6, 3, 28, 28)),
+        "constant and alike": (torch.ones(6, 3, 28, 28), torch.ones(6, 3, 28, 28)),
+        "two examples": views(2),
+        "two equal examples": tuple(view[:1].repeat(2, 1, 1, 1) for view in views(2)),
+    }[case]
+    loss = objective(encoder, view_a, view_b)
+    loss.backward()
+    assert loss.isfinite()
+    weights = [*encoder.parameters(), *objective.parameters()]
+    assert all(weight.grad is None or weight.grad.isfinite().all() for weight in weights)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_falls_when_it_is_trained_on(name):
+    objective, encoder = make(name)
+    optimizer = torch.optim.Adam([*encoder.parameters(), *objective.parameters()], lr=3e-3)
+    pair, losses = views(8), []
+    for _ in range(25):
+        loss = objective(encoder, *pair)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert max(losses[-3:]) < losses[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_equal_weights_and_views_give_equal_bits(name):
+    results = []
+    for _ in range(2):
+        objective, encoder = make(name)
+        loss = objective(encoder, *views())
+        loss.backward()
+        results.append((loss.detach(), *(weight.grad for weight in encoder.parameters())))
+    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_encoder_is_never_kept(name):
+    objective, encoder = make(name)
+    names = set(objective.state_dict())
+    objective(encoder, *views())
+    assert set(objective.state_dict()) == names
+    kept = {id(tensor) for tensor in [*objective.parameters(), *objective.buffers()]}
+    assert not kept & {id(tensor) for tensor in [*encoder.parameters(), *encoder.buffers()]}
+    assert encoder not in objective.modules() and encoder not in vars(objective).values()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_loss_keeps_full_precision_under_autocast(name):
+    objective, encoder = make(name)
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = objective(encoder, *views())
+    assert loss.dtype == torch.float32 and loss.isfinite()
+
+
+# The pass that they share
+
+
+def test_views_are_embedded_with_statistics_of_their_own():
+    objective, encoder = make("barlow_twins")
+    twin, twin_encoder = make("barlow_twins")
+    view_a, view_b = views()
+    z_a, z_b = embed(encoder, objective.projector, view_a, 3 * view_b + 1)
+    for z, view in ((z_a, view_a), (z_b, 3 * view_b + 1)):
+        features = twin_encoder(view)[-1].mean(dim=(2, 3))
+        torch.testing.assert_close(z, twin.projector(features), atol=1e-4, rtol=1e-4)
+
+
+def test_the_projector_follows_the_authors():
+    projector = make("barlow_twins")[0].projector
+    shapes = {name: tuple(weight.shape) for name, weight in projector.named_parameters()}
+    assert shapes == {"hidden.weight": (256, 32), "norm.weight": (256,), "norm.bias": (256,), "out.weight": (32, 256)}
+    x = torch.randn(5, 32, generator=torch.Generator().manual_seed(0))
+    hidden = x @ projector.hidden.weight.T
+    hidden = (hidden - hidden.mean(dim=0)) / (hidden.var(dim=0, correction=0) + 1e-5).sqrt()
+    torch.testing.assert_close(projector(x), hidden.clamp(min=0) @ projector.out.weight.T, atol=1e-4, rtol=1e-4)
+
+
+def test_full_precision_switches_autocast_off():
+    x = torch.randn(4, 4)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert (x @ x).dtype == torch.bfloat16
+        with full_precision(x.device):
+            assert (x @ x).dtype == torch.float32
+
+
+# Barlow Twins
+
+
+def correlation(z_a: np.ndarray, z_b: np.ndarray) -> np.ndarray:
+    """Equation 2 of centred embeddings, entry by entry."""
+    a, b = z_a - z_a.mean(axis=0), z_b - z_b.mean(axis=0)
+    out = np.empty((a.shape[1], b.shape[1]))
+    for i in range(a.shape[1]):
+        for j in range(b.shape[1]):
+            out[i, j] = (a[:, i] * b[:, j]).sum() / np.sqrt((a[:, i] ** 2).sum() * (b[:, j] ** 2).sum())
+    return out
+
+
+def equation_1(z_a: np.ndarray, z_b: np.ndarray, trade_off: float) -> float:
+    c = correlation(z_a, z_b)
+    invariance = sum((1 - c[i, i]) ** 2 for i in range(len(c)))
+    redundancy = sum(c[i, j] ** 2 for i in range(len(c)) for j in range(len(c)) if i != j)
+    return invariance + trade_off * redundancy
+
+
+def embeddings(num: int, features: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Two views, wide enough that the eps of the standard deviation does not show."""
+    generator = torch.Generator().manual_seed(seed)
+    shared = torch.randn(num, features, generator=generator, dtype=torch.float64)
+    return tuple(
+        300 * shared + 100 * torch.randn(shared.shape, generator=generator, dtype=torch.float64) for _ in range(2)
+    )
+
+
+@given(st.integers(3, 12), st.integers(1, 8), st.integers(0, 999), st.sampled_from([TRADE_OFF, 0.5]))
+def test_barlow_twins_against_numpy(num, features, seed, trade_off):
+    z_a, z_b = embeddings(num, features, seed)
+    np.testing.assert_allclose(cross_correlation(z_a, z_b, eps=0.0), correlation(z_a.numpy(), z_b.numpy()), atol=1e-9)
+    loss = barlow_twins_loss(z_a, z_b, trade_off).item()
+    assert loss == pytest.approx(equation_1(z_a.numpy(), z_b.numpy(), trade_off), rel=1e-5, abs=1e-5)
+
+
+def test_the_trade_off_is_the_papers():
+    assert TRADE_OFF == 2e-3
+    z_a, z_b = embeddings(10, 6, 0)
+    assert torch.equal(barlow_twins_loss(z_a, z_b), barlow_twins_loss(z_a, z_b, 2e-3))
+
+
+def test_identical_views_correlate_fully_on_the_diagonal():
+    z, _ = embeddings(16, 5, 0)
+    c = cross_correlation(z, z)
+    torch.testing.assert_close(c.diagonal(), torch.ones(5, dtype=torch.float64), atol=1e-4, rtol=0)
+    torch.testing.assert_close(c, c.T)
+
+
+def test_identical_and_decorrelated_views_cost_nothing():
+    hadamard = torch.tensor([[1.0, 1, 1, -1], [1, -1, -1, -1], [-1, 1, -1, 1], [-1, -1, 1, 1]])
+    z = 5 * hadamard[:, :2]
+    assert barlow_twins_loss(z, z).item() == pytest.approx(0, abs=1e-6)
+    assert barlow_twins_loss(z, -z).item() == pytest.approx(8, rel=1e-4)  # (1 + 1)^2 for each of two features
+
+
+numbers = hnp.arrays(
+    np.float32, st.tuples(st.integers(2, 8), st.integers(1, 6)), elements=st.floats(-100, 100, width=32)
+)
+
+
+@given(
+    numbers.flatmap(
+        lambda a: st.tuples(st.just(a), hnp.arrays(np.float32, a.shape, elements=st.floats(-9, 9, width=32)))
+    )
+)
+def test_the_loss_is_never_negative_and_correlations_are_bounded(pair):
+    z_a, z_b = (torch.from_numpy(z) for z in pair)
+    assert cross_correlation(z_a, z_b).abs().max() <= 1 + 1e-4
+    assert barlow_twins_loss(z_a, z_b).item() >= -1e-6  # rounding: off-diagonal entries are a difference of two sums
+    assert barlow_twins_loss(z_a, z_b).isfinite()
+
+
+@given(st.integers(0, 999), st.lists(st.tuples(st.floats(0.5, 50), st.floats(-20, 20)), min_size=4, max_size=4))
+def test_scale_and_shift_of_a_feature_do_not_matter(seed, changes):
+    z_a, z_b = embeddings(8, 4, seed)
+    scale, shift = (torch.tensor(column, dtype=torch.float64) for column in zip(*changes, strict=True))
+    before = cross_correlation(z_a, z_b)
+    torch.testing.assert_close(cross_correlation(z_a * scale + shift, z_b), before, atol=1e-4, rtol=0)
+    torch.testing.assert_close(cross_correlation(z_a, z_b * scale + shift), before, atol=1e-4, rtol=0)

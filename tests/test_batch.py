@@ -1,0 +1,44 @@
+"""Batch and StreamSpec: data, and the little that is computed from it."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from dualnet.batch import Batch, StreamSpec
+
+
+def test_a_spec_counts_tasks_and_classes(spec):
+    assert (spec.num_tasks, spec.num_classes) == (3, 6)
+
+
+def test_networks_see_images_as_delivered_unless_told():
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    assert StreamSpec((3, 32, 48), mask).network_size == (32, 48)
+    assert StreamSpec((3, 128, 128), mask, input_size=84).network_size == (84, 84)
+
+
+def test_task_free_is_one_task_with_the_classes_of_all():
+    mask = torch.tensor([[True, False, False, False], [False, True, True, False]])
+    free = StreamSpec((3, 128, 128), mask, input_size=84).task_free()
+    assert free.class_mask.tolist() == [[True, True, True, False]]  # the last class belongs to no task
+    assert (free.image_shape, free.network_size) == ((3, 128, 128), (84, 84))
+    assert torch.equal(free.task_free().class_mask, free.class_mask)
+
+
+def test_a_batch_has_a_length_and_moves(random_batch, without_labels):
+    batch = random_batch(size=5)
+    assert len(batch) == 5
+    moved = batch.to("meta")
+    assert {moved.images.device.type, moved.labels.device.type, moved.task_ids.device.type} == {"meta"}
+    assert without_labels(batch).to("meta").labels is None
+    same = batch.to("cpu")
+    assert torch.equal(same.images, batch.images) and torch.equal(same.labels, batch.labels)
+
+
+def test_data_is_frozen(spec, random_batch):
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        spec.input_size = 84
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        random_batch().labels = None
+    assert isinstance(random_batch(), Batch)

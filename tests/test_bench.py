@@ -1,0 +1,178 @@
+"""The bench measures what it says; what it finds here keeps to bounds that hold on any machine: ratios, no times."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from dualnet import bench
+from dualnet.bench import counting, processes, report, sizes, steps, timing
+from dualnet.cli import main
+from dualnet.image_ops import ViewConfig, two_views
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads that wait for each other on a busy machine make a step tens of times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")  # for the processes that are started
+        yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
+    """What `dualnet bench` prints and what it writes, every section measured as briefly as can be."""
+    out = tmp_path_factory.mktemp("bench") / "bench.json"
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        options = ["--device", "cpu", "--small", "--repeats", "2", "--images", "150", "--out", str(out)]
+        assert main(["bench", *options]) == 0
+    return printed.getvalue(), json.loads(out.read_text())
+
+
+@pytest.fixture(scope="module")
+def values(found: tuple[str, dict[str, Any]]) -> dict[str, float]:
+    return {figure["what"]: figure["value"] for figure in found[1]["figures"]}
+
+
+def test_every_section_has_figures_with_units(found):
+    figures = found[1]["figures"]
+    assert list(dict.fromkeys(figure["section"] for figure in figures)) == list(bench.SECTIONS)
+    assert found[1]["failed"] == []
+    for figure in figures:
+        assert figure["unit"]
+        assert figure["value"] is not None or "not installed" in figure["note"]
+    assert len({figure["what"] for figure in figures}) == len(figures)
+
+
+def test_every_figure_is_positive(values):
+    assert all(value > 0 for value in values.values() if value is not None)
+
+
+def test_the_environment_names_device_and_versions_only(found):
+    environment = found[1]["environment"]
+    assert environment["torch"] == torch.__version__
+    assert environment["device_type"] == "cpu"
+    assert environment["sizes"]["num_images"] == 150
+    assert not any("/" in str(value) for value in environment.values() if not isinstance(value, dict))
+
+
+def test_the_table_shows_every_figure(found):
+    printed, written = found
+    for figure in written["figures"]:
+        assert f" {figure['what']} " in printed
+        assert f" {report.shown(figure['value'])} " in printed
+
+
+def test_a_step_does_not_grow_with_what_is_stored(values):
+    assert values["step with 50 tasks by 5 tasks"] < 2.5
+    assert values["step with 500 tasks by 5 tasks"] < 2.5
+    assert values["step with 100,000 slots by 1,000 slots"] < 3
+
+
+def test_shares_and_sums_agree(values):
+    assert values["DualNet step, 5 seeds, plain, per seed"] == pytest.approx(values["DualNet step, 5 seeds, plain"] / 5)
+    assert values["DualNet arithmetic"] > values["ER arithmetic"]
+    assert values["DualNet aten ops"] > values["ER aten ops"]
+
+
+def test_importing_the_package_adds_little_to_importing_torch(values):
+    assert values["import dualnet, after torch"] < 0.5 * values["import torch"]
+
+
+def test_views_of_a_batch_are_faster_than_of_one_image_after_the_other():
+    images = torch.randint(0, 256, (16, 3, 48, 48), dtype=torch.uint8)
+    generator, config = torch.Generator(), ViewConfig()
+
+    def views(of: torch.Tensor) -> None:
+        two_views(of, (32, 32), config, generator)
+
+    ways = {"batch": lambda: views(images), "loop": lambda: [views(image) for image in images.split(1)]}
+    assert timing.ratio(timing.in_turns(ways, CPU, repeats=5), "loop", "batch") > 1.5
+
+
+def test_arithmetic_of_a_step_against_a_count_by_hand():
+    """ER: two updates of twenty images, each forward, for the weights and, except at the stem, for the maps below."""
+    small = replace(sizes.SMALL, er_width=4, num_tasks=2)
+    stepper = sizes.Stepper("er", sizes.config_of("er", small), sizes.spec_of(2, 32), CPU)
+    per_image = {"stem": 3 * 4 * 9 * 32 * 32, "head": 32 * 10}
+    width, side, before = 4, 16, 4
+    for stage in range(4):
+        side, width = (side // 2, width * 2) if stage else (side, width)
+        convs = before * width * 9 + 3 * width * width * 9 + (before * width if stage else 0)
+        per_image[f"stage {stage}"] = convs * side * side
+        before = width
+    inner = sum(per_image.values()) - per_image["stem"]
+    by_hand = 2 * 20 * 2 * (3 * inner + 2 * per_image["stem"])
+    assert counting.arithmetic(stepper.step) == pytest.approx(by_hand, rel=0.001)
+
+
+def test_samples_of_the_papers_setting():
+    full = sizes.choose_sizes(small=False)
+    assert steps.samples_per_step(sizes.config_of("dualnet", full)) == 3 * 2 * 64 + 2 * 20
+    assert steps.samples_per_step(sizes.config_of("er", full)) == 2 * 20
+
+
+def test_replay_is_of_earlier_tasks_from_a_full_memory():
+    stepper = sizes.Stepper("er", sizes.config_of("er", sizes.SMALL), sizes.spec_of(5, 32), CPU)
+    memory = stepper.learner.get_submodule("memory")
+    replay = memory.sample(10, stepper.learner.generator, beside=stepper.batches[0])  # pyright: ignore
+    assert replay.stored.all()
+    assert (replay.batch.task_ids < 4).all()
+    assert stepper.learner.spec.class_mask[replay.batch.task_ids, replay.batch.labels].all()
+
+
+def test_variants_take_turns():
+    calls: list[str] = []
+    ways = {name: lambda name=name: calls.append(name) for name in "ab"}
+    times = timing.in_turns(ways, CPU, repeats=2, warm_up=1, calls=2)
+    assert "".join(calls) == "ab" + "aabb" + "aabb"
+    assert [len(taken) for taken in times.values()] == [2, 2]
+
+
+def test_only_the_sections_asked_for_are_measured():
+    begun: list[str] = []
+    asked = bench.bench("cpu", ["cache"], num_images=20, repeats=1, progress=begun.append)
+    assert begun == ["cache"]
+    assert {figure.section for figure in asked.figures} == {"cache"}
+
+
+def test_a_section_that_fails_leaves_the_others_their_figures(monkeypatch):
+    def out_of_memory(device: torch.device, sizes: Any) -> list[bench.Figure]:
+        raise RuntimeError("CUDA out of memory.\nTried to allocate much")
+
+    monkeypatch.setitem(bench.SECTIONS, "steps", out_of_memory)
+    measured = bench.bench("cpu", ["steps", "cache"], num_images=20, repeats=1)
+    assert measured.failed == ["steps"]
+    assert measured.figures[0].note == "CUDA out of memory. Tried to allocate much"
+    assert {figure.section for figure in measured.figures} == {"steps", "cache"}
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--only", "stps"], ["'stps'", *bench.SECTIONS]),
+        (["--images", "0"], ["num_images", "0"]),
+        (["--out", "no/such/folder/bench.json"], ["no/such/folder"]),
+    ],
+)
+def test_mistakes_are_one_line_that_names_them(options, words, capsys):
+    assert main(["bench", "--device", "cpu", *options]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(word in line for word in words)
+
+
+def test_bench_needs_neither_yaml_nor_jsonargparse():
+    code = "import sys, dualnet.bench; print({'yaml', 'jsonargparse', 'kornia'} & sys.modules.keys())"
+    assert processes.in_fresh_process(code) == "set()\n"

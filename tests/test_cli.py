@@ -1,0 +1,468 @@
+"""The command line: what it does, and that every mistake is one line, the right exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import dualnet
+from dualnet import cli
+from dualnet.experiment.experiment import parse, read, shipped_experiments
+
+TINY = {
+    "benchmark": {
+        "name": "procedural",
+        "num_tasks": 2,
+        "classes_per_task": 2,
+        "train_per_class": 4,
+        "test_per_class": 2,
+        "image_size": 28,
+    },
+    "learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4},
+    "batch_size": 4,
+}
+OWN_LEARNER = """
+from dualnet import Finetune
+
+class Own(Finetune):
+    pass
+
+class NoConfig(Finetune):
+    Config = dict
+
+class NoLearner:
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Every test works in a folder of its own, with the tiny experiment, one image, and its own cache of images."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("warnings.showwarning", cli.show_warning)  # put back after the test
+    Path("tiny.yaml").write_text(yaml.safe_dump(TINY))
+    picture(Path("image.png"), seed=0)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield tmp_path
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run, to be read only."""
+    out = tmp_path_factory.mktemp("trained")
+    (out / "tiny.yaml").write_text(yaml.safe_dump(TINY))
+    assert cli.main(["run", str(out / "tiny.yaml"), "--out", str(out), "--device", "cpu"]) == 0
+    return out / "seed-0"
+
+
+def picture(path: Path, seed: int) -> None:
+    pixels = np.random.default_rng(seed).integers(0, 256, (28, 28, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(pixels).save(path)
+
+
+def files() -> dict[str, tuple[int, int]]:
+    """All that lies here, folders too, with size and time."""
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in Path().rglob("*")}
+
+
+def names_in(folder: str) -> list[str]:
+    return sorted(path.name for path in Path(folder).iterdir())
+
+
+def experiment_file(name: str, **sections: Any) -> str:
+    Path(name).write_text(yaml.safe_dump({**TINY, **sections}))
+    return name
+
+
+def class_folders(classes: str = "abcd", per_class: int = 4) -> Path:
+    for name in classes:
+        for number in range(per_class):
+            picture(Path("images", name, f"{number}.png"), number)
+    return Path("images")
+
+
+def image_folder(**options: Any) -> list[str]:
+    """The command that runs on the folder `images`."""
+    benchmark = {"name": "image_folder", "root": "images", "classes_per_task": 2, "image_size": 28, **options}
+    return ["run", experiment_file("folder.yaml", benchmark=benchmark)]
+
+
+def lists(train: str, test: str = "a/0.png,0\n") -> list[str]:
+    """The command that runs on miniImageNet with these lists; the image a/0.png is there."""
+    picture(Path("mini", "a", "0.png"), 0)
+    Path("mini", "cl_train.csv").write_text(train)
+    Path("mini", "cl_test.csv").write_text(test)
+    return mini_imagenet()
+
+
+def mini_imagenet() -> list[str]:
+    return ["run", experiment_file("mini.yaml", benchmark={"name": "mini_imagenet", "root": "mini"})]
+
+
+# Preparation
+
+
+def no_image() -> list[str]:
+    (class_folders() / "b" / "1.png").write_bytes(b"no image")
+    return image_folder()
+
+
+def empty_class() -> list[str]:
+    (class_folders() / "e").mkdir()
+    return image_folder(classes_per_task=1)
+
+
+def one_image_of_a_class() -> list[str]:
+    class_folders("abc")
+    picture(Path("images", "d", "0.png"), 0)
+    return image_folder()
+
+
+def text(name: str, content: str | bytes) -> str:
+    Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    return name
+
+
+def own(name: str) -> list[str]:
+    text("own_cli_learner.py", OWN_LEARNER)
+    return ["run", "tiny.yaml", "--learner.name", name]
+
+
+def run_tiny(*words: str) -> list[str]:
+    return ["run", "tiny.yaml", *words]
+
+
+BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, and what its line must say
+    # Verbs and flags
+    "no verb": (lambda: [], "arguments are required: VERB; see `dualnet --help`"),
+    "unknown verb": (lambda: ["rnu"], "invalid choice: 'rnu' (choose from"),
+    "no experiment": (lambda: ["run"], "required: NAME_OR_FILE; see `dualnet run --help`"),
+    "unknown device": (lambda: run_tiny("--device", "gpu"), "--device: invalid choice: 'gpu'"),
+    "no cuda": (
+        lambda: run_tiny("--device", "cuda"),
+        "--device cuda: this PyTorch sees no CUDA device; use --device cpu",
+    ),
+    "seed twice": (lambda: run_tiny("--seeds", "1,2,1"), "--seeds: '1,2,1': every seed once, and none below 0"),
+    "seed below 0": (lambda: run_tiny("--seeds", "-1"), "--seeds: '-1': every seed once, and none below 0"),
+    "seed is no number": (lambda: run_tiny("--seeds", "a"), "'a' is not a list of whole numbers such as 0,1,2"),
+    "no seeds": (lambda: run_tiny("--seeds", ""), "'' is not a list of whole numbers such as 0,1,2"),
+    "seed too large": (lambda: run_tiny("--seeds", str(2**80)), f"seed: {2**80} is not between 0 and 4294967295"),
+    "own seed below 0": (lambda: run_tiny("--seed", "-3"), "seed: -3 is not between 0 and"),
+    "flag like one of ours": (lambda: run_tiny("--devise", "cpu"), "devise: unknown option; did you mean device?"),
+    "abbreviated flag": (lambda: run_tiny("--ou", "x"), "ou: unknown option; did you mean out?"),
+    "out is a file": (lambda: run_tiny("--out", "tiny.yaml"), "tiny.yaml/seed-0: cannot be made (Not a directory)"),
+    "out cannot be written": (lambda: run_tiny("--out", "/proc/out"), "/proc/out/seed-0: cannot be made ("),
+    # Options
+    "unknown option": (lambda: run_tiny("--batchsize", "3"), "batchsize: unknown option; did you mean batch_size?"),
+    "unknown option of the learner": (
+        lambda: run_tiny("--learner.widht", "3"),
+        "learner.widht: unknown option; did you mean learner.width?",
+    ),
+    "unknown option of the memory": (
+        lambda: run_tiny("--learner.memory.polcy", "ring"),
+        "learner.memory.polcy: unknown option; did you mean learner.memory.policy?",
+    ),
+    "unknown value": (
+        lambda: run_tiny("--protocol", "task-free"),
+        "protocol: 'task-free' is not one of task_aware, task_free, task_free_boundaries; did you mean task_free?",
+    ),
+    "no number": (lambda: run_tiny("--learner.width", "wide"), "learner.width: Expected a int. Got value: wide"),
+    "below the range": (lambda: run_tiny("--learner.lr", "-1"), "lr: -1.0 is not 0 or more"),
+    "no value": (lambda: run_tiny("--learner.width"), "--learner.width: a value must follow"),
+    "no option": (lambda: run_tiny("10"), "10: an option begins with --, for example --learner.lr 0.1"),
+    "images too small": (lambda: run_tiny("--benchmark.image_size", "8"), "too small: the networks need 28"),
+    "more tasks than classes": (
+        lambda: run_tiny("--benchmark.num_tasks", "100"),
+        "100 tasks of 2 need 200 classes, there are 50; lower num_tasks or classes_per_task",
+    ),
+    # Learners
+    "unknown learner": (
+        lambda: run_tiny("--learner.name", "dualnt"),
+        "nor an import path; did you mean dualnet?",
+    ),
+    "unknown module": (
+        lambda: run_tiny("--learner.name", "nowhere.Own"),
+        "cannot import 'nowhere.Own' (No module named 'nowhere'); is its folder on PYTHONPATH?",
+    ),
+    "unknown class": (lambda: own("own_cli_learner.Owner"), "cannot import 'own_cli_learner.Owner' (module"),
+    "no learner": (lambda: own("own_cli_learner.NoLearner"), "'own_cli_learner.NoLearner' is not a Learner with a"),
+    "no dataclass": (lambda: own("own_cli_learner.NoConfig"), "is not a Learner with a dataclass Config"),
+    # Files
+    "unknown experiment": (
+        lambda: ["run", "demo-dualnt"],
+        "demo-dualnt: no such experiment; did you mean demo-dualnet?; `dualnet list` names them all",
+    ),
+    "missing file": (lambda: ["run", "missing.yaml"], "missing.yaml: no such file; `dualnet list` names"),
+    "file is a folder": (lambda: Path("folder.yaml").mkdir() or ["run", "folder.yaml"], "folder.yaml: no such file"),
+    "no YAML": (lambda: ["run", text("bad.yaml", "a: [1\nb: }")], "bad.yaml: cannot be read as YAML ("),
+    "no text": (lambda: ["run", text("bad.yaml", b"\xff\xfe\x00")], "bad.yaml: cannot be read as YAML ("),
+    "a list": (
+        lambda: ["run", text("bad.yaml", "- a\n- b")],
+        "bad.yaml: not a YAML mapping of options; see experiments/",
+    ),
+    "an empty file": (lambda: ["run", text("bad.yaml", "")], "bad.yaml: not a YAML mapping of options"),
+    "no benchmark": (
+        lambda: ["run", text("bad.yaml", "learner: {name: er}")],
+        "bad.yaml: benchmark: a section with a `name` is needed, not None",
+    ),
+    "no learner section": (
+        lambda: ["run", text("bad.yaml", "benchmark: {name: procedural}")],
+        "bad.yaml: learner: a section with a `name` is needed, not None",
+    ),
+    "no name of the learner": (
+        lambda: ["run", text("bad.yaml", "benchmark: {name: procedural}\nlearner: {width: 3}")],
+        "bad.yaml: learner.name: a name is needed, not None",
+    ),
+    "an empty value": (lambda: ["run", experiment_file("bad.yaml", protocol=None)], "protocol: has no value; give one"),
+    "no root": (
+        lambda: ["run", experiment_file("bad.yaml", benchmark={"name": "image_folder"})],
+        "benchmark.root is missing: it has no default",
+    ),
+    # Images
+    "missing folder": (image_folder, "images: cannot be read as a folder (No such file or directory); name one with"),
+    "empty class": (
+        empty_class,
+        "images/e: empty class, no .bmp .jpeg .jpg .png .webp; add images or remove the folder",
+    ),
+    "unreadable image": (
+        no_image,
+        "images/b/1.png: unreadable image (not an image, or none of JPEG, PNG, BMP, WEBP); ",
+    ),
+    "one image for both sides": (one_image_of_a_class, "class 'd' has no training images; add some or leave it out"),
+    "fewer classes than tasks need": (
+        lambda: class_folders() and image_folder(num_tasks=3),
+        "3 tasks of 2 need 6 classes, there are 4; lower num_tasks or classes_per_task",
+    ),
+    "unknown class to order": (
+        lambda: class_folders() and image_folder(class_order=["a", "z"]),
+        "class_order names 'z', which is no class; there are a, b, c, d",
+    ),
+    "missing lists": (
+        mini_imagenet,
+        "mini/cl_train.csv: cannot be read (No such file or directory); root must hold the",
+    ),
+    "a list names a missing file": (
+        lambda: lists("a/0.png,0\na/1.png,0\n"),
+        "mini/cl_train.csv, line 2: mini/a/1.png is missing; unpack the images there or correct the row",
+    ),
+    "a label is no integer": (
+        lambda: lists("a/0.png,cat\n"),
+        "mini/cl_train.csv, line 1: the label 'cat' is no integer; write `path,label`",
+    ),
+    "a list of other columns": (lambda: lists("a/0.png\n"), "mini/cl_train.csv, line 1: 1 columns; write `path,label`"),
+    "an image in both lists": (lambda: lists("a/0.png,0\n"), "mini/a/0.png is also in cl_train.csv; keep training and"),
+    # Other verbs
+    "list of the unknown": (lambda: ["list", "demo-e"], "demo-e: no such experiment; did you mean demo-er?"),
+    "list of too much": (lambda: ["list", "demo-er", "demo-dualnet"], "demo-dualnet: unknown option; see --help"),
+    "report of an empty folder": (
+        lambda: Path("empty").mkdir() or ["report", "empty"],
+        "no runs found in empty; run an",
+    ),
+    "report of no folder": (lambda: ["report", "missing"], "missing is not a folder; give a folder that holds runs"),
+    "report of an unknown spread": (
+        lambda: ["report", ".", "--spread", "x"],
+        "--spread: invalid choice: 'x' (choose from",
+    ),
+    "predict by no run": (
+        lambda: Path("empty").mkdir() or ["predict", "empty", "image.png"],
+        "empty: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0",
+    ),
+    "predict by a missing run": (lambda: ["predict", "missing", "image.png"], "missing: not a run folder"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_line_and_leaves_nothing(case: str, here: Path, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    command, line = BAD_INPUT[case]
+    words = command()
+    before = files()
+    code = cli.main(words)
+    out, err = capsys.readouterr()
+    sys.modules.pop("own_cli_learner", None)
+    assert err.startswith("dualnet: ") and err.count("\n") == 1 and err.endswith("\n"), err
+    assert line in err
+    assert (code, out) == (2, "")
+    after = {path: facts for path, facts in files().items() if "__pycache__" not in path}
+    after.pop("cache", None)  # the empty folder may stay; what is in it may not
+    assert set(after) == set(before)
+
+
+BAD_PREDICTIONS = {
+    "no image": ([], "the following arguments are required: IMAGE"),
+    "missing image": (["missing.png"], "missing.png: unreadable image (No such file or directory)"),
+    "not an image": (["tiny.yaml"], "tiny.yaml: unreadable image (not an image, or none of JPEG, PNG, BMP, WEBP)"),
+    "one of them is not": (["image.png", "tiny.yaml"], "tiny.yaml: unreadable image"),
+    "unknown task": (["image.png", "--task", "2"], "task 2: this model knows the tasks 0 to 1"),
+    "negative task": (["image.png", "--task", "-1"], "task -1: this model knows the tasks 0 to 1"),
+    "task is no number": (["image.png", "--task", "x"], "--task: invalid int value: 'x'"),
+    "no class to name": (["image.png", "--top", "0"], "top: 0 is not 1 or more"),
+    "unknown flag": (["image.png", "--jsn"], "--jsn: unknown option; see --help"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PREDICTIONS)
+def test_bad_input_to_predict(case: str, trained: Path, capsys) -> None:
+    words, line = BAD_PREDICTIONS[case]
+    assert cli.main(["predict", str(trained), *words]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("dualnet: ") and err.count("\n") == 1 and line in err
+    assert out == "", "no answer to some of the images"
+
+
+def test_run_leaves_one_folder_per_seed(capsys) -> None:
+    assert cli.main(run_tiny("--out", "out", "--seeds", "2,0", "--device", "cpu", "--learner.lr", "0.1")) == 0
+    out, err = capsys.readouterr()
+    assert out == "out: finished; `dualnet report out` shows the result\n"
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["tiny seed 2"] * 3 + ["tiny seed 0"] * 3
+    assert names_in("out") == ["seed-0", "seed-2"]
+    for seed in (0, 2):
+        written = yaml.safe_load(Path(f"out/seed-{seed}/experiment.yaml").read_text())
+        assert (written["seed"], written["learner"]["lr"], written["name"]) == (seed, 0.1, "tiny")
+        assert json.loads(Path(f"out/seed-{seed}/result.json").read_text())["steps"] == 4
+
+
+def test_run_on_a_finished_folder_says_so_and_does_nothing(capsys) -> None:
+    words = run_tiny("--out", "out", "--device", "cpu")
+    assert cli.main(words) == 0
+    before = files()
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "out/seed-0: finished before, nothing to do" and err == ""
+    assert files() == before
+
+
+def test_run_of_another_experiment_into_the_folder_is_refused(capsys) -> None:
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu")) == 0
+    before = files()
+    capsys.readouterr()
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "0.5")) == 2
+    assert capsys.readouterr().err == (
+        "dualnet: out/seed-0: holds another experiment (learner.lr is 0.03 there, 0.5 here); choose another --out\n"
+    )
+    assert files() == before
+
+
+def test_the_folder_is_named_after_the_experiment_and_the_seed_is_its_own() -> None:
+    experiment_file("mine.yaml", seed=3)
+    assert cli.main(["run", "mine.yaml", "--device", "cpu"]) == 0
+    assert Path("runs/mine/seed-3/result.json").is_file()
+    assert cli.main(["run", "mine.yaml", "--device", "cpu", "--seed", "4"]) == 0
+    assert names_in("runs/mine") == ["seed-3", "seed-4"]
+
+
+def test_a_diverging_run_is_one_line_and_exit_code_1(capsys) -> None:
+    words = run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "1e25", "--log_every", "1")
+    assert cli.main(words) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("dualnet: out/seed-0: ") and "not finite at step" in line and "checkpoint" in line
+    assert "try a lower rate" in line and not Path("out/seed-0/result.json").exists()
+
+
+def test_ctrl_c_before_the_first_step(monkeypatch, capsys) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dualnet.data.Procedural.make", interrupted)
+    assert cli.main(run_tiny("--out", "out")) == 130
+    assert capsys.readouterr().err == "dualnet: stopped; the same command goes on from the last checkpoint\n"
+    assert not Path("out").exists()
+
+
+def test_a_folder_of_images_from_the_first_command_to_the_answer(capsys) -> None:
+    class_folders()
+    assert cli.main([*image_folder(), "--out", "out", "--device", "cpu"]) == 0
+    assert len(list(Path("cache").iterdir())) == 1
+    capsys.readouterr()
+    assert cli.main(["predict", "out/seed-0", "images/c/1.png", "--task", "1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert {entry["name"] for entry in answer["classes"]} == {"c", "d"}
+
+
+def test_a_learner_from_a_file_on_pythonpath(here: Path) -> None:
+    """In a process of its own, as a user would start it."""
+    Path("mine").mkdir()
+    text("mine/own_cli_learner.py", OWN_LEARNER)
+    source = Path(dualnet.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": f"{here / 'mine'}{os.pathsep}{source}", "OMP_NUM_THREADS": "1"}
+    file = experiment_file("own.yaml", learner={"name": "own_cli_learner.Own", "width": 2, "updates": 1})
+    words = ["run", file, "--out", "out", "--device", "cpu", "--learner.lr", "0.2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dualnet.cli", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout[:14]) == (0, "out: finished;"), done.stderr
+    assert "\x1b" not in done.stderr and done.stderr.splitlines()[0] == "own seed 0: 4 steps"
+    learner = yaml.safe_load(Path("out/seed-0/experiment.yaml").read_text())["learner"]
+    assert learner == {"name": "own_cli_learner.Own", "width": 2, "lr": 0.2, "updates": 1}
+
+
+def test_predict_prints_names_with_probabilities(trained: Path, capsys) -> None:
+    assert cli.main(["predict", str(trained), "image.png", "image.png"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+    name, _, answers = first.partition(": ")
+    assert name == "image.png"
+    expected = dualnet.load(trained).predict(["image.png"], top=3)[0]
+    shown = [f"{c} {100 * p:.1f} %" for c, p in zip(expected.classes, expected.probabilities, strict=True)]
+    assert answers.split(", ") == shown and len(shown) == 3
+
+
+def test_predict_as_json(trained: Path, capsys) -> None:
+    assert cli.main(["predict", str(trained), "image.png", "--json", "--top", "9"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["image"] == "image.png" and len(answer["classes"]) == 4
+    assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_predict_with_a_task_names_its_classes_only(task: int, trained: Path, capsys) -> None:
+    assert cli.main(["predict", str(trained), "image.png", "--task", str(task), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    content = yaml.safe_load((trained / "experiment.yaml").read_text())["stream"]
+    own = {content["class_names"][number] for number in content["tasks"][task]}
+    assert {entry["name"] for entry in answer["classes"]} == own
+    assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)
+
+
+def test_report_reads_what_run_wrote(trained: Path, capsys) -> None:
+    assert cli.main(["report", str(trained), "--out", "report"]) == 0
+    assert "tiny" in capsys.readouterr().out
+    assert {"report.md", "report.html"} <= set(names_in("report"))
+
+
+def test_list_names_everything(capsys) -> None:
+    assert cli.main(["list"]) == 0
+    sections = yaml.safe_load(capsys.readouterr().out.replace("  ", "  - "))
+    assert sections["experiments"] == [file.stem for file in shipped_experiments()]
+    assert {"dualnet", "er", "finetune"} <= set(sections["learners"])
+    assert set(sections) == {"experiments", "learners", "objectives", "memories", "benchmarks"}
+
+
+def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:
+    assert cli.main(["list", "demo-dualnet"]) == 0
+    assert parse(yaml.safe_load(capsys.readouterr().out)) == read("demo-dualnet")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["predict", "-h"], ["report", "-h"], ["list", "-h"]])
+def test_help(words: list[str], capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(words)
+    assert caught.value.code == 0
+    assert "usage: dualnet" in capsys.readouterr().out

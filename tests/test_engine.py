@@ -1,0 +1,354 @@
+"""The engine gives the numbers of plain `observe`: on the CPU bit by bit, on CUDA also when a step is replayed."""
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+
+import pytest
+import torch
+
+from dualnet.batch import Batch
+from dualnet.engine import EAGER_STEPS, Captured, Engine
+from dualnet.learners import LEARNERS, Finetune, Learner
+
+NAMES = list(LEARNERS)
+needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.fixture
+def batches(random_batch) -> list[Batch]:
+    """Two tasks, more steps than run eagerly."""
+    return [random_batch(seed, task=seed // 3) for seed in range(6)]
+
+
+def assert_equal_losses(one: dict, other: dict) -> None:
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[key], other[key]) for key in one)
+
+
+# On the CPU
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_is_observe(name, small_learner, batches, state_of, differing):
+    stepped, plain = small_learner(name), small_learner(name)
+    engine = Engine([stepped], "fp32")
+    for batch in batches:
+        (losses,) = engine.step([batch])
+        assert_equal_losses(losses, plain.observe(batch))
+    assert not engine.captured
+    assert not differing(state_of(stepped), state_of(plain))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_side_by_side_equals_one_by_one(name, small_learner, random_batch, state_of, differing):
+    together = [small_learner(name, seed=seed) for seed in range(3)]
+    alone = [small_learner(name, seed=seed) for seed in range(3)]
+    engine = Engine(together, "fp32")
+    for step in range(3):
+        shown = [random_batch(10 * step + seed, task=step) for seed in range(3)]  # each stream has its own order
+        losses = engine.step(shown)
+        for one, learner, batch in zip(losses, alone, shown, strict=True):
+            assert_equal_losses(one, learner.observe(batch))
+    for one, other in zip(together, alone, strict=True):
+        assert not differing(state_of(one), state_of(other))
+
+
+def test_different_learners_side_by_side(small_learner, random_batch, state_of, differing):
+    together, alone = ([small_learner(name) for name in NAMES] for _ in range(2))
+    Engine(together, "fp32").step([random_batch(0)] * len(NAMES))
+    for one, other in zip(together, alone, strict=True):
+        other.observe(random_batch(0))
+        assert not differing(state_of(one), state_of(other))
+
+
+def test_every_learner_needs_its_batch(small_learner, random_batch):
+    engine = Engine([small_learner("finetune"), small_learner("finetune")], "fp32")
+    with pytest.raises(ValueError, match="zip"):
+        engine.step([random_batch()])
+
+
+def test_batches_without_labels(small_learner, batches, without_labels, state_of, differing):
+    stepped, plain = small_learner("dualnet"), small_learner("dualnet")
+    engine = Engine([stepped], "fp32")
+    for batch in (batches[0], without_labels(batches[1]), batches[2]):
+        assert_equal_losses(engine.step([batch])[0], plain.observe(batch))
+    assert not differing(state_of(stepped), state_of(plain))
+
+
+def test_answers_are_the_learners(small_learner, batches, state_of, differing):
+    learner = small_learner("er")
+    engine = Engine([learner], "fp32")
+    engine.step([batches[0]])
+    before = state_of(learner)
+    answer = engine.answer(learner, batches[1].images, batches[1].task_ids)
+    assert not differing(before, state_of(learner))
+    assert torch.equal(answer, learner.answer(batches[1].images, batches[1].task_ids))
+
+
+# How a captured step is used, with a stand-in for the graph
+
+
+class PlainGraph:
+    """Replays by observing: what a CUDA graph does, without CUDA."""
+
+    def __init__(self, engine: Engine, inputs: Sequence[Batch]) -> None:
+        self.engine, self.inputs, self.replays = engine, list(inputs), 0
+        copies = copy.deepcopy(engine.learners)  # to capture is not to learn
+        self.losses = [learner.observe(batch) for learner, batch in zip(copies, inputs, strict=True)]
+
+    def replay(self) -> None:
+        self.replays += 1
+        for held, losses in zip(self.losses, self.engine.observe(self.inputs), strict=True):
+            for key, loss in losses.items():
+                held[key].copy_(loss)
+
+
+@pytest.fixture
+def capturing(monkeypatch):
+    """capturing(learners): an engine on the CPU that believes it can capture."""
+
+    def capture(self: Engine, batches: Sequence[Batch]) -> Captured:
+        inputs = [copy.deepcopy(batch) for batch in batches]
+        graph = PlainGraph(self, inputs)
+        return Captured(graph, graph.inputs, graph.losses)
+
+    monkeypatch.setattr(Engine, "capture", capture)
+
+    def make(learners: Sequence[Learner]) -> Engine:
+        engine = Engine(learners, "fp32")
+        engine.capture_steps = True
+        return engine
+
+    return make
+
+
+def test_replays_read_new_batches_and_keep_old_losses(capturing, small_learner, random_batch, state_of, differing):
+    stepped, plain = small_learner("er"), small_learner("er")
+    engine = capturing([stepped])
+    sizes = [4] * (EAGER_STEPS + 2) + [3, 4, 3]
+    shown = [random_batch(seed, task=seed // 5, size=size) for seed, size in enumerate(sizes)]
+    losses = [engine.step([batch])[0] for batch in shown]
+    for one, batch in zip(losses, shown, strict=True):
+        assert_equal_losses(one, plain.observe(batch))
+    assert [captured.graph.replays for captured in engine.captured.values()] == [3]  # of size 4; 3 is too rare
+    assert not differing(state_of(stepped), state_of(plain))
+
+
+def test_batches_with_and_without_labels_are_captured_apart(
+    capturing, small_learner, random_batch, without_labels, state_of, differing
+):
+    stepped, plain = small_learner("dualnet"), small_learner("dualnet")
+    engine = capturing([stepped])
+    for seed in range(2 * EAGER_STEPS + 4):
+        batch = random_batch(seed)
+        batch = without_labels(batch) if seed % 2 else batch
+        assert_equal_losses(engine.step([batch])[0], plain.observe(batch))
+    assert [captured.graph.replays for captured in engine.captured.values()] == [2, 2]
+    assert not differing(state_of(stepped), state_of(plain))
+
+
+def test_a_failed_capture_is_told_once_and_costs_nothing(
+    capturing, small_learner, random_batch, monkeypatch, state_of, differing
+):
+    def fail(self: Engine, batches: Sequence[Batch]) -> Captured:
+        for learner in self.learners:
+            torch.rand(3, generator=learner.generator)  # chance may be half spent
+        raise RuntimeError("operation not permitted\n  when stream is capturing")
+
+    stepped, plain = ([small_learner("dualnet", seed=seed) for seed in range(2)] for _ in range(2))
+    engine = capturing(stepped)
+    monkeypatch.setattr(Engine, "capture", fail)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for seed in range(EAGER_STEPS + 3):
+            for losses, learner in zip(engine.step([random_batch(seed)] * 2), plain, strict=True):
+                assert_equal_losses(losses, learner.observe(random_batch(seed)))
+    assert [str(warning.message) for warning in told] == [
+        "the step cannot be captured in a CUDA graph and runs eagerly: operation not permitted when stream is capturing"
+    ]
+    for one, other in zip(stepped, plain, strict=True):
+        assert not differing(state_of(one), state_of(other))
+
+
+def test_capturing_can_be_declined(small_learner):
+    assert not Engine([small_learner("finetune")], "fp32", capture=False).capture_steps
+    assert not Engine([small_learner("finetune")], "fp32").capture_steps  # there is nothing to capture on a CPU
+
+
+# On CUDA
+
+
+@pytest.fixture
+def repeatable_kernels(monkeypatch) -> Iterator[None]:
+    """The same convolution kernels for all, so that only replaying can make a difference."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    yield
+    torch.cuda.synchronize()
+
+
+@pytest.fixture
+def cuda_learner(small_learner):
+    """cuda_learner(name, seed, **options): small, with rates at which rounding does not grow."""
+    rates = {"dualnet": {"fast_lr": 0.01}, "er": {"lr": 0.01}, "finetune": {"lr": 0.01}}
+
+    def make(name: str, seed: int = 0, **options) -> Learner:
+        return small_learner(name, seed=seed, device="cuda", **rates.get(name, {}) | options)
+
+    return make
+
+
+def run(engine: Engine, shown: Sequence[Sequence[Batch]], end_task_after: Sequence[int] = ()) -> list[list[dict]]:
+    """The losses of each step and learner, as numbers."""
+    history = []
+    for step, batches in enumerate(shown):
+        history.append(engine.step([batch.to("cuda") for batch in batches]))
+        if step in end_task_after:
+            for learner in engine.learners:
+                learner.end_task()
+    return [[{key: loss.item() for key, loss in losses.items()} for losses in each] for each in history]
+
+
+def assert_close_losses(one: list[list[dict]], other: list[list[dict]]) -> None:
+    for step, (losses, expected) in enumerate(zip(one, other, strict=True)):
+        for a, b in zip(losses, expected, strict=True):
+            assert a == pytest.approx(b, rel=1e-4, abs=1e-6), step
+
+
+def assert_same_memory(one: Learner, other: Learner) -> None:
+    if not hasattr(one, "memory"):
+        return
+    for key in ("images", "labels", "task_ids", "filled", "has_logits", "seen"):
+        assert torch.equal(getattr(one.memory, key), getattr(other.memory, key)), key
+    torch.testing.assert_close(one.memory.logits, other.memory.logits, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("batch_size", [6, 32])
+def test_replayed_steps_equal_eager_ones(name, batch_size, cuda_learner, random_batch, repeatable_kernels):
+    replayed, eager = cuda_learner(name), cuda_learner(name)
+    shown = [[random_batch(step, task=step // 34, size=batch_size)] for step in range(100)]
+    engine = Engine([replayed], "fp32")
+    losses = run(engine, shown, end_task_after=(33, 67))
+    assert len(engine.captured) == 1
+    assert_close_losses(losses, run(Engine([eager], "fp32", capture=False), shown, end_task_after=(33, 67)))
+    assert_same_memory(replayed, eager)
+    assert torch.equal(replayed.generator.get_state(), eager.generator.get_state())
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"slow_momentum": 0.9, "slow_weight_decay": 5e-4, "slow_source": "memory_and_batch"},
+        {"slow_statistics": "keep", "beta": 0.5, "soft_labels": "insertion"},
+    ],
+    ids=str,
+)
+def test_replayed_steps_equal_eager_ones_with_other_options(options, cuda_learner, random_batch, repeatable_kernels):
+    replayed, eager = (cuda_learner("dualnet", **options) for _ in range(2))
+    shown = [[random_batch(step, task=step // 10)] for step in range(30)]
+    losses = run(Engine([replayed], "fp32"), shown)
+    assert_close_losses(losses, run(Engine([eager], "fp32", capture=False), shown))
+    assert_same_memory(replayed, eager)
+
+
+class Waiting(Finetune):
+    """Reads its loss on the host, which cannot be captured."""
+
+    def observe(self, batch: Batch) -> dict[str, torch.Tensor]:
+        losses = super().observe(batch)
+        self.last = losses["labels"].item()
+        return losses
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_learner_that_waits_runs_eagerly(spec, small_config, cuda_learner, random_batch, repeatable_kernels):
+    config = small_config("finetune", lr=0.01)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        waiting = Waiting(spec, config).seed(0).to("cuda")
+    plain = cuda_learner("finetune")
+    plain.load_state_dict(waiting.state_dict())
+    shown = [[random_batch(step)] for step in range(12)]
+    engine = Engine([waiting], "fp32")
+    with pytest.warns(UserWarning, match="cannot be captured") as told:
+        losses = run(engine, shown)
+    assert sum("cannot be captured" in str(warning.message) for warning in told) == 1
+    assert not engine.captured
+    assert_close_losses(losses, run(Engine([plain], "fp32", capture=False), shown))
+    for one, other in zip(waiting.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_new_shape_in_the_middle_of_a_stream(cuda_learner, random_batch, without_labels, repeatable_kernels):
+    sizes = [6] * 6 + [4] * 2 + [6] * 3 + [4] * 5 + [6, 1, 6]
+    shown = [[random_batch(step, task=step // 8, size=size)] for step, size in enumerate(sizes)]
+    shown[4:4] = [[without_labels(random_batch(100 + step, size=6))] for step in range(6)]
+    replayed, eager = cuda_learner("dualnet"), cuda_learner("dualnet")
+    engine = Engine([replayed], "fp32")
+    losses = run(engine, shown, end_task_after=(13,))
+    assert len(engine.captured) == 3  # six labelled, six unlabelled, four labelled
+    assert_close_losses(losses, run(Engine([eager], "fp32", capture=False), shown, end_task_after=(13,)))
+    assert_same_memory(replayed, eager)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_five_learners_side_by_side(cuda_learner, random_batch, repeatable_kernels):
+    together, alone = ([cuda_learner("dualnet", seed=seed) for seed in range(5)] for _ in range(2))
+    shown = [[random_batch(5 * step + seed, task=step // 8) for seed in range(5)] for step in range(16)]
+    losses = run(Engine(together, "fp32"), shown, end_task_after=(7,))
+    for seed, (one, other) in enumerate(zip(together, alone, strict=True)):
+        own = [[batches[seed]] for batches in shown]
+        expected = run(Engine([other], "fp32", capture=False), own, end_task_after=(7,))
+        assert_close_losses([[step[seed]] for step in losses], expected)
+        assert_same_memory(one, other)
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_replayed_run_goes_on_from_its_state(cuda_learner, random_batch, repeatable_kernels):
+    shown = [[random_batch(step, task=step // 10)] for step in range(20)]
+    learner = cuda_learner("dualnet")
+    run(Engine([learner], "fp32"), shown[:10], end_task_after=(9,))
+    resumed = cuda_learner("dualnet", seed=9)
+    resumed.load_state_dict(learner.state_dict())
+    for key, optimizer in resumed.optimizers().items():
+        optimizer.load_state_dict(learner.optimizers()[key].state_dict())
+    assert_close_losses(run(Engine([resumed], "fp32"), shown[10:]), run(Engine([learner], "fp32"), shown[10:]))
+    assert_same_memory(resumed, learner)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("name", NAMES)
+def test_half_precision_learns_in_full_precision_weights(name, cuda_learner, random_batch):
+    learner = cuda_learner(name)
+    engine = Engine([learner], "bf16")
+    for losses in run(engine, [[random_batch(step, task=step // 6)] for step in range(12)], end_task_after=(5,)):
+        assert all(abs(loss) < 1e3 for loss in losses[0].values())
+    assert len(engine.captured) == 1
+    assert {weight.dtype for weight in learner.parameters()} == {torch.float32}
+    batch = random_batch(0).to("cuda")
+    answer = engine.answer(learner, batch.images, batch.task_ids)
+    assert answer.dtype == torch.float32 and answer.isfinite().all()
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("name", NAMES)
+def test_everything_of_a_learner_lives_on_its_device(name, cuda_learner):
+    learner = cuda_learner(name)
+    assert {tensor.device.type for tensor in [*learner.parameters(), *learner.buffers()]} == {"cuda"}
+    assert learner.generator.device.type == "cuda"
+    for optimizer in learner.optimizers().values():
+        held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+        assert held <= {id(weight) for weight in learner.parameters()}

@@ -1,0 +1,391 @@
+"""Image operations against plain re-derivations, image by image; probabilities by counting with fixed seeds."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from dualnet.image_ops import (
+    STATISTICS,
+    ViewConfig,
+    blur,
+    crop_and_flip,
+    jitter_colour,
+    network_input,
+    normalise,
+    two_views,
+)
+
+OFF = {
+    "crop_area": (1.0, 1.0),
+    "flip_probability": 0.0,
+    "jitter_probability": 0.0,
+    "grey_probability": 0.0,
+    "blur_probability": (0.0, 0.0),
+}
+LUMA = np.array([0.299, 0.587, 0.114])
+YIQ = np.array([LUMA, [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])  # NTSC, as the FCC defines it
+units = st.floats(0, 1, exclude_max=True)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def stored(num: int, height: int, width: int | None = None, seed: int = 0) -> torch.Tensor:
+    shape = (num, 3, height, width or height)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=generator(seed))
+
+
+def painted(num: int, image: np.ndarray) -> torch.Tensor:
+    """The same image [3, H, W], values 0 to 255, many times."""
+    return torch.from_numpy(image.astype(np.uint8)).expand(num, *image.shape)
+
+
+def plain(view: torch.Tensor, config: ViewConfig) -> np.ndarray:
+    """A view as it was before it was normalised."""
+    mean, std = (np.array(values).reshape(-1, 1, 1) for values in STATISTICS[config.normalisation])
+    return view.double().numpy() * std + mean
+
+
+def both_plain(images: torch.Tensor, config: ViewConfig, seed: int = 0) -> np.ndarray:
+    """The two views of each image, one behind the other."""
+    size = (images.shape[2], images.shape[3])
+    return np.concatenate([plain(view, config) for view in two_views(images, size, config, generator(seed))])
+
+
+def assert_share(hits: np.ndarray, probability: float) -> None:
+    """Within five standard deviations of a binomial."""
+    spread = math.sqrt(probability * (1 - probability) / len(hits))
+    assert abs(hits.mean() - probability) <= 5 * spread, (hits.mean(), probability)
+
+
+# What a network sees without augmentation
+
+
+@pytest.mark.parametrize("statistics", STATISTICS)
+def test_network_input_takes_mean_and_deviation_out(statistics):
+    images = stored(3, 28)
+    mean, std = {
+        "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
+        "half": ([0.5, 0.5, 0.5], [0.5, 0.5, 0.5]),
+    }[statistics]
+    expected = np.empty((3, 3, 28, 28))
+    for channel in range(3):
+        expected[:, channel] = (images[:, channel].numpy() / 255 - mean[channel]) / std[channel]
+    seen = network_input(images, (28, 28), statistics)
+    assert seen.dtype == torch.float32
+    np.testing.assert_allclose(seen.numpy(), expected, atol=1e-6)
+
+
+def test_images_of_the_right_size_are_not_resized(monkeypatch):
+    monkeypatch.setattr(F, "interpolate", None)  # a call would raise
+    images = stored(2, 28, 32)
+    assert torch.equal(network_input(images, (28, 32)), normalise(images.float() / 255, "imagenet"))
+
+
+def test_resizing_agrees_with_pillow():
+    images = stored(1, 64)
+    array = images[0].permute(1, 2, 0).numpy()
+    expected = np.asarray(Image.fromarray(array).resize((40, 28), Image.Resampling.BILINEAR)).transpose(2, 0, 1) / 255
+    seen = plain(network_input(images, (28, 40), "half"), ViewConfig())[0]
+    np.testing.assert_allclose(seen, expected, atol=1.01 / 255)  # Pillow rounds twice to whole numbers
+
+
+def test_inputs_are_left_as_they_were():
+    images = stored(4, 32)
+    before = images.clone()
+    network_input(images, (28, 28))
+    two_views(images, (28, 28), ViewConfig(), generator())
+    assert torch.equal(images, before)
+
+
+# Two views as a whole
+
+
+def test_equal_generators_make_equal_views():
+    images = stored(5, 32)
+    first = two_views(images, (28, 28), ViewConfig(), generator(3))
+    again = two_views(images, (28, 28), ViewConfig(), generator(3))
+    other = two_views(images, (28, 28), ViewConfig(), generator(4))
+    assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+    assert not any(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+    assert not torch.equal(*first)
+
+
+def test_the_generator_given_is_the_only_source_of_chance():
+    images, source = stored(5, 32), generator(3)
+    torch.manual_seed(0)
+    before = torch.get_rng_state()
+    first = two_views(images, (28, 28), ViewConfig(), source)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert not torch.equal(first[0], two_views(images, (28, 28), ViewConfig(), source)[0])  # it has moved on
+
+
+@given(st.integers(1, 4), st.integers(8, 40), st.integers(8, 40), st.sampled_from(list(STATISTICS)), st.integers(0, 99))
+def test_views_have_the_size_asked_and_valid_colours(num, height, width, statistics, seed):
+    config = ViewConfig(normalisation=statistics, brightness=0.9, contrast=0.9, saturation=0.9, hue=0.5)
+    for view in two_views(stored(num, 32, 24, seed), (height, width), config, generator(seed)):
+        assert view.shape == (num, 3, height, width)
+        assert view.dtype == torch.float32
+        pixels = plain(view, config)
+        assert pixels.min() >= -1e-6 and pixels.max() <= 1 + 1e-6
+
+
+def test_with_everything_off_a_view_is_the_image():
+    images = stored(3, 32)
+    for view in two_views(images, (32, 32), ViewConfig(**OFF), generator()):
+        torch.testing.assert_close(view, normalise(images.float() / 255, "half"), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("size", [(20, 20), (28, 40), (48, 64)])
+def test_with_everything_off_a_view_of_another_size_is_the_image_resized(size):
+    images = stored(3, 32)
+    resized = F.interpolate(images.float() / 255, size, mode="bilinear", align_corners=False)
+    for view in two_views(images, size, ViewConfig(**OFF), generator()):
+        torch.testing.assert_close(view, normalise(resized, "half"), atol=1e-4, rtol=0)
+
+
+def test_autocast_rounds_colours_a_little_and_places_not_at_all():
+    # In bfloat16 a colour is off by up to three steps of 255; a grid would be off by parts of a pixel: 20 steps here.
+    images = stored(4, 128)
+    exact = two_views(images, (84, 84), ViewConfig(), generator())
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = two_views(images, (84, 84), ViewConfig(), generator())
+    for a, b in zip(exact, rounded, strict=True):
+        assert b.dtype == torch.float32
+        np.testing.assert_allclose(plain(b, ViewConfig()), plain(a, ViewConfig()), atol=4 / 255)
+
+
+# Crop and flip
+
+
+@given(st.lists(st.tuples(st.integers(0, 32), st.integers(0, 32), st.booleans()), min_size=1, max_size=5))
+def test_aligned_crops_are_slices(crops):
+    pixels = torch.rand(len(crops), 3, 64, 64, generator=generator())
+    config = ViewConfig(crop_area=(0.25, 0.25))  # half of each side: 32 of 64
+    draws = torch.tensor([[0.5, 0.5, left / 32, top / 32, 0.0 if flip else 0.9] for left, top, flip in crops])
+    views = crop_and_flip(pixels, (32, 32), config, draws)
+    for image, view, (left, top, flip) in zip(pixels.numpy(), views.numpy(), crops, strict=True):
+        crop = image[:, top : top + 32, left : left + 32]
+        np.testing.assert_allclose(view, crop[:, :, ::-1] if flip else crop, atol=1e-4)
+
+
+def test_the_ratio_is_width_to_height():
+    pixels = torch.rand(1, 3, 64, 64, generator=generator())
+    config = ViewConfig(crop_area=(0.25, 0.25), crop_ratio=(4.0, 4.0))  # all of the width, a quarter of the height
+    view = crop_and_flip(pixels, (16, 64), config, torch.tensor([[0.5, 0.5, 0.7, 1 / 48, 0.9]]))
+    np.testing.assert_allclose(view.numpy(), pixels[:, :, 1:17].numpy(), atol=1e-4)
+
+
+def test_a_crop_is_scaled_to_the_size_asked():
+    pixels = torch.rand(1, 3, 64, 64, generator=generator())
+    config = ViewConfig(crop_area=(0.25, 0.25))
+    view = crop_and_flip(pixels, (64, 64), config, torch.tensor([[0.5, 0.5, 8 / 32, 4 / 32, 0.9]]))
+    expected = F.interpolate(pixels[:, :, 4:36, 8:40], (64, 64), mode="bilinear", align_corners=False)
+    # At the rim a slice repeats its own last pixel, a crop goes on into the image.
+    torch.testing.assert_close(view[..., 1:-1, 1:-1], expected[..., 1:-1, 1:-1], atol=1e-4, rtol=0)
+
+
+def test_crops_stay_inside_the_image_and_go_everywhere():
+    ramp = np.tile(np.arange(0, 256, 8), (3, 32, 1))  # the value says where a pixel came from: 8 per column
+    config = ViewConfig(**OFF | {"crop_area": (0.25, 0.25)})
+    views = two_views(painted(1000, ramp), (16, 16), config, generator())
+    left = np.concatenate([plain(view, config)[:, 0, 0, 0] for view in views]) * 255 / 8
+    assert -1e-3 <= left.min() < 0.2 and 15.8 < left.max() <= 16 + 1e-3
+    assert abs(left.mean() - 8) < 5 * 16 / math.sqrt(12 * len(left))
+
+
+def test_area_and_ratio_of_crops():
+    horizontal = np.tile(np.arange(0, 256, 8), (32, 1))
+    image = np.stack([horizontal, horizontal.T, np.zeros((32, 32))])
+    config = ViewConfig(**OFF | {"crop_area": (0.1, 0.5), "crop_ratio": (3 / 4, 4 / 3)})
+    views = two_views(painted(1000, image), (32, 32), config, generator())
+    pixels = np.concatenate([plain(view, config) for view in views]) * 255 / 8
+    width = (pixels[:, 0, 0, 20] - pixels[:, 0, 0, 10]) / 10
+    height = (pixels[:, 1, 20, 0] - pixels[:, 1, 10, 0]) / 10
+    area, log_ratio = width * height, np.log(width / height)
+    assert area.min() >= 0.1 - 1e-3 and area.max() <= 0.5 + 1e-3
+    assert abs(area.mean() - 0.3) < 5 * 0.4 / math.sqrt(12 * len(area))
+    assert np.abs(log_ratio).max() <= math.log(4 / 3) + 1e-2
+    assert abs(log_ratio.mean()) < 5 * 2 * math.log(4 / 3) / math.sqrt(12 * len(area))
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3, 1.0])
+def test_share_of_flipped_views(probability):
+    image = np.zeros((3, 8, 8))
+    image[:, :, :4] = 255
+    views = both_plain(painted(1000, image), ViewConfig(**OFF | {"flip_probability": probability}))
+    assert_share(views[:, 0, 0, 0] < 0.5, probability)
+
+
+# Colour
+
+
+def jittered(image: np.ndarray, config: ViewConfig, draws: list[float]) -> np.ndarray:
+    """One image [3, H, W], one change after another."""
+    chance, brightness, contrast, saturation, hue = draws
+    is_grey = saturation < config.grey_probability
+    if chance < config.jitter_probability:
+        image = image * (1 + config.brightness * (2 * brightness - 1))
+        strength = 1 + config.contrast * (2 * contrast - 1)
+        image = strength * image + (1 - strength) * np.einsum("c,chw->hw", LUMA, image).mean()
+        rest = (saturation - config.grey_probability) / (1 - config.grey_probability)
+        strength = 1 + config.saturation * (2 * rest - 1)
+        image = strength * image + (1 - strength) * np.einsum("c,chw->hw", LUMA, image)
+        angle = 2 * np.pi * config.hue * (2 * hue - 1)
+        y, i, q = np.einsum("dc,chw->dhw", YIQ, image)
+        i, q = np.cos(angle) * i - np.sin(angle) * q, np.sin(angle) * i + np.cos(angle) * q
+        image = np.einsum("dc,chw->dhw", np.linalg.inv(YIQ), np.stack([y, i, q]))
+    if is_grey:
+        image = np.tile(np.einsum("c,chw->hw", LUMA, image), (3, 1, 1))
+    return image
+
+
+@given(
+    st.lists(st.lists(units, min_size=5, max_size=5), min_size=1, max_size=4),
+    st.fixed_dictionaries(
+        {
+            "jitter_probability": st.sampled_from([0.5, 1.0]),
+            "brightness": st.floats(0, 1),
+            "contrast": st.floats(0, 1),
+            "saturation": st.floats(0, 1),
+            "hue": st.floats(0, 0.5),
+            "grey_probability": st.sampled_from([0.0, 0.2]),
+        }
+    ),
+)
+def test_colour_changes_one_after_another(draws, options):
+    config = ViewConfig(**options)
+    draws = torch.tensor(draws, dtype=torch.float32)
+    pixels = torch.rand(len(draws), 3, 6, 5, generator=generator())
+    changed = jitter_colour(pixels, config, draws).numpy()
+    for image, new, row in zip(pixels.double().numpy(), changed, draws.tolist(), strict=True):
+        np.testing.assert_allclose(new, jittered(image, config, row), atol=1e-5)
+
+
+def test_a_turn_of_the_hue_leaves_brightness_and_a_whole_turn_leaves_all():
+    pixels = torch.rand(1, 3, 6, 6, generator=generator())
+    draws = torch.tensor([[0.0, 0.5, 0.5, 0.5, 1.0]])
+    quarter, whole = (jitter_colour(pixels, ViewConfig(grey_probability=0.0, hue=hue), draws) for hue in (0.25, 1.0))
+    luma = torch.tensor(LUMA, dtype=torch.float32)
+    torch.testing.assert_close(torch.einsum("c,bchw->bhw", luma, quarter), torch.einsum("c,bchw->bhw", luma, pixels))
+    assert (quarter - pixels).abs().max() > 0.1
+    torch.testing.assert_close(whole, pixels, atol=1e-5, rtol=0)
+
+
+def test_grey_views_have_equal_channels():
+    config = ViewConfig(grey_probability=1.0)
+    for view in two_views(stored(4, 32), (28, 28), config, generator()):
+        torch.testing.assert_close(view, view[:, :1].expand_as(view), atol=1e-5, rtol=0)
+        assert view.std() > 0.01
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.2, 1.0])
+def test_share_of_grey_views(probability):
+    image = np.stack([np.full((4, 4), value) for value in (200, 20, 90)])
+    views = both_plain(painted(1000, image), ViewConfig(**OFF | {"grey_probability": probability}))
+    assert_share(np.ptp(views[:, :, 0, 0], axis=1) < 1e-5, probability)
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.8, 1.0])
+def test_share_of_jittered_views(probability):
+    image = np.full((3, 4, 4), 100)
+    config = ViewConfig(**OFF | {"jitter_probability": probability, "contrast": 0.0})
+    views = both_plain(painted(1000, image), config)[:, 0, 0, 0] * 255 / 100
+    assert_share(np.abs(views - 1) > 1e-5, probability)
+    assert views.min() >= 0.6 - 1e-4 and views.max() <= 1.4 + 1e-4
+
+
+def test_saturation_stays_uniform_beside_greyscale():
+    # The two share one draw.
+    image = np.stack([np.full((4, 4), value) for value in (150, 100, 100)])
+    only_saturation = {"brightness": 0.0, "contrast": 0.0, "saturation": 0.5, "hue": 0.0}
+    config = ViewConfig(**OFF | only_saturation | {"jitter_probability": 1.0, "grey_probability": 0.5})
+    views = both_plain(painted(2000, image), config)
+    saturation = (views[:, 0, 0, 0] - views[:, 1, 0, 0]) * 255 / 50
+    colourful = saturation[saturation > 0.01]
+    assert colourful.min() >= 0.5 - 1e-4 and colourful.max() <= 1.5 + 1e-4
+    shares, _ = np.histogram(colourful, bins=5, range=(0.5, 1.5))
+    assert np.abs(shares / len(colourful) - 0.2).max() < 5 * math.sqrt(0.16 / len(colourful))
+
+
+# Blur
+
+
+def blurred(image: np.ndarray, sigma: float) -> np.ndarray:
+    """A 3x3 Gaussian, pixel by pixel; beyond the rim the image is mirrored about its outermost pixels."""
+    _, height, width = image.shape
+    kernel = np.array([[math.exp(-(x * x + y * y) / (2 * sigma**2)) for x in (-1, 0, 1)] for y in (-1, 0, 1)])
+    kernel /= kernel.sum()
+
+    def mirrored(index: int, size: int) -> int:
+        return -index if index < 0 else 2 * (size - 1) - index if index >= size else index
+
+    out = np.zeros_like(image)
+    for row in range(height):
+        for column in range(width):
+            for y in (-1, 0, 1):
+                for x in (-1, 0, 1):
+                    source = image[:, mirrored(row + y, height), mirrored(column + x, width)]
+                    out[:, row, column] += kernel[y + 1, x + 1] * source
+    return out
+
+
+def test_blur_against_a_plain_loop():
+    pixels = torch.rand(4, 3, 5, 7, generator=generator())
+    draw = torch.tensor([0.0, 0.3, 1.0, 0.5])
+    chosen = torch.tensor([True, True, True, False])
+    result = blur(pixels, (0.5, 2.0), chosen, draw).numpy()
+    for image, new, share, is_chosen in zip(pixels.double().numpy(), result, draw, chosen, strict=True):
+        expected = blurred(image, 0.5 + 1.5 * float(share)) if is_chosen else image
+        np.testing.assert_allclose(new, expected, atol=1e-6)
+
+
+def test_a_narrow_blur_is_no_blur():
+    pixels = torch.rand(2, 3, 8, 8, generator=generator())
+    result = blur(pixels, (0.1, 0.1), torch.ones(2, dtype=torch.bool), torch.zeros(2))
+    torch.testing.assert_close(result, pixels)
+
+
+def test_share_of_blurred_views():
+    image = np.indices((8, 8)).sum(axis=0) % 2 * np.full((3, 1, 1), 255)
+    config = ViewConfig(**OFF | {"blur_probability": (0.7, 0.1), "blur_sigma": (1.0, 2.0)})
+    for view, probability in zip(two_views(painted(1000, image), (8, 8), config, generator()), (0.7, 0.1), strict=True):
+        assert_share(plain(view, config)[:, 0].std(axis=(1, 2)) < 0.4, probability)
+
+
+# Options
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("crop_area", (0.0, 1.0)),
+        ("crop_area", (0.6, 0.5)),
+        ("crop_area", (0.5, 1.1)),
+        ("crop_ratio", (0.0, 1.0)),
+        ("crop_ratio", (2.0, 1.0)),
+        ("blur_sigma", (0.0, 1.0)),
+        ("blur_sigma", (2.0, 1.0)),
+        ("flip_probability", 1.5),
+        ("jitter_probability", -0.1),
+        ("grey_probability", 20),
+        ("blur_probability", (1.0, 10.0)),
+        ("blur_probability", (-1.0, 0.1)),
+    ],
+)
+def test_bad_options_are_named(option, value):
+    with pytest.raises(ValueError, match=option):
+        ViewConfig(**{option: value})
+
+
+def test_default_crop_is_84_of_128_pixels():
+    low, high = ViewConfig().crop_area
+    assert low == high
+    assert 128 * math.sqrt(low) == pytest.approx(84, abs=0.01)

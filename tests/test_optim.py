@@ -1,0 +1,128 @@
+"""Look-ahead against equations 3 and 4 in numpy, and bit by bit at the ends of beta's range."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from dualnet.optim import LookAhead, descend
+
+CURVATURE = torch.tensor([0.3, 1.0, 4.0], dtype=torch.float64)
+MINIMUM = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+
+
+def quadratic(weight: Tensor) -> Tensor:
+    return 0.5 * (CURVATURE * (weight - MINIMUM).square()).sum()
+
+
+def look_ahead(start: list[float], steps: int, beta: float, lr: float, momentum: float = 0.0):
+    weight = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    inner = torch.optim.SGD([weight], lr=lr, momentum=momentum)
+    return weight, LookAhead(inner, [weight], steps, beta)
+
+
+@given(
+    st.lists(st.floats(-10, 10), min_size=3, max_size=3),
+    st.integers(1, 6),
+    st.floats(0, 1),
+    st.floats(0, 0.4),
+    st.sampled_from([0.0, 0.9]),
+    st.integers(1, 3),
+)
+def test_rounds_against_numpy(start, steps, beta, lr, momentum, rounds):
+    weight, optimizer = look_ahead(start, steps, beta, lr, momentum)
+    means = [optimizer.round(lambda: quadratic(weight)).item() for _ in range(rounds)]
+
+    slow, curvature, minimum = np.array(start), CURVATURE.numpy(), MINIMUM.numpy()
+    velocity = np.zeros(3)
+    for mean in means:
+        fast, losses = slow.copy(), []
+        for _ in range(steps):
+            losses.append(0.5 * (curvature * (fast - minimum) ** 2).sum())
+            velocity = momentum * velocity + curvature * (fast - minimum)
+            fast = fast - lr * velocity
+        slow = slow + beta * (fast - slow)
+        assert mean == pytest.approx(np.mean(losses), rel=1e-9, abs=1e-12)
+    np.testing.assert_allclose(weight.detach().numpy(), slow, rtol=1e-9, atol=1e-9)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=3, max_size=3), st.integers(1, 4))
+def test_beta_0_leaves_the_weights_bit_by_bit(start, steps):
+    weight, optimizer = look_ahead(start, steps, beta=0.0, lr=0.1)
+    before = weight.detach().clone()
+    optimizer.round(lambda: quadratic(weight))
+    assert torch.equal(weight, before)
+
+
+@given(st.lists(st.floats(-10, 10), min_size=3, max_size=3), st.integers(1, 4))
+def test_beta_1_is_plain_sgd_bit_by_bit(start, steps):
+    weight, optimizer = look_ahead(start, steps, beta=1.0, lr=0.1)
+    optimizer.round(lambda: quadratic(weight))
+    plain = nn.Parameter(torch.tensor(start, dtype=torch.float64))
+    sgd = torch.optim.SGD([plain], lr=0.1)
+    for _ in range(steps):
+        sgd.zero_grad()
+        quadratic(plain).backward()
+        sgd.step()
+    assert torch.equal(weight, plain)
+
+
+class Counting(nn.Module):
+    """A weight, and a statistic that moves with every loss, as BatchNorm's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([2.0]))
+        self.register_buffer("statistic", torch.tensor([10.0]))
+
+    def loss(self) -> Tensor:
+        self.statistic += 4
+        return self.weight.square().sum()
+
+
+def counting(beta: float, keep: bool) -> tuple[Counting, LookAhead]:
+    net = Counting()
+    inner = torch.optim.SGD(net.parameters(), lr=0.1)
+    tensors = [net.weight] if keep else [net.weight, net.statistic]
+    return net, LookAhead(inner, tensors, 2, beta, kept=[net.statistic] if keep else [])
+
+
+def test_kept_tensors_are_put_back():
+    net, optimizer = counting(beta=0.5, keep=True)
+    optimizer.round(net.loss)
+    assert net.statistic.tolist() == [10.0]
+    assert net.weight.item() == pytest.approx(2 + 0.5 * (2 * 0.8**2 - 2))
+
+
+def test_statistics_go_part_of_the_way():
+    net, optimizer = counting(beta=0.25, keep=False)
+    optimizer.round(net.loss)
+    assert net.statistic.tolist() == [12.0]
+    assert not net.statistic.requires_grad and net.statistic.grad_fn is None
+
+
+def test_a_round_works_in_place_and_leaves_its_losses_detached():
+    net, optimizer = counting(beta=0.5, keep=False)
+    addresses = net.weight.data_ptr(), net.statistic.data_ptr()
+    mean = optimizer.round(net.loss)
+    assert (net.weight.data_ptr(), net.statistic.data_ptr()) == addresses
+    assert net.weight.requires_grad and net.weight.is_leaf
+    assert not mean.requires_grad
+    assert mean.item() == pytest.approx((4 + 1.6**2) / 2)
+
+
+def test_the_loss_is_computed_anew_for_every_inner_step():
+    weight, optimizer = look_ahead([1.0, 1.0, 1.0], steps=5, beta=0.5, lr=0.1)
+    calls = []
+    optimizer.round(lambda: calls.append(1) or quadratic(weight))
+    assert len(calls) == 5
+
+
+def test_descend_forgets_earlier_gradients():
+    weight = nn.Parameter(torch.tensor([1.0]))
+    optimizer = torch.optim.SGD([weight], lr=0.5)
+    weight.grad = torch.tensor([100.0])
+    descend(optimizer, (3 * weight).sum())
+    assert weight.item() == pytest.approx(-0.5)
