@@ -50,7 +50,7 @@ class BalancedReplay(Learner):
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
         self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
-        self.memory = config.memory.make(spec)
+        self.memory = config.memory.make(spec, with_logits=False)
         self.register_buffer("shares", torch.zeros(spec.num_classes))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)
 

@@ -144,6 +144,7 @@ def seed_list(text: str) -> list[int]:
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from rich.console import Console
 
+    from dualnet import engine
     from dualnet.experiment import experiment, runner
     from dualnet.experiment.progress import display_for
     from dualnet.experiment.stop import StopAsked
@@ -151,7 +152,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     options = experiment.dotted(rest)
     experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "out", "seeds", "device"])
     asked = experiment.read(arguments.experiment, options)
-    device = runner.choose_device(arguments.device)
+    device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / asked.name
     folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [asked.seed]}
     console = Console(stderr=True)

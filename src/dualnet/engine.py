@@ -42,7 +42,7 @@ class Captured:
 
 
 class Engine:
-    """Steps learners that live on one device. `precision` bf16 is autocast; on CUDA all tensors are channels-last."""
+    """Steps learners that live on one device. `precision` bf16 is autocast; on CUDA the weights are channels-last."""
 
     def __init__(self, learners: Sequence[Learner], precision: Literal["fp32", "bf16"], capture: bool = True) -> None:
         self.learners = list(learners)
@@ -121,6 +121,20 @@ class Engine:
         with torch.cuda.graph(graph):
             losses = self.observe(inputs)
         return Captured(graph, inputs, losses)
+
+
+def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """Raises ValueError where CUDA is asked for and is not there."""
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: this PyTorch sees no CUDA device; use --device cpu")
+    return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def precision_on(device: torch.device, asked: Literal["auto", "fp32", "bf16"] = "auto") -> Literal["fp32", "bf16"]:
+    """auto: bf16 on CUDA, fp32 on the CPU."""
+    if asked == "auto":
+        return "bf16" if device.type == "cuda" else "fp32"
+    return asked
 
 
 def weights_channels_last(learner: Learner) -> None:

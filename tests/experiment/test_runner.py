@@ -15,6 +15,7 @@ import torch
 
 from dualnet import load, metrics
 from dualnet.data import Benchmark
+from dualnet.engine import choose_device, precision_on
 from dualnet.experiment import checkpoint, runner
 from dualnet.experiment.progress import Quiet
 from dualnet.experiment.run_folder import RunFolder
@@ -229,16 +230,16 @@ def test_bf16_on_the_cpu_is_taken_at_its_word(tiny, run, tmp_path: Path) -> None
 
 
 def test_precision_and_device() -> None:
-    assert runner.precision("auto", CPU) == "fp32" and runner.precision("auto", torch.device("cuda")) == "bf16"
-    assert runner.precision("fp32", torch.device("cuda")) == "fp32"
-    assert runner.choose_device("cpu") == CPU
+    assert precision_on(CPU) == "fp32" and precision_on(torch.device("cuda")) == "bf16"
+    assert precision_on(torch.device("cuda"), "fp32") == "fp32"
+    assert choose_device("cpu") == CPU
 
 
 def test_cuda_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert runner.choose_device("auto") == CPU
+    assert choose_device("auto") == CPU
     with pytest.raises(ValueError, match="--device cuda: this PyTorch sees no CUDA device; use --device cpu"):
-        runner.choose_device("cuda")
+        choose_device("cuda")
 
 
 @pytest.mark.parametrize("batch_size", [4, 5, 12, 100])
@@ -284,3 +285,27 @@ def test_accuracy_does_not_depend_on_the_parts(size: int, finished: Path, benchm
     stream = Stream(benchmark, "task_aware", 4, CPU)
     found = [float(runner.accuracy(engine, learner, stream, task)) for task in range(2)]
     assert found == result_of(finished)["accuracy"][-1]
+
+
+def test_a_learner_that_needs_boundaries_is_told_where_there_are_none(tiny, run, tmp_path) -> None:
+    with pytest.raises(ValueError, match="task_free tells no boundaries, and dualnet .* learner.soft_labels insertion"):
+        run(tiny("dualnet", protocol="task_free"), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_fault_in_a_learner_keeps_its_traceback(tiny, run, tmp_path, monkeypatch) -> None:
+    def faulty(self, batch):
+        first, second = [1, 2, 3]
+        return {first: second}
+
+    monkeypatch.setattr("dualnet.learners.er.ER.observe", faulty)
+    with pytest.raises(RuntimeError, match="er failed at step 1") as caught:
+        run(tiny("er"), tmp_path)
+    assert "too many values to unpack" in str(caught.value.__cause__)
+
+
+def test_how_often_a_run_writes_may_change_when_it_goes_on(tiny, run, stop_at, remembered, tmp_path) -> None:
+    whole = remembered(run(tiny(log_every=4), tmp_path / "whole"))
+    with pytest.raises(StopAsked):
+        run(tiny(log_every=4), tmp_path / "stopped", stop_at(3))
+    assert remembered(run(tiny(log_every=4, checkpoint_every=100), tmp_path / "stopped")) == whole

@@ -104,6 +104,15 @@ def test_two_batches_go_apart_through_a_net(num_second, passes):
     assert together.passes == passes
 
 
+@pytest.mark.parametrize("num_second", [3, 5])
+def test_two_batches_jointly_are_one_batch(num_second):
+    joint, one = Counting(), Counting()
+    first = inputs(1, 4, 0)
+    second = torch.randn(num_second, 4, 5, 6, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(torch.cat(two_batches(joint, first, second, True)), one(torch.cat([first, second]), 1))
+    assert joint.passes == 1
+
+
 # The fused kernels
 
 

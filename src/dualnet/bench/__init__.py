@@ -12,6 +12,7 @@ import torch
 from dualnet.bench import growth, images, processes, steps
 from dualnet.bench.report import Figure, Report, environment
 from dualnet.bench.sizes import Sizes, choose_sizes
+from dualnet.engine import choose_device
 
 SECTIONS: dict[str, Callable[[torch.device, Sizes], list[Figure]]] = {
     "steps": steps.steps,
@@ -59,12 +60,6 @@ def measure(name: str, device: torch.device, sizes: Sizes, report: Report) -> No
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()  # the next section begins with the device as this one found it
-
-
-def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: this PyTorch sees no CUDA device; use --device cpu")
-    return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
 
 
 __all__ = ["SECTIONS", "Figure", "Report", "bench"]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.engine import EAGER_STEPS, Engine
+from dualnet.engine import EAGER_STEPS, Engine, precision_on
 from dualnet.learners import DualNet, Learner, learner_class, make_learner
 
 CLASSES_PER_TASK = 5
@@ -77,7 +77,7 @@ class Stepper:
         for learner in learners:
             fill(learner)
         self.num_seeds, self.captures = num_seeds, capture
-        self.engine = Engine(learners, precision(device), capture)
+        self.engine = Engine(learners, precision_on(device), capture)
         self.batches = [last_batch(learner, seed) for seed, learner in enumerate(learners)]
 
     @property
@@ -91,10 +91,6 @@ class Stepper:
 def warm_up(device: torch.device) -> int:
     """Steps before the clock starts. On CUDA: the eager ones, the capture, a first replay."""
     return EAGER_STEPS + 2 if device.type == "cuda" else 2
-
-
-def precision(device: torch.device) -> Literal["fp32", "bf16"]:
-    return "bf16" if device.type == "cuda" else "fp32"
 
 
 def last_batch(learner: Learner, seed: int = 0, size: int = BATCH_SIZE) -> Batch:

@@ -23,7 +23,7 @@ Precision = Literal["auto", "fp32", "bf16"]
 
 @dataclass(frozen=True)
 class Experiment:
-    """Everything that decides a result, and nothing else but `name`."""
+    """Everything that decides a result, its name, and how often a run writes something down."""
 
     name: str
     benchmark_name: str

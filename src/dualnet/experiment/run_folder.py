@@ -19,6 +19,8 @@ from dualnet.data import Benchmark
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment, parse, plain
 
+FREE_TO_CHANGE = ("log_every", "checkpoint_every")  # options that decide no result: a resumed run may have others
+
 
 class RunFolder:
     """experiment.yaml, log.jsonl, checkpoint/ and, once finished, result.json."""
@@ -76,7 +78,8 @@ class RunFolder:
         if not self.experiment_file.exists():
             return
         there, asked = flat(self.read_experiment().mapping()), flat(experiment.mapping())
-        different = [key for key in {**there, **asked} if there.get(key) != asked.get(key)]
+        keys = [key for key in {**there, **asked} if key not in FREE_TO_CHANGE]
+        different = [key for key in keys if there.get(key) != asked.get(key)]
         if different:
             key = different[0]
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""

@@ -7,20 +7,22 @@ import itertools
 import json
 import math
 import resource
+import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dualnet import atomic, metrics
+from dualnet.batch import Batch
 from dualnet.data import Benchmark
-from dualnet.engine import Engine
+from dualnet.engine import Engine, Losses, precision_on
 from dualnet.experiment import checkpoint
-from dualnet.experiment.experiment import Experiment, Precision
+from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.progress import Display, Quiet
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.stop import Stop, StopAsked
@@ -140,7 +142,7 @@ class Together:
     def __init__(self, runs: Sequence[Run], display: Display, stop: Stop) -> None:
         self.runs, self.display, self.stop = list(runs), display, stop
         self.stream, self.experiment = runs[0].stream, runs[0].experiment
-        self.engine = Engine([run.learner for run in runs], precision(self.experiment.precision, self.stream.device))
+        self.engine = Engine([run.learner for run in runs], precision_on(self.stream.device, self.experiment.precision))
         self.clock = time.monotonic()
 
     @property
@@ -167,7 +169,7 @@ class Together:
         last = self.stream.num_batches(task)
         for number in range(first, last):
             batches = [self.stream.batch(task, order, number) for order in orders]
-            for run, losses in zip(self.runs, self.engine.step(batches), strict=True):
+            for run, losses in zip(self.runs, self.observe(batches), strict=True):
                 run.observed(losses)
             self.display.step(task, self.stream.num_tasks, self.step)
             if self.step % self.experiment.log_every == 0:
@@ -175,6 +177,13 @@ class Together:
             # The end of a task is saved after its evaluation.
             if number + 1 < last and (self.stop.asked or self.step % self.experiment.checkpoint_every == 0):
                 self.save()
+
+    def observe(self, batches: list[Batch]) -> Losses:
+        """A ValueError from here is a fault in a learner, not the user's input: it keeps its traceback."""
+        try:
+            return self.engine.step(batches)
+        except ValueError as error:
+            raise RuntimeError(f"{self.experiment.learner_name} failed at step {self.step + 1}") from error
 
     def evaluate(self, task: int) -> None:
         self.flush_losses()
@@ -237,8 +246,7 @@ def run(
         return list(folders)
     benchmark = benchmark or experiment.benchmark.make()
     stream = Stream(benchmark, experiment.protocol, experiment.batch_size, device)
-    # A learner that refuses its options or the stream does so before a folder is made.
-    make_learner(experiment.learner_name, stream.spec, experiment.learner)
+    check_learner(experiment, stream)
     with Stop() as stop:
         for group in groups(list(todo), device):
             with contextlib.ExitStack() as locks:
@@ -254,11 +262,14 @@ def run(
     return [seed for seed in folders if seed not in todo]
 
 
-def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """Raises ValueError where CUDA is asked for and is not there."""
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: this PyTorch sees no CUDA device; use --device cpu")
-    return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
+def check_learner(experiment: Experiment, stream: Stream) -> None:
+    """A learner that refuses its options or the stream does so here, before a folder is made."""
+    learner = make_learner(experiment.learner_name, stream.spec, experiment.learner)
+    if learner.needs_boundaries and not stream.tells_boundaries:
+        raise ValueError(
+            f"protocol {experiment.protocol} tells no boundaries, and {experiment.learner_name} with these options "
+            "needs them; choose task_free_boundaries, or for dualnet learner.soft_labels insertion"
+        )
 
 
 def groups(seeds: list[int], device: torch.device) -> list[list[int]]:
@@ -275,17 +286,12 @@ def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int) -> Ten
     return 100 * right.double() / len(labels)
 
 
-def precision(asked: Precision, device: torch.device) -> Literal["fp32", "bf16"]:
-    if asked == "auto":
-        return "bf16" if device.type == "cuda" else "fp32"
-    return asked
-
-
 def peak_memory(device: torch.device) -> int:
     """The most bytes this process has held: on the GPU, or of main memory."""
     if device.type == "cuda":
         return torch.cuda.max_memory_reserved(device)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def load_state(learner: Learner, state: dict[str, Any]) -> None:

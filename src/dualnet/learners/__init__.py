@@ -13,7 +13,8 @@ from dualnet.batch import StreamSpec
 from dualnet.learners.dualnet import DualNet
 from dualnet.learners.er import ER
 from dualnet.learners.finetune import Finetune
-from dualnet.learners.learner import MASKED, Learner
+from dualnet.learners.learner import MASKED, Learner, check_at_least, check_choices
+from dualnet.learners.losses import label_loss, soft_label_loss
 
 LEARNERS: dict[str, type[Learner]] = {"dualnet": DualNet, "er": ER, "finetune": Finetune}
 
@@ -45,4 +46,17 @@ def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0,
     return learner.seed(seed).to(device)
 
 
-__all__ = ["ER", "LEARNERS", "MASKED", "DualNet", "Finetune", "Learner", "learner_class", "make_learner"]
+__all__ = [
+    "ER",
+    "LEARNERS",
+    "MASKED",
+    "DualNet",
+    "Finetune",
+    "Learner",
+    "check_at_least",
+    "check_choices",
+    "label_loss",
+    "learner_class",
+    "make_learner",
+    "soft_label_loss",
+]

@@ -148,6 +148,10 @@ class DualNet(Learner):
         over_classes = self.config.soft_label_mean == "class"
         return soft_label_loss(logits, replay.logits, replay.has_logits, self.config.temperature, over_classes)
 
+    @property
+    def needs_boundaries(self) -> bool:
+        return self.config.soft_labels == "task_end" and self.config.soft_label_weight > 0
+
     def end_task(self) -> None:
         if self.config.soft_labels == "task_end":
             for slots in self.memory.without_logits().split(ANSWER_SIZE):

@@ -47,7 +47,12 @@ class Learner(nn.Module, ABC):
         """What a checkpoint must hold beside `state_dict()`."""
 
     def end_task(self) -> None:
-        """Called between two tasks, only where the stream says so."""
+        """Called after each task, only where the stream tells its boundaries."""
+
+    @property
+    def needs_boundaries(self) -> bool:
+        """Whether it would miss something in a stream that never calls `end_task`."""
+        return False
 
     @torch.no_grad()
     def answer(self, images: Tensor, task_ids: Tensor | None) -> Tensor:

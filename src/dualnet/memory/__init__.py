@@ -27,9 +27,9 @@ class MemoryConfig:
         if self.replay not in ("earlier_tasks", "all"):
             raise ValueError(f"memory.replay: {self.replay!r} is not earlier_tasks or all")
 
-    def make(self, spec: StreamSpec) -> Memory:
+    def make(self, spec: StreamSpec, with_logits: bool = True) -> Memory:
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
-        return MEMORIES[self.policy](spec, self.slots_per_class * spec.num_classes, only_earlier_tasks)
+        return MEMORIES[self.policy](spec, self.slots_per_class * spec.num_classes, only_earlier_tasks, with_logits)
 
 
 __all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]

@@ -27,12 +27,14 @@ class Memory(nn.Module, ABC):
     images: Tensor  # uint8 [slots + 1, C, H, W]; the last slot takes what is dropped, and stays zero
     labels: Tensor  # int64 [slots + 1]
     task_ids: Tensor  # int64 [slots + 1]
-    logits: Tensor  # float [slots + 1, classes]
+    logits: Tensor  # float [slots + 1, classes], or [slots + 1, 0] where no learner asks for them
     has_logits: Tensor  # bool [slots + 1]
     filled: Tensor  # bool [slots + 1]
     seen: Tensor  # int64 [tasks]: labelled examples offered so far
 
-    def __init__(self, spec: StreamSpec, num_slots: int, only_earlier_tasks: bool = False) -> None:
+    def __init__(
+        self, spec: StreamSpec, num_slots: int, only_earlier_tasks: bool = False, with_logits: bool = True
+    ) -> None:
         super().__init__()
         if num_slots < spec.num_tasks:
             raise ValueError(f"a memory of {num_slots} slots is too small for {spec.num_tasks} tasks: give it more")
@@ -40,7 +42,7 @@ class Memory(nn.Module, ABC):
         self.register_buffer("images", torch.zeros(num_slots + 1, *spec.image_shape, dtype=torch.uint8))
         self.register_buffer("labels", torch.full((num_slots + 1,), UNLABELLED))
         self.register_buffer("task_ids", torch.full((num_slots + 1,), UNLABELLED))
-        self.register_buffer("logits", torch.zeros(num_slots + 1, spec.num_classes))
+        self.register_buffer("logits", torch.zeros(num_slots + 1, spec.num_classes if with_logits else 0))
         self.register_buffer("has_logits", torch.zeros(num_slots + 1, dtype=torch.bool))
         self.register_buffer("filled", torch.zeros(num_slots + 1, dtype=torch.bool))
         self.register_buffer("seen", torch.zeros(spec.num_tasks, dtype=torch.int64))
@@ -51,8 +53,11 @@ class Memory(nn.Module, ABC):
         return self.num_slots
 
     @abstractmethod
-    def place(self, task_ids: Tensor, labelled: Tensor, generator: Generator) -> Tensor:
-        """The policy: a slot per example, int64 [B], or `drop`. Two examples may name one slot: the later one stays."""
+    def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
+        """The policy: a slot per example, int64 [B], or `drop`. Two examples may name one slot: the later one stays.
+
+        `labelled`, bool [B], says which examples count: the others are dropped whatever the policy says.
+        """
 
     @torch.no_grad()
     def add(self, batch: Batch, generator: Generator, logits: Tensor | None = None) -> None:
@@ -60,7 +65,7 @@ class Memory(nn.Module, ABC):
         if batch.labels is None:
             return
         labelled = batch.labels != UNLABELLED
-        slots = torch.where(labelled, self.place(batch.task_ids, labelled, generator), self.drop)
+        slots = torch.where(labelled, self.place(batch, labelled, generator), self.drop)
         later_wins = (slots[:, None] == slots[None, :]).triu(1).any(dim=1)
         slots = torch.where(later_wins, self.drop, slots)
         self.seen.index_add_(0, batch.task_ids, labelled.long())

@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Generator, Tensor
 
+from dualnet.batch import Batch
 from dualnet.memory.memory import Memory, rank_among
 
 
 class Reservoir(Memory):
-    def place(self, task_ids: Tensor, labelled: Tensor, generator: Generator) -> Tensor:
-        rank = rank_among(labelled, torch.ones_like(task_ids[:, None] == task_ids[None, :]))
+    def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
+        rank = rank_among(labelled, labelled.new_ones(len(batch), len(batch)))
         number = self.seen.sum() + rank  # how many came before
         # Doubles: a float has 24 bits, too few for a fair draw among millions.
-        draw = torch.rand(len(task_ids), device=task_ids.device, generator=generator, dtype=torch.float64)
+        draw = torch.rand(len(batch), device=labelled.device, generator=generator, dtype=torch.float64)
         chosen = (draw * (number + 1)).long()
         slot = torch.where(number < self.num_slots, number, chosen)
         return torch.where(slot < self.num_slots, slot, self.drop)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from torch import Generator, Tensor
 
-from dualnet.batch import StreamSpec
+from dualnet.batch import Batch
 from dualnet.memory.memory import Memory, rank_among
 
 
 class Ring(Memory):
-    def __init__(self, spec: StreamSpec, num_slots: int, only_earlier_tasks: bool = False) -> None:
-        super().__init__(spec, num_slots, only_earlier_tasks)
-        self.share = num_slots // spec.num_tasks
-
-    def place(self, task_ids: Tensor, labelled: Tensor, generator: Generator) -> Tensor:
+    def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
+        task_ids = batch.task_ids
+        share = self.num_slots // len(self.seen)
         rank = rank_among(labelled, task_ids[:, None] == task_ids[None, :])
-        return task_ids * self.share + (self.seen[task_ids] + rank) % self.share
+        return task_ids * share + (self.seen[task_ids] + rank) % share

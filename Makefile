@@ -1,0 +1,38 @@
+# Everything a fresh machine with Python and make needs: `make demo`, `make test`, `make check`.
+PYTHON ?= python3
+BIN := .venv/bin
+LEARNERS := finetune er dualnet
+WORKERS ?= 2
+
+.PHONY: demo test check format clean $(LEARNERS:%=demo-%)
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# Two at a time with one thread each: on networks this small that is faster than one at a time with two.
+demo: .venv/ready
+	$(MAKE) --no-print-directory --jobs 2 demo-dualnet demo-er demo-finetune
+	$(BIN)/dualnet report runs/demo --picture runs/demo/picture.svg
+
+$(LEARNERS:%=demo-%): demo-%: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/dualnet run demo-$* --seeds 0,1 --device cpu --out runs/demo/$*
+
+test: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS)
+
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+	$(BIN)/deptry src
+	$(MAKE) --no-print-directory test
+
+format: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv runs

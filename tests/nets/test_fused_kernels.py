@@ -1,0 +1,69 @@
+"""The Triton kernels against the eager BatchNorm: by Triton's interpreter on the CPU, so that CI sees them too."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+CHECKS = '''
+import itertools
+import torch
+from dualnet.nets.fused_norm import fused_norm
+from dualnet.nets.fused_pool import fused_pool
+from dualnet.nets.norm import BatchNorm, Pool
+
+LAYOUT = torch.channels_last
+
+
+def tensor(shape, seed):
+    values = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + 5
+    return values.to(memory_format=LAYOUT) if len(shape) == 4 else values
+
+
+def outcome(net, norm, *inputs):
+    inputs = [value.clone().requires_grad_() for value in inputs]
+    y = net(norm, *inputs)
+    y.backward(tensor(y.shape, 7) - 5)
+    return [y, *(value.grad for value in inputs), norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+
+
+def compare(channels, relu, eager, fused, *inputs):
+    results = []
+    for net in (eager, fused):
+        norm = BatchNorm(channels, relu)
+        torch.nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(1))
+        torch.nn.init.normal_(norm.bias, generator=torch.Generator().manual_seed(2))
+        results.append(outcome(net, norm, *inputs))
+    for one, other in zip(*results, strict=True):
+        # As a whole: a gradient of a few rows is a difference of large numbers, and single ones lose their digits.
+        assert float((one - other).detach().norm() / one.detach().norm()) < 1e-5
+
+
+for shape, parts, relu, residual in itertools.product(
+    [(4, 20, 7, 5), (2, 70, 9, 9), (6, 130)], (1, 2), (True, False), (True, False)
+):
+    inputs = [tensor(shape, 3)] + [tensor(shape, 4)] * residual
+    eager = lambda norm, x, r=None: norm(x, parts, r)
+    fused = lambda norm, x, r=None: fused_norm(x, norm, parts, r)
+    compare(shape[1], relu, eager, fused, *inputs)
+
+for shape, parts, pool in itertools.product(
+    [(4, 20, 8, 8), (2, 40, 7, 9), (4, 5, 11, 11)], (1, 2), (Pool(3, 1), Pool(2, 0, True))
+):
+    eager = lambda norm, x: norm.pooled(x, pool, parts)
+    fused = lambda norm, x: fused_pool(x, norm, pool, parts)
+    compare(shape[1], True, eager, fused, tensor(shape, 3))
+print("all agree")
+'''
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_fused_kernels_agree_with_eager_batch_norm():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHECKS], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all agree" in done.stdout
