@@ -288,7 +288,9 @@ def test_accuracy_does_not_depend_on_the_parts(size: int, finished: Path, benchm
 
 
 def test_a_learner_that_needs_boundaries_is_told_where_there_are_none(tiny, run, tmp_path) -> None:
-    with pytest.raises(ValueError, match="task_free tells no boundaries, and dualnet .* learner.soft_labels insertion"):
+    with pytest.raises(
+        ValueError, match=r"task_free tells no boundaries, and dualnet .* learner\.soft_labels insertion"
+    ):
         run(tiny("dualnet", protocol="task_free"), tmp_path)
     assert not list(tmp_path.iterdir())
 

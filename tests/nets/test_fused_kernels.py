@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-CHECKS = '''
+CHECKS = """
 import itertools
 import torch
 from dualnet.nets.fused_norm import fused_norm
@@ -56,7 +56,7 @@ for shape, parts, pool in itertools.product(
     fused = lambda norm, x: fused_pool(x, norm, pool, parts)
     compare(shape[1], True, eager, fused, tensor(shape, 3))
 print("all agree")
-'''
+"""
 
 
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")

@@ -5,6 +5,9 @@ rows; the second adds these sums up, each program for its own channels, and writ
 `BatchNorm` makes eagerly, up to the order of sums; native kernels are 5 forward and 5 backward (docs/performance.md).
 """
 
+# A kernel is compiled by Triton, not run as Python: its loops, indices and launch options mean nothing to pyright.
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -4,6 +4,9 @@ What lies before the pool is the largest tensor of the network (the stem's: 58 M
 normalised copy is never written, forward or backward; only the pooled map and one byte per pixel of it are.
 """
 
+# A kernel is compiled by Triton, not run as Python: its loops, indices and launch options mean nothing to pyright.
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false
+
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
