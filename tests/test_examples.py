@@ -161,7 +161,7 @@ def test_a_learner_outside_of_the_package_keeps_the_contract(
 
 
 def test_without_balance_it_is_experience_replay(small_learner, stream, state_of, differing) -> None:
-    balanced, plain = small_learner("balanced_replay.BalancedReplay", balance=0.0), small_learner("er", joint=False)
+    balanced, plain = small_learner("balanced_replay.BalancedReplay", balance=0.0), small_learner("er")
     for batch in stream:
         one, other = balanced.observe(batch), plain.observe(batch)
         assert all(torch.equal(one[name], other[name]) for name in other)

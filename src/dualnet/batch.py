@@ -57,5 +57,5 @@ class Batch:
         return self.images.shape[0]
 
     def to(self, device: torch.device | str) -> Batch:
-        labels = None if self.labels is None else self.labels.to(device, non_blocking=True)
-        return Batch(self.images.to(device, non_blocking=True), labels, self.task_ids.to(device, non_blocking=True))
+        labels = None if self.labels is None else self.labels.to(device)
+        return Batch(self.images.to(device), labels, self.task_ids.to(device))

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 EXAMPLES = """examples:
   dualnet run demo-dualnet                      learn the embedded benchmark
-  dualnet run demo-dualnet --learner.beta 0.5   any option, dotted
+  dualnet run demo-dualnet --learner.beta 0.5 --out runs/beta   any option, dotted
   dualnet report runs                           compare everything below runs/
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg
 """

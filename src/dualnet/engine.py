@@ -103,6 +103,7 @@ class Engine:
             return self.capture(batches)
         except RuntimeError as error:
             self.capture_steps = False
+            self.captured.clear()  # what was captured before draws from the generators that are replaced here
             for learner, state in zip(self.learners, states, strict=True):
                 # The generator may still believe that it is being captured: a new one takes its place.
                 learner.generator = torch.Generator(self.device)
@@ -113,7 +114,7 @@ class Engine:
             return None
 
     def capture(self, batches: Sequence[Batch]) -> Captured:
-        inputs = [Batch(batch.images.clone(), *clone_rest(batch)) for batch in batches]
+        inputs = [cloned(batch) for batch in batches]
         graph = torch.cuda.CUDAGraph()
         for learner in self.learners:
             graph.register_generator_state(learner.generator)
@@ -151,8 +152,9 @@ def first_cause(error: BaseException) -> BaseException:
     return error
 
 
-def clone_rest(batch: Batch) -> tuple[Tensor | None, Tensor]:
-    return None if batch.labels is None else batch.labels.clone(), batch.task_ids.clone()
+def cloned(batch: Batch) -> Batch:
+    labels = None if batch.labels is None else batch.labels.clone()
+    return Batch(batch.images.clone(), labels, batch.task_ids.clone())
 
 
 def copy_into(held: Batch, batch: Batch) -> None:

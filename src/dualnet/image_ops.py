@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from typing import Literal
 
 import torch
@@ -43,18 +43,18 @@ class ViewConfig:
     def __post_init__(self) -> None:
         low, high = self.crop_area
         if not 0 < low <= high <= 1:
-            raise ValueError(f"crop_area: {self.crop_area} is not 0 < low <= high <= 1")
+            raise ValueError(f"views.crop_area: {self.crop_area} is not 0 < low <= high <= 1")
         if not 0 < self.crop_ratio[0] <= self.crop_ratio[1]:
-            raise ValueError(f"crop_ratio: {self.crop_ratio} is not 0 < low <= high")
+            raise ValueError(f"views.crop_ratio: {self.crop_ratio} is not 0 < low <= high")
         if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise ValueError(f"blur_sigma: {self.blur_sigma} is not 0 < low <= high")
+            raise ValueError(f"views.blur_sigma: {self.blur_sigma} is not 0 < low <= high")
         for option in ("flip_probability", "jitter_probability", "grey_probability", "blur_probability"):
             values = getattr(self, option)
             if not all(0 <= value <= 1 for value in (values if isinstance(values, tuple) else (values,))):
-                raise ValueError(f"{option}: {values} is not between 0 and 1")
+                raise ValueError(f"views.{option}: {values} is not between 0 and 1")
 
 
-@lru_cache
+@cache
 def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Fixed numbers on a device, copied there once: a copy from the host cannot be captured in a CUDA graph."""
     return torch.tensor(values, device=device)
@@ -121,7 +121,7 @@ def crop_and_flip(pixels: Tensor, size: tuple[int, int], config: ViewConfig, dra
     return F.grid_sample(pixels, grid, mode="bilinear", padding_mode="border", align_corners=False)
 
 
-@lru_cache
+@cache
 def pixel_centres(num: int) -> tuple[float, ...]:
     """The middles of the pixels of a line from -1 to 1."""
     return tuple((2 * index + 1) / num - 1 for index in range(num))
@@ -150,7 +150,7 @@ def jitter_colour(pixels: Tensor, config: ViewConfig, draws: Tensor) -> Tensor:
     return torch.baddbmm(offset.expand(-1, 3, flat.shape[2]), matrix, flat).view_as(pixels)
 
 
-@lru_cache
+@cache
 def colour_basis(device: torch.device) -> Tensor:
     """P, I - P and C, flattened: the maps that saturation and hue combine, float [3, 9]."""
     grey = torch.tensor(GREY, dtype=torch.float64)

@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 def descend(optimizer: Optimizer, loss: Tensor) -> None:
     """One step of the optimizer down the gradient of the loss."""
     optimizer.zero_grad()
-    loss.backward()
+    with torch.autocast(loss.device.type, enabled=False):  # else it rounds the gradient of what was kept in float32
+        loss.backward()
     optimizer.step()
 
 

@@ -148,7 +148,7 @@ MISTAKES = {  # what is laid over BASE: the line it gets
     ),
     "choice below": (
         {"learner": {"memory": {"policy": "rings"}}},
-        "learner.memory.policy: 'rings' is not one of ring, reservoir; did you mean ring?",
+        "learner.memory.policy: 'rings' is not one of auto, ring, reservoir; did you mean ring?",
     ),
     "choice of no text": ({"precision": 16}, "precision: 16 is not one of auto, fp32, bf16"),
     "no number": ({"learner": {"width": "wide"}}, "learner.width: Expected a int. Got value: wide"),

@@ -58,8 +58,8 @@ def test_asked_too_late_to_stop_the_run_is_finished(where, tiny, run, stop_at, r
 @pytest.mark.parametrize("name", LEARNERS)
 @pytest.mark.parametrize("protocol", ["task_aware", "task_free", "task_free_boundaries"])
 def test_every_learner_resumes(name, protocol, tiny, run, stop_at, remembered, tmp_path) -> None:
-    without_boundaries = {"soft_labels": "insertion"} if (name, protocol) == ("dualnet", "task_free") else {}
-    experiment = tiny({"name": name, **without_boundaries}, protocol=protocol, log_every=4, checkpoint_every=100)
+    learner = {"soft_labels": "insertion"} if (name, protocol) == ("dualnet", "task_free") else name
+    experiment = tiny(learner, protocol=protocol, log_every=4, checkpoint_every=100)
     whole = remembered(run(experiment, tmp_path / "whole"))
     with pytest.raises(StopAsked):
         run(experiment, tmp_path / "stopped", stop_at(4))

@@ -91,7 +91,7 @@ def test_two_cannot_have_one_folder(folder: RunFolder, tiny, benchmark: Benchmar
     [
         ({"seed": 4}, r"seed is 0 there, 4 here\)"),
         ({"batch_size": 2}, r"batch_size is 4 there, 2 here\)"),
-        ({"learner": {"memory": {"policy": "reservoir"}}}, "learner.memory.policy is ring there, reservoir here"),
+        ({"learner": {"memory": {"policy": "reservoir"}}}, "learner.memory.policy is auto there, reservoir here"),
         ({"learner": {"views": {"crop_area": [0.5, 1.0]}}}, "learner.views.crop_area is .0.4307, 0.4307. there"),
         ({"learner": "er"}, r"learner.name is dualnet there, er here and \d+ more"),
         ({"benchmark": {"seed": 1}}, "benchmark.seed is 0 there, 1 here"),

@@ -55,6 +55,11 @@ for shape, parts, pool in itertools.product(
     eager = lambda norm, x: norm.pooled(x, pool, parts)
     fused = lambda norm, x: fused_pool(x, norm, pool, parts)
     compare(shape[1], True, eager, fused, tensor(shape, 3))
+# A NaN must reach the loss: a diverged run is stopped by it.
+x = tensor((2, 4, 8, 8), 3)
+x[0, 1, 2, 2] = float("nan")
+for fused in (lambda norm: fused_norm(x, norm, 1, None), lambda norm: fused_pool(x, norm, Pool(3, 1), 1)):
+    assert fused(BatchNorm(4))[:, 1].isnan().all()
 print("all agree")
 """
 

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from dualnet import atomic
 from dualnet.data.decode import MAX_PIXELS, RESIZE_RULE, decoding, read_image
 
 FORMAT_VERSION = 1
@@ -127,7 +128,7 @@ def _build(cache: Path, paths: Sequence[str], shape: tuple[int, ...], progress: 
         except BaseException:
             unfinished.unlink(missing_ok=True)
             raise
-    _sync_folder(cache.parent)
+    atomic.flush(cache.parent)
 
 
 @contextlib.contextmanager
@@ -162,14 +163,6 @@ def _remove_abandoned(folder: Path) -> None:
                     path.unlink()
             finally:
                 os.close(file)
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _write(file: int, paths: Sequence[str], shape: tuple[int, ...], progress: Progress | None) -> None:

@@ -91,17 +91,26 @@ def benchmark_class(name: str) -> type[BenchmarkConfig]:
 
 
 def typed(options: Mapping[str, Any], kinds: Mapping[str, type]) -> dict[str, Any]:
-    """Options with the types of their fields, by jsonargparse; strings from a command line become numbers there."""
+    """Options with the types of their fields; strings from a command line become numbers here."""
+    hints, fields = get_type_hints(Experiment), dataclasses.fields(Experiment)
+    plain_kinds = {field.name: (hints[field.name], field.default) for field in fields if field.name in PLAIN_FIELDS}
+    values = instantiated({key: options[key] for key in plain_kinds if key in options}, plain_kinds)
+    for key, kind in kinds.items():
+        try:
+            values |= instantiated({key: options[key]}, {key: (kind, MISSING)})
+        except ValueError as error:  # a Config that refuses a value does not know its section
+            message = str(error)
+            raise ValueError(message if message.startswith(key) else f"{key}.{message}") from error
+    return values
+
+
+def instantiated(options: Mapping[str, Any], kinds: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
+    """Options by jsonargparse, each of a type and with a default or MISSING."""
     from jsonargparse import ArgumentParser
 
     parser = ArgumentParser(exit_on_error=False)
-    hints = get_type_hints(Experiment)
-    for field in dataclasses.fields(Experiment):
-        if field.name in PLAIN_FIELDS:
-            default = {} if field.default is MISSING else {"default": field.default}
-            parser.add_argument(f"--{field.name}", type=hints[field.name], **default)
-    for key, kind in kinds.items():
-        parser.add_argument(f"--{key}", type=kind)
+    for key, (kind, default) in kinds.items():
+        parser.add_argument(f"--{key}", type=kind, **({} if default is MISSING else {"default": default}))
     try:
         return vars(parser.instantiate(parser.parse_object(dict(options))))
     except (ArgumentError, ValueError, TypeError) as error:

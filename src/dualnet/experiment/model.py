@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dualnet.batch import StreamSpec
 from dualnet.data.decode import decoding, read_image
+from dualnet.data.splits import class_mask
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.runner import load_state
 from dualnet.learners import Learner, make_learner
@@ -117,10 +118,7 @@ def load(run: str | Path, device: str = "cpu") -> Model:
 
 
 def stream_spec(stream: dict[str, Any], task_free: bool) -> StreamSpec:
-    tasks = stream["tasks"]
-    mask = torch.zeros(len(tasks), len(stream["class_names"]), dtype=torch.bool)
-    for task, classes in enumerate(tasks):
-        mask[task, classes] = True
+    mask = class_mask(stream["tasks"], len(stream["class_names"]))
     channels, height, width = stream["image_shape"]
     spec = StreamSpec((channels, height, width), mask, stream["input_size"])
     return spec.task_free() if task_free else spec

@@ -116,7 +116,8 @@ class Run:
 
     def not_finite(self, what: str) -> str:
         good = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
-        return f"{self.folder.path}: {what} not finite at step {self.step}; {good}; try a lower rate"
+        remedy = f"try a lower rate, or leave seed {self.experiment.seed} out"
+        return f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"
 
     def log(self, event: str, **facts: Any) -> None:
         task, _ = self.stream.position(self.step - 1)

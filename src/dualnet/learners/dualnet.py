@@ -43,6 +43,7 @@ class Config:
     fast_lr: float = 0.03
     updates: int = 2  # N: supervised steps per batch
     replay_size: int = 10
+    joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
     soft_label_weight: float = (
         10.0  # lambda_tr; the paper: 2 with `example`, which is the same where a task has 5 classes
     )
@@ -133,9 +134,8 @@ class DualNet(Learner):
         """One step on the loss of equation 7."""
         replay = self.memory.sample(self.config.replay_size, self.generator, beside=batch)
         past = replay.batch
-        now_logits, past_logits = two_batches(
-            self.logits, self.network_input(batch.images), self.network_input(past.images)
-        )
+        now_pixels, past_pixels = self.network_input(batch.images), self.network_input(past.images)
+        now_logits, past_logits = two_batches(self.logits, now_pixels, past_pixels, self.config.joint_statistics)
         past_logits = self.restricted(past_logits, past.task_ids)
         assert past.labels is not None
         now_loss = label_loss(self.restricted(now_logits, batch.task_ids), labels)

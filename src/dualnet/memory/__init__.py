@@ -15,21 +15,23 @@ MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir}
 
 @dataclass(frozen=True)
 class MemoryConfig:
-    policy: Literal["ring", "reservoir"] = "ring"  # the paper: ring if task-aware, reservoir if task-free
+    policy: Literal["auto", "ring", "reservoir"] = "auto"  # as in the paper: ring if task-aware, reservoir if task-free
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
     replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; where there is one task only: all
 
     def __post_init__(self) -> None:
         if self.slots_per_class < 1:
             raise ValueError(f"memory.slots_per_class: {self.slots_per_class} is not 1 or more")
-        if self.policy not in MEMORIES:
-            raise ValueError(f"memory.policy: {self.policy!r} is not one of {', '.join(MEMORIES)}")
+        if self.policy not in ("auto", *MEMORIES):
+            raise ValueError(f"memory.policy: {self.policy!r} is not one of auto, {', '.join(MEMORIES)}")
         if self.replay not in ("earlier_tasks", "all"):
             raise ValueError(f"memory.replay: {self.replay!r} is not earlier_tasks or all")
 
     def make(self, spec: StreamSpec, with_logits: bool = True) -> Memory:
+        # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.
+        policy = ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
-        return MEMORIES[self.policy](spec, self.slots_per_class * spec.num_classes, only_earlier_tasks, with_logits)
+        return MEMORIES[policy](spec, self.slots_per_class * spec.num_classes, only_earlier_tasks, with_logits)
 
 
 __all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]

@@ -182,7 +182,7 @@ def normalise(
         if RESIDUAL:
             value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            value = tl.maximum(value, 0.0)
+            value = tl.where(value < 0, 0.0, value)  # not a maximum: that would swallow a NaN
         tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
 

@@ -70,11 +70,11 @@ def normalise_and_pool(
             at = start + ((image * height + h) * width + v)[:, None].to(tl.int64) * channels + col[None, :]
             value = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
             value = (value - centre[None, :]) * (scale * w)[None, :] + b[None, :]
-            better = there & (value > best)
+            better = there & ((value > best) | (value != value))  # a NaN wins, as in max_pool2d
             best = tl.where(better, value, best)
             best_at = tl.where(better, window, best_at)
         at = out_start + row[:, None].to(tl.int64) * channels + col[None, :]
-        tl.store(y + at, tl.maximum(best, 0.0).to(y.dtype.element_ty), mask=inside)
+        tl.store(y + at, tl.where(best < 0, 0.0, best).to(y.dtype.element_ty), mask=inside)
         tl.store(chosen + at, best_at.to(tl.uint8), mask=inside)
 
 
@@ -158,7 +158,8 @@ class FusedPool(torch.autograd.Function):
         ctx.parts, ctx.pool, ctx.channels = parts, pool, channels
         ctx.sides = (height, width, pool.out_side(height), pool.out_side(width))
         ctx.rows, ctx.out_rows = images * height * width // parts, images * ctx.sides[2] * ctx.sides[3] // parts
-        y = x.new_empty(images, channels, *ctx.sides[2:]).to(memory_format=torch.channels_last)
+        shape = (images, channels, *ctx.sides[2:])
+        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         chosen = torch.empty_like(y, dtype=torch.uint8)
         mean, rstd = torch.empty(2, parts, channels, device=x.device).unbind()
         plan, out_plan = Plan(parts, ctx.rows, channels), Plan(parts, ctx.out_rows, channels)

@@ -11,11 +11,12 @@ from typing import Any
 
 import yaml
 
+from dualnet.experiment.run_folder import FREE_TO_CHANGE
 from dualnet.metrics import Matrix, accuracy_matrix
 
 # A resumed or repeated run may differ in these; they do not make it another experiment.
 # The stream follows from the options of the benchmark.
-NOT_OPTIONS = ("seed", "environment", "stream")
+NOT_OPTIONS = ("seed", "environment", "stream", *FREE_TO_CHANGE)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,61 @@
+"""README.md is true: its experiment runs on a folder of images, its Python runs as written, its commands exist."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from dualnet import cli
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+
+
+@pytest.fixture
+def folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Ten classes of four images, and a photo, where the README says they are."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    random = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / f"path/to/folder/class-{number // 4}/{number}.jpg"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 256, (30, 40, 3), dtype=np.uint8)).save(path)
+    Image.fromarray(random.integers(0, 256, (50, 40, 3), dtype=np.uint8)).save(tmp_path / "photo.jpg")
+    return tmp_path
+
+
+def test_own_images_are_learned_and_answered(folder_of_images: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (yaml,) = blocks("yaml")
+    Path("mine.yaml").write_text(yaml)
+    small = ["--benchmark.image_size", "32", "--learner.width", "2", "--learner.slow_rounds", "1"]
+    assert cli.main(["run", "mine.yaml", "--device", "cpu", *small]) == 0
+    assert cli.main(["predict", "runs/mine/seed-0", "photo.jpg", "--json"]) == 0
+    exec(blocks("python")[0], {})
+    assert "class-" in capsys.readouterr().out
+
+
+def test_own_batches_are_learned() -> None:
+    batches = [(torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8), torch.arange(8)) for _ in range(2)]
+    names: dict[str, object] = {"my_batches": batches}
+    exec(blocks("python")[1], names)
+    assert isinstance(names["logits"], torch.Tensor) and names["logits"].shape == (8, 10)
+
+
+@pytest.mark.parametrize("verb", sorted(set(re.findall(r"^dualnet (\w+)", README, re.M))))
+def test_commands_exist(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as done:
+        cli.main([verb, "--help"])
+    assert done.value.code == 0 and "usage: dualnet" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
+def test_links_lead_somewhere(link: str) -> None:
+    assert (ROOT / link).exists()
