@@ -109,7 +109,11 @@ class RunFolder:
 
     def read_experiment(self) -> Experiment:
         content = self.read()
-        return parse({key: value for key, value in content.items() if key not in ("stream", "environment")})
+        try:
+            return parse({key: value for key, value in content.items() if key not in ("stream", "environment")})
+        except ValueError as error:
+            remedy = "if another version of dualnet made it, use that one or choose another folder"
+            raise ValueError(f"{self.experiment_file}: {error}; {remedy}") from error
 
     def newest_checkpoint(self) -> tuple[int, dict[str, Any]] | None:
         """Step and content of the newest checkpoint that can be trusted; a damaged one is passed over and named."""
