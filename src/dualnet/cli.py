@@ -147,6 +147,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from dualnet import engine
     from dualnet.experiment import experiment, runner
     from dualnet.experiment.progress import display_for
+    from dualnet.experiment.run import NotFiniteError
     from dualnet.experiment.stop import StopAsked
 
     options = experiment.dotted(rest)
@@ -160,7 +161,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
         before = runner.run(asked, folders, device, display_for(console))
     except StopAsked as stopped:
         return fail(str(stopped), 130)
-    except runner.NotFiniteError as error:
+    except NotFiniteError as error:
         return fail(str(error), 1)
     for seed in before:
         print(f"{folders[seed]}: finished before, nothing to do")

@@ -18,8 +18,9 @@ from dualnet.data import Benchmark
 from dualnet.engine import choose_device, precision_on
 from dualnet.experiment import checkpoint, runner
 from dualnet.experiment.progress import Quiet
+from dualnet.experiment.run import NotFiniteError, Run
 from dualnet.experiment.run_folder import RunFolder
-from dualnet.experiment.runner import NotFiniteError, Run, Together
+from dualnet.experiment.runner import Together
 from dualnet.experiment.stop import Stop, StopAsked
 from dualnet.experiment.stream import Stream
 

@@ -15,8 +15,8 @@ from torch import Tensor
 from dualnet.batch import StreamSpec
 from dualnet.data.decode import decoding, read_image
 from dualnet.data.splits import class_mask
+from dualnet.experiment.run import load_state
 from dualnet.experiment.run_folder import RunFolder
-from dualnet.experiment.runner import load_state
 from dualnet.learners import Learner, make_learner
 
 PREDICT_SIZE = 250  # images in one pass

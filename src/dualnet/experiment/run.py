@@ -1,0 +1,142 @@
+"""One seed of an experiment: its learner, its place in the stream, what it measured; saved, and taken up again."""
+
+from __future__ import annotations
+
+import json
+import math
+import resource
+import sys
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dualnet import atomic, metrics
+from dualnet.experiment import checkpoint
+from dualnet.experiment.experiment import Experiment
+from dualnet.experiment.run_folder import RunFolder
+from dualnet.experiment.stream import Stream
+from dualnet.learners import Learner, make_learner
+
+
+class NotFiniteError(RuntimeError):
+    """The learner has diverged."""
+
+
+class Run:
+    """One seed: its learner, its place in the stream, what it measured so far."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder, stream: Stream) -> None:
+        self.experiment, self.folder, self.stream = experiment, folder, stream
+        self.learner = make_learner(
+            experiment.learner_name, stream.spec, experiment.learner, experiment.seed, str(stream.device)
+        )
+        self.step = 0
+        self.seconds = 0.0
+        self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
+        self.pending: list[dict[str, Tensor]] = []
+        self.saved: int | None = None  # the step of the checkpoint that the run would go on from
+        self.resume()
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one; the log is cut back to it."""
+        found = self.folder.newest_checkpoint()
+        if found is None:
+            self.folder.log_file.write_bytes(b"")
+            return
+        self.step, state = found
+        if state["device"] != self.stream.device.type:
+            raise ValueError(
+                f"{self.folder.path}: was begun on {state['device']}; go on there, or choose another --out"
+            )
+        load_state(self.learner, state)
+        self.seconds, self.accuracy, self.saved = state["seconds"], state["accuracy"], self.step
+        self.pending = [
+            {name: loss.to(self.stream.device) for name, loss in losses.items()} for losses in state["pending"]
+        ]
+        with self.folder.log_file.open("ab") as log:  # made anew if it was lost
+            log.truncate(min(log.tell(), state["log_bytes"]))
+
+    def save(self) -> None:
+        self.check_finite()
+        atomic.flush(self.folder.log_file)
+        state = {
+            "learner": self.learner.state_dict(),
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.learner.optimizers().items()},
+            "accuracy": self.accuracy,
+            "pending": self.pending,
+            "seconds": self.seconds,
+            "device": self.stream.device.type,
+            "log_bytes": self.folder.log_file.stat().st_size,
+        }
+        checkpoint.save(self.folder.checkpoints, self.step, state)
+        self.saved = self.step
+
+    def observed(self, losses: dict[str, Tensor]) -> None:
+        self.step += 1
+        self.pending.append(losses)
+
+    def flush_losses(self) -> dict[str, float]:
+        """Log the mean of the losses since the last time."""
+        if not self.pending:
+            return {}
+        values = self.mean_losses()
+        self.pending.clear()
+        self.log("losses", losses=values)
+        return values
+
+    def mean_losses(self) -> dict[str, float]:
+        """Of the steps that are not logged yet. The one place where a step's numbers reach the host."""
+        names = sorted({name for losses in self.pending for name in losses})
+        means = [torch.stack([losses[name] for losses in self.pending if name in losses]).mean() for name in names]
+        values = dict(zip(names, torch.stack(means).tolist(), strict=True)) if names else {}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise NotFiniteError(self.not_finite(f"loss '{name}' is"))
+        return values
+
+    def check_finite(self) -> None:
+        """Before a checkpoint: losses may still be finite when the step that followed them has made the weights not."""
+        self.mean_losses()
+        if not all(parameter.isfinite().all() for parameter in self.learner.parameters()):
+            raise NotFiniteError(self.not_finite("the weights are"))
+
+    def not_finite(self, what: str) -> str:
+        good = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
+        remedy = f"try a lower rate, or leave seed {self.experiment.seed} out"
+        return f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"
+
+    def log(self, event: str, **facts: Any) -> None:
+        task, _ = self.stream.position(self.step - 1)
+        line = {"event": event, "task": task, "step": self.step, "seconds": round(self.seconds, 3), **facts}
+        with atomic.naming(self.folder.log_file), self.folder.log_file.open("a") as log:
+            log.write(json.dumps(line) + "\n")
+
+    def result(self, side_by_side: int) -> dict[str, Any]:
+        matrix = self.accuracy.tolist()
+        return {
+            "accuracy": [[None if math.isnan(value) else round(value, 4) for value in row] for row in matrix],
+            "metrics": {name: None if math.isnan(value) else value for name, value in metrics.summary(matrix).items()},
+            "steps": self.step,
+            "seconds": round(self.seconds, 2),
+            "seeds_side_by_side": side_by_side,
+            "peak_memory_bytes": peak_memory(self.stream.device),
+        }
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes this process has held: on the GPU, or of main memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def load_state(learner: Learner, state: dict[str, Any]) -> None:
+    """Put a checkpoint's weights, memory, generator and optimizers back."""
+    try:
+        learner.load_state_dict(state["learner"])
+        for name, optimizer in learner.optimizers().items():
+            optimizer.load_state_dict(state["optimizers"][name])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(f"the checkpoint does not fit the learner, whose code must have changed ({error})") from error
