@@ -205,7 +205,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
     # Files
     "unknown experiment": (
         lambda: ["run", "demo-dualnt"],
-        "demo-dualnt: no such experiment; did you mean demo-dualnet?; `dualnet list` names them all",
+        "demo-dualnt: no such experiment; did you mean demo-dualnet? (`dualnet list` names them all)",
     ),
     "missing file": (lambda: ["run", "missing.yaml"], "missing.yaml: no such file; `dualnet list` names"),
     "file is a folder": (lambda: Path("folder.yaml").mkdir() or ["run", "folder.yaml"], "folder.yaml: no such file"),
