@@ -217,7 +217,8 @@ def find(name_or_file: str) -> Path:
         if shipped.stem == name_or_file:
             return shipped
     names = [shipped.stem for shipped in shipped_experiments()]
-    raise ValueError(f"{name_or_file}: no such experiment{nearest(name_or_file, names)} (`dualnet list` names them all)")
+    hint = nearest(name_or_file, names)
+    raise ValueError(f"{name_or_file}: no such experiment{hint} (`dualnet list` names them all)")
 
 
 def shipped_experiments() -> list[Path]:

@@ -28,7 +28,7 @@ class Config:
     width: int = 64  # channels of the slow learner's first stage; the paper: 20
     adapter_norm: AdapterNorm = "none"  # division of m_l by its squared norm; the paper divides (map or pixel)
     # The slow learner
-    objective: Literal["barlow_twins"] = "barlow_twins"
+    objective: Literal["barlow_twins", "simclr", "simsiam", "vicreg", "byol"] = "barlow_twins"
     slow_rounds: int = 3  # n: Look-ahead rounds per batch; 0: no self-supervision
     inner_steps: int = 2  # K: SGD steps per round
     beta: float = 0.05  # Look-ahead's rate; the paper: 0.5
@@ -80,7 +80,7 @@ class DualNet(Learner):
         self.memory = config.memory.make(spec)
         self.fast_optimizer = torch.optim.SGD([*self.slow.parameters(), *self.fast.parameters()], lr=config.fast_lr)
         self.slow_optimizer = torch.optim.SGD(
-            [*self.slow.parameters(), *self.objective.parameters()],
+            [*self.slow.parameters(), *(weight for weight in self.objective.parameters() if weight.requires_grad)],
             lr=config.slow_lr,
             momentum=config.slow_momentum,
             weight_decay=config.slow_weight_decay,
@@ -109,7 +109,7 @@ class DualNet(Learner):
 
     def look_ahead(self) -> LookAhead:
         """Made when it is used: `.to(device)` puts new statistics in the place of those it would have kept."""
-        weights = [*self.slow.parameters(), *self.objective.parameters()]
+        weights = self.slow_optimizer.param_groups[0]["params"]
         statistics = [*self.slow.buffers(), *self.objective.buffers()]
         interpolated, kept = weights, statistics
         if self.config.slow_statistics == "interpolate":

@@ -1,8 +1,18 @@
 """Objectives of the slow learner, by name. A new one is a file beside this and a line here."""
 
 from dualnet.objectives.barlow_twins import BarlowTwins
+from dualnet.objectives.byol import BYOL
 from dualnet.objectives.objective import Objective
+from dualnet.objectives.simclr import SimCLR
+from dualnet.objectives.simsiam import SimSiam
+from dualnet.objectives.vicreg import VICReg
 
-OBJECTIVES: dict[str, type[Objective]] = {"barlow_twins": BarlowTwins}
+OBJECTIVES: dict[str, type[Objective]] = {
+    "barlow_twins": BarlowTwins,
+    "simclr": SimCLR,
+    "simsiam": SimSiam,
+    "vicreg": VICReg,
+    "byol": BYOL,
+}
 
-__all__ = ["OBJECTIVES", "BarlowTwins", "Objective"]
+__all__ = ["BYOL", "OBJECTIVES", "BarlowTwins", "Objective", "SimCLR", "SimSiam", "VICReg"]

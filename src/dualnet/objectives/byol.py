@@ -1,0 +1,52 @@
+"""BYOL (Grill et al., 2020): the paper's equations 1 and 2."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.nets import Encoder, two_batches
+from dualnet.objectives.objective import Objective, Projector, embed, full_precision
+
+MOMENTUM = 0.99  # tau
+EPS = 1e-4  # the least length that a vector is divided by
+
+
+class BYOL(Objective):
+    """From one view's embedding the target's embedding of the other should be predicted.
+
+    The target is an encoder and a projector that follow those that learn. No gradient reaches it. It is drawn, not
+    copied, as in the authors' code: an objective meets its encoder only when it is called.
+    """
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__(num_features)
+        self.projector = Projector(num_features)
+        self.predictor = Projector(num_features)
+        self.target_encoder = Encoder(num_features // 8).requires_grad_(False)  # an encoder ends in 8 times its width
+        self.target_projector = Projector(num_features).requires_grad_(False)
+
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
+        self.follow(encoder)
+        p_a, p_b = two_batches(self.predictor, *embed(encoder, self.projector, view_a, view_b))
+        with torch.no_grad():
+            target_a, target_b = embed(self.target_encoder, self.target_projector, view_a, view_b)
+        with full_precision(p_a.device):
+            return byol_loss(p_a.float(), p_b.float(), target_a, target_b)
+
+    @torch.no_grad()
+    def follow(self, encoder: Encoder) -> None:
+        """target <- tau target + (1 - tau) online. Comes before a step's loss, so after the last step."""
+        target: list[Tensor] = [*self.target_encoder.parameters(), *self.target_projector.parameters()]
+        online: list[Tensor] = [*encoder.parameters(), *self.projector.parameters()]
+        torch._foreach_lerp_(target, online, 1 - MOMENTUM)  # pyright: ignore[reportPrivateImportUsage]
+
+
+def byol_loss(p_a: Tensor, p_b: Tensor, target_a: Tensor, target_b: Tensor) -> Tensor:
+    """Both ways, |p_a - z'_b|^2 + |p_b - z'_a|^2 of unit vectors, mean over the batch."""
+    return squared_distance(p_a, target_b.detach()) + squared_distance(p_b, target_a.detach())
+
+
+def squared_distance(p: Tensor, z: Tensor) -> Tensor:
+    return (F.normalize(p, dim=1, eps=EPS) - F.normalize(z, dim=1, eps=EPS)).square().sum(dim=1).mean()

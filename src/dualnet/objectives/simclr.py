@@ -1,0 +1,35 @@
+"""SimCLR (Chen et al., 2020): the paper's equation 1, NT-Xent."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.nets import Encoder
+from dualnet.objectives.objective import Objective, Projector, embed, full_precision
+
+TEMPERATURE = 0.5  # tau, as in the authors' command for CIFAR-10; theirs for ImageNet: 0.1
+EPS = 1e-4  # the least length that an embedding is divided by
+
+
+class SimCLR(Objective):
+    """Each embedding should be told from all others as its image's other view."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__(num_features)
+        self.projector = Projector(num_features)
+
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
+        z_a, z_b = embed(encoder, self.projector, view_a, view_b)
+        with full_precision(z_a.device):
+            return nt_xent_loss(z_a, z_b)
+
+
+def nt_xent_loss(z_a: Tensor, z_b: Tensor, temperature: float = TEMPERATURE) -> Tensor:
+    """Mean over the 2B embeddings of -log(exp(s_ij / tau) / sum_{k != i} exp(s_ik / tau)), j the other view of i."""
+    z = F.normalize(torch.cat([z_a, z_b]), dim=1, eps=EPS)  # [2B, D]
+    oneself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    logits = (z @ z.T / temperature).masked_fill(oneself, float("-inf"))
+    other_view = torch.arange(len(z), device=z.device).roll(len(z_a))
+    return F.cross_entropy(logits, other_view)

@@ -1,0 +1,37 @@
+"""SimSiam (Chen and He, 2021): the paper's equations 1 to 4."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.nets import Encoder, two_batches
+from dualnet.objectives.objective import Objective, Projector, embed, full_precision
+
+BOTTLENECK = 4  # the predictor's hidden layer has a fourth of the features: the paper's 2048 -> 512 -> 2048
+EPS = 1e-4  # the least length that a vector is divided by
+
+
+class SimSiam(Objective):
+    """From one view's embedding the other's should be predicted; no gradient flows through what is predicted."""
+
+    def __init__(self, num_features: int) -> None:
+        super().__init__(num_features)
+        self.projector = Projector(num_features)
+        self.predictor = Projector(num_features, num_features // BOTTLENECK)
+
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
+        z_a, z_b = embed(encoder, self.projector, view_a, view_b)
+        p_a, p_b = two_batches(self.predictor, z_a, z_b)
+        with full_precision(z_a.device):
+            return simsiam_loss(p_a.float(), p_b.float(), z_a, z_b)
+
+
+def simsiam_loss(p_a: Tensor, p_b: Tensor, z_a: Tensor, z_b: Tensor) -> Tensor:
+    """D(p_a, stop(z_b)) / 2 + D(p_b, stop(z_a)) / 2."""
+    return (negative_cosine(p_a, z_b.detach()) + negative_cosine(p_b, z_a.detach())) / 2
+
+
+def negative_cosine(p: Tensor, z: Tensor) -> Tensor:
+    """D, the mean over the batch of -cos(p, z)."""
+    return -(F.normalize(p, dim=1, eps=EPS) * F.normalize(z, dim=1, eps=EPS)).sum(dim=1).mean()
