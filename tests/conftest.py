@@ -25,6 +25,7 @@ CLASSES_PER_TASK = 2
 SMALL = {  # options that make any learner small; those that it lacks are left out
     "width": 4,
     "replay_size": 4,
+    "candidates": 6,
     "slow_batch_size": 6,
     "slow_rounds": 1,
     "memory": MemoryConfig(slots_per_class=3),

@@ -191,10 +191,10 @@ def repeatable_kernels(monkeypatch) -> Iterator[None]:
 @pytest.fixture
 def cuda_learner(small_learner):
     """cuda_learner(name, seed, **options): small, with rates at which rounding does not grow."""
-    rates = {"dualnet": {"fast_lr": 0.01}, "er": {"lr": 0.01}, "finetune": {"lr": 0.01}}
 
     def make(name: str, seed: int = 0, **options) -> Learner:
-        return small_learner(name, seed=seed, device="cuda", **rates.get(name, {}) | options)
+        rate = {"fast_lr": 0.01} if name == "dualnet" else {"lr": 0.01} if name in LEARNERS else {}
+        return small_learner(name, seed=seed, device="cuda", **rate | options)
 
     return make
 

@@ -10,13 +10,21 @@ from typing import Any
 import torch
 
 from dualnet.batch import StreamSpec
+from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
 from dualnet.learners.er import ER
 from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import MASKED, Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss, soft_label_loss
+from dualnet.learners.mir import MIR
 
-LEARNERS: dict[str, type[Learner]] = {"dualnet": DualNet, "er": ER, "finetune": Finetune}
+LEARNERS: dict[str, type[Learner]] = {
+    "dualnet": DualNet,
+    "er": ER,
+    "finetune": Finetune,
+    "derpp": DERpp,
+    "mir": MIR,
+}
 
 
 def learner_class(name: str) -> type[Learner]:
@@ -50,6 +58,8 @@ __all__ = [
     "ER",
     "LEARNERS",
     "MASKED",
+    "MIR",
+    "DERpp",
     "DualNet",
     "Finetune",
     "Learner",

@@ -1,0 +1,119 @@
+"""DER++ against its equation by hand: three terms, two draws, and the logits that a memory holds."""
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from dualnet.batch import Batch
+from dualnet.image_ops import network_input
+from dualnet.learners import DERpp
+from dualnet.learners.derpp import logit_loss
+from dualnet.learners.learner import MASKED
+
+
+def prepared(small_learner, random_batch, **options) -> DERpp:
+    """Has learned a task, so that a second one finds something to replay."""
+    learner = small_learner("derpp", **options)
+    learner.observe(random_batch(0))
+    learner.observe(random_batch(1))
+    return learner
+
+
+def classes_of(learner: DERpp, task: int) -> list[int]:
+    return [c for c in range(learner.spec.num_classes) if learner.spec.class_mask[task, c]]
+
+
+def cross_entropy(learner: DERpp, logits: Tensor, batch: Batch) -> Tensor:
+    terms = []
+    for row, label, task in zip(logits, batch.labels.tolist(), batch.task_ids.tolist(), strict=True):
+        exponentials = {c: row[c].exp() for c in classes_of(learner, task)}
+        terms.append(-(exponentials[label] / sum(exponentials.values())).log())
+    return torch.stack(terms).mean()
+
+
+def terms_by_hand(learner: DERpp, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """L(batch), the distance to the stored logits, L(replay). Moves the learner's statistics and chance."""
+    draws = [learner.memory.sample(learner.config.replay_size, learner.generator, batch) for _ in range(2)]
+    assert all(draw.stored.all() and draw.has_logits.all() for draw in draws)
+    batches = [batch, draws[0].batch, draws[1].batch]
+    pixels = [network_input(each.images, (28, 28)) for each in batches]
+    if learner.config.joint_statistics:
+        now, dark, past = learner.net(torch.cat(pixels)).split([len(each) for each in batches])
+    else:
+        now, dark, past = (learner.net(each) for each in pixels)
+    squares = [
+        (row[c] - remembered[c]) ** 2
+        for row, remembered, task in zip(dark, draws[0].logits, draws[0].batch.task_ids.tolist(), strict=True)
+        for c in classes_of(learner, task)
+    ]
+    return (
+        cross_entropy(learner, now, batch),
+        torch.stack(squares).mean(),
+        cross_entropy(learner, past, draws[1].batch),
+    )
+
+
+@pytest.mark.parametrize("joint_statistics", [False, True])
+@pytest.mark.parametrize("replay_size", [4, 7])  # as many as the batch has: one pass; more: two
+def test_one_update_follows_the_equation(joint_statistics, replay_size, small_learner, random_batch):
+    options = {
+        "replay_size": replay_size,
+        "joint_statistics": joint_statistics,
+        "logit_weight": 0.7,
+        "replay_weight": 0.4,
+        "lr": 0.05,
+    }
+    learner = prepared(small_learner, random_batch, updates=1, **options)
+    by_hand, batch = copy.deepcopy(learner), random_batch(2, task=1)
+    losses = learner.observe(batch)
+
+    by_hand.memory.add(batch, by_hand.generator, by_hand.answer(batch.images, batch.task_ids))
+    now, dark, past = terms_by_hand(by_hand, batch)
+    for name, term in (("labels", now), ("logits", dark), ("replay", past)):
+        torch.testing.assert_close(losses[name], term.detach(), atol=1e-4, rtol=1e-4)
+    assert dark > 1e-4
+    weights = [*by_hand.net.parameters()]
+    grads = torch.autograd.grad(now + 0.7 * dark + 0.4 * past, weights)
+    for weight, grad, learned in zip(weights, grads, learner.net.parameters(), strict=True):
+        torch.testing.assert_close(learned, weight - 0.05 * grad, atol=1e-4, rtol=1e-3)
+    for moved, learned in zip(by_hand.net.buffers(), learner.net.buffers(), strict=True):
+        torch.testing.assert_close(learned, moved, atol=1e-4, rtol=1e-3)
+    assert torch.equal(by_hand.generator.get_state(), learner.generator.get_state())
+
+
+def test_the_memory_holds_the_answers_from_before_the_update(small_learner, random_batch):
+    learner = small_learner("derpp")
+    batch = random_batch(0, unlabelled=1)
+    answers = learner.answer(batch.images, batch.task_ids)
+    learner.observe(batch)
+    held = learner.memory.filled.nonzero().flatten()
+    assert len(held) == 3 and learner.memory.has_logits[held].all()
+    for slot in held.tolist():
+        (row,) = [i for i in range(4) if torch.equal(batch.images[i], learner.memory.images[slot])]
+        assert torch.equal(learner.memory.logits[slot], answers[row])
+    assert not torch.equal(learner.answer(batch.images, batch.task_ids), answers)
+
+
+def test_in_the_first_task_only_the_batch_counts(small_learner, random_batch):
+    """Nothing of an earlier task is stored: the stand-ins have neither a label nor logits."""
+    losses = small_learner("derpp").observe(random_batch(0))
+    assert losses["logits"] == 0 and losses["replay"] == 0 and losses["labels"] > 0
+
+
+def test_logit_loss_is_the_mean_over_what_is_known_and_allowed():
+    logits = torch.tensor([[1.0, 2.0, MASKED], [MASKED, 5.0, 1.0], [0.0, MASKED, MASKED]], requires_grad=True)
+    remembered = torch.tensor([[0.0, 4.0, MASKED], [7.0, 7.0, 7.0], [3.0, MASKED, MASKED]])
+    loss = logit_loss(logits, remembered, torch.tensor([True, False, True]))
+    assert loss.item() == pytest.approx((1 + 4 + 9) / 3)
+    loss.backward()
+    assert logits.grad.tolist() == [pytest.approx([2 / 3, -4 / 3, 0]), [0, 0, 0], pytest.approx([-2, 0, 0])]
+    assert logit_loss(logits, remembered, torch.zeros(3, dtype=torch.bool)) == 0
+
+
+@pytest.mark.parametrize("value", [-0.1, float("nan")])
+def test_bad_weights_are_named(value):
+    for option in ("logit_weight", "replay_weight"):
+        with pytest.raises(ValueError, match=f"^{option}"):
+            DERpp.Config(**{option: value})

@@ -1,0 +1,154 @@
+"""MIR's choice against a copy of the learner that takes the step for real, and the trial that moves nothing."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.batch import UNLABELLED, Batch
+from dualnet.learners import MIR
+from dualnet.learners.mir import highest, num_before
+
+
+@pytest.fixture
+def prepared(small_learner, random_batch):
+    """Has learned a task of several batches, so that a second one has something to choose from."""
+
+    def learner(**options) -> MIR:
+        made = small_learner("mir", **({"lr": 0.1} | options))
+        for seed in range(3):
+            made.observe(random_batch(seed))
+        return made
+
+    return learner
+
+
+def plain_loss(learner: MIR, logits: Tensor, label: int, task: int) -> float:
+    """Cross-entropy of one example over the classes of its task."""
+    classes = learner.spec.class_mask[task].nonzero().flatten().tolist()
+    return F.cross_entropy(logits[classes][None], torch.tensor([classes.index(label)])).item()
+
+
+def rises_by_hand(learner: MIR, batch: Batch, drawn: Batch) -> list[float]:
+    """A copy takes the step with an optimizer of its own; its statistics are then put back."""
+    stepped = copy.deepcopy(learner)
+    rows = batch.labels != UNLABELLED
+    optimizer = torch.optim.SGD(stepped.net.parameters(), lr=learner.config.lr)
+    optimizer.zero_grad()
+    F.cross_entropy(stepped(batch.images, batch.task_ids)[rows], batch.labels[rows]).backward()
+    optimizer.step()
+    for moved, kept in zip(stepped.net.buffers(), learner.net.buffers(), strict=True):
+        moved.copy_(kept)
+    rises = []
+    for i, (label, task) in enumerate(zip(drawn.labels.tolist(), drawn.task_ids.tolist(), strict=True)):
+        before, after = (each.answer(drawn.images[i : i + 1], None)[0] for each in (learner, stepped))
+        rises.append(plain_loss(learner, after, label, task) - plain_loss(learner, before, label, task))
+    return rises
+
+
+def index_in(image: Tensor, images: Tensor) -> int:
+    return next(i for i in range(len(images)) if torch.equal(image, images[i]))
+
+
+@pytest.mark.parametrize("unlabelled", [0, 2])
+def test_the_examples_whose_loss_rises_most_are_chosen(unlabelled, prepared, random_batch):
+    learner = prepared(candidates=6, replay_size=3)
+    batch = random_batch(7, task=1, unlabelled=unlabelled)
+    drawn = copy.deepcopy(learner).memory.sample(6, copy.deepcopy(learner).generator, batch).batch
+    assert len({image.numpy().tobytes() for image in drawn.images}) == 6
+    rises = rises_by_hand(learner, batch, drawn)
+    by_rise = sorted(range(6), key=lambda i: -rises[i])
+    assert rises[by_rise[2]] - rises[by_rise[3]] > 1e-5  # no tie decides
+
+    found = learner.rise(drawn, drawn.labels, learner.virtual_step(batch, batch.labels))
+    torch.testing.assert_close(found, torch.tensor(rises), atol=1e-4, rtol=1e-3)
+    chosen = learner.most_interfered(batch, batch.labels)
+    assert [index_in(image, drawn.images) for image in chosen.images] == by_rise[:3]
+    assert torch.equal(chosen.labels, drawn.labels[by_rise[:3]])
+    assert torch.equal(chosen.task_ids, drawn.task_ids[by_rise[:3]])
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_a_trial_moves_nothing_but_the_draw(bf16, prepared, random_batch, state_of, differing):
+    learner, batch = prepared(), random_batch(7, task=1)
+    drawing, before = copy.deepcopy(learner), state_of(learner)
+    grads = [None if weight.grad is None else weight.grad.clone() for weight in learner.parameters()]
+    with torch.autocast("cpu", torch.bfloat16, bf16, cache_enabled=False):
+        learner.most_interfered(batch, batch.labels)
+    drawing.memory.sample(learner.config.candidates, drawing.generator, batch)
+    assert differing(before, state_of(learner)) == {"_extra_state"}
+    assert not differing(state_of(drawing), state_of(learner))
+    assert {part.training for part in learner.modules()} == {True}
+    for grad, weight in zip(grads, learner.parameters(), strict=True):
+        assert (grad is None and weight.grad is None) or torch.equal(grad, weight.grad)
+
+
+def test_under_autocast_the_shifted_weights_are_those_that_answer(prepared, random_batch):
+    """Convolutions take their weight cast before: it must be cast from the weights given."""
+    learner, batch = prepared(), random_batch(7, task=1)
+    images = learner.network_input(batch.images)
+    other = {name: 1.5 * weight.detach() for name, weight in learner.net.named_parameters()}
+    stepped = copy.deepcopy(learner)
+    stepped.net.load_state_dict(other, strict=False)
+    learner.net.eval(), stepped.net.eval()
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        given = torch.func.functional_call(learner.net, other, (images,))
+        assert torch.equal(given, stepped.net(images))
+        assert not torch.equal(given, learner.net(images))
+
+
+@pytest.mark.parametrize("joint_statistics", [False, True])
+@pytest.mark.parametrize("replay_size", [4, 3])  # as many as the batch has: one pass; fewer: two
+def test_one_update_learns_the_batch_and_the_chosen(joint_statistics, replay_size, prepared, random_batch):
+    learner = prepared(updates=1, replay_size=replay_size, joint_statistics=joint_statistics)
+    by_hand, batch = copy.deepcopy(learner), random_batch(7, task=1)
+    losses = learner.observe(batch)
+
+    by_hand.memory.add(batch, by_hand.generator)
+    past = by_hand.most_interfered(batch, batch.labels)
+    if joint_statistics:
+        images, task_ids = torch.cat([batch.images, past.images]), torch.cat([batch.task_ids, past.task_ids])
+        now_logits, past_logits = by_hand(images, task_ids).split([4, replay_size])
+    else:
+        now_logits, past_logits = (by_hand(each.images, each.task_ids) for each in (batch, past))
+    now, then = F.cross_entropy(now_logits, batch.labels), F.cross_entropy(past_logits, past.labels)
+    torch.testing.assert_close(losses["labels"], now.detach(), atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(losses["replay"], then.detach(), atol=1e-4, rtol=1e-4)
+    weights = [*by_hand.net.parameters()]
+    grads = torch.autograd.grad(now + then, weights)
+    for weight, grad, learned in zip(weights, grads, learner.net.parameters(), strict=True):
+        torch.testing.assert_close(learned, weight - 0.1 * grad, atol=1e-4, rtol=1e-3)
+
+
+def test_stand_ins_are_neither_scored_nor_learned(small_learner, random_batch):
+    learner, batch = small_learner("mir"), random_batch(0)
+    drawn = learner.memory.sample(6, copy.deepcopy(learner).generator, batch)
+    assert not drawn.stored.any()
+    rise = learner.rise(drawn.batch, drawn.batch.labels, learner.virtual_step(batch, batch.labels))
+    assert (rise == 0).all()
+    assert learner.observe(batch)["replay"] == 0
+
+
+def test_a_small_memory_is_replayed_in_turns(small_learner, random_batch):
+    """Three are stored and six drawn: each is in the replay of five once before one is there twice."""
+    learner = small_learner("mir", candidates=6, replay_size=5)
+    learner.observe(random_batch(0, size=3))
+    chosen = learner.most_interfered(random_batch(7, task=1), random_batch(7, task=1).labels)
+    assert len({image.numpy().tobytes() for image in chosen.images[:3]}) == 3
+    assert torch.equal(chosen.images[3:], chosen.images[:2])
+
+
+def test_highest_goes_by_turn_then_by_score():
+    scores, turn = torch.tensor([1.0, 5.0, 2.0, 5.0, 1.0, 2.0]), torch.tensor([0, 0, 0, 1, 1, 1])
+    assert highest(scores, turn, 5).tolist() == [1, 2, 0, 3, 5]
+
+
+def test_repeated_draws_of_a_slot_are_counted():
+    assert num_before(torch.tensor([5, 3, 5, 5])).tolist() == [0, 0, 1, 2]
+
+
+def test_fewer_candidates_than_are_replayed_are_refused():
+    with pytest.raises(ValueError, match=r"^candidates: 9 is not 10 or more"):
+        MIR.Config(candidates=9)
