@@ -26,7 +26,7 @@ def read_image(path: str, into: np.ndarray) -> None:
     Call it inside `decoding`.
     """
     try:
-        with open(path, "rb") as file:  # noqa: PTH123  (a Path for every file costs more than the read)
+        with open(path, "rb") as file:  # a Path for every file costs more than the read
             data = file.read()
         if not data:
             raise ValueError("empty file")

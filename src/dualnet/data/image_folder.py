@@ -58,7 +58,7 @@ def _class_names(root: str) -> list[str]:
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     try:
-        with os.scandir(os.path.expanduser(folder)) as entries:  # noqa: PTH111
+        with os.scandir(os.path.expanduser(folder)) as entries:
             return list(entries)
     except OSError as error:
         raise ValueError(
@@ -78,7 +78,7 @@ def _check_test_root(root: str, test_root: str) -> None:
 
 def _images(root: str, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
     """Files of the classes, sorted by name within each, and their class numbers int64 [n]."""
-    by_class = [_images_of(os.path.join(root, name)) for name in names]  # noqa: PTH118
+    by_class = [_images_of(os.path.join(root, name)) for name in names]
     labels = np.repeat(np.arange(len(names)), [len(files) for files in by_class])
     return [file for files in by_class for file in files], labels
 
@@ -91,4 +91,4 @@ def _images_of(folder: str) -> list[str]:
 
 
 def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES  # noqa: PTH122
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES

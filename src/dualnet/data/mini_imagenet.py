@@ -71,10 +71,10 @@ def _read_list(root: Path, name: str) -> list[Row]:
 def _row(root: str, place: str, row: list[str]) -> Row:
     if len(row) != 2:
         raise ValueError(f"{place}: {len(row)} columns; write `path,label`")
-    path, label = os.path.join(root, row[0]), row[1].strip()  # noqa: PTH118
+    path, label = os.path.join(root, row[0]), row[1].strip()
     if not label.removeprefix("-").isdecimal():
         raise ValueError(f"{place}: the label {label!r} is no integer; write `path,label`")
-    if not os.path.isfile(path):  # noqa: PTH113
+    if not os.path.isfile(path):
         raise ValueError(f"{place}: {path} is missing; unpack the images there or correct the row")
     return Row(path, int(label))
 
