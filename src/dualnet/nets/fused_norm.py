@@ -1,6 +1,7 @@
 """BatchNorm, residual sum and ReLU in two Triton kernels forward and two backward, for channels-last tensors on CUDA.
 
-The input is a matrix [parts, rows, channels]: a row is a pixel of an example. The first kernel sums over blocks of
+The input is a matrix [parts, rows, channels]: a row is a pixel of an example. A part begins at a 64-bit offset; inside
+of it 32 bits do, which halves the arithmetic of addresses. The first kernel sums over blocks of
 rows; the second adds these sums up, each program for its own channels, and writes the result. The same numbers as
 `BatchNorm` makes eagerly, up to the order of sums; native kernels are 5 forward and 5 backward (docs/performance.md).
 """
@@ -10,7 +11,7 @@ rows; the second adds these sums up, each program for its own channels, and writ
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import triton
@@ -21,10 +22,19 @@ if TYPE_CHECKING:
     from dualnet.nets.norm import BatchNorm
 
 CHANNELS_AT_A_TIME = 32
-ROWS_AT_A_TIME = 64
-WARPS = 4
-SPLITS_AT_A_TIME = tl.constexpr(16)
-PROGRAMS = 528  # four for each of an H200's processors: enough to fill it, few enough that adding up stays cheap
+SPLITS_AT_A_TIME = tl.constexpr(32)
+
+
+class Shape(NamedTuple):
+    """Of a launch: rows in a step of a program's loop, its warps, and how many programs fill an H200."""
+
+    rows: int
+    warps: int
+    programs: int
+
+
+SUMMING = Shape(256, 16, 132)  # few and large: every program of the second kernel reads what all of these left
+WRITING = Shape(64, 4, 1056)  # many and small: their loads hide one another's latency
 
 
 @triton.jit(do_not_specialize=["rows", "chunk"])
@@ -36,15 +46,15 @@ def forward_sums(x, sums, rows, channels, chunk, BM: tl.constexpr, BC: tl.conste
     part, split = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
-    start = part.to(tl.int64) * rows * channels
+    x += part.to(tl.int64) * rows * channels
     last = tl.minimum((split + 1) * chunk, rows)
-    pivot = tl.load(x + start + col, mask=real, other=0.0).to(tl.float32)
+    pivot = tl.load(x + col, mask=real, other=0.0).to(tl.float32)
     sum_1 = tl.zeros([BM, BC], tl.float32)
     sum_2 = tl.zeros([BM, BC], tl.float32)
     for row_0 in range(split * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < last)[:, None] & real[None, :]
-        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
+        at = row[:, None] * channels + col[None, :]
         value = tl.where(inside, tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - pivot[None, :], 0.0)
         sum_1 += value
         sum_2 += value * value
@@ -81,6 +91,7 @@ def backward_sums(
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
     start = part.to(tl.int64) * rows * channels
+    x, y, dy = x + start, y + start, dy + start
     last = tl.minimum((split + 1) * chunk, rows)
     centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
@@ -91,7 +102,7 @@ def backward_sums(
     for row_0 in range(split * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < last)[:, None] & real[None, :]
-        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
+        at = row[:, None] * channels + col[None, :]
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
         g = masked_grad(y, dy, at, inside, x_hat, w, b, RELU, RESIDUAL)
         sum_1 += g
@@ -173,10 +184,12 @@ def normalise(
             move_running(
                 x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
             )
-    for row_0 in range(block * chunk, tl.minimum((block + 1) * chunk, rows), BM):
+    x, residual, y = x + start, residual + start, y + start
+    last = tl.minimum((block + 1) * chunk, rows)
+    for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
-        inside = (row < tl.minimum((block + 1) * chunk, rows))[:, None] & real[None, :]
-        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
+        inside = (row < last)[:, None] & real[None, :]
+        at = row[:, None] * channels + col[None, :]
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         value = (value - centre[None, :]) * (scale * w)[None, :] + b[None, :]
         if RESIDUAL:
@@ -204,10 +217,12 @@ def normalise_backward(
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
     b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
-    for row_0 in range(block * chunk, tl.minimum((block + 1) * chunk, rows), BM):
+    x, y, dy, dx, dresidual = x + start, y + start, dy + start, dx + start, dresidual + start
+    last = tl.minimum((block + 1) * chunk, rows)
+    for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
-        inside = (row < tl.minimum((block + 1) * chunk, rows))[:, None] & real[None, :]
-        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
+        inside = (row < last)[:, None] & real[None, :]
+        at = row[:, None] * channels + col[None, :]
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
         g = masked_grad(y, dy, at, inside, x_hat, w, b, RELU, RESIDUAL)
         if RESIDUAL:
@@ -223,18 +238,15 @@ class FusedNorm(torch.autograd.Function):
     ):
         ctx.parts, ctx.relu, ctx.has_residual = parts, norm.relu, residual is not None
         ctx.channels, ctx.rows = x.shape[1], x.numel() // x.shape[1] // parts
-        plan = Plan(parts, ctx.rows, ctx.channels)
+        summing, writing = (Plan(shape, parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
         y = torch.empty_like(x)
         mean, rstd = torch.empty(2, parts, ctx.channels, device=x.device).unbind()
-        sums = plan.empty_sums(x.device)
-        forward_sums[plan.grid](
-            x, sums, ctx.rows, ctx.channels, plan.chunk, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS
-        )
-        normalise[plan.grid](
+        sums = summing.empty_sums(x.device)
+        forward_sums[summing.grid](x, sums, ctx.rows, ctx.channels, summing.chunk, **summing.options)
+        normalise[writing.grid](
             x, x if residual is None else residual, y, weight, bias, norm.running_mean, norm.running_var,
-            mean, rstd, sums, ctx.rows, ctx.channels, plan.splits, plan.chunk, norm.momentum, norm.eps,
-            PARTS=parts, RELU=norm.relu, RESIDUAL=residual is not None,
-            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
+            mean, rstd, sums, ctx.rows, ctx.channels, summing.splits, writing.chunk, norm.momentum, norm.eps,
+            PARTS=parts, RELU=norm.relu, RESIDUAL=residual is not None, **writing.options,
         )  # fmt: skip
         # y is read only where a residual was added: else it need not be kept for this.
         ctx.save_for_backward(x, y if residual is not None else x, weight, bias, mean, rstd)
@@ -244,43 +256,45 @@ class FusedNorm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor):
         x, y, weight, bias, mean, rstd = ctx.saved_tensors
         dy = like(grads[0], x)
-        plan = Plan(ctx.parts, ctx.rows, ctx.channels)
+        summing, writing = (Plan(shape, ctx.parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
         dx, dresidual = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else None
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
-        sums = plan.empty_sums(x.device)
-        backward_sums[plan.grid](
-            x, y, dy, weight, bias, mean, rstd, sums, ctx.rows, ctx.channels, plan.chunk,
-            RELU=ctx.relu, RESIDUAL=ctx.has_residual, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
+        sums = summing.empty_sums(x.device)
+        backward_sums[summing.grid](
+            x, y, dy, weight, bias, mean, rstd, sums, ctx.rows, ctx.channels, summing.chunk,
+            RELU=ctx.relu, RESIDUAL=ctx.has_residual, **summing.options,
         )  # fmt: skip
-        normalise_backward[plan.grid](
+        normalise_backward[writing.grid](
             x, y, dy, dx, dx if dresidual is None else dresidual, weight, bias, dweight, dbias, mean, rstd, sums,
-            ctx.rows, ctx.channels, plan.splits, plan.chunk,
-            PARTS=ctx.parts, RELU=ctx.relu, RESIDUAL=ctx.has_residual,
-            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
+            ctx.rows, ctx.channels, summing.splits, writing.chunk,
+            PARTS=ctx.parts, RELU=ctx.relu, RESIDUAL=ctx.has_residual, **writing.options,
         )  # fmt: skip
         return dx, dweight, dbias, dresidual, None, None
 
 
 class Plan:
-    """How the matrix is cut: each program takes `chunk` rows of one part and CHANNELS_AT_A_TIME channels."""
+    """How a matrix is cut: each program takes `chunk` rows of one part and CHANNELS_AT_A_TIME channels."""
 
-    def __init__(self, parts: int, rows: int, channels: int) -> None:
+    def __init__(self, shape: Shape, parts: int, rows: int, channels: int) -> None:
+        assert rows * channels < 2**31, "a part is too large for 32-bit offsets"
         columns = triton.cdiv(channels, CHANNELS_AT_A_TIME)
-        wanted = max(1, PROGRAMS // (parts * columns))
-        self.chunk = triton.cdiv(triton.cdiv(rows, wanted), ROWS_AT_A_TIME) * ROWS_AT_A_TIME
+        wanted = max(1, shape.programs // (parts * columns))
+        self.chunk = triton.cdiv(triton.cdiv(rows, wanted), shape.rows) * shape.rows
         self.splits = triton.cdiv(rows, self.chunk)
         self.grid = (parts, self.splits, columns)
+        self.options = {"BM": shape.rows, "BC": CHANNELS_AT_A_TIME, "num_warps": shape.warps}
         self.parts, self.channels = parts, channels
 
     def empty_sums(self, device: torch.device) -> Tensor:
         return torch.empty(self.parts, self.splits, 2, self.channels, device=device)
 
 
-def like(tensor: Tensor, model: Tensor) -> Tensor:
-    """The tensor with the model's dtype and layout, copied only if it must be."""
-    if tensor.dtype == model.dtype and tensor.stride() == model.stride():
+def like(tensor: Tensor, model: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The tensor with the model's layout and its dtype or the one given, copied only if it must be."""
+    dtype = dtype or model.dtype
+    if tensor.dtype == dtype and tensor.stride() == model.stride():
         return tensor
-    return torch.empty_like(model).copy_(tensor)
+    return torch.empty_like(model, dtype=dtype).copy_(tensor)
 
 
 def fused_norm(x: Tensor, norm: BatchNorm, parts: int, residual: Tensor | None) -> Tensor:

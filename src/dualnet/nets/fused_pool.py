@@ -17,9 +17,8 @@ import triton.language as tl
 from torch import Tensor
 
 from dualnet.nets.fused_norm import (
-    CHANNELS_AT_A_TIME,
-    ROWS_AT_A_TIME,
-    WARPS,
+    SUMMING,
+    WRITING,
     Plan,
     added_up,
     forward_sums,
@@ -34,6 +33,9 @@ if TYPE_CHECKING:
     from dualnet.nets.norm import BatchNorm, Pool
 
 
+UNUSED = tl.constexpr(255)  # in place of a window's pixel: the ReLU cut it off, and no gradient passes
+
+
 @triton.jit(do_not_specialize=["rows", "out_rows", "splits", "chunk", "height", "width", "out_height", "out_width"])
 def normalise_and_pool(
     x, y, chosen, weight, bias, running_mean, running_var, mean, rstd, sums,
@@ -41,7 +43,7 @@ def normalise_and_pool(
     PARTS: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """chosen: which pixel of its window, counted row by row, is the pooled one."""
+    """chosen: which pixel of its window, counted row by row, is the pooled one, or UNUSED."""
     part, block = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
@@ -57,6 +59,7 @@ def normalise_and_pool(
             move_running(
                 x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
             )
+    x, y, chosen = x + start, y + out_start, chosen + out_start
     last = tl.minimum((block + 1) * chunk, out_rows)
     for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
@@ -67,27 +70,29 @@ def normalise_and_pool(
         for window in tl.static_range(SIZE * SIZE):
             h, v = 2 * i + window // SIZE - PADDING, 2 * j + window % SIZE - PADDING
             there = inside & ((h >= 0) & (h < height) & (v >= 0) & (v < width))[:, None]
-            at = start + ((image * height + h) * width + v)[:, None].to(tl.int64) * channels + col[None, :]
+            at = ((image * height + h) * width + v)[:, None] * channels + col[None, :]
             value = tl.load(x + at, mask=there, other=0.0).to(tl.float32)
             value = (value - centre[None, :]) * (scale * w)[None, :] + b[None, :]
             better = there & ((value > best) | (value != value))  # a NaN wins, as in max_pool2d
             best = tl.where(better, value, best)
             best_at = tl.where(better, window, best_at)
-        at = out_start + row[:, None].to(tl.int64) * channels + col[None, :]
+        at = row[:, None] * channels + col[None, :]
         tl.store(y + at, tl.where(best < 0, 0.0, best).to(y.dtype.element_ty), mask=inside)
-        tl.store(chosen + at, best_at.to(tl.uint8), mask=inside)
+        tl.store(chosen + at, tl.where(best <= 0, UNUSED, best_at).to(tl.uint8), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "out_rows", "chunk", "height", "width", "out_height", "out_width"])
 def pool_sums(
-    x, y, dy, chosen, mean, rstd, sums, rows, out_rows, channels, chunk, height, width, out_height, out_width,
+    x, dy, chosen, mean, rstd, sums, rows, out_rows, channels, chunk, height, width, out_height, out_width,
     SIZE: tl.constexpr, PADDING: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """sums of g and g * x_hat: only pooled pixels have a gradient, so only these are visited."""
     part, split = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
-    start, out_start = part.to(tl.int64) * rows * channels, part.to(tl.int64) * out_rows * channels
+    x += part.to(tl.int64) * rows * channels
+    out_start = part.to(tl.int64) * out_rows * channels
+    dy, chosen = dy + out_start, chosen + out_start
     last = tl.minimum((split + 1) * chunk, out_rows)
     centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
@@ -96,59 +101,80 @@ def pool_sums(
     for row_0 in range(split * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < last)[:, None] & real[None, :]
-        out_at = out_start + row[:, None].to(tl.int64) * channels + col[None, :]
+        out_at = row[:, None] * channels + col[None, :]
+        window = tl.load(chosen + out_at, mask=inside, other=UNUSED).to(tl.int32)
         g = tl.load(dy + out_at, mask=inside, other=0.0).to(tl.float32)
-        g = tl.where(tl.load(y + out_at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
-        window = tl.load(chosen + out_at, mask=inside, other=0).to(tl.int32)
+        used = window != UNUSED
+        g = tl.where(used, g, 0.0)
         image, i, j = row // (out_height * out_width), row // out_width % out_height, row % out_width
         h = (2 * i)[:, None] + window // SIZE - PADDING
         v = (2 * j)[:, None] + window % SIZE - PADDING
-        at = start + ((image[:, None] * height + h) * width + v).to(tl.int64) * channels + col[None, :]
-        used = inside & (g != 0)
+        at = ((image[:, None] * height + h) * width + v) * channels + col[None, :]
         x_hat = (tl.load(x + at, mask=used, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
         sum_1 += g
         sum_2 += tl.where(used, g * x_hat, 0.0)
     store_sums(sums, part, split, channels, col, real, sum_1, sum_2)
 
 
+@triton.jit
+def claimed(
+    window, g, A: tl.constexpr, B: tl.constexpr, P: tl.constexpr, Q: tl.constexpr,
+    SIZE: tl.constexpr, PADDING: tl.constexpr,
+):  # fmt: skip
+    """What pixel (A, B) of a block of 2 by 2 gets from the window P below and Q to the right of the block's own."""
+    down: tl.constexpr = A + PADDING - 2 * P
+    right: tl.constexpr = B + PADDING - 2 * Q
+    inside: tl.constexpr = down >= 0 and down < SIZE and right >= 0 and right < SIZE
+    return tl.where(window == (down * SIZE + right if inside else -1), g, 0.0)
+
+
 @triton.jit(do_not_specialize=["rows", "out_rows", "splits", "chunk", "height", "width", "out_height", "out_width"])
 def pool_backward(
-    x, y, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
+    x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
     rows, out_rows, channels, splits, chunk, height, width, out_height, out_width,
     PARTS: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
+    """By blocks of 2 by 2 pixels, whose gradients come from the same one or four windows: these are read once."""
     part, block = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
-    start, out_start = part.to(tl.int64) * rows * channels, part.to(tl.int64) * out_rows * channels
     sum_g, sum_gx = added_up(sums, part, splits, channels, col, real, BC)
     if (block == 0) & (part == 0):
         store_weight_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
     centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
-    last = tl.minimum((block + 1) * chunk, rows)
+    start, out_start = part.to(tl.int64) * rows * channels, part.to(tl.int64) * out_rows * channels
+    x, dx, dy, chosen = x + start, dx + start, dy + out_start, chosen + out_start
+    down, right = (height + 1) // 2, (width + 1) // 2  # blocks
+    num_blocks = rows // (height * width) * down * right
+    last = tl.minimum((block + 1) * chunk, num_blocks)
     for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
-        inside = (row < last)[:, None] & real[None, :]
-        image, h, v = row // (height * width), row // width % height, row % width
-        g = tl.zeros([BM, BC], tl.float32)
-        # A pixel lies in one window per direction, or in two where windows of 3 overlap.
+        image, i, j = row // (down * right), row // right % down, row % right
+        g_00 = tl.zeros([BM, BC], tl.float32)
+        g_01 = tl.zeros([BM, BC], tl.float32)
+        g_10 = tl.zeros([BM, BC], tl.float32)
+        g_11 = tl.zeros([BM, BC], tl.float32)
         for near in tl.static_range((SIZE - 1) * (SIZE - 1)):
-            i = (h + PADDING) // 2 - near // (SIZE - 1)
-            j = (v + PADDING) // 2 - near % (SIZE - 1)
-            down, right = h + PADDING - 2 * i, v + PADDING - 2 * j
-            there = (i >= 0) & (i < out_height) & (j >= 0) & (j < out_width) & (down < SIZE) & (right < SIZE)
-            there = inside & there[:, None]
-            at = ((image * out_height + i) * out_width + j)[:, None].to(tl.int64) * channels + col[None, :] + out_start
-            here = tl.load(chosen + at, mask=there, other=255).to(tl.int32) == (down * SIZE + right)[:, None]
-            positive = tl.load(y + at, mask=there & here, other=0.0).to(tl.float32) > 0
-            g += tl.where(positive, tl.load(dy + at, mask=there & here, other=0.0).to(tl.float32), 0.0)
-        at = start + row[:, None].to(tl.int64) * channels + col[None, :]
-        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-        grad = (g - sum_g[None, :] / rows - x_hat * sum_gx[None, :] / rows) * (scale * w)[None, :]
-        tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
+            down_at, right_at = i + near // (SIZE - 1), j + near % (SIZE - 1)
+            there = ((row < last) & (down_at < out_height) & (right_at < out_width))[:, None] & real[None, :]
+            at = ((image * out_height + down_at) * out_width + right_at)[:, None] * channels + col[None, :]
+            window = tl.load(chosen + at, mask=there, other=UNUSED).to(tl.int32)
+            g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
+            g_00 += claimed(window, g, 0, 0, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+            g_01 += claimed(window, g, 0, 1, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+            g_10 += claimed(window, g, 1, 0, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+            g_11 += claimed(window, g, 1, 1, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+        for pixel in tl.static_range(4):
+            g = g_00 if pixel == 0 else (g_01 if pixel == 1 else (g_10 if pixel == 2 else g_11))
+            h, v = 2 * i + pixel // 2, 2 * j + pixel % 2
+            inside = ((row < last) & (h < height) & (v < width))[:, None] & real[None, :]
+            at = ((image * height + h) * width + v)[:, None] * channels + col[None, :]
+            x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+            grad = (g - sum_g[None, :] / rows - x_hat * sum_gx[None, :] / rows) * (scale * w)[None, :]
+            tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
 
 
 class FusedPool(torch.autograd.Function):
@@ -162,36 +188,38 @@ class FusedPool(torch.autograd.Function):
         y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
         chosen = torch.empty_like(y, dtype=torch.uint8)
         mean, rstd = torch.empty(2, parts, channels, device=x.device).unbind()
-        plan, out_plan = Plan(parts, ctx.rows, channels), Plan(parts, ctx.out_rows, channels)
-        sums = plan.empty_sums(x.device)
-        forward_sums[plan.grid](
-            x, sums, ctx.rows, channels, plan.chunk, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS
-        )
-        normalise_and_pool[out_plan.grid](
+        summing = Plan(SUMMING, parts, ctx.rows, channels)
+        writing = Plan(WRITING, parts, ctx.out_rows, channels)
+        sums = summing.empty_sums(x.device)
+        forward_sums[summing.grid](x, sums, ctx.rows, channels, summing.chunk, **summing.options)
+        normalise_and_pool[writing.grid](
             x, y, chosen, weight, bias, norm.running_mean, norm.running_var, mean, rstd, sums,
-            ctx.rows, ctx.out_rows, channels, plan.splits, out_plan.chunk, *ctx.sides, norm.momentum, norm.eps,
-            PARTS=parts, SIZE=pool.size, PADDING=pool.padding,
-            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
+            ctx.rows, ctx.out_rows, channels, summing.splits, writing.chunk, *ctx.sides, norm.momentum, norm.eps,
+            PARTS=parts, SIZE=pool.size, PADDING=pool.padding, **writing.options,
         )  # fmt: skip
-        ctx.save_for_backward(x, y, chosen, weight, mean, rstd)
+        ctx.save_for_backward(x, chosen, weight, mean, rstd)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        x, y, chosen, weight, mean, rstd = ctx.saved_tensors
-        dy, dx = like(grads[0], y), torch.empty_like(x)
-        plan, out_plan = Plan(ctx.parts, ctx.rows, ctx.channels), Plan(ctx.parts, ctx.out_rows, ctx.channels)
+        x, chosen, weight, mean, rstd = ctx.saved_tensors
+        height, width, *_ = ctx.sides
+        # A gradient of the pooled map has its layout, and that of `chosen`.
+        dy, dx = like(grads[0], chosen, x.dtype), torch.empty_like(x)
+        blocks = ctx.rows // (height * width) * ((height + 1) // 2) * ((width + 1) // 2)
+        summing = Plan(SUMMING, ctx.parts, ctx.out_rows, ctx.channels)
+        writing = Plan(WRITING, ctx.parts, blocks, ctx.channels)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
-        sums = out_plan.empty_sums(x.device)
-        pool_sums[out_plan.grid](
-            x, y, dy, chosen, mean, rstd, sums, ctx.rows, ctx.out_rows, ctx.channels, out_plan.chunk, *ctx.sides,
-            SIZE=ctx.pool.size, PADDING=ctx.pool.padding, BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
+        sums = summing.empty_sums(x.device)
+        window = {"SIZE": ctx.pool.size, "PADDING": ctx.pool.padding}
+        pool_sums[summing.grid](
+            x, dy, chosen, mean, rstd, sums, ctx.rows, ctx.out_rows, ctx.channels, summing.chunk, *ctx.sides,
+            **window, **summing.options,
         )  # fmt: skip
-        pool_backward[plan.grid](
-            x, y, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
-            ctx.rows, ctx.out_rows, ctx.channels, out_plan.splits, plan.chunk, *ctx.sides,
-            PARTS=ctx.parts, SIZE=ctx.pool.size, PADDING=ctx.pool.padding,
-            BM=ROWS_AT_A_TIME, BC=CHANNELS_AT_A_TIME, num_warps=WARPS,
+        pool_backward[writing.grid](
+            x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
+            ctx.rows, ctx.out_rows, ctx.channels, summing.splits, writing.chunk, *ctx.sides,
+            PARTS=ctx.parts, **window, **writing.options,
         )  # fmt: skip
         return dx, dweight, dbias, None, None, None
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from dualnet.kernels import has_triton
 
 
 class Pool(NamedTuple):
@@ -73,11 +73,6 @@ def can_fuse(x: Tensor) -> bool:
     if not x.is_cuda or not has_triton():
         return False
     return x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.is_contiguous()
-
-
-@cache
-def has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 def two_batches(
