@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dualnet.kernels import has_triton
+
 Normalisation = Literal["imagenet", "half"]
 STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -90,12 +92,28 @@ def full_precision_views(
 ) -> tuple[Tensor, Tensor]:
     num = images.shape[0]
     draws = torch.rand(2 * num, 12, device=images.device, generator=generator)
+    if images.is_cuda and has_triton():
+        from dualnet.fused_views import fused_views  # needs Triton, which comes with PyTorch for CUDA
+
+        known = settings(config, images.device), colour_basis(images.device)
+        view_a, view_b = fused_views(images, size, draws, *known).chunk(2)
+        return view_a, view_b
     pixels = crop_and_flip(images.repeat(2, 1, 1, 1).float().div_(255), size, config, draws[:, :5])
     pixels = jitter_colour(pixels, config, draws[:, 5:10])
     probability = constant(config.blur_probability, images.device).repeat_interleave(num)
     pixels = blur(pixels, config.blur_sigma, draws[:, 10] < probability, draws[:, 11])
     view_a, view_b = normalise(pixels.clamp_(0, 1), config.normalisation).chunk(2)
     return view_a, view_b
+
+
+def settings(config: ViewConfig, device: torch.device) -> Tensor:
+    """What the kernels of `fused_views` must know, float [24]."""
+    mean, std = STATISTICS[config.normalisation]
+    ratio = tuple(math.log(value) for value in config.crop_ratio)
+    jitter = (config.jitter_probability, config.brightness, config.contrast, config.saturation, config.hue)
+    chances = (config.grey_probability, *config.blur_probability)
+    crop = (*config.crop_area, *ratio, config.flip_probability)
+    return constant((*crop, *jitter, *chances, *config.blur_sigma, *GREY, *mean, *std), device)
 
 
 def between(low: float, high: float, draw: Tensor) -> Tensor:
