@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+
+import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.nets import Encoder
@@ -27,14 +31,19 @@ def cross_correlation(z_a: Tensor, z_b: Tensor, eps: float = 1e-5) -> Tensor:
     """C_ij, float [D, D]: the correlation over the batch of feature i in one view with feature j in the other."""
 
     def standardised(z: Tensor) -> Tensor:
-        return (z - z.mean(dim=0)) / (z.var(dim=0, correction=0) + eps).sqrt()
+        return F.batch_norm(z, None, None, training=True, eps=eps)  # a fifth of the kernels that mean and variance take
 
     return standardised(z_a).T @ standardised(z_b) / len(z_a)
 
 
 def barlow_twins_loss(z_a: Tensor, z_b: Tensor, trade_off: float = TRADE_OFF) -> Tensor:
     """sum_i (1 - C_ii)^2 + trade_off * sum_{i != j} C_ij^2."""
-    correlation = cross_correlation(z_a, z_b)
-    diagonal = correlation.diagonal()
-    off_diagonal = correlation.square().sum() - diagonal.square().sum()
-    return (1 - diagonal).square().sum() + trade_off * off_diagonal
+    identity, weights = targets(z_a.shape[1], trade_off, z_a.device)
+    return (weights * (cross_correlation(z_a, z_b) - identity).square()).sum()
+
+
+@cache
+def targets(num: int, trade_off: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    """What C should be, and how much each entry of it counts: float [D, D] each, made once."""
+    identity = torch.eye(num, device=device)
+    return identity, torch.full_like(identity, trade_off).fill_diagonal_(1)
