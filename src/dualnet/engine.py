@@ -54,7 +54,7 @@ class Engine:
         self.calls: Counter[Shape] = Counter()
         self.captured: dict[Shape, Captured] = {}
         if on_cuda:
-            # cuDNN tries its kernels on each new shape: by rule of thumb the stem's gradient took 6.8 ms of a step's 31.
+            # cuDNN tries its kernels on each new shape: by rule of thumb the stem's gradient took 6.8 of a step's 31 ms
             torch.backends.cudnn.benchmark = True
         if on_cuda or precision == "bf16":
             for learner in self.learners:

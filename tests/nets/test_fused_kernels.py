@@ -12,6 +12,8 @@ import itertools
 import torch
 from dualnet.nets.fused_norm import fused_norm
 from dualnet.nets.fused_pool import fused_pool
+from dualnet.nets.fused_stem import fused_stem
+from dualnet.nets.conv import Conv
 from dualnet.nets.norm import BatchNorm, Pool
 
 LAYOUT = torch.channels_last
@@ -55,6 +57,33 @@ for shape, parts, pool in itertools.product(
     eager = lambda norm, x: norm.pooled(x, pool, parts)
     fused = lambda norm, x: fused_pool(x, norm, pool, parts)
     compare(shape[1], True, eager, fused, tensor(shape, 3))
+
+def stem(channels, bias, seed=1):
+    conv = Conv(3, channels, 3, padding=1, bias=bias)
+    for weight in conv.parameters():
+        torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(seed))
+    return conv.to(memory_format=LAYOUT)
+
+
+def stem_outcome(net, channels, bias, images, pool, parts):
+    conv, norm = stem(channels, bias), BatchNorm(channels)
+    torch.nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(1))
+    y = net(conv, norm, images, pool, parts)
+    y.backward(tensor(y.shape, 7) - 5)
+    # Before a BatchNorm a bias has no gradient but the rounding: its size tells nothing.
+    return [y, conv.weight.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+
+
+for (shape, channels), bias, parts, pool, layout in itertools.product(
+    [((4, 3, 9, 7), 20), ((2, 3, 8, 12), 70)], (True, False), (1, 2), (Pool(3, 1), Pool(2, 0, True)), (LAYOUT, None)
+):
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    images = images if layout is None else images.to(memory_format=layout)
+    eager = lambda conv, norm, *rest: norm.pooled(conv(rest[0]), *rest[1:])
+    fused = lambda conv, norm, images, *rest: fused_stem(images, conv.weight, conv.bias, norm, *rest)
+    results = [stem_outcome(net, channels, bias, images, pool, parts) for net in (eager, fused)]
+    for one, other in zip(*results, strict=True):
+        assert float((one - other).detach().norm() / one.detach().norm()) < 1e-5
 # A NaN must reach the loss: a diverged run is stopped by it.
 x = tensor((2, 4, 8, 8), 3)
 x[0, 1, 2, 2] = float("nan")

@@ -24,7 +24,7 @@ class ConvBlock(nn.Module):
         self.norm = BatchNorm(channels)
 
     def forward(self, x: Tensor, parts: int) -> Tensor:
-        return self.norm.pooled(self.conv(x), BLOCK_POOL, parts)
+        return self.norm.of_conv(x, self.conv, BLOCK_POOL, parts)
 
 
 class Adapter(nn.Module):

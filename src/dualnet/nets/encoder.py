@@ -44,7 +44,7 @@ class Encoder(nn.Module):
 
     def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
         with weights_cast(self):
-            x = self.stem_norm.pooled(self.stem(images), STEM_POOL, parts)
+            x = self.stem_norm.of_conv(images, self.stem, STEM_POOL, parts)
             maps = []
             for stage in self.stages:
                 for block in stage:  # pyright: ignore[reportGeneralTypeIssues]

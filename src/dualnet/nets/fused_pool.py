@@ -20,6 +20,7 @@ from dualnet.nets.fused_norm import (
     SUMMING,
     WRITING,
     Plan,
+    Shape,
     added_up,
     forward_sums,
     like,
@@ -128,6 +129,29 @@ def claimed(
     return tl.where(window == (down * SIZE + right if inside else -1), g, 0.0)
 
 
+@triton.jit
+def block_gradients(
+    dy, chosen, image, i, j, inside, channels, out_height, out_width, col, real,
+    SIZE: tl.constexpr, PADDING: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """What the four pixels of blocks get from the windows they lie in, float [BM, BC] each."""
+    g_00 = tl.zeros([BM, BC], tl.float32)
+    g_01 = tl.zeros([BM, BC], tl.float32)
+    g_10 = tl.zeros([BM, BC], tl.float32)
+    g_11 = tl.zeros([BM, BC], tl.float32)
+    for near in tl.static_range((SIZE - 1) * (SIZE - 1)):
+        down, right = i + near // (SIZE - 1), j + near % (SIZE - 1)
+        there = (inside & (down < out_height) & (right < out_width))[:, None] & real[None, :]
+        at = ((image * out_height + down) * out_width + right)[:, None] * channels + col[None, :]
+        window = tl.load(chosen + at, mask=there, other=UNUSED).to(tl.int32)
+        g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
+        g_00 += claimed(window, g, 0, 0, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+        g_01 += claimed(window, g, 0, 1, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+        g_10 += claimed(window, g, 1, 0, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+        g_11 += claimed(window, g, 1, 1, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+    return g_00, g_01, g_10, g_11
+
+
 @triton.jit(do_not_specialize=["rows", "out_rows", "splits", "chunk", "height", "width", "out_height", "out_width"])
 def pool_backward(
     x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
@@ -153,20 +177,9 @@ def pool_backward(
     for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         image, i, j = row // (down * right), row // right % down, row % right
-        g_00 = tl.zeros([BM, BC], tl.float32)
-        g_01 = tl.zeros([BM, BC], tl.float32)
-        g_10 = tl.zeros([BM, BC], tl.float32)
-        g_11 = tl.zeros([BM, BC], tl.float32)
-        for near in tl.static_range((SIZE - 1) * (SIZE - 1)):
-            down_at, right_at = i + near // (SIZE - 1), j + near % (SIZE - 1)
-            there = ((row < last) & (down_at < out_height) & (right_at < out_width))[:, None] & real[None, :]
-            at = ((image * out_height + down_at) * out_width + right_at)[:, None] * channels + col[None, :]
-            window = tl.load(chosen + at, mask=there, other=UNUSED).to(tl.int32)
-            g = tl.load(dy + at, mask=there, other=0.0).to(tl.float32)
-            g_00 += claimed(window, g, 0, 0, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
-            g_01 += claimed(window, g, 0, 1, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
-            g_10 += claimed(window, g, 1, 0, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
-            g_11 += claimed(window, g, 1, 1, near // (SIZE - 1), near % (SIZE - 1), SIZE, PADDING)
+        g_00, g_01, g_10, g_11 = block_gradients(
+            dy, chosen, image, i, j, row < last, channels, out_height, out_width, col, real, SIZE, PADDING, BM, BC
+        )
         for pixel in tl.static_range(4):
             g = g_00 if pixel == 0 else (g_01 if pixel == 1 else (g_10 if pixel == 2 else g_11))
             h, v = 2 * i + pixel // 2, 2 * j + pixel % 2
@@ -177,49 +190,71 @@ def pool_backward(
             tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
 
 
+class Geometry:
+    """Sizes of a map x [images, channels, height, width] before and after the pool, by part."""
+
+    def __init__(self, x: Tensor, pool: Pool, parts: int) -> None:
+        images, self.channels, height, width = x.shape
+        self.parts, self.pool = parts, pool
+        self.sides = (height, width, pool.out_side(height), pool.out_side(width))
+        self.rows = images * height * width // parts
+        self.out_rows = images * self.sides[2] * self.sides[3] // parts
+        self.blocks = images * ((height + 1) // 2) * ((width + 1) // 2) // parts
+        self.out_shape = (images, self.channels, *self.sides[2:])
+        self.window = {"SIZE": pool.size, "PADDING": pool.padding}
+
+    def plan(self, shape: Shape, rows: int) -> Plan:
+        return Plan(shape, self.parts, rows, self.channels)
+
+
+def pool_forward(x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, geometry: Geometry) -> tuple[Tensor, ...]:
+    """The pooled map, which pixels were chosen, and each part's mean and 1 / standard deviation."""
+    y = torch.empty(geometry.out_shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    chosen = torch.empty_like(y, dtype=torch.uint8)
+    mean, rstd = torch.empty(2, geometry.parts, geometry.channels, device=x.device).unbind()
+    summing, writing = geometry.plan(SUMMING, geometry.rows), geometry.plan(WRITING, geometry.out_rows)
+    sums = summing.empty_sums(x.device)
+    forward_sums[summing.grid](x, sums, geometry.rows, geometry.channels, summing.chunk, **summing.options)
+    normalise_and_pool[writing.grid](
+        x, y, chosen, weight, bias, norm.running_mean, norm.running_var, mean, rstd, sums,
+        geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
+        norm.momentum, norm.eps, PARTS=geometry.parts, **geometry.window, **writing.options,
+    )  # fmt: skip
+    return y, chosen, mean, rstd
+
+
+def gradient_sums(x: Tensor, dy: Tensor, chosen: Tensor, mean: Tensor, rstd: Tensor, geometry: Geometry) -> Tensor:
+    summing = geometry.plan(SUMMING, geometry.out_rows)
+    sums = summing.empty_sums(x.device)
+    pool_sums[summing.grid](
+        x, dy, chosen, mean, rstd, sums,
+        geometry.rows, geometry.out_rows, geometry.channels, summing.chunk, *geometry.sides,
+        **geometry.window, **summing.options,
+    )  # fmt: skip
+    return sums
+
+
 class FusedPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, pool: Pool, parts: int):
-        images, channels, height, width = x.shape
-        ctx.parts, ctx.pool, ctx.channels = parts, pool, channels
-        ctx.sides = (height, width, pool.out_side(height), pool.out_side(width))
-        ctx.rows, ctx.out_rows = images * height * width // parts, images * ctx.sides[2] * ctx.sides[3] // parts
-        shape = (images, channels, *ctx.sides[2:])
-        y = torch.empty(shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-        chosen = torch.empty_like(y, dtype=torch.uint8)
-        mean, rstd = torch.empty(2, parts, channels, device=x.device).unbind()
-        summing = Plan(SUMMING, parts, ctx.rows, channels)
-        writing = Plan(WRITING, parts, ctx.out_rows, channels)
-        sums = summing.empty_sums(x.device)
-        forward_sums[summing.grid](x, sums, ctx.rows, channels, summing.chunk, **summing.options)
-        normalise_and_pool[writing.grid](
-            x, y, chosen, weight, bias, norm.running_mean, norm.running_var, mean, rstd, sums,
-            ctx.rows, ctx.out_rows, channels, summing.splits, writing.chunk, *ctx.sides, norm.momentum, norm.eps,
-            PARTS=parts, SIZE=pool.size, PADDING=pool.padding, **writing.options,
-        )  # fmt: skip
+        ctx.geometry = Geometry(x, pool, parts)
+        y, chosen, mean, rstd = pool_forward(x, weight, bias, norm, ctx.geometry)
         ctx.save_for_backward(x, chosen, weight, mean, rstd)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         x, chosen, weight, mean, rstd = ctx.saved_tensors
-        height, width, *_ = ctx.sides
+        geometry: Geometry = ctx.geometry
         # A gradient of the pooled map has its layout, and that of `chosen`.
         dy, dx = like(grads[0], chosen, x.dtype), torch.empty_like(x)
-        blocks = ctx.rows // (height * width) * ((height + 1) // 2) * ((width + 1) // 2)
-        summing = Plan(SUMMING, ctx.parts, ctx.out_rows, ctx.channels)
-        writing = Plan(WRITING, ctx.parts, blocks, ctx.channels)
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
-        sums = summing.empty_sums(x.device)
-        window = {"SIZE": ctx.pool.size, "PADDING": ctx.pool.padding}
-        pool_sums[summing.grid](
-            x, dy, chosen, mean, rstd, sums, ctx.rows, ctx.out_rows, ctx.channels, summing.chunk, *ctx.sides,
-            **window, **summing.options,
-        )  # fmt: skip
+        sums = gradient_sums(x, dy, chosen, mean, rstd, geometry)
+        writing = geometry.plan(WRITING, geometry.blocks)
         pool_backward[writing.grid](
             x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
-            ctx.rows, ctx.out_rows, ctx.channels, summing.splits, writing.chunk, *ctx.sides,
-            PARTS=ctx.parts, **window, **writing.options,
+            geometry.rows, geometry.out_rows, geometry.channels, sums.shape[1], writing.chunk, *geometry.sides,
+            PARTS=geometry.parts, **geometry.window, **writing.options,
         )  # fmt: skip
         return dx, dweight, dbias, None, None, None
 

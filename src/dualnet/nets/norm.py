@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dualnet.kernels import has_triton
+from dualnet.nets.conv import Conv
 
 
 class Pool(NamedTuple):
@@ -62,10 +63,24 @@ class BatchNorm(nn.Module):
             return fused_pool(x, self, pool, parts)
         return F.max_pool2d(self(x, parts), pool.size, 2, pool.padding, ceil_mode=pool.ceil_mode)
 
+    def of_conv(self, images: Tensor, conv: Conv, pool: Pool, parts: int = 1) -> Tensor:
+        """A convolution's output normalised, cut off and max-pooled; on images in one go where Triton can."""
+        if self.training and conv.ready is not None and images.is_cuda and has_triton() and is_stem(images, conv):
+            from dualnet.nets.fused_stem import fused_stem
+
+            return fused_stem(images, conv.ready, conv.bias, self, pool, parts)
+        return self.pooled(conv(images), pool, parts)
+
     def normalise(self, x: Tensor) -> Tensor:
         return F.batch_norm(
             x, self.running_mean, self.running_var, self.weight, self.bias, self.training, self.momentum, self.eps
         )
+
+
+def is_stem(images: Tensor, conv: Conv) -> bool:
+    """Whether it is a 3x3 convolution of three channels, and no gradient is asked for before it."""
+    plain = conv.kernel_size == (3, 3) and conv.stride == (1, 1) and conv.padding == (1, 1)
+    return plain and conv.in_channels == 3 and not images.requires_grad
 
 
 def can_fuse(x: Tensor) -> bool:
