@@ -94,13 +94,19 @@ def test_choice_and_order_of_classes(config: Cifar100) -> None:
     assert second.labels.tolist() == [1, 1] and second.array[second.rows][:, 0, 0, 0].tolist() == [0, 0]
 
 
-def test_all_choices_share_one_cache(config: Cifar100, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_orders_share_one_cache_and_a_choice_has_its_own(
+    config: Cifar100, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     array = config.make().tasks[0].train.array
     assert isinstance(array, np.memmap) and not array.flags.writeable
+    chosen = replace(config, class_order=["ad", "aa"], classes_per_task=1).make().tasks[0].train.array
+    assert len(array) == 300 and len(chosen) == 6
     monkeypatch.setattr(image_cache, "_build", None)  # nothing is written again
-    again = replace(config, order_seed=1, num_tasks=3, root=f"{config.root}/cifar-100-python").make()
+    again = replace(config, order_seed=1, root=f"{config.root}/cifar-100-python").make()
     assert np.array_equal(again.tasks[0].train.array, array)
-    assert len(list((tmp_path / "cache").iterdir())) == 1
+    turned = replace(config, class_order=["aa", "ad"], classes_per_task=1).make()
+    assert np.array_equal(turned.tasks[0].train.array, chosen)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
 class Evil:

@@ -64,11 +64,13 @@ class Cifar100(BenchmarkConfig):
         tasks = tasks_of(len(order), self.classes_per_task, self.num_tasks)
         order = order[: len(tasks) * self.classes_per_task]
         numbers = np.array([order.index(name) if name in order else -1 for name in names])  # by label of the data set
-        shape = (sum(len(batch.labels) for batch in batches), 3, SIZE, SIZE)
+        train, test = (batch.of(numbers >= 0) for batch in batches)
+        choice = " ".join(sorted(order))
+        shape = (len(train.labels) + len(test.labels), 3, SIZE, SIZE)
         return benchmark_of(
-            partial(cached_array, files, shape, lambda: _images(batches), cache_folder(self.cache)),
-            labels=numbers[np.concatenate([batch.labels for batch in batches])],
-            is_test=np.repeat([False, True], [len(batch.labels) for batch in batches]),
+            partial(cached_array, files, choice, shape, lambda: _images(train, test), cache_folder(self.cache)),
+            labels=numbers[np.concatenate([train.labels, test.labels])],
+            is_test=np.repeat([False, True], [len(train.labels), len(test.labels)]),
             class_names=order,
             tasks=tasks,
             input_size=self.input_size,
@@ -79,6 +81,11 @@ class Cifar100(BenchmarkConfig):
 class _Batch:
     pixels: np.ndarray  # uint8 [n, 3072]: red, green and blue plane
     labels: np.ndarray  # int64 [n]: fine labels of the data set
+
+    def of(self, chosen: np.ndarray) -> _Batch:
+        """The images of the chosen labels, bool [classes]."""
+        rows = chosen[self.labels]
+        return self if rows.all() else _Batch(self.pixels[rows], self.labels[rows])
 
 
 def _read(path: str) -> dict[str, object]:
@@ -119,5 +126,5 @@ def _read_batch(path: str) -> _Batch:
     return _Batch(pixels, np.array(labels, np.int64))
 
 
-def _images(batches: list[_Batch]) -> np.ndarray:
+def _images(*batches: _Batch) -> np.ndarray:
     return np.concatenate([batch.pixels for batch in batches]).reshape(-1, 3, SIZE, SIZE)

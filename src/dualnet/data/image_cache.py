@@ -48,13 +48,17 @@ def cached_images(
 
 def cached_array(
     files: Sequence[str | os.PathLike[str]],
+    choice: str,
     shape: tuple[int, int, int, int],
     read: Callable[[], np.ndarray],
     folder: Path | None = None,
 ) -> np.ndarray:
-    """Many images out of a few files: uint8 of that shape, a read-only memory map. `read` is called to build it."""
+    """Many images out of a few files: uint8 of that shape, a read-only memory map.
+
+    `choice` says which images of the files these are; `read` is called where they are not in the cache yet.
+    """
     paths = [os.path.abspath(file) for file in files]
-    return _cached(paths, f"{shape}\nas they are", shape, partial(_write_array, shape=shape, read=read), folder)
+    return _cached(paths, f"{shape}\n{choice}", shape, partial(_write_array, shape=shape, read=read), folder)
 
 
 Write = Callable[[int, int], None]  # (descriptor, offset) -> the images are in the file from there on

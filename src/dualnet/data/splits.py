@@ -112,7 +112,7 @@ def class_mask(tasks: Sequence[Sequence[int]], num_classes: int) -> Tensor:
 
 def benchmark_of(
     images: Callable[[], np.ndarray],  # makes uint8 [N, C, H, W]
-    labels: np.ndarray,  # int64 [N]: class numbers; -1: in no task
+    labels: np.ndarray,  # int64 [N]: class numbers
     is_test: np.ndarray,  # bool [N]
     class_names: Sequence[str],  # by class number
     tasks: Sequence[Sequence[int]],  # class numbers by task
@@ -142,7 +142,7 @@ def _task(array: np.ndarray, labels: np.ndarray, is_test: np.ndarray, rows: np.n
 
 def _check_both_sides(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[str]) -> None:
     for wanted, side in ((False, "training"), (True, "test")):
-        counts = np.bincount(labels[(is_test == wanted) & (labels >= 0)], minlength=len(class_names))
+        counts = np.bincount(labels[is_test == wanted], minlength=len(class_names))
         if (missing := np.flatnonzero(counts == 0)).size:
             more = f" (and {missing.size - 1} more classes)" if missing.size > 1 else ""
             raise ValueError(f"class {class_names[missing[0]]!r} has no {side} images{more}; add some or leave it out")
