@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dualnet import cli
 from dualnet.data.core50 import Core50
 
 FRAMES = 2
@@ -91,6 +94,20 @@ def test_root_may_be_the_unpacked_folder_and_hidden_files_do_not_count(config: C
     (inner / "s1" / "o2" / "notes.txt").write_text("no image")
     after = replace(config, root=str(inner)).make().tasks[0].train
     assert np.array_equal(before.array, after.array)
+
+
+def test_the_documented_command_runs(config: Core50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/benchmarks.md: its file and its command, with a small network and the two objects that are there."""
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    (file,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
+    (command,) = re.findall(r"^dualnet (run core50.yaml --benchmark.root) ROOT (.*)$", page, re.M)
+    monkeypatch.chdir(tmp_path)
+    Path("core50.yaml").write_text(file)
+    small = f"--learner.width 2 --benchmark.image_size 4 --benchmark.input_size 28 --benchmark.cache {config.cache}"
+    chosen = "--benchmark.class_order [o2,o10] --benchmark.classes_per_task 1 --device cpu"
+    assert cli.main(f"{command[0]} {config.root} {command[1]} {small} {chosen}".split()) == 0
+    result = json.loads(Path("runs/core50/seed-0/result.json").read_text())
+    assert len(result["accuracy"]) == 2 and result["steps"] == 2
 
 
 def frame(root: Path) -> Path:

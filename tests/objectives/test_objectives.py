@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
-from dualnet.batch import UNLABELLED, Batch
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.learners import DualNet
 from dualnet.nets import Encoder
 from dualnet.objectives import OBJECTIVES, Objective
 from dualnet.objectives.barlow_twins import TRADE_OFF, barlow_twins_loss, cross_correlation
@@ -137,6 +138,17 @@ def test_dualnet_learns_by_it(name, optimizer, small_learner, stream, synchronis
     assert losses["slow"] != 0 and all(loss.isfinite() for loss in losses.values())
     assert not any(torch.equal(*pair) for pair in zip(before, learner.objective.parameters(), strict=True))
     assert not synchronising(lambda: learner.observe(stream[2]))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_by_it_reads_nothing_on_the_host(name, optimizer, small_config, fake_mode):
+    spec = StreamSpec((3, 28, 28), torch.ones(3, 6, dtype=torch.bool))
+    learner = DualNet(spec, small_config("dualnet", objective=name, slow_optimizer=optimizer))
+    numbers = torch.zeros(4, dtype=torch.int64)
+    batch = Batch(torch.zeros(4, 3, 28, 28, dtype=torch.uint8), numbers, numbers)
+    for case in (batch, Batch(batch.images, None, numbers)):
+        learner.learn_slow(case)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
