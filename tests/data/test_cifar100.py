@@ -164,7 +164,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "fewer-classes": (
         spoil("meta", fine_label_names=NAMES[:60]),
         {},
-        "/meta: 60 classes, CIFAR-100 has 100; complete it, choose some by class_order or num_tasks, or use image_f",
+        "/meta: 60 classes, CIFAR-100 has 100; complete it, or use image_folder for classes of your own",
     ),
     "order": (lambda root: None, {"class_order": ["zz"]}, "class_order names 'zz', which is no class; there are aa"),
     "left-over": (lambda root: None, {"classes_per_task": 7}, "100 classes do not make tasks of 7: set num_tasks"),

@@ -116,7 +116,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "fewer-ids": (
         edit("wnids.txt", lambda text: text[:-10]),
         {},
-        "/wnids.txt: 199 ids, 199 of them different, where 200 should be; unpack it anew, choose some",
+        "/wnids.txt: 199 ids, 199 of them different, where 200 should be; unpack it anew, or use image_folder",
     ),
     "an-id-twice": (
         edit("wnids.txt", lambda text: text.replace(IDS[1], IDS[0])),

@@ -109,8 +109,8 @@ def _class_names(path: str) -> list[str]:
 def _check_all_there(path: str, num_classes: int) -> None:
     if num_classes != NUM_CLASSES:
         raise ValueError(
-            f"{path}: {num_classes} classes, CIFAR-100 has {NUM_CLASSES}; complete it, choose some by class_order "
-            "or num_tasks, or use image_folder for classes of your own"
+            f"{path}: {num_classes} classes, CIFAR-100 has {NUM_CLASSES}; "
+            "complete it, or use image_folder for classes of your own"
         )
 
 

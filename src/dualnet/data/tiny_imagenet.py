@@ -70,7 +70,7 @@ def _class_ids(path: str) -> list[str]:
     if len(set(ids)) != NUM_CLASSES or len(ids) != NUM_CLASSES:
         raise ValueError(
             f"{path}: {len(ids)} ids, {len(set(ids))} of them different, where {NUM_CLASSES} should be; "
-            "unpack it anew, choose some by class_order or num_tasks, or use image_folder for classes of your own"
+            "unpack it anew, or use image_folder for classes of your own"
         )
     return ids
 
