@@ -69,6 +69,20 @@ def test_beta_1_is_plain_sgd_bit_by_bit(start, steps):
     assert torch.equal(weight, plain)
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_without_tensors_to_interpolate_a_round_is_plain_sgd(keep):
+    """Whatever beta is; statistics are put back or move freely."""
+    net, plain = Counting(), Counting()
+    optimizer = LookAhead(torch.optim.SGD(net.parameters(), lr=0.1), [], 3, 0.3, kept=[net.statistic] if keep else [])
+    mean = optimizer.round(net.loss)
+    sgd, losses = torch.optim.SGD(plain.parameters(), lr=0.1), []
+    for _ in range(3):
+        losses.append(plain.loss())
+        descend(sgd, losses[-1])
+    assert torch.equal(net.weight, plain.weight) and torch.equal(mean, torch.stack(losses).mean())
+    assert net.statistic.tolist() == [10.0 if keep else 22.0]
+
+
 class Counting(nn.Module):
     """A weight, and a statistic that moves with every loss, as BatchNorm's do."""
 

@@ -21,7 +21,8 @@ class LookAhead:
     """K steps of an inner optimizer from the current weights, then a part of the way: phi + beta (phi_K - phi).
 
     `tensors` are interpolated by `beta`: the inner optimizer's parameters and, if wished, BatchNorm statistics.
-    `kept` are put back as they were.
+    `kept` are put back as they were. Whatever is in neither goes all the way: without `tensors`, a round is K plain
+    steps.
     """
 
     def __init__(
@@ -48,8 +49,10 @@ class LookAhead:
 
     @torch.no_grad()
     def go_part_of_the_way(self, start: list[Tensor], kept: list[Tensor]) -> None:
-        torch._foreach_lerp_(start, self.tensors, self.beta)  # pyright: ignore[reportPrivateImportUsage]
-        torch._foreach_copy_(self.tensors + self.kept, start + kept)  # pyright: ignore[reportPrivateImportUsage]
+        if start:
+            torch._foreach_lerp_(start, self.tensors, self.beta)  # pyright: ignore[reportPrivateImportUsage]
+        if start or kept:
+            torch._foreach_copy_(self.tensors + self.kept, start + kept)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @torch.no_grad()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,17 @@ import pytest
 import torch
 from PIL import Image
 
-from dualnet.data import BENCHMARKS, Benchmark, BenchmarkConfig, ImageFolder, MiniImageNet, Procedural
+from dualnet.data import (
+    BENCHMARKS,
+    Benchmark,
+    BenchmarkConfig,
+    Cifar100,
+    Core50,
+    ImageFolder,
+    MiniImageNet,
+    Procedural,
+    TinyImageNet,
+)
 
 
 def picture(path: Path, number: int, size: int = 8) -> None:
@@ -38,7 +49,53 @@ def procedural(folder: Path) -> Procedural:
     return Procedural(num_tasks=3, classes_per_task=2, train_per_class=4, test_per_class=2, image_size=16)
 
 
-SMALL = {"procedural": procedural, "image_folder": image_folder, "mini_imagenet": mini_imagenet}
+def core50(folder: Path) -> Core50:
+    objects = ["o12", "o3", "o50", "o1"]
+    for number in range(11 * len(objects)):
+        session, name = number % 11 + 1, objects[number // 11]
+        picture(folder / f"core50_128x128/s{session}/{name}/C_{session:02d}_{int(name[1:]):02d}_000.png", number)
+    return Core50(
+        str(folder), classes_per_task=2, class_order=objects, image_size=8, input_size=4, cache=str(folder / "cache")
+    )
+
+
+def cifar100(folder: Path) -> Cifar100:
+    random = np.random.default_rng(0)
+    (folder / "cifar-100-python").mkdir()
+    batches = {
+        part: {
+            "data": random.integers(0, 256, (100 * per_class, 3072), dtype=np.uint8),
+            "fine_labels": random.permutation(np.repeat(np.arange(100), per_class)).tolist(),
+        }
+        for part, per_class in (("train", 2), ("test", 1))
+    }
+    for name, content in {**batches, "meta": {"fine_label_names": [f"class {n:03d}" for n in range(100)]}}.items():
+        (folder / "cifar-100-python" / name).write_bytes(pickle.dumps(content))
+    return Cifar100(str(folder), order_seed=0, cache=str(folder / "cache"))
+
+
+def tiny_imagenet(folder: Path) -> TinyImageNet:
+    root = folder / "tiny-imagenet-200"
+    ids = [f"n{number:08d}" for number in range(200)]
+    for number, name in enumerate(ids[:8]):
+        for index in range(2):
+            picture(root / "train" / name / "images" / f"{name}_{index}.JPEG", 3 * number + index)
+        picture(root / "val" / "images" / f"val_{number}.JPEG", 3 * number + 2)
+    lines = [f"val_{number}.JPEG\t{name}\t0\t0\t62\t62\n" for number, name in enumerate(ids[:8])]
+    (root / "val" / "val_annotations.txt").write_text("".join(lines))
+    (root / "wnids.txt").write_text("\n".join(ids))
+    (root / "words.txt").write_text("".join(f"{name}\tword {name}, other word\n" for name in ids))
+    return TinyImageNet(str(folder), classes_per_task=4, class_order=ids[:8], image_size=8, cache=str(folder / "cache"))
+
+
+SMALL = {
+    "procedural": procedural,
+    "image_folder": image_folder,
+    "mini_imagenet": mini_imagenet,
+    "core50": core50,
+    "cifar100": cifar100,
+    "tiny_imagenet": tiny_imagenet,
+}
 
 
 @pytest.fixture(scope="module", params=sorted(BENCHMARKS))

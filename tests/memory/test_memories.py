@@ -167,6 +167,7 @@ def test_stand_ins_while_nothing_is_stored(name):
     assert numbers_of(replay.batch.images) == [5, 6, 5]
     assert replay.batch.labels.tolist() == [UNLABELLED] * 3
     assert replay.batch.task_ids.tolist() == [0, 1, 0]
+    assert replay.stand_ins.tolist() == [0, 1, 0]
     assert not replay.stored.any() and not replay.has_logits.any()
 
 

@@ -54,24 +54,24 @@ def test_the_ends_of_the_range_are_reached():
     assert byol_loss(p_a, p_b, -p_b, -p_a).item() == pytest.approx(8)
 
 
-def test_no_gradient_reaches_the_target_and_all_else_learns():
-    objective, encoder = BYOL(32), Encoder(4)
-    objective(encoder, *views()).backward()
+def test_no_gradient_reaches_the_target_and_all_else_learns(spec, random_batch):
+    objective, encoder = BYOL(32, spec), Encoder(4)
+    objective(encoder, *views(), random_batch()).backward()
     without = {name for name, weight in objective.named_parameters() if weight.grad is None}
     assert without == {name for name, _ in objective.named_parameters() if name.startswith("target_")}
 
 
-def test_the_target_follows_by_a_hundredth():
-    objective, encoder = BYOL(32), Encoder(4)
+def test_the_target_follows_by_a_hundredth(spec, random_batch):
+    objective, encoder = BYOL(32, spec), Encoder(4)
     before, towards = target(objective), online(objective, encoder)
-    objective(encoder, *views())
+    objective(encoder, *views(), random_batch())
     for now, old, new in zip(target(objective), before, towards, strict=True):
         np.testing.assert_allclose(now, 0.99 * old + 0.01 * new, atol=1e-7)
 
 
-def test_the_target_has_the_weights_of_any_encoder_and_its_projector():
+def test_the_target_has_the_weights_of_any_encoder_and_its_projector(spec):
     for width in (1, 5, 20):
-        objective, encoder = BYOL(Encoder(width).channels[-1]), Encoder(width)
+        objective, encoder = BYOL(Encoder(width).channels[-1], spec), Encoder(width)
         shapes = [[weight.shape for weight in weights] for weights in (target(objective), online(objective, encoder))]
         assert shapes[0] == shapes[1]
 
@@ -93,22 +93,3 @@ def test_in_dualnet_the_target_is_moved_by_momentum_only(statistics, small_learn
     for now, wanted, old in zip(target(learner.objective), expected, before, strict=True):
         np.testing.assert_allclose(now, wanted, atol=1e-6)
         assert not np.array_equal(now, old) or not old.any() or (old == 1).all()  # weights of BatchNorm start alike
-
-
-def test_dualnet_learns_by_it(small_learner, random_batch, synchronising):
-    learner = small_learner("dualnet", objective="byol")
-    before = [weight.clone() for weight in learner.objective.parameters()]
-    assert all(loss.isfinite() for loss in learner.observe(random_batch(0)).values())
-    assert not any(torch.equal(*pair) for pair in zip(before, learner.objective.parameters(), strict=True))
-    batch = random_batch(1)
-    assert not synchronising(lambda: learner.observe(batch))
-
-
-def test_a_resumed_learner_has_its_target(small_learner, random_batch, state_of, differing):
-    learner = small_learner("dualnet", objective="byol")
-    learner.observe(random_batch(0))
-    resumed = small_learner("dualnet", seed=1, objective="byol")
-    resumed.load_state_dict(learner.state_dict())
-    for each in (learner, resumed):
-        each.observe(random_batch(1))
-    assert not differing(state_of(learner), state_of(resumed))

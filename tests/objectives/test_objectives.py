@@ -1,4 +1,6 @@
-"""What every objective keeps to, and Barlow Twins against the paper's equations 1 and 2 in numpy."""
+"""What every objective keeps to, alone and in DualNet; Barlow Twins against the paper's equations 1 and 2 in numpy."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,33 +10,43 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from torch import Tensor
 
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.learners import DualNet
 from dualnet.nets import Encoder
-from dualnet.objectives import OBJECTIVES
+from dualnet.objectives import OBJECTIVES, Objective
 from dualnet.objectives.barlow_twins import TRADE_OFF, barlow_twins_loss, cross_correlation
 from dualnet.objectives.objective import embed, full_precision
 
 NAMES = list(OBJECTIVES)
+SELF_SUPERVISED = [name for name in NAMES if name != "classification"]
+OPTIMIZERS = ["look_ahead", "sgd"]
 
 
-def make(name: str, seed: int = 0):
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        encoder = Encoder(4)
-        return OBJECTIVES[name](encoder.channels[-1]), encoder
+@pytest.fixture
+def make(spec):
+    def pair(name: str, seed: int = 0) -> tuple[Objective, Encoder]:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            encoder = Encoder(4)
+            return OBJECTIVES[name](encoder.channels[-1], spec), encoder
+
+    return pair
 
 
-def views(num: int = 6, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Two noisy looks at the same images."""
+def views(num: int = 6, seed: int = 0) -> tuple[Tensor, Tensor, Batch]:
+    """Two noisy looks at the same images, and what is known of these: examples of two tasks of two classes."""
     generator = torch.Generator().manual_seed(seed)
     images = torch.randn(num, 3, 28, 28, generator=generator)
-    return tuple(images + 0.3 * torch.randn(images.shape, generator=generator) for _ in range(2))
+    view_a, view_b = (images + 0.3 * torch.randn(images.shape, generator=generator) for _ in range(2))
+    labels = torch.arange(num) % 4
+    return view_a, view_b, Batch(images, labels, labels // 2)
 
 
 # Every objective
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_loss_is_a_scalar_whose_gradient_reaches_every_weight_of_the_encoder(name):
+def test_the_loss_is_a_scalar_whose_gradient_reaches_every_weight_of_the_encoder(name, make):
     objective, encoder = make(name)
     loss = objective(encoder, *views())
     assert loss.shape == () and loss.dtype == torch.float32
@@ -44,15 +56,16 @@ def test_the_loss_is_a_scalar_whose_gradient_reaches_every_weight_of_the_encoder
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("case", ["constant", "constant and alike", "two examples", "two equal examples"])
-def test_loss_and_gradient_are_finite(name, case):
+def test_loss_and_gradient_are_finite(name, case, make):
     objective, encoder = make(name)
+    of_two = views(2)
     view_a, view_b = {
         "constant": (torch.zeros(6, 3, 28, 28), torch.ones(6, 3, 28, 28)),
         "constant and alike": (torch.ones(6, 3, 28, 28), torch.ones(6, 3, 28, 28)),
-        "two examples": views(2),
-        "two equal examples": tuple(view[:1].repeat(2, 1, 1, 1) for view in views(2)),
+        "two examples": of_two[:2],
+        "two equal examples": tuple(view[:1].repeat(2, 1, 1, 1) for view in of_two[:2]),
     }[case]
-    loss = objective(encoder, view_a, view_b)
+    loss = objective(encoder, view_a, view_b, views(len(view_a))[2])
     loss.backward()
     assert loss.isfinite()
     weights = [*encoder.parameters(), *objective.parameters()]
@@ -60,12 +73,12 @@ def test_loss_and_gradient_are_finite(name, case):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_loss_falls_when_it_is_trained_on(name):
+def test_the_loss_falls_when_it_is_trained_on(name, make):
     objective, encoder = make(name)
     optimizer = torch.optim.Adam([*encoder.parameters(), *objective.parameters()], lr=3e-3)
-    pair, losses = views(8), []
+    shown, losses = views(8), []
     for _ in range(25):
-        loss = objective(encoder, *pair)
+        loss = objective(encoder, *shown)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -74,7 +87,7 @@ def test_the_loss_falls_when_it_is_trained_on(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_equal_weights_and_views_give_equal_bits(name):
+def test_equal_weights_and_views_give_equal_bits(name, make):
     results = []
     for _ in range(2):
         objective, encoder = make(name)
@@ -85,7 +98,7 @@ def test_equal_weights_and_views_give_equal_bits(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_encoder_is_never_kept(name):
+def test_the_encoder_is_never_kept(name, make):
     objective, encoder = make(name)
     names = set(objective.state_dict())
     objective(encoder, *views())
@@ -96,27 +109,96 @@ def test_the_encoder_is_never_kept(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_loss_keeps_full_precision_under_autocast(name):
+def test_the_loss_keeps_full_precision_under_autocast(name, make):
     objective, encoder = make(name)
     with torch.autocast("cpu", torch.bfloat16):
         loss = objective(encoder, *views())
     assert loss.dtype == torch.float32 and loss.isfinite()
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_labels_matter_to_classification_alone(name, make):
+    view_a, view_b, batch = views()
+    losses = []
+    for labels in (batch.labels, batch.labels ^ 1, torch.full_like(batch.labels, UNLABELLED)):
+        objective, encoder = make(name)
+        losses.append(objective(encoder, view_a, view_b, replace(batch, labels=labels)).item())
+    assert len(set(losses)) == (1 if name in SELF_SUPERVISED else 3)
+
+
+# Every objective in DualNet, by every optimizer
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_dualnet_learns_by_it(name, optimizer, small_learner, stream, synchronising):
+    learner = small_learner("dualnet", objective=name, slow_optimizer=optimizer)
+    before = [weight.clone() for weight in learner.objective.parameters()]
+    losses = learner.observe(stream[0])
+    assert losses["slow"] != 0 and all(loss.isfinite() for loss in losses.values())
+    assert not any(torch.equal(*pair) for pair in zip(before, learner.objective.parameters(), strict=True))
+    assert not synchronising(lambda: learner.observe(stream[2]))
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_by_it_reads_nothing_on_the_host(name, optimizer, small_config, fake_mode):
+    spec = StreamSpec((3, 28, 28), torch.ones(3, 6, dtype=torch.bool))
+    learner = DualNet(spec, small_config("dualnet", objective=name, slow_optimizer=optimizer))
+    numbers = torch.zeros(4, dtype=torch.int64)
+    batch = Batch(torch.zeros(4, 3, 28, 28, dtype=torch.uint8), numbers, numbers)
+    for case in (batch, Batch(batch.images, None, numbers)):
+        learner.learn_slow(case)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", NAMES)
+def test_dualnet_resumes_with_it(name, optimizer, small_learner, random_batch, state_of, differing):
+    options = {"objective": name, "slow_optimizer": optimizer, "slow_momentum": 0.0}
+    learner = small_learner("dualnet", **options)
+    learner.observe(random_batch(0))
+    resumed = small_learner("dualnet", seed=1, **options)
+    resumed.load_state_dict(learner.state_dict())
+    for each in (learner, resumed):
+        each.observe(random_batch(1, task=1))
+    assert not differing(state_of(learner), state_of(resumed))
+
+
+@pytest.mark.parametrize("statistics", ["interpolate", "keep"])
+@pytest.mark.parametrize("name", NAMES)
+def test_sgd_is_look_ahead_that_goes_all_the_way(name, statistics, small_learner, stream, state_of, differing):
+    """Bit by bit, over rounds, batches and tasks; BatchNorm's statistics included, or left alone."""
+    options = {"objective": name, "slow_rounds": 2, "slow_momentum": 0.5, "slow_statistics": statistics}
+    sgd = small_learner("dualnet", slow_optimizer="sgd", beta=0.05, **options)
+    look_ahead = small_learner("dualnet", slow_optimizer="look_ahead", beta=1.0, **options)
+    for batch in (stream[0], stream[2]):
+        before = state_of(sgd)
+        for learner in (sgd, look_ahead):
+            learner.store(batch)
+        losses = [learner.learn_slow(batch)["slow"] for learner in (sgd, look_ahead)]
+        assert losses[0].isfinite() and torch.equal(*losses)
+        moved = differing(before, state_of(sgd))
+        assert not differing(state_of(sgd), state_of(look_ahead))
+        assert any("running" in key for key in moved) == (statistics == "interpolate")
+        assert {f"slow.{key}" for key, _ in sgd.slow.named_parameters()} <= moved
+        for learner in (sgd, look_ahead):
+            learner.learn_fast(batch)
+
+
 # The pass that they share
 
 
-def test_views_are_embedded_with_statistics_of_their_own():
+def test_views_are_embedded_with_statistics_of_their_own(make):
     objective, encoder = make("barlow_twins")
     twin, twin_encoder = make("barlow_twins")
-    view_a, view_b = views()
+    view_a, view_b, _ = views()
     z_a, z_b = embed(encoder, objective.projector, view_a, 3 * view_b + 1)
     for z, view in ((z_a, view_a), (z_b, 3 * view_b + 1)):
         features = twin_encoder(view)[-1].mean(dim=(2, 3))
         torch.testing.assert_close(z, twin.projector(features), atol=1e-4, rtol=1e-4)
 
 
-def test_the_projector_follows_the_authors():
+def test_the_projector_follows_the_authors(make):
     projector = make("barlow_twins")[0].projector
     shapes = {name: tuple(weight.shape) for name, weight in projector.named_parameters()}
     assert shapes == {"hidden.weight": (256, 32), "norm.weight": (256,), "norm.bias": (256,), "out.weight": (32, 256)}

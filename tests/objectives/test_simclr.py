@@ -62,12 +62,3 @@ def test_identical_views_of_orthogonal_embeddings_have_a_known_loss(num):
 def test_equal_embeddings_are_told_apart_by_chance():
     z = torch.ones(4, 6)
     assert nt_xent_loss(z, z).item() == pytest.approx(math.log(7), rel=1e-6)
-
-
-def test_dualnet_learns_by_it(small_learner, random_batch, synchronising):
-    learner = small_learner("dualnet", objective="simclr")
-    before = learner.objective.projector.out.weight.clone()
-    assert all(loss.isfinite() for loss in learner.observe(random_batch(0)).values())
-    assert not torch.equal(learner.objective.projector.out.weight, before)
-    batch = random_batch(1)
-    assert not synchronising(lambda: learner.observe(batch))

@@ -70,12 +70,3 @@ def test_order_of_the_batch_and_a_common_shift_do_not_matter(seed, shift, order)
     loss = vicreg_loss(z_a, z_b)
     torch.testing.assert_close(vicreg_loss(z_a[order] + shift, z_b[order] + shift), loss)
     torch.testing.assert_close(vicreg_loss(z_b, z_a), loss)
-
-
-def test_dualnet_learns_by_it(small_learner, random_batch, synchronising):
-    learner = small_learner("dualnet", objective="vicreg")
-    before = learner.objective.projector.out.weight.clone()
-    assert all(loss.isfinite() for loss in learner.observe(random_batch(0)).values())
-    assert not torch.equal(learner.objective.projector.out.weight, before)
-    batch = random_batch(1)
-    assert not synchronising(lambda: learner.observe(batch))

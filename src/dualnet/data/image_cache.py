@@ -1,4 +1,4 @@
-"""Image files decoded once: one memory-mapped uint8 array on disk, found again by what the files are.
+"""Images decoded once: one memory-mapped uint8 array on disk, found again by what their files are.
 
 A cache is built under a temporary name that is its own lock: whoever holds it builds, the others wait and then find
 the cache finished. The kernel frees the lock of a dead process, so nobody will finish a temporary file without a lock.
@@ -42,14 +42,36 @@ def cached_images(
     if size < 1 or size * size > MAX_PIXELS:
         raise ValueError(f"image_size is {size}; give 1 to {int(MAX_PIXELS**0.5)} pixels")
     paths = [os.path.abspath(file) for file in files]
+    write = partial(_write_images, paths=paths, size=size, progress=progress)
+    return _cached(paths, f"{size}\n{RESIZE_RULE}", (len(paths), 3, size, size), write, folder)
+
+
+def cached_array(
+    files: Sequence[str | os.PathLike[str]],
+    choice: str,
+    shape: tuple[int, int, int, int],
+    read: Callable[[], np.ndarray],
+    folder: Path | None = None,
+) -> np.ndarray:
+    """Many images out of a few files: uint8 of that shape, a read-only memory map.
+
+    `choice` says which images of the files these are; `read` is called where they are not in the cache yet.
+    """
+    paths = [os.path.abspath(file) for file in files]
+    return _cached(paths, f"{shape}\n{choice}", shape, partial(_write_array, shape=shape, read=read), folder)
+
+
+Write = Callable[[int, int], None]  # (descriptor, offset) -> the images are in the file from there on
+
+
+def _cached(paths: Sequence[str], rule: str, shape: tuple[int, ...], write: Write, folder: Path | None) -> np.ndarray:
     folder = folder or cache_folder()
-    cache = folder / f"{_identity(paths, size)}.npy"
-    shape = (len(paths), 3, size, size)
+    cache = folder / f"{_identity(paths, rule)}.npy"
     with _explained(folder, math.prod(shape)):
         _remove_abandoned(folder)
         images = _open_cache(cache, shape)
         if images is None:
-            _build(cache, paths, shape, progress)
+            _build(cache, shape, write)
             images = _open_cache(cache, shape)
     assert images is not None
     return images
@@ -60,9 +82,9 @@ def cache_folder(name: str | None = None) -> Path:
     return Path(name or os.environ.get("DUALNET_CACHE") or "~/.cache/dualnet").expanduser()
 
 
-def _identity(paths: Sequence[str], size: int) -> str:
+def _identity(paths: Sequence[str], rule: str) -> str:
     """A hash that changes with the files and with the way they are read."""
-    digest = hashlib.sha256(f"{FORMAT_VERSION}\n{size}\n{RESIZE_RULE}\n".encode())
+    digest = hashlib.sha256(f"{FORMAT_VERSION}\n{rule}\n".encode())
     missing = []
     for path in paths:
         try:
@@ -115,7 +137,7 @@ def _open_cache(cache: Path, shape: tuple[int, ...]) -> np.ndarray | None:
     return None
 
 
-def _build(cache: Path, paths: Sequence[str], shape: tuple[int, ...], progress: Progress | None) -> None:
+def _build(cache: Path, shape: tuple[int, ...], write: Write) -> None:
     cache.parent.mkdir(parents=True, exist_ok=True)
     unfinished = cache.with_suffix(".tmp")
     with _locked(unfinished) as file:
@@ -123,7 +145,11 @@ def _build(cache: Path, paths: Sequence[str], shape: tuple[int, ...], progress: 
             unfinished.unlink(missing_ok=True)
             return
         try:
-            _write(file, paths, shape, progress)
+            header = _header(shape)
+            os.ftruncate(file, 0)
+            _write_at(file, header, 0)
+            write(file, len(header))
+            os.fsync(file)
             os.replace(unfinished, cache)
         except BaseException:
             unfinished.unlink(missing_ok=True)
@@ -165,14 +191,19 @@ def _remove_abandoned(folder: Path) -> None:
                 os.close(file)
 
 
-def _write(file: int, paths: Sequence[str], shape: tuple[int, ...], progress: Progress | None) -> None:
-    """Header and images. Plain writes: a full disk is an error for them, but kills who writes through a memory map."""
-    header = _header(shape)
-    os.ftruncate(file, 0)
-    _write_at(file, header, 0)
+# Plain writes: a full disk is an error for them, but kills who writes through a memory map.
+
+
+def _write_array(file: int, offset: int, shape: tuple[int, ...], read: Callable[[], np.ndarray]) -> None:
+    images = np.ascontiguousarray(read())
+    assert images.shape == shape and images.dtype == np.uint8
+    _write_at(file, images.data, offset)
+
+
+def _write_images(file: int, offset: int, paths: Sequence[str], size: int, progress: Progress | None) -> None:
     bad: list[str] = []
     done = 0
-    write_part = partial(_write_part, file, len(header), shape[-1])
+    write_part = partial(_write_part, file, offset, size)
     parts = [paths[start : start + IMAGES_AT_A_TIME] for start in range(0, len(paths), IMAGES_AT_A_TIME)]
     with decoding(), ThreadPoolExecutor(_num_cores()) as pool:
         for part, errors in zip(parts, pool.map(write_part, range(len(parts)), parts), strict=True):
@@ -181,7 +212,6 @@ def _write(file: int, paths: Sequence[str], shape: tuple[int, ...], progress: Pr
                 progress(done, len(paths))
     if bad:
         raise ValueError(f"{bad[0]}{_and_more(bad)}; replace it or leave it out")
-    os.fsync(file)
 
 
 def _num_cores() -> int:

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
-from dualnet.data.decode import SUFFIXES
+from dualnet.data.class_folders import class_folders, images_by_class
 from dualnet.data.image_cache import cache_folder, cached_images
 from dualnet.data.splits import benchmark_of, held_out, stream_order, tasks_of
 
@@ -50,20 +50,7 @@ class ImageFolder(BenchmarkConfig):
 def _class_names(root: str) -> list[str]:
     if not root:
         raise ValueError("image_folder: root is empty; name the folder that holds one sub-folder of images per class")
-    names = [entry.name for entry in _entries(root) if entry.is_dir() and not entry.name.startswith(".")]
-    if not names:
-        raise ValueError(f"{root}: no class sub-folders; put the images of every class in a sub-folder with its name")
-    return names
-
-
-def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(os.path.expanduser(folder)) as entries:
-            return list(entries)
-    except OSError as error:
-        raise ValueError(
-            f"{folder}: cannot be read as a folder ({error.strerror}); name one with a sub-folder of images per class"
-        ) from None
+    return class_folders(root)
 
 
 def _check_test_root(root: str, test_root: str) -> None:
@@ -77,18 +64,4 @@ def _check_test_root(root: str, test_root: str) -> None:
 
 
 def _images(root: str, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Files of the classes, sorted by name within each, and their class numbers int64 [n]."""
-    by_class = [_images_of(os.path.join(root, name)) for name in names]
-    labels = np.repeat(np.arange(len(names)), [len(files) for files in by_class])
-    return [file for files in by_class for file in files], labels
-
-
-def _images_of(folder: str) -> list[str]:
-    files = sorted(entry.path for entry in _entries(folder) if _is_image(entry.name))
-    if not files:
-        raise ValueError(f"{folder}: empty class, no {' '.join(sorted(SUFFIXES))}; add images or remove the folder")
-    return files
-
-
-def _is_image(name: str) -> bool:
-    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES
+    return images_by_class([os.path.join(root, name) for name in names])

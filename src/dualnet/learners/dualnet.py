@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from dualnet.batch import Batch, StreamSpec
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.learner import Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss, soft_label_loss
@@ -28,7 +28,8 @@ class Config:
     width: int = 64  # channels of the slow learner's first stage; the paper: 20
     adapter_norm: AdapterNorm = "none"  # division of m_l by its squared norm; the paper divides (map or pixel)
     # The slow learner
-    objective: Literal["barlow_twins", "simclr", "simsiam", "vicreg", "byol"] = "barlow_twins"
+    objective: Literal["barlow_twins", "simclr", "simsiam", "vicreg", "byol", "classification"] = "barlow_twins"
+    slow_optimizer: Literal["look_ahead", "sgd"] = "look_ahead"  # sgd: the same n K steps, none of them taken back
     slow_rounds: int = 3  # n: Look-ahead rounds per batch; 0: no self-supervision
     inner_steps: int = 2  # K: SGD steps per round
     beta: float = 0.05  # Look-ahead's rate; the paper: 0.5
@@ -76,7 +77,7 @@ class DualNet(Learner):
             raise ValueError(f"images of {channels} channels: the views of the slow learner need colour, 3 channels")
         self.slow = Encoder(config.width, channels)
         self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels)
-        self.objective = OBJECTIVES[config.objective](self.slow.channels[-1])
+        self.objective = OBJECTIVES[config.objective](self.slow.channels[-1], spec)
         self.memory = config.memory.make(spec)
         self.fast_optimizer = torch.optim.SGD([*self.slow.parameters(), *self.fast.parameters()], lr=config.fast_lr)
         self.slow_optimizer = torch.optim.SGD(
@@ -110,18 +111,34 @@ class DualNet(Learner):
     def look_ahead(self) -> LookAhead:
         """Made when it is used: `.to(device)` puts new statistics in the place of those it would have kept."""
         weights = self.slow_optimizer.param_groups[0]["params"]
-        statistics = [*self.slow.buffers(), *self.objective.buffers()]
+        buffers = [*self.slow.buffers(), *self.objective.buffers()]
+        statistics = [buffer for buffer in buffers if buffer.is_floating_point()]
         interpolated, kept = weights, statistics
         if self.config.slow_statistics == "interpolate":
             interpolated, kept = weights + statistics, []
+        if self.config.slow_optimizer == "sgd":
+            interpolated = []
         return LookAhead(self.slow_optimizer, interpolated, self.config.inner_steps, self.config.beta, kept)
 
     def slow_loss(self, batch: Batch) -> Tensor:
-        images = self.memory.sample(self.config.slow_batch_size, self.generator, beside=batch).batch.images
-        if batch.labels is None or self.config.slow_source == "memory_and_batch":
-            images = torch.cat([batch.images, images])
-        view_a, view_b = two_views(images, self.spec.network_size, self.config.views, self.generator)
-        return self.objective(self.slow, view_a, view_b)
+        shown = self.slow_batch(batch)
+        view_a, view_b = two_views(shown.images, self.spec.network_size, self.config.views, self.generator)
+        return self.objective(self.slow, view_a, view_b, shown)
+
+    def slow_batch(self, batch: Batch) -> Batch:
+        """What the slow learner looks at. Examples that stand in for stored ones keep the label of the batch here."""
+        labels = torch.full_like(batch.task_ids, UNLABELLED) if batch.labels is None else batch.labels
+        replay = self.memory.sample(self.config.slow_batch_size, self.generator, beside=batch)
+        past = replay.batch
+        assert past.labels is not None
+        past_labels = torch.where(replay.stored, past.labels, labels[replay.stand_ins])
+        if batch.labels is not None and self.config.slow_source == "memory":
+            return Batch(past.images, past_labels, past.task_ids)
+        return Batch(
+            torch.cat([batch.images, past.images]),
+            torch.cat([labels, past_labels]),
+            torch.cat([batch.task_ids, past.task_ids]),
+        )
 
     def learn_fast(self, batch: Batch) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}

@@ -11,9 +11,9 @@ from torch.optim import Optimizer
 
 from dualnet import image_ops
 from dualnet.batch import Batch, StreamSpec
+from dualnet.logits import MASKED as MASKED  # learners find it here
+from dualnet.logits import restricted
 from dualnet.nets import SMALLEST_IMAGE
-
-MASKED = -1e4  # logit of a class that the task may not answer: finite, so that no loss meets 0 * inf
 
 
 class Learner(nn.Module, ABC):
@@ -71,7 +71,7 @@ class Learner(nn.Module, ABC):
         """The logits, float32, with the classes outside of each example's task masked."""
         if task_ids is None:
             return logits.float()
-        return logits.float().masked_fill(~self.class_mask[task_ids], MASKED)
+        return restricted(logits, self.class_mask[task_ids])
 
     def seed(self, seed: int) -> Self:
         self.generator.manual_seed(seed)

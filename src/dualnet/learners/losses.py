@@ -5,14 +5,9 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.batch import UNLABELLED
-from dualnet.learners.learner import MASKED
+from dualnet.logits import MASKED, label_loss
 
-
-def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy, the mean over the examples that have a label; 0 where none has."""
-    each = F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="none")
-    return each.sum() / (labels != UNLABELLED).sum().clamp(min=1)
+__all__ = ["label_loss", "soft_label_loss"]
 
 
 def soft_label_loss(

@@ -20,6 +20,7 @@ class Replay:
     has_logits: Tensor  # bool [size]
     slots: Tensor  # int64 [size]: where they lie; one may come several times while few are stored
     stored: Tensor  # bool [size]: False where nothing fitting is stored yet and the batch shows a stand-in
+    stand_ins: Tensor  # int64 [size]: which example of the batch beside it that is
 
 
 class Memory(nn.Module, ABC):
@@ -111,7 +112,7 @@ class Memory(nn.Module, ABC):
             torch.where(stored, self.labels[rows], UNLABELLED),
             torch.where(stored, self.task_ids[rows], beside.task_ids[stand_ins]),
         )
-        return Replay(batch, self.logits[rows], self.has_logits[rows] & stored, rows, stored)
+        return Replay(batch, self.logits[rows], self.has_logits[rows] & stored, rows, stored, stand_ins)
 
     def without_logits(self) -> Tensor:
         """Slots whose example has no answer yet, int64 [n]. Waits for the device: for the end of a task, not a step."""

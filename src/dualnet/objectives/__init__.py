@@ -2,6 +2,7 @@
 
 from dualnet.objectives.barlow_twins import BarlowTwins
 from dualnet.objectives.byol import BYOL
+from dualnet.objectives.classification import Classification
 from dualnet.objectives.objective import Objective
 from dualnet.objectives.simclr import SimCLR
 from dualnet.objectives.simsiam import SimSiam
@@ -13,6 +14,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "simsiam": SimSiam,
     "vicreg": VICReg,
     "byol": BYOL,
+    "classification": Classification,
 }
 
-__all__ = ["BYOL", "OBJECTIVES", "BarlowTwins", "Objective", "SimCLR", "SimSiam", "VICReg"]
+__all__ = ["BYOL", "OBJECTIVES", "BarlowTwins", "Classification", "Objective", "SimCLR", "SimSiam", "VICReg"]

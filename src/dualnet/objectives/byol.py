@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import Encoder, two_batches
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
@@ -20,14 +21,14 @@ class BYOL(Objective):
     copied, as in the authors' code: an objective meets its encoder only when it is called.
     """
 
-    def __init__(self, num_features: int) -> None:
-        super().__init__(num_features)
+    def __init__(self, num_features: int, spec: StreamSpec) -> None:
+        super().__init__(num_features, spec)
         self.projector = Projector(num_features)
         self.predictor = Projector(num_features)
         self.target_encoder = Encoder(num_features // 8).requires_grad_(False)  # an encoder ends in 8 times its width
         self.target_projector = Projector(num_features).requires_grad_(False)
 
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         self.follow(encoder)
         p_a, p_b = two_batches(self.predictor, *embed(encoder, self.projector, view_a, view_b))
         with torch.no_grad():

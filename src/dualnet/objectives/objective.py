@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import BatchNorm, Encoder, pooled, two_batches
 
 
 class Objective(nn.Module, ABC):
     """A loss on two views of the same images. Owns its heads; is handed the encoder and never keeps it."""
 
-    def __init__(self, num_features: int) -> None:  # channels of the encoder's last map
+    def __init__(self, num_features: int, spec: StreamSpec) -> None:  # channels of the encoder's last map; the stream
         super().__init__()
         self.num_features = num_features
 
     @abstractmethod
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
-        """The loss, a scalar, from views float [B, C, H, W] of the same B images."""
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+        """The loss, a scalar, from views float [B, C, H, W] of the batch's B images, whose labels are never None."""
 
 
 class Projector(nn.Module):
@@ -35,11 +37,14 @@ class Projector(nn.Module):
         return self.out(self.norm(self.hidden(features), parts))
 
 
-def embed(encoder: Encoder, projector: Projector, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both views through encoder and projector, each with its own BatchNorm statistics; float32 [B, D] each."""
+Head = Callable[[Tensor, int], Tensor]  # (features [parts * B, num_features], parts) -> [parts * B, D]
+
+
+def embed(encoder: Encoder, head: Head, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both views through encoder and head, each with its own BatchNorm statistics; float32 [B, D] each."""
 
     def net(images: Tensor, parts: int) -> Tensor:
-        return projector(pooled(encoder(images, parts)[-1]), parts)
+        return head(pooled(encoder(images, parts)[-1]), parts)
 
     z_a, z_b = two_batches(net, view_a, view_b)
     return z_a.float(), z_b.float()

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import Encoder
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
@@ -16,11 +17,11 @@ EPS = 1e-4  # the least length that an embedding is divided by
 class SimCLR(Objective):
     """Each embedding should be told from all others as its image's other view."""
 
-    def __init__(self, num_features: int) -> None:
-        super().__init__(num_features)
+    def __init__(self, num_features: int, spec: StreamSpec) -> None:
+        super().__init__(num_features, spec)
         self.projector = Projector(num_features)
 
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)
         with full_precision(z_a.device):
             return nt_xent_loss(z_a, z_b)

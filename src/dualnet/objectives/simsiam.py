@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import Encoder, two_batches
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
@@ -15,12 +16,12 @@ EPS = 1e-4  # the least length that a vector is divided by
 class SimSiam(Objective):
     """From one view's embedding the other's should be predicted; no gradient flows through what is predicted."""
 
-    def __init__(self, num_features: int) -> None:
-        super().__init__(num_features)
+    def __init__(self, num_features: int, spec: StreamSpec) -> None:
+        super().__init__(num_features, spec)
         self.projector = Projector(num_features)
         self.predictor = Projector(num_features, num_features // BOTTLENECK)
 
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)
         p_a, p_b = two_batches(self.predictor, z_a, z_b)
         with full_precision(z_a.device):

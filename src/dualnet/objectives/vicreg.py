@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
+from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import Encoder
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
@@ -18,11 +19,11 @@ EPS = 1e-4
 class VICReg(Objective):
     """Views should agree, features should vary over the batch, and no two of them together."""
 
-    def __init__(self, num_features: int) -> None:
-        super().__init__(num_features)
+    def __init__(self, num_features: int, spec: StreamSpec) -> None:
+        super().__init__(num_features, spec)
         self.projector = Projector(num_features)
 
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor) -> Tensor:
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)
         with full_precision(z_a.device):
             return vicreg_loss(z_a, z_b)

@@ -1,0 +1,52 @@
+"""Folders of images, one per class: which there are, and the files in them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from dualnet.data.decode import SUFFIXES
+
+ONE_PER_CLASS = "name one with a sub-folder of images per class"
+
+
+def unpacked(root: str, name: str) -> str:
+    """The folder of that name, as an archive has it, below root; or root itself, if it was unpacked there."""
+    below = os.path.join(os.path.expanduser(root), name)
+    return below if os.path.isdir(below) else os.path.expanduser(root)
+
+
+def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(os.path.expanduser(folder)) as found:
+            return list(found)
+    except OSError as error:
+        raise ValueError(f"{folder}: cannot be read as a folder ({error.strerror}); {remedy}") from None
+
+
+def class_folders(root: str) -> list[str]:
+    """Names of the sub-folders, in no order."""
+    names = [entry.name for entry in entries(root) if entry.is_dir() and not entry.name.startswith(".")]
+    if not names:
+        raise ValueError(f"{root}: no class sub-folders; put the images of every class in a sub-folder with its name")
+    return names
+
+
+def images_by_class(folders: Sequence[str]) -> tuple[list[str], np.ndarray]:
+    """Files of the classes, sorted by name within each, and their class numbers int64 [n]."""
+    by_class = [_images_of(folder) for folder in folders]
+    labels = np.repeat(np.arange(len(folders)), [len(files) for files in by_class])
+    return [file for files in by_class for file in files], labels
+
+
+def _images_of(folder: str) -> list[str]:
+    files = sorted(entry.path for entry in entries(folder) if is_image(entry.name))
+    if not files:
+        raise ValueError(f"{folder}: empty class, no {' '.join(sorted(SUFFIXES))}; add images or remove the folder")
+    return files
+
+
+def is_image(name: str) -> bool:
+    return not name.startswith(".") and os.path.splitext(name)[1].lower() in SUFFIXES

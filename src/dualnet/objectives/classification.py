@@ -1,0 +1,28 @@
+"""Classification: the slow learner trained on labels, not by self-supervision (the paper's table 2)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from dualnet.batch import Batch, StreamSpec
+from dualnet.logits import label_loss, restricted
+from dualnet.nets import Encoder
+from dualnet.objectives.objective import Objective, embed, full_precision
+
+
+class Classification(Objective):
+    """Both views should be given their image's label, among the classes of its task, by a head of the slow learner."""
+
+    class_mask: Tensor  # bool [tasks, classes]
+
+    def __init__(self, num_features: int, spec: StreamSpec) -> None:
+        super().__init__(num_features, spec)
+        self.head = nn.Linear(num_features, spec.num_classes)
+        self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
+
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+        logits = torch.cat(embed(encoder, lambda features, parts: self.head(features), view_a, view_b))
+        assert batch.labels is not None
+        with full_precision(logits.device):
+            return label_loss(restricted(logits, self.class_mask[batch.task_ids.repeat(2)]), batch.labels.repeat(2))

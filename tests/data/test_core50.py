@@ -1,0 +1,174 @@
+"""CORe50 from its folders: order of the objects, the test sessions, and every way an unpacked tree can be wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from dualnet import cli
+from dualnet.data.core50 import Core50
+
+FRAMES = 2
+
+
+def fill(root: Path, numbers: Sequence[int], frames: int = FRAMES) -> Path:
+    """Frames whose red is the object, green the session, blue the frame."""
+    for session in range(1, 12):
+        for number in numbers:
+            folder = root / f"s{session}" / f"o{number}"
+            folder.mkdir(parents=True)
+            for frame in range(frames):
+                image = Image.new("RGB", (4, 4), (number, session, frame))
+                image.save(folder / f"C_{session:02d}_{number:02d}_{frame:03d}.png")
+    return root
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Core50:
+    """Objects 2 and 10 alone, one a task."""
+    fill(tmp_path / "core50" / "core50_128x128", [2, 10])
+    return Core50(
+        str(tmp_path / "core50"),
+        classes_per_task=1,
+        class_order=["o2", "o10"],
+        image_size=4,
+        cache=str(tmp_path / "cache"),
+    )
+
+
+def colours(examples) -> np.ndarray:
+    return examples.array[examples.rows][:, :, 0, 0]
+
+
+def test_the_whole_tree_makes_ten_tasks_of_five_objects_in_order(tmp_path: Path) -> None:
+    fill(tmp_path / "core50_128x128", range(1, 51), frames=1)
+    benchmark = Core50(str(tmp_path), image_size=4, cache=str(tmp_path / "cache")).make()
+    assert len(benchmark.tasks) == 10 and benchmark.spec.num_classes == 50
+    assert benchmark.spec.input_size == 84
+    assert benchmark.class_names[:6] == (*(f"plug_adapter{n}" for n in range(1, 6)), "mobile_phone1")
+    assert benchmark.class_names[-5:] == tuple(f"remote_control{n}" for n in range(1, 6))
+    for number, task in enumerate(benchmark.tasks):
+        for part, sessions in ((task.train, {1, 2, 4, 5, 6, 8, 9, 11}), (task.test, {3, 7, 10})):
+            red, green, _ = colours(part).T
+            assert np.array_equal(red, part.labels + 1)
+            assert set(red) == set(range(5 * number + 1, 5 * number + 6)) and set(green) == sessions
+            assert len(part) == 5 * len(sessions)
+
+
+def test_defaults_are_the_papers() -> None:
+    assert (Core50().image_size, Core50().input_size, Core50().classes_per_task) == (128, 84, 5)
+
+
+def test_frames_come_in_order_and_objects_as_chosen(config: Core50) -> None:
+    benchmark = config.make()
+    assert benchmark.class_names == ("plug_adapter2", "mobile_phone5")
+    test = colours(benchmark.tasks[1].test)
+    assert test.tolist() == [[10, session, frame] for session in (3, 7, 10) for frame in range(FRAMES)]
+    turned = replace(config, class_order=["o10", "o2"]).make()
+    assert turned.class_names == ("mobile_phone5", "plug_adapter2")
+    assert set(colours(turned.tasks[0].train)[:, 0]) == {10}
+
+
+def test_a_seed_shuffles_all_objects(tmp_path: Path) -> None:
+    fill(tmp_path, range(1, 51), frames=1)
+    whole = Core50(str(tmp_path), image_size=4, cache=str(tmp_path / "cache"), order_seed=0)
+    orders = [replace(whole, order_seed=seed).make().class_names for seed in (0, 0, 1)]
+    assert orders[0] == orders[1] != orders[2]
+    assert len(set(orders[0])) == 50
+    fewer = replace(whole, num_tasks=2).make()
+    assert fewer.class_names == orders[0][:10] and len(fewer.tasks[0].train.array) == 110, "others are not decoded"
+
+
+def test_root_may_be_the_unpacked_folder_and_hidden_files_do_not_count(config: Core50) -> None:
+    before = config.make().tasks[0].train
+    inner = Path(config.root) / "core50_128x128"
+    (inner / "s1" / "o2" / "._C_01_02_000.png").write_text("no image")
+    (inner / "s1" / "o2" / "notes.txt").write_text("no image")
+    after = replace(config, root=str(inner)).make().tasks[0].train
+    assert np.array_equal(before.array, after.array)
+
+
+def test_the_documented_command_runs(config: Core50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """docs/benchmarks.md: its file and its command, with a small network and the two objects that are there."""
+    page = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    (file,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.M | re.S)
+    (command,) = re.findall(r"^dualnet (run core50.yaml --benchmark.root) ROOT (.*)$", page, re.M)
+    monkeypatch.chdir(tmp_path)
+    Path("core50.yaml").write_text(file)
+    small = f"--learner.width 2 --benchmark.image_size 4 --benchmark.input_size 28 --benchmark.cache {config.cache}"
+    chosen = "--benchmark.class_order [o2,o10] --benchmark.classes_per_task 1 --device cpu"
+    assert cli.main(f"{command[0]} {config.root} {command[1]} {small} {chosen}".split()) == 0
+    result = json.loads(Path("runs/core50/seed-0/result.json").read_text())
+    assert len(result["accuracy"]) == 2 and result["steps"] == 2
+
+
+def frame(root: Path) -> Path:
+    return root / "core50_128x128" / "s4" / "o10" / "C_04_10_001.png"
+
+
+MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
+    "missing": (
+        lambda root: None,
+        {"root": "/nowhere"},
+        r"/nowhere/s1/o2: cannot be read as a folder \(No such file.*\); unpack core50_128x128.zip: root must hold",
+    ),
+    "a-file": (lambda root: None, {"root": __file__}, r"/s1/o2: cannot be .* \(Not a directory\); unpack"),
+    "no-session": (
+        lambda root: shutil.rmtree(root / "core50_128x128" / "s11"),
+        {},
+        "/s11/o2: cannot be read as a folder .*; unpack core50_128x128.zip: root must hold the sessions s1 to s11",
+    ),
+    "no-object": (lambda root: shutil.rmtree(frame(root).parent), {}, "/s4/o10: cannot be read as a folder"),
+    "no-images": (
+        lambda root: [file.unlink() for file in frame(root).parent.iterdir()],
+        {},
+        r"/s4/o10: no images C_04_10_\*.png; unpack",
+    ),
+    "wrong-session": (
+        lambda root: frame(root).rename(frame(root).with_name("C_05_10_001.png")),
+        {},
+        r"/s4/o10/C_05_10_001.png: not one of C_04_10_\*.png; move it away, or unpack",
+    ),
+    "depth": (
+        lambda root: frame(root).rename(frame(root).with_name("D_04_10_001.png")),
+        {},
+        r"/D_04_10_001.png: not one of C_04_10_\*.png",
+    ),
+    "bad-image": (
+        lambda root: frame(root).write_bytes(b""),
+        {},
+        r"/C_04_10_001.png: unreadable image \(empty file\); replace it or leave it out",
+    ),
+    "unknown-object": (
+        lambda root: None,
+        {"class_order": ["o2", "o51"]},
+        "class_order names 'o51', which is no class; there are o1, o10",
+    ),
+    "both-orders": (lambda root: None, {"order_seed": 1}, "class_order and order_seed both say"),
+    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 1 need 3 classes, there are 2; lower"),
+    "left-over": (
+        lambda root: None,
+        {"class_order": None, "classes_per_task": 7},
+        "50 classes do not make tasks of 7: set num_tasks to 7 to leave the last 1 out",
+    ),
+    "size": (lambda root: None, {"image_size": 0}, "image_size is 0; give 1 to 8000"),
+    "input": (lambda root: None, {"input_size": 0}, "input_size is 0; give at least 1"),
+}
+
+
+@pytest.mark.parametrize("kind", MISTAKES)
+def test_mistakes_are_explained(config: Core50, tmp_path: Path, kind: str) -> None:
+    prepare, options, message = MISTAKES[kind]
+    prepare(Path(config.root))
+    with pytest.raises(ValueError, match=message) as caught:
+        replace(config, **options).make()
+    assert "\n" not in str(caught.value)
+    assert not list((tmp_path / "cache").glob("*"))
