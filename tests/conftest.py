@@ -17,6 +17,7 @@ from dualnet import image_ops
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import Learner, learner_class, make_learner
 from dualnet.memory import MemoryConfig
+from dualnet.objectives import barlow_twins
 
 settings.register_profile("dualnet", deadline=None)  # a busy machine is no failure
 settings.load_profile("dualnet")
@@ -131,7 +132,7 @@ def differing() -> Callable[[dict[str, Tensor], dict[str, Tensor]], set[str]]:
 @pytest.fixture
 def fake_mode() -> Iterator[FakeTensorMode]:
     """Tensors without values: whatever reads one on the host raises. Constants made meanwhile are thrown away."""
-    caches = (image_ops.constant, image_ops.colour_basis)
+    caches = (image_ops.constant, image_ops.colour_basis, barlow_twins.targets)
     for cached in caches:
         cached.cache_clear()
     with FakeTensorMode() as mode:

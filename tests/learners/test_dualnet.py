@@ -13,6 +13,7 @@ from dualnet.image_ops import network_input
 from dualnet.learners import DualNet
 from dualnet.learners import dualnet as dualnet_module
 from dualnet.memory import MemoryConfig
+from dualnet.objectives import BarlowTwins
 
 
 @pytest.fixture
@@ -28,13 +29,14 @@ def make(small_learner):
 @pytest.fixture
 def seen_images(monkeypatch):
     """What the slow learner was shown: one entry of images per inner step."""
-    shown, two_views = [], dualnet_module.two_views
+    shown, forward = [], BarlowTwins.forward
 
-    def recorded(images, *rest):
-        shown.append(images)
-        return two_views(images, *rest)
+    def recorded(objective, encoder, view_a, view_b, batch):
+        shown.append(batch.images)
+        assert len(view_a) == len(view_b) == len(batch)
+        return forward(objective, encoder, view_a, view_b, batch)
 
-    monkeypatch.setattr(dualnet_module, "two_views", recorded)
+    monkeypatch.setattr(BarlowTwins, "forward", recorded)
     return shown
 
 
@@ -250,9 +252,11 @@ def test_kept_statistics_stay_kept_after_a_move(make, random_batch, state_of, di
 
 
 def test_rounds_and_inner_steps_are_counted(make, random_batch, seen_images):
-    learner = make(slow_rounds=2, inner_steps=3)
-    learner.observe(random_batch(0))
+    learner = prepared(make, random_batch, slow_rounds=2, inner_steps=3)
+    seen_images.clear()
+    learner.observe(random_batch(2, task=1))
     assert len(seen_images) == 6
+    assert not all(torch.equal(seen_images[0], images) for images in seen_images)  # each step draws anew
 
 
 def test_the_slow_learner_sees_the_batch_in_the_first_task_and_earlier_ones_later(make, random_batch, seen_images):

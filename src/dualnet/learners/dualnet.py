@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -104,9 +105,13 @@ class DualNet(Learner):
         self.memory.add(batch, self.generator, logits)
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
-        look_ahead = self.look_ahead()
-        rounds = [look_ahead.round(lambda: self.slow_loss(batch)) for _ in range(self.config.slow_rounds)]
-        return {"slow": torch.stack(rounds).mean()} if rounds else {}
+        if self.config.slow_rounds == 0:
+            return {}
+        look_ahead, shown = self.look_ahead(), self.slow_steps(batch)
+        rounds = [
+            look_ahead.round(lambda: self.objective(self.slow, *next(shown))) for _ in range(self.config.slow_rounds)
+        ]
+        return {"slow": torch.stack(rounds).mean()}
 
     def look_ahead(self) -> LookAhead:
         """Made when it is used: `.to(device)` puts new statistics in the place of those it would have kept."""
@@ -120,24 +125,32 @@ class DualNet(Learner):
             interpolated = []
         return LookAhead(self.slow_optimizer, interpolated, self.config.inner_steps, self.config.beta, kept)
 
-    def slow_loss(self, batch: Batch) -> Tensor:
-        shown = self.slow_batch(batch)
-        view_a, view_b = two_views(shown.images, self.spec.network_size, self.config.views, self.generator)
-        return self.objective(self.slow, view_a, view_b, shown)
+    def slow_steps(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Batch]]:
+        """Two views and the examples they show, for each inner step: drawn and made together, as one large batch."""
+        steps = self.config.slow_rounds * self.config.inner_steps
+        shown = self.slow_batches(batch, steps)
+        assert shown.labels is not None
+        views = two_views(shown.images, self.spec.network_size, self.config.views, self.generator)
+        parts = (each.chunk(steps) for each in (*views, shown.images, shown.labels, shown.task_ids))
+        for view_a, view_b, images, labels, task_ids in zip(*parts, strict=True):
+            yield view_a, view_b, Batch(images, labels, task_ids)
 
-    def slow_batch(self, batch: Batch) -> Batch:
-        """What the slow learner looks at. Examples that stand in for stored ones keep the label of the batch here."""
+    def slow_batches(self, batch: Batch, steps: int) -> Batch:
+        """What the slow learner looks at in each step, one behind the other.
+
+        Examples that stand in for stored ones keep the label of the batch here.
+        """
         labels = torch.full_like(batch.task_ids, UNLABELLED) if batch.labels is None else batch.labels
-        replay = self.memory.sample(self.config.slow_batch_size, self.generator, beside=batch)
+        replay = self.memory.sample(self.config.slow_batch_size, self.generator, beside=batch, draws=steps)
         past = replay.batch
         assert past.labels is not None
         past_labels = torch.where(replay.stored, past.labels, labels[replay.stand_ins])
         if batch.labels is not None and self.config.slow_source == "memory":
             return Batch(past.images, past_labels, past.task_ids)
         return Batch(
-            torch.cat([batch.images, past.images]),
-            torch.cat([labels, past_labels]),
-            torch.cat([batch.task_ids, past.task_ids]),
+            before_each(batch.images, past.images, steps),
+            before_each(labels, past_labels, steps),
+            before_each(batch.task_ids, past.task_ids, steps),
         )
 
     def learn_fast(self, batch: Batch) -> dict[str, Tensor]:
@@ -177,3 +190,8 @@ class DualNet(Learner):
 
     def optimizers(self) -> dict[str, Optimizer]:
         return {"fast": self.fast_optimizer, "slow": self.slow_optimizer}
+
+
+def before_each(first: Tensor, rest: Tensor, parts: int) -> Tensor:
+    """`first` put before each of the equal parts of `rest`."""
+    return torch.cat([tensor for part in rest.chunk(parts) for tensor in (first, part)])

@@ -89,22 +89,23 @@ class Memory(nn.Module, ABC):
             buffer[self.drop].fill_(UNLABELLED)
 
     @torch.no_grad()
-    def sample(self, size: int, generator: Generator, beside: Batch) -> Replay:
+    def sample(self, size: int, generator: Generator, beside: Batch, draws: int = 1) -> Replay:
         """`size` stored examples to learn beside a batch, without replacement when enough are stored.
 
         Those of the batch's own tasks are left out if only earlier ones are to be replayed. While nothing fitting is
-        stored, examples of the batch take the places, marked as not stored: shapes never change.
+        stored, examples of the batch take the places, marked as not stored: shapes never change. Several `draws` of
+        the same memory lie one behind the other: a step that needs more than one takes them in as many kernels as one.
         """
         fitting = self.filled[: self.num_slots]
         if self.only_earlier_tasks:
             stored_tasks = self.task_ids[: self.num_slots]
             fitting = fitting & ~(stored_tasks[:, None] == beside.task_ids[None, :]).any(dim=1)
-        keys = torch.rand(self.num_slots, device=fitting.device, generator=generator)
+        keys = torch.rand(draws, self.num_slots, device=fitting.device, generator=generator)
         first = keys.masked_fill(~fitting, -1).topk(min(size, self.num_slots)).indices
         count = fitting.sum()
         turn = torch.arange(size, device=fitting.device)
-        rows = first[turn % count.clamp(1, len(first))]
-        return self.replay(rows, (count > 0).expand(size), beside, turn % len(beside))
+        rows = first[:, turn % count.clamp(1, first.shape[1])].flatten()
+        return self.replay(rows, (count > 0).expand(len(rows)), beside, turn.repeat(draws) % len(beside))
 
     def replay(self, rows: Tensor, stored: Tensor, beside: Batch, stand_ins: Tensor) -> Replay:
         batch = Batch(
