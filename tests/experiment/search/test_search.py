@@ -21,9 +21,11 @@ from dualnet import cli
 from dualnet.experiment.experiment import read
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.search import read_plan, search
-from dualnet.experiment.search.point import Outcome, best, folder_name
+from dualnet.experiment.search.point import Outcome, best, folder_name, point_of, read_failure
 from dualnet.experiment.search.pool import num_jobs, num_threads
-from dualnet.experiment.search.progress import Live, table_of
+from dualnet.experiment.search.progress import Live, Quiet, table_of
+from dualnet.experiment.search.search import Search
+from dualnet.experiment.search.worker import Worker
 
 CPU = torch.device("cpu")
 BENCHMARK = {
@@ -376,3 +378,23 @@ def test_on_a_terminal_there_is_a_bar() -> None:
     text = console.export_text()
     console.file.close()
     assert "lr 0.1 [b], seed 0: ACC 50.00" in text and "2/2" in text
+
+
+def test_on_cuda_the_seeds_of_a_point_are_one_job() -> None:
+    write("tiny.yaml", TINY)
+    plan = read_plan("tiny.yaml")
+    points = [point_of(plan, options) for options in plan.stages[0]]
+    leave("lr=0.01,replay_size=4", "result.json", {})
+    leave("lr=1e+25,replay_size=4", "failed.json", {"reason": "diverged"})
+    for device, seeds in (("cuda", [[1], [1], [0, 1]]), ("cpu", [[1], [1], [0], [1]])):
+        jobs = Search(plan, Path("out"), torch.device(device), 1, Quiet()).unsettled(points)
+        assert [list(job.folders) for job in jobs] == seeds
+
+
+def test_seeds_that_go_together_fail_together() -> None:
+    """As on CUDA. The worker is a plain object here."""
+    experiment = read_plan(write("tiny.yaml", TINY)).experiment({"learner.lr": 1e25}).mapping()
+    job = {"experiment": experiment, "folders": {"0": "out/seed-0", "1": "out/seed-1"}, "device": "cpu"}
+    answer = Worker().work(job)
+    assert answer["failed"].startswith("seed-0: ")
+    assert [read_failure(Path(folder)) for folder in job["folders"].values()] == [answer["failed"]] * 2

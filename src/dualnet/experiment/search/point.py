@@ -111,6 +111,7 @@ def read_failure(folder: Path) -> str | None:
 
 
 def write_failure(folder: Path, reason: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
     atomic.write(folder / FAILED, json.dumps({"reason": reason}) + "\n")
 
 
