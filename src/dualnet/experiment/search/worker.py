@@ -61,7 +61,7 @@ class Worker:
 
 
 def drop_checkpoints(folders: dict[int, Path]) -> None:
-    """Figures are all that a search needs: 50 points of DualNet would keep 10 GB."""
+    """Figures are all that a search needs; the weights of every point, twice each, fill a disk."""
     for folder in folders.values():
         shutil.rmtree(RunFolder(folder).checkpoints, ignore_errors=True)
 
