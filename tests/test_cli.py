@@ -452,7 +452,8 @@ def test_list_names_everything(capsys) -> None:
     sections = yaml.safe_load(capsys.readouterr().out.replace("  ", "  - "))
     assert sections["experiments"] == [file.stem for file in shipped_experiments()]
     assert {"dualnet", "er", "finetune"} <= set(sections["learners"])
-    assert set(sections) == {"experiments", "learners", "objectives", "memories", "benchmarks"}
+    assert "demo-er" in sections["searches"]
+    assert set(sections) == {"experiments", "searches", "learners", "objectives", "memories", "benchmarks"}
 
 
 def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 EXAMPLES = """examples:
   dualnet run demo-dualnet                      learn the embedded benchmark
   dualnet run demo-dualnet --learner.beta 0.5 --out runs/beta   any option, dotted
+  dualnet search demo-er                        choose options on validation tasks
   dualnet report runs                           compare everything below runs/
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg
 """
@@ -61,6 +62,7 @@ def parser() -> Parser:
     )
     verbs = top.add_subparsers(required=True, metavar="VERB")
     add_run(verbs)
+    add_search(verbs)
     add_report(verbs)
     add_predict(verbs)
     add_list(verbs)
@@ -84,6 +86,21 @@ def add_run(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb.set_defaults(verb=run)
 
 
+def add_search(verbs: argparse._SubParsersAction[Parser]) -> None:
+    verb = verbs.add_parser(
+        "search",
+        help="choose options on validation tasks: every point of a grid, or go on with a stopped search",
+        epilog="Any option of the experiment can follow, dotted, if the grid does not vary it: --learner.width 20. "
+        "docs/search.md says what a search file holds.",
+    )
+    verb.add_argument("search", metavar="NAME_OR_FILE", help="a shipped search's name, or a YAML file")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="where all goes (default: runs/search-NAME)")
+    verb.add_argument("--seeds", type=seed_list, metavar="0,1,2", help="default: the search's own")
+    verb.add_argument("--jobs", type=int, metavar="N", help="processes at a time (default: 1 on CUDA, else the cores)")
+    verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    verb.set_defaults(verb=search)
+
+
 def add_report(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser("report", help="compare runs: a table here, report.md and report.html on disk")
     verb.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders above them")
@@ -105,7 +122,9 @@ def add_predict(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 
 def add_list(verbs: argparse._SubParsersAction[Parser]) -> None:
-    verb = verbs.add_parser("list", help="name the experiments, learners, objectives, memories and benchmarks")
+    verb = verbs.add_parser(
+        "list", help="name the experiments, searches, learners, objectives, memories and benchmarks"
+    )
     verb.add_argument("experiment", nargs="?", metavar="NAME_OR_FILE", help="show this experiment's options in full")
     verb.set_defaults(verb=list_all)
 
@@ -169,6 +188,34 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     return 0
 
 
+def search(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from rich.console import Console
+
+    from dualnet import engine
+    from dualnet.experiment import experiment
+    from dualnet.experiment.search import NothingChosenError, read_plan, search
+    from dualnet.experiment.search.progress import display_for, tables
+    from dualnet.experiment.stop import StopAsked
+
+    options = experiment.dotted(rest)
+    experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "out", "seeds", "jobs", "device"])
+    plan = read_plan(arguments.search, options, arguments.seeds or ())
+    device = engine.choose_device(arguments.device)
+    out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
+    try:
+        found = search(plan, out, device, arguments.jobs, display_for(Console(stderr=True)))
+    except StopAsked as stopped:
+        return fail(str(stopped), 130)
+    except NothingChosenError as error:
+        return fail(str(error), 1)
+    for table in tables(found):
+        Console(width=None if sys.stdout.isatty() else 140).print(table)
+    print(f"{out}: finished; `dualnet run {out / 'chosen.yaml'}` evaluates what was chosen")
+    if found.troubles:
+        return fail(f"{out}: {len(found.troubles)} runs failed for no fault of their options; try the same again", 1)
+    return 0
+
+
 def report(arguments: argparse.Namespace, rest: list[str]) -> int:
     refuse(rest)
     from rich.console import Console
@@ -201,6 +248,7 @@ def list_all(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet.data import BENCHMARKS
     from dualnet.experiment import experiment
+    from dualnet.experiment.search import shipped_searches
     from dualnet.learners import LEARNERS
     from dualnet.memory import MEMORIES
     from dualnet.objectives import OBJECTIVES
@@ -210,6 +258,7 @@ def list_all(arguments: argparse.Namespace, rest: list[str]) -> int:
         return 0
     names = {
         "experiments": [path.stem for path in experiment.shipped_experiments()],
+        "searches": [path.stem for path in shipped_searches()],
         "learners": LEARNERS,
         "objectives": OBJECTIVES,
         "memories": MEMORIES,

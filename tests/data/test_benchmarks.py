@@ -12,14 +12,17 @@ from PIL import Image
 
 from dualnet.data import (
     BENCHMARKS,
+    AnyTasks,
     Benchmark,
     BenchmarkConfig,
     Cifar100,
     Core50,
+    Examples,
     ImageFolder,
     MiniImageNet,
     Procedural,
     TinyImageNet,
+    ValidationTasks,
 )
 
 
@@ -36,13 +39,16 @@ def image_folder(folder: Path) -> ImageFolder:
 
 
 def mini_imagenet(folder: Path) -> MiniImageNet:
-    for part, per_class in (("train", 2), ("test", 1)):
-        names = [f"images/{part}-{number}.jpg" for number in range(15 * per_class)]
+    for seed, lists, num_classes, part, per_class in (
+        *((1000, "cl", 85, "train", 2), (2000, "cl", 85, "test", 1)),
+        *((3000, "val", 15, "train", 2), (4000, "val", 15, "test", 1)),
+    ):
+        names = [f"images/{lists}-{part}-{number}.png" for number in range(num_classes * per_class)]
         for number, name in enumerate(names):
-            picture(folder / name, number + 1000 * per_class)
+            picture(folder / name, seed + number)
         rows = [f"{name},{number // per_class}\n" for number, name in enumerate(names)]
-        (folder / f"val_{part}.csv").write_text("".join(rows))
-    return MiniImageNet(str(folder), split="validation", image_size=8, cache=str(folder / "cache"))
+        (folder / f"{lists}_{part}.csv").write_text("".join(rows))
+    return MiniImageNet(str(folder), image_size=8, cache=str(folder / "cache"))
 
 
 def procedural(folder: Path) -> Procedural:
@@ -105,20 +111,53 @@ def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return made
 
 
+@pytest.fixture(scope="module", params=["make", "make_validation"])
+def kind(request: pytest.FixtureRequest, config: BenchmarkConfig) -> str:
+    if request.param == "make_validation" and type(config).make_validation is BenchmarkConfig.make_validation:
+        pytest.skip("has no validation tasks")
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def benchmark(config: BenchmarkConfig) -> Benchmark:
-    return config.make()
+def benchmark(config: BenchmarkConfig, kind: str) -> AnyTasks:
+    return getattr(config, kind)()
 
 
-def test_same_bits_every_time(config: BenchmarkConfig, benchmark: Benchmark) -> None:
-    again = config.make()
+def test_validation_tasks_have_a_type_of_their_own(benchmark: AnyTasks, kind: str) -> None:
+    assert type(benchmark) is {"make": Benchmark, "make_validation": ValidationTasks}[kind]
+    assert not issubclass(ValidationTasks, Benchmark) and not issubclass(Benchmark, ValidationTasks)
+
+
+def test_no_validation_image_is_tested_on(config: BenchmarkConfig, benchmark: AnyTasks, kind: str) -> None:
+    if kind == "make":
+        return
+    tested = {image for task in config.make().tasks for image in pictures_of(task.test)}
+    parts = [part for task in benchmark.tasks for part in (task.train, task.test)]
+    assert tested and not tested & {image for part in parts for image in pictures_of(part)}
+
+
+def pictures_of(part: Examples) -> list[bytes]:
+    return [part.array[row].tobytes() for row in part.rows]
+
+
+def test_a_benchmark_without_validation_tasks_says_so() -> None:
+    class Plain(BenchmarkConfig):
+        def make(self) -> Benchmark:
+            raise NotImplementedError
+
+    with pytest.raises(ValueError, match="Plain has no validation tasks to choose options on; search on a benchmark"):
+        Plain().make_validation()
+
+
+def test_same_bits_every_time(config: BenchmarkConfig, kind: str, benchmark: AnyTasks) -> None:
+    again = getattr(config, kind)()
     assert torch.equal(again.spec.class_mask, benchmark.spec.class_mask)
     for one, other in zip(again.tasks, benchmark.tasks, strict=True):
         for a, b in ((one.train, other.train), (one.test, other.test)):
             assert all(torch.equal(x, y) for x, y in zip(a.load(), b.load(), strict=True))
 
 
-def test_spec_is_that_of_the_tasks(benchmark: Benchmark) -> None:
+def test_spec_is_that_of_the_tasks(benchmark: AnyTasks) -> None:
     assert benchmark.spec.num_tasks == len(benchmark.tasks)
     assert benchmark.spec.num_classes == len(benchmark.class_names) == len(set(benchmark.class_names))
     assert benchmark.spec.class_mask.dtype == torch.bool
@@ -128,17 +167,16 @@ def test_spec_is_that_of_the_tasks(benchmark: Benchmark) -> None:
         assert tuple(images.shape[1:]) == benchmark.spec.image_shape and images.shape[1] == 3
 
 
-def test_a_task_has_exactly_the_classes_of_its_mask(benchmark: Benchmark) -> None:
+def test_a_task_has_exactly_the_classes_of_its_mask(benchmark: AnyTasks) -> None:
     for task, mask in zip(benchmark.tasks, benchmark.spec.class_mask, strict=True):
         allowed = set(mask.nonzero().flatten().tolist())
         assert set(task.train.labels.tolist()) == set(task.test.labels.tolist()) == allowed
     assert benchmark.spec.class_mask.sum(dim=0).eq(1).all(), "every class belongs to one task"
 
 
-def test_no_image_is_in_two_places(benchmark: Benchmark) -> None:
+def test_no_image_is_in_two_places(benchmark: AnyTasks) -> None:
     parts = [part for task in benchmark.tasks for part in (task.train, task.test)]
     rows = np.concatenate([part.rows for part in parts])
     assert len(np.unique(rows)) == len(rows)
     assert all(part.array is parts[0].array for part in parts)
-    pictures = {part.array[row].tobytes() for part in parts for row in part.rows}
-    assert len(pictures) == len(rows)
+    assert len({image for part in parts for image in pictures_of(part)}) == len(rows)

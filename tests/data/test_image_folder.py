@@ -125,3 +125,26 @@ def test_mistakes_are_explained(config: ImageFolder, tmp_path: Path, kind: str) 
         replace(config, **options).make()
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache").glob("*"))
+
+
+def test_validation_holds_some_of_the_training_images_out(config: ImageFolder, tmp_path: Path) -> None:
+    """The first three tasks at most; where there is a test_root, none of its images."""
+    fill(tmp_path / "more", "abcdefgh")
+    benchmark, validation = config.make(), config.make_validation()
+    assert len(validation.tasks) == 2
+    for task, of_validation in zip(benchmark.tasks, validation.tasks, strict=True):
+        both = colours(of_validation.train) + colours(of_validation.test)
+        assert sorted(both) == sorted(colours(task.train)) and len(of_validation.test) == 2
+    many = replace(config, root=str(tmp_path / "more"), test_root=str(fill(tmp_path / "test", "abcdefgh", 2, 9)))
+    validation = many.make_validation()
+    assert len(validation.tasks) == 3 and validation.class_names == tuple("abcdef")
+    assert {blue for task in validation.tasks for _, _, blue in colours(task.train) + colours(task.test)} == {0}
+    assert sum(len(task.train) + len(task.test) for task in validation.tasks) == 6 * 5
+
+
+def test_validation_needs_two_training_images_of_a_class(config: ImageFolder) -> None:
+    for number in range(1, 4):
+        (Path(config.root) / "b" / f"{number}.png").unlink()
+    config.make()
+    with pytest.raises(ValueError, match="class 'b' has 1 training images, and validation takes some of them to learn"):
+        config.make_validation()

@@ -27,15 +27,16 @@ def write(root: Path, prefix: str, labels: range) -> None:
 @pytest.fixture
 def config(tmp_path: Path) -> MiniImageNet:
     write(tmp_path / "mini", "val", range(15))
-    return MiniImageNet(str(tmp_path / "mini"), "validation", image_size=8, cache=str(tmp_path / "cache"))
+    return MiniImageNet(str(tmp_path / "mini"), image_size=8, cache=str(tmp_path / "cache"))
 
 
 @pytest.mark.parametrize(
-    ("split", "prefix", "first", "num_tasks"), [("continual", "cl", 15, 17), ("validation", "val", 0, 3)]
+    ("make", "prefix", "first", "num_tasks"),
+    [(MiniImageNet.make, "cl", 15, 17), (MiniImageNet.make_validation, "val", 0, 3)],
 )
-def test_tasks_follow_the_labels(tmp_path: Path, split, prefix: str, first: int, num_tasks: int) -> None:
+def test_tasks_follow_the_labels(tmp_path: Path, make, prefix: str, first: int, num_tasks: int) -> None:
     write(tmp_path, prefix, range(first, first + 5 * num_tasks))
-    benchmark = MiniImageNet(str(tmp_path), split, image_size=8, cache=str(tmp_path / "cache"), input_size=32).make()
+    benchmark = make(MiniImageNet(str(tmp_path), image_size=8, cache=str(tmp_path / "cache"), input_size=32))
     assert len(benchmark.tasks) == num_tasks and benchmark.spec.input_size == 32
     assert benchmark.class_names == tuple(str(label) for label in range(first, first + 5 * num_tasks))
     for number, task in enumerate(benchmark.tasks):
@@ -46,10 +47,10 @@ def test_tasks_follow_the_labels(tmp_path: Path, split, prefix: str, first: int,
 
 
 def test_windows_line_ends_blank_lines_and_a_byte_order_mark(config: MiniImageNet) -> None:
-    before = config.make().tasks[0].train.rows.tolist()
+    before = config.make_validation().tasks[0].train.rows.tolist()
     file = Path(config.root) / "val_train.csv"
     file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n") + b"\r\n")
-    assert config.make().tasks[0].train.rows.tolist() == before
+    assert config.make_validation().tasks[0].train.rows.tolist() == before
 
 
 def edit(name: str, change: Callable[[list[str]], list[str]]) -> Callable[[Path], object]:
@@ -110,11 +111,13 @@ def test_mistakes_are_explained(config: MiniImageNet, tmp_path: Path, kind: str)
     prepare, message = MISTAKES[kind]
     prepare(Path(config.root))
     with pytest.raises(ValueError, match=message) as caught:
-        config.make()
+        config.make_validation()
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache").glob("*"))
 
 
-def test_an_unknown_split(config: MiniImageNet) -> None:
-    with pytest.raises(ValueError, match="split is 'test'; give one of continual, validation"):
-        replace(config, split="test").make()
+def test_results_come_from_the_continual_split_alone(config: MiniImageNet) -> None:
+    with pytest.raises(
+        ValueError, match="split is 'validation'; results come from 'continual' alone, and `dualnet sea"
+    ):
+        replace(config, split="validation").make()

@@ -73,3 +73,17 @@ def test_classes_of_a_task_differ_in_shape_and_texture() -> None:
 def test_mistakes_are_explained(options: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Procedural(**options).make()
+
+
+def test_validation_tasks_are_of_other_classes_in_other_worlds() -> None:
+    config = Procedural(train_per_class=2, test_per_class=1)
+    validation = config.make_validation()
+    assert len(validation.tasks) == 3 and len(validation.class_names) == 12
+    assert not set(validation.class_names) & set(config.make().class_names)
+    first = validation.tasks[0].train
+    assert np.array_equal(first.array[first.rows[:2]], draw(look_of(20, task=5), 2, 32, (0, 20, 0)))
+
+
+def test_validation_needs_classes_that_the_benchmark_leaves() -> None:
+    with pytest.raises(ValueError, match="10 tasks of 4, and 3 for validation, need 52 classes, there are 50; lower"):
+        Procedural(num_tasks=10).make_validation()

@@ -1,4 +1,4 @@
-"""A benchmark is data: tasks of labelled images, and the spec of the stream they make."""
+"""A benchmark is data: tasks of labelled images, and the spec of the stream they make. Validation tasks are apart."""
 
 from __future__ import annotations
 
@@ -42,9 +42,28 @@ class Benchmark:
     class_names: tuple[str, ...]  # by class number
 
 
+@dataclass(frozen=True, slots=True)
+class ValidationTasks:
+    """What options are chosen on. No `Benchmark`: results cannot come from here, nor a choice from a benchmark."""
+
+    spec: StreamSpec
+    tasks: Sequence[Task]
+    class_names: tuple[str, ...]
+
+
+AnyTasks = Benchmark | ValidationTasks  # for what works on either; whoever draws conclusions takes one of them
+
+
 class BenchmarkConfig(ABC):
     """Options of one kind of benchmark: a frozen dataclass that can make it."""
 
     @abstractmethod
     def make(self) -> Benchmark:
         """Read or draw the images. A user's mistake raises ValueError with the path and the remedy."""
+
+    def make_validation(self) -> ValidationTasks:
+        """Tasks of which `make` tests nothing: other classes, or training images alone."""
+        raise ValueError(
+            f"benchmark: {type(self).__name__} has no validation tasks to choose options on; "
+            "search on a benchmark that has some, such as mini_imagenet, and take the chosen options over"
+        )

@@ -9,10 +9,12 @@ from functools import partial
 
 import numpy as np
 
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig, ValidationTasks
 from dualnet.data.class_folders import class_folders, images_by_class
 from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import benchmark_of, held_out, stream_order, tasks_of
+from dualnet.data.splits import Rows, benchmark_of, held_out, stream_order, tasks_of, validation_of
+
+VALIDATION_TASKS = 3  # at most; as many as the paper's
 
 
 @dataclass(frozen=True)
@@ -32,19 +34,54 @@ class ImageFolder(BenchmarkConfig):
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
     def make(self) -> Benchmark:
+        names, tasks = self._classes()
+        files, labels, is_test = self._files(names)
+        return benchmark_of(*self._rows(files, labels, is_test, names, tasks))
+
+    def make_validation(self) -> ValidationTasks:
+        """The first three tasks, of training images alone: test_share of each class is held out of these once more.
+
+        The classes are those of the benchmark; no image that `make` tests is among them.
+        """
+        names, tasks = self._classes()
+        tasks = tasks[:VALIDATION_TASKS]
+        files, labels, is_test = self._files(names)
+        kept = np.flatnonzero(~is_test & (labels < len(tasks) * self.classes_per_task))
+        names, files, labels = names[: tasks[-1].stop], [files[row] for row in kept], labels[kept]
+        _check_two_each(labels, names)
+        is_test = held_out(labels, self.test_share, self.split_seed)
+        return validation_of(*self._rows(files, labels, is_test, names, tasks))
+
+    def _classes(self) -> tuple[list[str], list[range]]:
+        """Names by class number, and class numbers by task."""
         names = stream_order(_class_names(self.root), self.class_order, self.order_seed)
         tasks = tasks_of(len(names), self.classes_per_task, self.num_tasks)
-        names = names[: len(tasks) * self.classes_per_task]
+        return names[: len(tasks) * self.classes_per_task], tasks
+
+    def _files(self, names: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
+        """Files, class numbers int64 [n], and who is tested, bool [n]."""
         files, labels = _images(self.root, names)
         if self.test_root is None:
-            is_test = held_out(labels, self.test_share, self.split_seed)
-        else:
-            _check_test_root(self.root, self.test_root)
-            test_files, test_labels = _images(self.test_root, names)
-            is_test = np.repeat([False, True], [len(files), len(test_files)])
-            files, labels = files + test_files, np.concatenate([labels, test_labels])
+            return files, labels, held_out(labels, self.test_share, self.split_seed)
+        _check_test_root(self.root, self.test_root)
+        test_files, test_labels = _images(self.test_root, names)
+        is_test = np.repeat([False, True], [len(files), len(test_files)])
+        return files + test_files, np.concatenate([labels, test_labels]), is_test
+
+    def _rows(
+        self, files: list[str], labels: np.ndarray, is_test: np.ndarray, names: list[str], tasks: list[range]
+    ) -> Rows:
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
-        return benchmark_of(images, labels, is_test, names, tasks, self.input_size)
+        return images, labels, is_test, names, tasks, self.input_size
+
+
+def _check_two_each(labels: np.ndarray, names: Sequence[str]) -> None:
+    counts = np.bincount(labels, minlength=len(names))
+    if (few := np.flatnonzero(counts < 2)).size:
+        raise ValueError(
+            f"image_folder: class {names[few[0]]!r} has {counts[few[0]]} training images, and validation takes some of "
+            "them to learn from and some to test; add images or leave the class out"
+        )
 
 
 def _class_names(root: str) -> list[str]:

@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig, ValidationTasks
 from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import benchmark_of, tasks_of
+from dualnet.data.splits import Rows, benchmark_of, tasks_of, validation_of
 
 CLASSES_PER_TASK = 5
 LISTS = {"continual": ("cl_train.csv", "cl_test.csv"), "validation": ("val_train.csv", "val_test.csv")}
@@ -22,26 +22,35 @@ NUM_TASKS = {"continual": 17, "validation": 3}
 
 @dataclass(frozen=True)
 class MiniImageNet(BenchmarkConfig):
-    """Tasks of five consecutive labels. Hyper-parameters are chosen on `validation`, results come from `continual`."""
+    """Tasks of five consecutive labels. Options are chosen on the 3 tasks of `val_*.csv`, whose classes are others."""
 
     root: str = "data/mini-imagenet"  # folder of the lists, whose rows are `path from here,label`
-    split: Literal["continual", "validation"] = "continual"  # 17 tasks, or the 3 of other classes
+    split: Literal["continual"] = "continual"  # the 17 tasks; `make_validation` alone reads the other lists
     image_size: int = 84  # side in pixels of the images as stored
     input_size: int | None = None  # side that the networks see; None: as stored
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
     def make(self) -> Benchmark:
-        if self.split not in LISTS:
-            raise ValueError(f"mini_imagenet: split is {self.split!r}; give one of {', '.join(LISTS)}")
+        if self.split != "continual":
+            raise ValueError(
+                f"mini_imagenet: split is {self.split!r}; results come from 'continual' alone, "
+                "and `dualnet search` chooses options on the validation tasks"
+            )
+        return benchmark_of(*self._listed("continual"))
+
+    def make_validation(self) -> ValidationTasks:
+        return validation_of(*self._listed("validation"))
+
+    def _listed(self, lists: str) -> Rows:
         root = Path(self.root).expanduser()
-        train, test = (_read_list(root, name) for name in LISTS[self.split])
-        _check_disjoint(root, self.split, train, test)
+        train, test = (_read_list(root, name) for name in LISTS[lists])
+        _check_disjoint(root, lists, train, test)
         names, labels = np.unique([row.label for row in train + test], return_inverse=True)
-        tasks = _tasks(root, self.split, len(names))
+        tasks = _tasks(root, lists, len(names))
         files = [row.path for row in train + test]
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
         is_test = np.repeat([False, True], [len(train), len(test)])
-        return benchmark_of(images, labels, is_test, [str(name) for name in names], tasks, self.input_size)
+        return images, labels, is_test, [str(name) for name in names], tasks, self.input_size
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,10 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import StreamSpec
-from dualnet.data.benchmark import Benchmark, Examples, Task
+from dualnet.data.benchmark import Benchmark, Examples, Task, ValidationTasks
+
+# What `benchmark_of` takes, in its order: images, labels, is_test, class_names, tasks, input_size.
+Rows = tuple[Callable[[], np.ndarray], np.ndarray, np.ndarray, list[str], list[range], int | None]
 
 
 def shuffled(count: int, seed: int) -> np.ndarray:
@@ -128,11 +131,15 @@ def benchmark_of(
     by_class = [np.flatnonzero(labels == number) for number in range(len(class_names))]
     array = images()
     channels, height, width = array.shape[1:]
-    return Benchmark(
-        spec=StreamSpec((channels, height, width), class_mask(tasks, len(class_names)), input_size),
-        tasks=[_task(array, labels, is_test, np.concatenate([by_class[c] for c in classes])) for classes in tasks],
-        class_names=tuple(class_names),
-    )
+    spec = StreamSpec((channels, height, width), class_mask(tasks, len(class_names)), input_size)
+    made = [_task(array, labels, is_test, np.concatenate([by_class[c] for c in classes])) for classes in tasks]
+    return Benchmark(spec, made, tuple(class_names))
+
+
+def validation_of(*rows: *Rows) -> ValidationTasks:
+    """The same for validation tasks."""
+    made = benchmark_of(*rows)
+    return ValidationTasks(made.spec, made.tasks, made.class_names)
 
 
 def _task(array: np.ndarray, labels: np.ndarray, is_test: np.ndarray, rows: np.ndarray) -> Task:

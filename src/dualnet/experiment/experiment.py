@@ -194,39 +194,44 @@ def plain(value: Any) -> Any:
 
 def read(name_or_file: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """The experiment in a YAML file, or of that name among those shipped, with options laid over it."""
-    path = find(name_or_file)
-    try:
-        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
-    if not isinstance(mapping, dict):
-        raise ValueError(f"{path}: not a YAML mapping of options; see experiments/demo-dualnet.yaml")
+    path = find(name_or_file, shipped_experiments(), "experiment")
+    mapping = read_yaml(path, "demo-dualnet.yaml")
     try:
         return parse(merged({"name": path.stem, **mapping}, overrides or {}))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
 
-def find(name_or_file: str) -> Path:
+def read_yaml(path: Path, example: str) -> dict[str, Any]:
+    """The mapping in a file; one below experiments/ shows how it looks."""
+    try:
+        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ValueError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(mapping, dict):
+        raise ValueError(f"{path}: not a YAML mapping of options; see experiments/{example}")
+    return mapping
+
+
+def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:
     path = Path(name_or_file)
     if path.suffix in (".yaml", ".yml"):
         if not path.is_file():
-            raise ValueError(f"{path}: no such file; `dualnet list` names the experiments that are shipped")
+            raise ValueError(f"{path}: no such file; `dualnet list` names the {kind} files that are shipped")
         return path
-    for shipped in shipped_experiments():
-        if shipped.stem == name_or_file:
-            return shipped
-    names = [shipped.stem for shipped in shipped_experiments()]
-    hint = nearest(name_or_file, names)
-    raise ValueError(f"{name_or_file}: no such experiment{hint} (`dualnet list` names them all)")
+    names = {path.stem: path for path in shipped}
+    if name_or_file not in names:
+        hint = nearest(name_or_file, names)
+        raise ValueError(f"{name_or_file}: no such {kind}{hint} (`dualnet list` names them all)")
+    return names[name_or_file]
 
 
-def shipped_experiments() -> list[Path]:
-    """The files under experiments/: inside the installed package, or beside `src` in a checkout."""
+def shipped_experiments(below: str = "") -> list[Path]:
+    """The files in experiments/, or in a folder below: inside the installed package, or beside `src` in a checkout."""
     package = Path(str(files("dualnet")))
     for folder in (package / "experiments", package.parent.parent / "experiments"):
         if folder.is_dir():
-            return sorted(folder.glob("*.yaml"))
+            return sorted((folder / below).glob("*.yaml"))
     return []
 
 

@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from dualnet import atomic
-from dualnet.data import Benchmark
+from dualnet.data import AnyTasks, ValidationTasks
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment, parse, plain
 
@@ -37,7 +37,7 @@ class RunFolder:
     def finished(self) -> bool:
         return self.result_file.exists()
 
-    def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
+    def prepare(self, experiment: Experiment, benchmark: AnyTasks, device: torch.device) -> None:
         """Make the folder, or take over one of the same experiment. Raises ValueError if it holds another one."""
         self.make()
         self.take_lock()
@@ -88,7 +88,14 @@ class RunFolder:
                 "; choose another --out"
             )
 
-    def check_same_stream(self, benchmark: Benchmark) -> None:
+    def check_purpose(self, validation: bool) -> None:
+        """Raises ValueError if figures for choosing and figures for reporting would meet in this folder."""
+        if not self.experiment_file.exists() or validation == is_validation(self.read()):
+            return
+        there = "the test tasks of an experiment" if validation else "validation tasks, for a search"
+        raise ValueError(f"{self.path}: holds a run on {there}; choose another --out")
+
+    def check_same_stream(self, benchmark: AnyTasks) -> None:
         """The options may be the same and the images others: a file that came or went moves the whole stream."""
         if self.read()["stream"] != describe_stream(benchmark):
             raise ValueError(
@@ -131,10 +138,17 @@ class RunFolder:
         atomic.write(self.result_file, json.dumps(result, indent=1) + "\n")
 
 
-def describe_stream(benchmark: Benchmark) -> dict[str, Any]:
+def is_validation(content: Mapping[str, Any]) -> bool:
+    """Whether an experiment.yaml was written by a run on validation tasks."""
+    stream = content.get("stream")
+    return isinstance(stream, Mapping) and bool(stream.get("validation"))
+
+
+def describe_stream(benchmark: AnyTasks) -> dict[str, Any]:
     spec = benchmark.spec
     return plain(
         {
+            **({"validation": True} if isinstance(benchmark, ValidationTasks) else {}),
             "image_shape": spec.image_shape,
             "input_size": spec.input_size,
             "class_names": benchmark.class_names,

@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from dualnet.batch import Batch
-from dualnet.data import Benchmark
+from dualnet.data import AnyTasks, Benchmark, ValidationTasks
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.progress import Display, Quiet
@@ -24,6 +25,8 @@ from dualnet.experiment.stream import Stream
 from dualnet.learners import Learner, make_learner
 
 EVALUATION_SIZE = 500  # images in one pass
+
+Kind = TypeVar("Kind", Benchmark, ValidationTasks)
 
 
 class Together:
@@ -128,15 +131,50 @@ def run(
 
     On CUDA all seeds go side by side, on the CPU one after the other.
     """
+    make = given(benchmark, Benchmark) or experiment.benchmark.make
+    return run_on(make, experiment, folders, device, display, validation=False)
+
+
+def validate(
+    experiment: Experiment,
+    folders: dict[int, Path],
+    device: torch.device,
+    display: Display | None = None,
+    tasks: ValidationTasks | None = None,
+) -> list[int]:
+    """As `run`, on the validation tasks alone: what options are chosen by."""
+    make = given(tasks, ValidationTasks) or experiment.benchmark.make_validation
+    return run_on(make, experiment, folders, device, display, validation=True)
+
+
+def given(tasks: Kind | None, kind: type[Kind]) -> Callable[[], Kind] | None:
+    if tasks is None:
+        return None
+    if not isinstance(tasks, kind):
+        raise TypeError(
+            f"{type(tasks).__name__} where {kind.__name__} is needed: "
+            "options are chosen on ValidationTasks alone, and results come from a Benchmark alone"
+        )
+    return lambda: tasks
+
+
+def run_on(
+    make: Callable[[], AnyTasks],
+    experiment: Experiment,
+    folders: dict[int, Path],
+    device: torch.device,
+    display: Display | None,
+    validation: bool,
+) -> list[int]:
     there = {seed: RunFolder(path) for seed, path in folders.items()}
     for seed, folder in there.items():  # all of them, before the first one runs for hours
+        folder.check_purpose(validation)
         folder.check_same(experiment.with_seed(seed))
     todo = {seed: folder for seed, folder in there.items() if not folder.finished}
     if not todo:
         return list(folders)
-    benchmark = benchmark or experiment.benchmark.make()
-    stream = Stream(benchmark, experiment.protocol, experiment.batch_size, device)
-    check_learner(experiment, stream)
+    benchmark = make()
+    stream = stream_of(experiment, benchmark, device)
     with Stop() as stop:
         for group in groups(list(todo), device):
             with contextlib.ExitStack() as locks:
@@ -150,6 +188,13 @@ def run(
                 for _, same_place in itertools.groupby(runs, key=lambda run: run.step):
                     Together(list(same_place), display or Quiet(), stop).run()
     return [seed for seed in folders if seed not in todo]
+
+
+def stream_of(experiment: Experiment, tasks: AnyTasks, device: torch.device) -> Stream:
+    """The stream of an experiment, once its learner has taken it."""
+    stream = Stream(tasks, experiment.protocol, experiment.batch_size, device)
+    check_learner(experiment, stream)
+    return stream
 
 
 def check_learner(experiment: Experiment, stream: Stream) -> None:

@@ -6,14 +6,14 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.data import Benchmark, Examples
+from dualnet.data import AnyTasks, Examples
 from dualnet.experiment.experiment import Protocol
 
 
 class Stream:
     """A benchmark under a protocol. Images are put on the device a task at a time; test sets stay there."""
 
-    def __init__(self, benchmark: Benchmark, protocol: Protocol, batch_size: int, device: torch.device) -> None:
+    def __init__(self, benchmark: AnyTasks, protocol: Protocol, batch_size: int, device: torch.device) -> None:
         self.tasks, self.batch_size, self.device = benchmark.tasks, batch_size, device
         self.task_aware = protocol == "task_aware"
         self.tells_boundaries = protocol != "task_free"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dualnet.experiment.run_folder import FREE_TO_CHANGE
+from dualnet.experiment.run_folder import FREE_TO_CHANGE, is_validation
 from dualnet.metrics import Matrix, accuracy_matrix
 
 # A resumed or repeated run may differ in these; they do not make it another experiment.
@@ -37,6 +38,7 @@ class Run:
     options: dict[str, str]  # dotted key -> text, without NOT_OPTIONS
     environment: dict[str, str]
     last_step: int | None
+    validation: bool = False  # a run of a search
     accuracy: Matrix | None = None  # percent, [tasks, tasks]
     seconds: float | None = None
     peak_memory: int | None = None  # bytes
@@ -45,12 +47,21 @@ class Run:
 
 
 def find_runs(folders: Sequence[Path]) -> list[Run]:
-    """All runs at or below the folders, at any depth, each once, in the order of the folders and then by name."""
+    """All runs at or below the folders, at any depth, each once, in the order of the folders and then by name.
+
+    Those of a search are left out: figures on validation tasks are no results.
+    """
     found = {folder.resolve(): folder for root in folders for folder in _run_folders(Path(root))}
     if not found:
         below = ", ".join(str(folder) for folder in folders) or "no folder"
         raise ValueError(f"no runs found in {below}; run an experiment first or give the folder that holds its runs")
-    return [read_run(folder) for folder in found.values()]
+    runs = [read_run(folder) for folder in found.values()]
+    results = [run for run in runs if not run.validation]
+    if not results:
+        raise ValueError(f"{found.popitem()[1]}: a run of a search, on validation tasks; see the search's search.json")
+    if left_out := len(runs) - len(results):
+        warnings.warn(f"{left_out} runs of a search are left out: they are on validation tasks", stacklevel=2)
+    return results
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
@@ -77,6 +88,7 @@ def read_run(folder: Path) -> Run:
         seed=str(experiment["seed"]),
         options=flatten(options),
         environment=flatten(experiment.get("environment") or {}),
+        validation=is_validation(experiment),
         losses=_loss_points(events),
         task_ends=_task_ends(events),
         **{"last_step": _last_step(events), **_read_result(folder / "result.json")},
