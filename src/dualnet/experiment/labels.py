@@ -13,7 +13,7 @@ from dualnet.learners import check_at_least, check_choices
 
 # The draws are the same for every seed of an experiment, so that seeds side by side have batches of equal shapes.
 # Which examples they fall on is the seed's: its order of the examples is.
-SHARE_SEED, DELAY_SEED = 1_217, 2_434
+SHARE_SEED, DELAY_SEED = 0, 1
 LONGEST = 10**9  # batches
 
 
