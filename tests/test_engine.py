@@ -257,6 +257,17 @@ def test_replayed_steps_equal_eager_ones_with_other_options(options, cuda_learne
     assert_same_memory(replayed, eager)
 
 
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("name", ["er", "dualnet"])
+def test_batches_without_labels_are_captured_without_a_word(name, cuda_learner, random_batch, without_labels):
+    """A baseline does nothing with one, and its graph is empty."""
+    engine = Engine([cuda_learner(name, seed=seed) for seed in range(2)], "fp32")
+    batches = [random_batch(step) for step in range(2 * EAGER_STEPS + 4)]
+    run(engine, [[without_labels(batch) if step % 2 else batch] * 2 for step, batch in enumerate(batches)])
+    assert len(engine.captured) == 2 and engine.capture_steps
+
+
 class Waiting(Finetune):
     """Reads its loss on the host, which cannot be captured."""
 

@@ -115,6 +115,13 @@ def test_the_last_seen_accuracy_is_acc(matrix):
     assert seen_accuracy(matrix)[-1] == pytest.approx(average_accuracy(matrix), abs=1e-9)
 
 
+@pytest.mark.parametrize("fm", FORGETTING)
+def test_where_only_the_end_was_evaluated_there_is_acc_alone(fm):
+    found = summary([[None, None], [60.0, 70.0]], fm)
+    assert found.pop("ACC") == 65
+    assert set(found) == {"FM", "LA", "BWT"} and all(math.isnan(value) for value in found.values())
+
+
 def test_spreads_by_hand():
     values = [1.0, 2.0, 6.0]  # mean 3, squared distances 4 + 1 + 9 = 14
     assert spread(values, "std") == pytest.approx(math.sqrt(14 / 2))

@@ -122,8 +122,11 @@ class Engine:
         for learner in self.learners:
             graph.register_generator_state(learner.generator)
         torch.cuda.synchronize(self.device)
-        with torch.cuda.graph(graph):
-            losses = self.observe(inputs)
+        with warnings.catch_warnings():
+            # That of learners which skip a batch without labels is: there is nothing wrong with it.
+            warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
+            with torch.cuda.graph(graph):
+                losses = self.observe(inputs)
         return Captured(graph, inputs, losses)
 
 

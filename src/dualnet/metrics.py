@@ -2,7 +2,8 @@
 
 The matrix is square: row i holds the test accuracies in percent after task i, column j belongs to task j, NaN means
 "not evaluated". Paper: DualNet, appendix "Datasets and Evaluation Metrics". A value that the matrix does not define
-is NaN (forgetting in a stream of one task), and a spread that the seeds do not define is None.
+is NaN (forgetting in a stream of one task, or where only the end was evaluated), and a spread that the seeds do not
+define is None.
 """
 
 from __future__ import annotations
@@ -97,7 +98,8 @@ def _forgetting_seen(matrix: Matrix) -> Vector:
 def _forgetting_all(matrix: Matrix) -> Vector:
     # Their code rounds each accuracy, as a fraction, to three digits. It rounds the mean once more; we do not.
     rounded = np.round(matrix / 100, 3) * 100
-    return (_best(rounded) - rounded[-1])[:-1]
+    before_the_end = ~np.isnan(_best(matrix[:-1]))
+    return np.where(before_the_end, _best(rounded) - rounded[-1], np.nan)[:-1]
 
 
 FORGETTING: dict[str, Callable[[Matrix], Vector]] = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from dualnet.data import BENCHMARKS
 from dualnet.experiment import experiment
-from dualnet.experiment.experiment import Experiment, dotted, merged, parse, read, shipped_experiments
+from dualnet.experiment.experiment import Experiment, dotted, merged, parse, read, shipped_experiments, with_defaults
 from dualnet.learners import LEARNERS
 
 BASE = {"name": "x", "benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
@@ -43,14 +43,15 @@ def test_every_default_is_written_out(learner: str, name: str) -> None:
     options = {field.name for field in dataclasses.fields(LEARNERS[learner].Config)}
     assert set(written["learner"]) == options | {"name"}
     assert set(written["benchmark"]) == {field.name for field in fields} | {"name"}
-    assert set(written) == {*experiment.PLAIN_FIELDS, "benchmark", "learner"}
+    assert set(written) == {*experiment.PLAIN_FIELDS, "labels", "benchmark", "learner"}
     assert parsed.learner == LEARNERS[learner].Config(), "the defaults have one home, the learner's Config"
     assert parse(yaml.safe_load(yaml.safe_dump(written))) == parsed
 
 
 def test_plain_fields_are_all_that_is_no_section() -> None:
     fields = {field.name for field in dataclasses.fields(Experiment)}
-    assert fields - {"benchmark", "benchmark_name", "learner", "learner_name"} == set(experiment.PLAIN_FIELDS)
+    sections = {"labels", "benchmark", "benchmark_name", "learner", "learner_name"}
+    assert fields - sections == set(experiment.PLAIN_FIELDS)
 
 
 numbers = st.floats(0, 1, exclude_min=True, width=32).map(float)
@@ -65,17 +66,20 @@ like_numbers = st.sampled_from(["1", "1e3", "true", "no", "null", "~", "2020-01-
     area=numbers,
     name=like_numbers | st.text("abc 1:#-", min_size=1),
     seed=st.integers(0, 2**32 - 1),
+    delay=st.integers(0, 10**9),
 )
-def test_any_values_come_back_from_yaml(root, order, lr, area, name, seed) -> None:
+def test_any_values_come_back_from_yaml(root, order, lr, area, name, seed, delay) -> None:
     options = {
         "name": name,
         "seed": seed,
+        "labels": {"share": lr, "delay": delay},
         "benchmark": {"name": "image_folder", "root": root, "class_order": order},
         "learner": {"name": "dualnet", "fast_lr": lr, "views": {"crop_area": [area, 1.0]}},
     }
     parsed = parse(options)
     assert (parsed.name, parsed.benchmark.root, parsed.benchmark.class_order) == (name, root, order)  # pyright: ignore
     assert (parsed.learner.fast_lr, parsed.learner.views.crop_area, parsed.seed) == (lr, (area, 1.0), seed)
+    assert (parsed.labels.share, parsed.labels.delay) == (lr, delay)
     assert parse(yaml.safe_load(yaml.safe_dump(parsed.mapping(), allow_unicode=True))) == parsed
 
 
@@ -92,6 +96,9 @@ def test_any_values_come_back_from_yaml(root, order, lr, area, name, seed) -> No
         (["--protocol", "task_free"], "protocol", "task_free"),
         (["--batch_size", "20", "--batch_size", "30"], "batch_size", 30),
         (["--benchmark.seed", "3"], "benchmark.seed", 3),
+        (["--labels.share", "0.1"], "labels.share", 0.1),
+        (["--labels.delay=20", "--labels.delay_spread", "5"], "labels.delay", 20),
+        (["--labels.drawn_per", "batch"], "labels.drawn_per", "batch"),
         (["--name", "5"], "name", "5"),
         (["--name=a=b"], "name", "a=b"),
     ],
@@ -161,6 +168,11 @@ MISTAKES = {  # what is laid over BASE: the line it gets
     "no value in a section": ({"learner": {"lr": None}}, "learner.lr: has no value"),
     "a value for a section": ({"learner": {"memory": 5}}, "learner.memory: options below it are needed, not 5"),
     "a section for a value": ({"learner": {"width": {"a": 1}}}, "learner.width: Expected a int. Got value: {'a': 1}"),
+    "labels as a value": ({"labels": 0.1}, "labels: options below it are needed, not 0.1"),
+    "labels without a value": ({"labels": None}, "labels: options below it are needed, not None"),
+    "typo in labels": ({"labels": {"shares": 0.1}}, "labels.shares: unknown option; did you mean labels.share?"),
+    "no number of labels": ({"labels": {"delay": "long"}}, "labels.delay: Expected a int. Got value: long"),
+    "too many labels": ({"labels": {"share": 2}}, "labels.share: 2.0 is not above 0 and at most 1"),
     "no section": ({"learner": "er"}, "learner: a section with a `name` is needed, not 'er'"),
     "an empty section": ({"benchmark": None}, "benchmark: a section with a `name` is needed, not None"),
     "no learner": ({"learner": {"name": None}}, "learner.name: a name is needed, not None"),
@@ -192,6 +204,18 @@ def test_a_mistake_is_named_in_one_line(mistake: str) -> None:
         parse(merged(BASE, over))
     assert line in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_defaults_are_filled_into_what_an_older_version_wrote() -> None:
+    """Of every section, and no more: what is there stays, known or not."""
+    whole = parse(merged(BASE, {"learner": {"name": "dualnet"}})).mapping()
+    old = {"name": "x", "benchmark": {"name": "procedural"}, "learner": {"name": "dualnet", "memory": {}}}
+    assert with_defaults(old) == whole
+    assert list(with_defaults(old)["learner"]) == list(whole["learner"])
+    other = {"labels": {"share": 0.5}, "learner": {"name": "my.Own", "lr": 3}, "benchmark": {"name": "gone"}, "no": 1}
+    filled = with_defaults(other)
+    assert (filled["learner"], filled["benchmark"], filled["no"]) == (other["learner"], other["benchmark"], 1)
+    assert filled["labels"] == {"share": 0.5, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
 
 
 def test_an_experiment_needs_a_name() -> None:

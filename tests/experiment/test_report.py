@@ -11,12 +11,13 @@ import pytest
 import yaml
 from rich.console import Console
 
+from dualnet.experiment.experiment import parse
 from dualnet.experiment.report import picture, report
 from dualnet.experiment.report.heat_map import heat_map
 from dualnet.experiment.report.plots import mark
 from dualnet.experiment.report.rows import Row, compare
 from dualnet.experiment.report.runs import read_run
-from dualnet.experiment.report.tables import options_table, results_table
+from dualnet.experiment.report.tables import options_table, results_table, runs_table
 from dualnet.metrics import accuracy_matrix
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
@@ -81,6 +82,63 @@ def test_one_task_shows_a_dash_for_forgetting(tmp_path):
     assert texts(results_table(compare([tmp_path])))[0][4] == "—"
 
 
+LAST_ROW_ONLY = [[None, None], [60.0, 70.0]]  # as Offline leaves it
+
+
+@pytest.mark.parametrize("fm", ["paper", "seen", "all"])
+def test_only_the_end_was_evaluated(tmp_path, fm):
+    """Forgetting and learning accuracy are dashes everywhere, and nothing is drawn of them."""
+    for seed in (0, 1):
+        make_run(tmp_path / "offline" / f"seed-{seed}", LAST_ROW_ONLY, name="offline", seed=seed)
+    shown = printed(report([tmp_path], fm=fm))
+    assert "65.00±0.00" in shown and "nan" not in shown
+    assert texts(results_table(compare([tmp_path], fm=fm)))[0][3:6] == ["65.00 ± 0.00", "—", "—"]
+    assert [line[2:6] for line in texts(runs_table(compare([tmp_path], fm=fm)))] == [["65.00", "—", "—", "—"]] * 2
+    page = (tmp_path / "report.html").read_text()
+    assert not Tags(page).open and "Forgetting of each task" not in page
+    assert page.count("after task 2, on task") == 2 and "after task 1, on task" not in page
+    assert "nan" not in page.lower() and "nan" not in (tmp_path / "report.md").read_text()
+    picture([tmp_path], tmp_path / "p.svg", fm=fm)
+
+
+def test_only_the_end_of_one_row_was_evaluated(tmp_path):
+    make_run(tmp_path / "offline", LAST_ROW_ONLY, name="offline")
+    make_run(tmp_path / "er", [[80.0, None], [50.0, 60.0]], name="er")
+    table = results_table(compare([tmp_path]))
+    by_name = {line[0].text: [(cell.text, cell.best) for cell in line[3:6]] for line in table.rows}
+    assert by_name["offline"] == [("65.00 ± —", True), ("—", False), ("—", False)]
+    assert by_name["er"] == [("55.00 ± —", False), ("30.00 ± —", False), ("70.00 ± —", False)]
+    report([tmp_path])
+    page = (tmp_path / "report.html").read_text()
+    assert "Forgetting of each task: er" in page
+    picture([tmp_path], tmp_path / "p.svg")
+
+
+def test_an_option_that_an_older_version_did_not_have_has_its_default(tmp_path):
+    """The same experiment, written before and after options were added, is one row."""
+    make_run(tmp_path / "old", seed=0)
+    whole = parse({"name": "demo-er", "seed": 1, "benchmark": {"name": "procedural"}, "learner": {"name": "er"}})
+    new = make_run(tmp_path / "new", seed=1)
+    (new / "experiment.yaml").write_text(yaml.safe_dump(whole.mapping()))
+    (row,) = compare([tmp_path]).rows
+    assert [run.seed for run in row.runs] == ["1", "0"]
+    assert row.options["labels.share"] == "1.0" and row.options["learner.memory.slots_per_class"] == "10"
+
+
+def test_an_option_that_no_version_knows_stays(tmp_path):
+    make_run(tmp_path / "a", learner={"name": "er", "lr": 0.03, "gone": 1})
+    make_run(tmp_path / "b", learner={"name": "er", "lr": 0.03})
+    assert [row.label for row in compare([tmp_path]).rows] == ["demo-er (gone=1)", "demo-er (gone=—)"]
+
+
+def test_rows_with_other_labels_are_not_compared(tmp_path):
+    for folder, share in (("a", 1.0), ("b", 0.1)):
+        file = make_run(tmp_path / folder, name=folder) / "experiment.yaml"
+        file.write_text(file.read_text() + yaml.safe_dump({"labels": {"share": share}}))
+    names = [rows[0].setting_name for rows in compare([tmp_path]).settings()]
+    assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
+
+
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path):
     for seed, first in enumerate((80.0, 90.0)):
         make_run(tmp_path / f"seed-{seed}", [[first, None], [95.0, 70.0]], seed=seed)
@@ -121,10 +179,10 @@ def test_namesakes_with_many_differences_are_numbered(tmp_path):
 
 
 def test_only_options_that_differ_are_listed(tmp_path):
-    make_run(tmp_path / "a", name="er")
-    make_run(tmp_path / "b", name="dualnet", learner={"name": "dualnet", "lr": 0.03, "slow": {"rounds": 3}})
+    make_run(tmp_path / "a", name="one", learner={"name": "my.One", "lr": 0.03})
+    make_run(tmp_path / "b", name="two", learner={"name": "my.Two", "lr": 0.03, "slow": {"rounds": 3}})
     rows = texts(options_table(compare([tmp_path])))
-    assert rows == [["learner.name", "er", "dualnet"], ["learner.slow.rounds", "—", "3"]]
+    assert rows == [["learner.name", "my.One", "my.Two"], ["learner.slow.rounds", "—", "3"]]
 
 
 def test_a_seed_that_occurs_twice_is_noted(tmp_path):

@@ -246,9 +246,10 @@ def test_cuda_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("batch_size", [4, 5, 12, 100])
 def test_the_stream_brings_every_example_once(batch_size: int, benchmark: Benchmark) -> None:
     stream = Stream(benchmark, "task_aware", batch_size, CPU)
-    for task in range(2):
-        order = stream.order(task, seed=3)
-        batches = [stream.batch(task, order, number) for number in range(stream.num_batches(task))]
+    for task, period in enumerate(stream.periods):
+        order = stream.order(seed=3)[task * 12 : (task + 1) * 12] - task * 12
+        walk = stream.walk(period, seed=3)
+        batches = [walk.batch(number) for number in range(len(period.steps))]
         images, labels = benchmark.tasks[task].train.load()
         assert torch.equal(torch.cat([batch.images for batch in batches]), images[order])
         assert torch.equal(torch.cat([batch.labels for batch in batches if batch.labels is not None]), labels[order])
@@ -259,22 +260,22 @@ def test_the_stream_brings_every_example_once(batch_size: int, benchmark: Benchm
 
 def test_position_is_where_the_next_batch_is(benchmark: Benchmark) -> None:
     stream = Stream(benchmark, "task_aware", 5, CPU)
-    places = [(task, number) for task in range(2) for number in range(stream.num_batches(task))]
+    places = [(task, number) for task in range(2) for number in range(len(stream.periods[task].steps))]
     assert [stream.position(step) for step in range(stream.num_steps + 1)] == [*places, (2, 0)]
 
 
 def test_the_order_is_the_seed_s(benchmark: Benchmark) -> None:
     stream = Stream(benchmark, "task_aware", 5, CPU)
-    orders = [stream.order(task, seed).tolist() for task, seed in itertools.product(range(2), range(3))]
+    orders = [stream.order_in_task(task, seed).tolist() for task, seed in itertools.product(range(2), range(3))]
     assert len({tuple(order) for order in orders}) == 6
-    assert stream.order(1, 2).tolist() == orders[-1]
+    assert stream.order(seed=2).tolist() == orders[2] + orders[5]
 
 
 @pytest.mark.parametrize("protocol", ["task_free", "task_free_boundaries"])
 def test_a_task_free_stream_tells_no_task(protocol: Any, benchmark: Benchmark) -> None:
     stream = Stream(benchmark, protocol, 5, CPU)
     assert stream.spec.class_mask.tolist() == [[True] * 4]
-    assert stream.batch(1, stream.order(1, 0), 0).task_ids.tolist() == [0] * 5
+    assert stream.walk(stream.periods[1], seed=0).batch(0).task_ids.tolist() == [0] * 5
     assert stream.num_tasks == 2, "it is evaluated task by task all the same"
 
 

@@ -302,7 +302,7 @@ def separable(seed: int, spec: StreamSpec, task: int) -> Batch:
 
 @every_learner
 def test_a_separable_stream_is_learned(name, small_learner, spec):
-    learner = small_learner(name)
+    learner = small_learner(name, **{"updates": 2} if "updates" in options_of(name) else {})
     first = learner.observe(separable(0, spec, 0))["labels"]
     losses = [learner.observe(separable(seed, spec, 0))["labels"] for seed in range(1, 15)]
     assert losses[-1] < 0.5 * first

@@ -15,7 +15,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import yaml
 
 from dualnet.data import BENCHMARKS, BenchmarkConfig
-from dualnet.learners import learner_class
+from dualnet.experiment.labels import LabelsConfig
+from dualnet.learners import LEARNERS, learner_class
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -34,6 +35,7 @@ class Experiment:
     protocol: Protocol = (
         "task_aware"  # task_free: no boundary is told; task_free_boundaries: end_task is called (the authors)
     )
+    labels: LabelsConfig = dataclasses.field(default_factory=LabelsConfig)  # how many there are, and how late they come
     batch_size: int = 10
     precision: Precision = "auto"  # auto: bf16 on CUDA, fp32 on the CPU
     log_every: int = 20  # steps
@@ -56,21 +58,28 @@ class Experiment:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         benchmark = {"name": fields.pop("benchmark_name"), **dataclasses.asdict(fields.pop("benchmark"))}  # pyright: ignore
         learner = {"name": fields.pop("learner_name"), **dataclasses.asdict(fields.pop("learner"))}
-        return plain({**fields, "benchmark": benchmark, "learner": learner})
+        labels = dataclasses.asdict(fields.pop("labels"))
+        return plain({**fields, "labels": labels, "benchmark": benchmark, "learner": learner})
 
 
 PLAIN_FIELDS = ("name", "seed", "protocol", "batch_size", "precision", "log_every", "checkpoint_every")
-SECTIONS = ("benchmark", "learner")
+NAMED_SECTIONS = ("benchmark", "learner")  # each has a `name`, which says what its other options are
+SECTIONS = ("labels", *NAMED_SECTIONS)
 
 
 def parse(mapping: Mapping[str, Any]) -> Experiment:
     """An experiment from nested options. Raises ValueError, one line, naming the option and the nearest valid one."""
     check_plain_options(mapping)
-    sections = {key: section(mapping, key) for key in SECTIONS}
-    names = {key: sections[key].pop("name") for key in SECTIONS}
-    kinds = {"benchmark": benchmark_class(names["benchmark"]), "learner": learner_class(names["learner"]).Config}
+    sections = {key: section(mapping, key) for key in NAMED_SECTIONS}
+    names = {key: sections[key].pop("name") for key in NAMED_SECTIONS}
+    kinds = {
+        "labels": LabelsConfig,
+        "benchmark": benchmark_class(names["benchmark"]),
+        "learner": learner_class(names["learner"]).Config,
+    }
+    sections["labels"] = mapping.get("labels", {})
     for key, kind in kinds.items():
-        check_options(sections[key], kind, key)
+        check_value(sections[key], kind, key)
     values = typed({**mapping, **sections}, kinds)
     return Experiment(benchmark_name=names["benchmark"], learner_name=names["learner"], **values)
 
@@ -181,6 +190,36 @@ def nearest(word: str, valid: Iterable[str], prefix: str = "") -> str:
     """A hint at the nearest valid word, or nothing."""
     near = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)
     return f"; did you mean {prefix + '.' if prefix else ''}{near[0]}?" if near else ""
+
+
+def with_defaults(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """Written options, and the defaults of those that were not there yet when they were written. Nothing is checked."""
+    known: dict[str, Mapping[str, type]] = {
+        "benchmark": BENCHMARKS,
+        "learner": {name: learner.Config for name, learner in LEARNERS.items()},
+    }
+    out = merged(defaults(Experiment), mapping)
+    for key, kinds in known.items():
+        options = out.get(key)
+        if isinstance(options, Mapping) and options.get("name") in kinds:
+            out[key] = merged({"name": options["name"], **defaults(kinds[options["name"]])}, options)
+    return out
+
+
+def defaults(kind: Any) -> dict[str, Any]:
+    """The options of a dataclass that have a default, as they are written.
+
+    >>> defaults(LabelsConfig)
+    {'share': 1.0, 'drawn_per': 'sample', 'delay': 0, 'delay_spread': 0}
+    """
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not MISSING:
+            values[field.name] = field.default
+        elif field.default_factory is not MISSING:
+            made = field.default_factory()
+            values[field.name] = dataclasses.asdict(made) if dataclasses.is_dataclass(made) else made  # pyright: ignore
+    return plain(values)
 
 
 def plain(value: Any) -> Any:

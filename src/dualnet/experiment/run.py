@@ -107,7 +107,8 @@ class Run:
         return f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"
 
     def log(self, event: str, **facts: Any) -> None:
-        task, _ = self.stream.position(self.step - 1)
+        period, _ = self.stream.position(self.step - 1)
+        task = self.stream.periods[period].task
         line = {"event": event, "task": task, "step": self.step, "seconds": round(self.seconds, 3), **facts}
         with atomic.naming(self.folder.log_file), self.folder.log_file.open("a") as log:
             log.write(json.dumps(line) + "\n")

@@ -1,4 +1,4 @@
-"""Runs an experiment: the stream once, an evaluation after each task, checkpoints on the way. Stopped, it resumes."""
+"""Runs an experiment: its stream, an evaluation after each period, checkpoints on the way. Stopped, it resumes."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.progress import Display, Quiet
 from dualnet.experiment.run import Run
 from dualnet.experiment.run_folder import RunFolder
+from dualnet.experiment.schedule import Period
 from dualnet.experiment.stop import Stop, StopAsked
-from dualnet.experiment.stream import Stream
+from dualnet.experiment.stream import Stream, spec_under
 from dualnet.learners import Learner, make_learner
 
 EVALUATION_SIZE = 500  # images in one pass
@@ -43,31 +44,32 @@ class Together:
         return self.runs[0].step
 
     def run(self) -> None:
-        """The protocol: every task once, an evaluation after each."""
+        """The protocol: a period of the stream after the other, mostly a task each, and an evaluation after each."""
         seeds = ", ".join(str(run.experiment.seed) for run in self.runs)
         self.display.begin(f"{self.experiment.name} seed {seeds}", self.stream.num_steps, self.step)
         try:
             first, number = self.stream.position(self.step)
-            for task in range(first, self.stream.num_tasks):
-                self.learn(task, number if task == first else 0)
-                self.evaluate(task)
+            for period in self.stream.periods[first:]:
+                self.learn(period, number)
+                self.evaluate(period.task)
                 self.end_task()
+                number = 0
             for run in self.runs:
                 run.folder.write_result(run.result(len(self.runs)))
         finally:
             self.display.end()
 
-    def learn(self, task: int, first: int) -> None:
-        orders = [self.stream.order(task, run.experiment.seed) for run in self.runs]
-        last = self.stream.num_batches(task)
+    def learn(self, period: Period, first: int) -> None:
+        walks = [self.stream.walk(period, run.experiment.seed) for run in self.runs]
+        last = len(period.steps)
         for number in range(first, last):
-            batches = [self.stream.batch(task, order, number) for order in orders]
+            batches = [walk.batch(number) for walk in walks]
             for run, losses in zip(self.runs, self.observe(batches), strict=True):
                 run.observed(losses)
-            self.display.step(task, self.stream.num_tasks, self.step)
+            self.display.step(period.task, self.stream.num_tasks, self.step)
             if self.step % self.experiment.log_every == 0:
                 self.flush_losses()
-            # The end of a task is saved after its evaluation.
+            # The end of a period is saved after its evaluation.
             if number + 1 < last and (self.stop.asked or self.step % self.experiment.checkpoint_every == 0):
                 self.save()
 
@@ -191,16 +193,19 @@ def run_on(
 
 
 def stream_of(experiment: Experiment, tasks: AnyTasks, device: torch.device) -> Stream:
-    """The stream of an experiment, once its learner has taken it."""
-    stream = Stream(tasks, experiment.protocol, experiment.batch_size, device)
-    check_learner(experiment, stream)
-    return stream
-
-
-def check_learner(experiment: Experiment, stream: Stream) -> None:
     """A learner that refuses its options or the stream does so here, before a folder is made."""
-    learner = make_learner(experiment.learner_name, stream.spec, experiment.learner)
-    if learner.needs_boundaries and not stream.tells_boundaries:
+    learner = make_learner(experiment.learner_name, spec_under(tasks, experiment.protocol), experiment.learner)
+    check_learner(experiment, learner)
+    return Stream(tasks, experiment.protocol, experiment.batch_size, device, experiment.labels, learner.epochs_over_all)
+
+
+def check_learner(experiment: Experiment, learner: Learner) -> None:
+    if learner.epochs_over_all and experiment.labels.late:
+        raise ValueError(
+            f"labels.delay and labels.delay_spread: {experiment.learner_name} goes over all tasks at once, where no "
+            "label can be late; leave them at 0"
+        )
+    if learner.needs_boundaries and experiment.protocol == "task_free":
         raise ValueError(
             f"protocol {experiment.protocol} tells no boundaries, and {experiment.learner_name} with these options "
             "needs them; choose task_free_boundaries, or for dualnet learner.soft_labels insertion"

@@ -1,59 +1,133 @@
-"""The stream of an experiment: each task's examples once, in an order that the seed fixes, as batches on the device."""
+"""The stream of an experiment: its steps as batches on the device, with the examples in an order that the seed fixes.
+
+Everything here follows from the experiment, the seed and the step: a stopped run needs nothing but their numbers.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
 import torch
 from torch import Tensor
 
-from dualnet.batch import Batch, StreamSpec
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.data import AnyTasks, Examples
 from dualnet.experiment.experiment import Protocol
+from dualnet.experiment.labels import LabelsConfig
+from dualnet.experiment.schedule import Period, Step, all_together, task_by_task
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A period of the stream as one seed goes through it: its batches, one behind the other."""
+
+    examples: Tensor  # int64 [n]: numbers among all training examples
+    labels: Tensor  # int64 [n]
+    task_ids: Tensor  # int64 [n]
+    steps: Sequence[Step]
+    ends: list[int]  # where each step's batch ends
+    images: Callable[[Tensor], Tensor]  # uint8 [B, C, H, W] by the numbers of the examples
+
+    def batch(self, number: int) -> Batch:
+        step = self.steps[number]
+        rows = slice(self.ends[number] - len(step.places), self.ends[number])
+        labels = None if step.labelled is None else self.labels[rows]
+        return Batch(self.images(self.examples[rows]), labels, self.task_ids[rows])
 
 
 class Stream:
-    """A benchmark under a protocol. Images are put on the device a task at a time; test sets stay there."""
+    """A benchmark under a protocol, with all labels in time unless `labels` says otherwise.
 
-    def __init__(self, benchmark: AnyTasks, protocol: Protocol, batch_size: int, device: torch.device) -> None:
-        self.tasks, self.batch_size, self.device = benchmark.tasks, batch_size, device
+    With `epochs_over_all` the labelled examples of all tasks are mixed, and the stream goes over them so many times.
+    """
+
+    def __init__(
+        self,
+        benchmark: AnyTasks,
+        protocol: Protocol,
+        batch_size: int,
+        device: torch.device,
+        labels: LabelsConfig | None = None,
+        epochs_over_all: int = 0,
+    ) -> None:
+        self.tasks, self.device, self.epochs_over_all = benchmark.tasks, device, epochs_over_all
         self.task_aware = protocol == "task_aware"
         self.tells_boundaries = protocol != "task_free"
-        self.spec: StreamSpec = benchmark.spec if self.task_aware else benchmark.spec.task_free()
-        self.train: tuple[int, tuple[Tensor, Tensor]] | None = None
+        self.spec = spec_under(benchmark, protocol)
+        self.reads_in_place = device.type == "cpu"  # a GPU is given the images of the tasks at hand
+        sizes = [len(task.train) for task in self.tasks]
+        self.first_example = np.cumsum([0, *sizes])  # of each task, among all
+        self.labels = torch.from_numpy(np.concatenate([task.train.labels for task in self.tasks]).astype(np.int64))
+        self.task_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        self.periods = task_by_task(sizes, batch_size, labels or LabelsConfig())
+        if epochs_over_all:
+            self.ever_labelled = labelled_places(self.periods)
+            self.periods = all_together(len(self.ever_labelled), batch_size, epochs_over_all, self.num_tasks - 1)
+        self.window: tuple[int, int, Tensor] | None = None
         self.tests: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
     def num_tasks(self) -> int:
         return len(self.tasks)
 
-    def num_batches(self, task: int) -> int:
-        return -(-len(self.tasks[task].train) // self.batch_size)
-
     @property
     def num_steps(self) -> int:
-        return sum(self.num_batches(task) for task in range(self.num_tasks))
+        return sum(len(period.steps) for period in self.periods)
 
     def position(self, step: int) -> tuple[int, int]:
-        """Task and number of its batch after so many steps of the stream."""
-        for task in range(self.num_tasks):
-            if step < self.num_batches(task):
-                return task, step
-            step -= self.num_batches(task)
-        return self.num_tasks, 0
+        """Number of the period, and of the step in it, after so many steps of the stream."""
+        for number, period in enumerate(self.periods):
+            if step < len(period.steps):
+                return number, step
+            step -= len(period.steps)
+        return len(self.periods), 0
 
-    def order(self, task: int, seed: int) -> Tensor:
-        """In which order a seed sees a task's examples: int64 [n]."""
-        generator = torch.Generator().manual_seed(seed * 1_000_003 + task)
-        return torch.randperm(len(self.tasks[task].train), generator=generator).to(self.device)
+    def walk(self, period: Period, seed: int) -> Walk:
+        places = torch.cat([step.places for step in period.steps])
+        ends = np.cumsum([len(step.places) for step in period.steps]).tolist()
+        labelled = torch.cat([labelled_in(step) for step in period.steps])
+        examples = self.order(seed)[places]
+        labels, tasks = self.labels[examples].masked_fill(~labelled, UNLABELLED), self.task_of[examples]
+        task_ids = tasks if self.task_aware else torch.zeros_like(tasks)
+        if self.reads_in_place:
+            return Walk(examples, labels, task_ids, period.steps, ends, self.images_of)
+        first, images = self.images_on_device(int(tasks.min()), int(tasks.max()))
+        rows = (examples - first).to(self.device)
+        on_device = labels.to(self.device), task_ids.to(self.device)
+        return Walk(rows, *on_device, period.steps, ends, images.__getitem__)
 
-    def batch(self, task: int, order: Tensor, number: int) -> Batch:
-        images, labels = self.training_set(task)
-        rows = order[number * self.batch_size : (number + 1) * self.batch_size]
-        return Batch(images[rows], labels[rows], self.task_ids(task, len(rows)))
+    def order(self, seed: int) -> Tensor:
+        """Which example stands at each place of the stream, for a seed: int64 [places]."""
+        one_by_one = torch.cat([self.order_in_task(task, seed) for task in range(self.num_tasks)])
+        if not self.epochs_over_all:
+            return one_by_one
+        mixed = one_by_one[self.ever_labelled]
+        return torch.cat([mixed[shuffled(len(mixed), seed, self.num_tasks + n)] for n in range(self.epochs_over_all)])
 
-    def training_set(self, task: int) -> tuple[Tensor, Tensor]:
-        if self.train is None or self.train[0] != task:
-            self.train = (task, self.on_device(self.tasks[task].train))
-        return self.train[1]
+    def order_in_task(self, task: int, seed: int) -> Tensor:
+        return int(self.first_example[task]) + shuffled(len(self.tasks[task].train), seed, task)
+
+    def images_of(self, examples: Tensor) -> Tensor:
+        """Read where they lie, which may be a memory map: main memory need not hold the training images."""
+        tasks = self.task_of[examples].tolist()
+        return torch.from_numpy(np.stack([self.image(*which) for which in zip(tasks, examples.tolist(), strict=True)]))
+
+    def image(self, task: int, example: int) -> np.ndarray:
+        train = self.tasks[task].train
+        return train.array[train.rows[example - self.first_example[task]]]
+
+    def images_on_device(self, first: int, last: int) -> tuple[int, Tensor]:
+        """The training images of neighbouring tasks, and the number of the first one. Others leave the device."""
+        if self.window is None or self.window[:2] != (first, last):
+            self.window = None
+            ends = self.first_example[first : last + 2] - self.first_example[first]
+            images = torch.empty(int(ends[-1]), *self.spec.image_shape, dtype=torch.uint8, device=self.device)
+            for task, start, end in zip(range(first, last + 1), ends[:-1], ends[1:], strict=True):
+                images[start:end] = self.tasks[task].train.load()[0]
+            self.window = (first, last, images)
+        return int(self.first_example[first]), self.window[2]
 
     def test_set(self, task: int) -> tuple[Tensor, Tensor]:
         if task not in self.tests:
@@ -66,3 +140,21 @@ class Stream:
 
     def task_ids(self, task: int, size: int) -> Tensor:
         return torch.full((size,), task if self.task_aware else 0, device=self.device)
+
+
+def spec_under(benchmark: AnyTasks, protocol: Protocol) -> StreamSpec:
+    return benchmark.spec if protocol == "task_aware" else benchmark.spec.task_free()
+
+
+def shuffled(size: int, seed: int, number: int) -> Tensor:
+    """An order of so many things, int64 [size]; each number has its own."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
+
+
+def labelled_in(step: Step) -> Tensor:
+    return torch.zeros(len(step.places), dtype=torch.bool) if step.labelled is None else step.labelled
+
+
+def labelled_places(periods: Sequence[Period]) -> Tensor:
+    """The places that ever have a label, in the order in which they have it: int64 [n]."""
+    return torch.cat([step.places[labelled_in(step)] for period in periods for step in period.steps])

@@ -17,6 +17,7 @@ from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import MASKED, Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss, soft_label_loss
 from dualnet.learners.mir import MIR
+from dualnet.learners.offline import Offline
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,
@@ -24,6 +25,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "finetune": Finetune,
     "derpp": DERpp,
     "mir": MIR,
+    "offline": Offline,
 }
 
 
@@ -63,6 +65,7 @@ __all__ = [
     "DualNet",
     "Finetune",
     "Learner",
+    "Offline",
     "check_at_least",
     "check_choices",
     "label_loss",

@@ -38,7 +38,8 @@ class Config:
     slow_momentum: float = 0.0  # the authors: 0.9 if semi-supervised
     slow_weight_decay: float = 0.0  # the authors: 5e-4 if semi-supervised
     slow_batch_size: int = 32
-    slow_source: Literal["memory", "memory_and_batch"] = "memory"  # the authors: both if semi-supervised
+    # What the slow learner sees; a batch without any label is always shown. The authors: both if semi-supervised.
+    slow_source: Literal["memory", "memory_and_batch"] = "memory"
     slow_statistics: Literal["interpolate", "keep"] = "interpolate"  # BatchNorm statistics in the slow phase
     views: ViewConfig = field(default_factory=ViewConfig)
     # The fast learner; its gradient moves both

@@ -39,13 +39,18 @@ class Finetune(Learner):
         return self.restricted(self.net(self.network_input(images)), task_ids)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = {}
-        if batch.labels is not None:
-            for _ in range(self.config.updates):
-                loss = label_loss(self(batch.images, batch.task_ids), batch.labels)
-                descend(self.optimizer, loss)
-                losses = {"labels": loss.detach()}
-        return losses
+        return learn_labels(self, self.optimizer, batch, self.config.updates)
 
     def optimizers(self) -> dict[str, Optimizer]:
         return {"net": self.optimizer}
+
+
+def learn_labels(learner: Learner, optimizer: Optimizer, batch: Batch, updates: int) -> dict[str, Tensor]:
+    """Some steps on the cross-entropy of a batch; none where it has no labels. The loss of the last one."""
+    losses: dict[str, Tensor] = {}
+    if batch.labels is not None:
+        for _ in range(updates):
+            loss = label_loss(learner(batch.images, batch.task_ids), batch.labels)
+            descend(optimizer, loss)
+            losses = {"labels": loss.detach()}
+    return losses

@@ -54,6 +54,11 @@ class Learner(nn.Module, ABC):
         """Whether it would miss something in a stream that never calls `end_task`."""
         return False
 
+    @property
+    def epochs_over_all(self) -> int:
+        """How often it wants to go over all tasks mixed together, instead of once over one task after the other."""
+        return 0
+
     @torch.no_grad()
     def answer(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         """The logits outside of learning: by the running BatchNorm statistics, and nothing is moved."""

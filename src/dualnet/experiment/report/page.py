@@ -15,6 +15,7 @@ from .plots import (
     PALETTE,
     accuracy_plot,
     forgetting_plot,
+    has_forgetting,
     has_loss,
     loss_names,
     loss_plot,
@@ -78,7 +79,8 @@ def _setting_sections(rows: Sequence[Row], comparison: Comparison) -> Iterator[s
 def _curves(rows: Sequence[Row], comparison: Comparison) -> Iterator[str]:
     plot = page_svg(accuracy_plot(rows, comparison), f"Accuracy after each task: {_labels(rows)}", PLOT_SIZE)
     yield _card("Accuracy over the stream", "mean over the tasks learned so far; band: spread over seeds", plot)
-    if rows[0].num_tasks > 1:
+    rows = [row for row in rows if has_forgetting(row)]
+    if rows:
         plot = page_svg(forgetting_plot(rows, comparison), f"Forgetting of each task: {_labels(rows)}", PLOT_SIZE)
         yield _card("Forgetting of each task", f"definition: {comparison.fm}; whiskers: spread over seeds", plot)
 

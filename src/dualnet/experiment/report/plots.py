@@ -78,6 +78,11 @@ def forgetting_plot(rows: Sequence[Row], comparison: Comparison) -> Draw:
     return draw
 
 
+def has_forgetting(row: Row) -> bool:
+    """Whether a task was tested before the end, so that its forgetting is known."""
+    return not np.isnan([forgetting_per_task(accuracy) for accuracy in row.accuracies]).all()
+
+
 def loss_plot(rows: Sequence[Row], name: str) -> Draw:
     """One loss over the steps of the stream, mean over seeds. Thin lines mark the ends of tasks."""
 
@@ -176,9 +181,9 @@ def picture_bytes(comparison: Comparison, kind: str) -> bytes:
     """Accuracy over the stream and forgetting of each task, side by side, on white."""
     rows = comparison.rows
     draws = {"Accuracy over the stream": accuracy_plot(rows, comparison)}
-    long_rows = [row for row in rows if row.num_tasks > 1]
-    if long_rows:
-        draws["Forgetting of each task"] = forgetting_plot(long_rows, comparison)
+    forgetting = [row for row in rows if has_forgetting(row)]
+    if forgetting:
+        draws["Forgetting of each task"] = forgetting_plot(forgetting, comparison)
     with _style(PAPER_INK, svg_text="path", salt="picture") as figure:
         figure.set_size_inches(4.7 * len(draws), 3.3)
         for axes, (title, draw) in zip(figure.subplots(1, len(draws), squeeze=False)[0], draws.items(), strict=True):

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
+from dualnet.experiment.experiment import defaults
+from dualnet.experiment.labels import LabelsConfig
 from dualnet.metrics import FORGETTING, SPREADS, Matrix, Vector, spread, summary
 
-from .runs import Run, find_runs
+from .runs import Run, find_runs, flatten
 
 DASH = "—"  # stands where there is no value
 
@@ -43,12 +45,15 @@ class Row:
     @property
     def setting_name(self) -> str:
         tasks = f"{self.num_tasks} task{'' if self.num_tasks == 1 else 's'}"
-        return ", ".join(part for part in (self.options.get("benchmark.name"), self.protocol, tasks) if part)
+        usual = flatten({"labels": defaults(LabelsConfig)})
+        labels = [f"{key} {self.options.get(key)}" for key in usual if self.options.get(key, usual[key]) != usual[key]]
+        parts = (self.options.get("benchmark.name"), self.protocol, tasks, *labels)
+        return ", ".join(part for part in parts if part)
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """What two rows must share to be compared: the benchmark with its options, its tasks, and the protocol."""
-        shared = {k: v for k, v in self.options.items() if k == "protocol" or k.split(".")[0] == "benchmark"}
+        """What rows must share to be compared: the benchmark with its options, its tasks, the protocol, the labels."""
+        shared = {k: v for k, v in self.options.items() if k.split(".")[0] in ("benchmark", "protocol", "labels")}
         return self.num_tasks, *sorted(shared.items())
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 
+from dualnet.experiment.experiment import with_defaults
 from dualnet.experiment.run_folder import FREE_TO_CHANGE, is_validation
 from dualnet.metrics import Matrix, accuracy_matrix
 
@@ -81,7 +82,8 @@ def read_run(folder: Path) -> Run:
     """The run in a folder, finished or not."""
     experiment = _read_experiment(folder / "experiment.yaml")
     events = list(_read_log(folder / "log.jsonl"))
-    options = {key: value for key, value in experiment.items() if key not in NOT_OPTIONS}
+    # A run of an older version is no other experiment where it lacks an option that has its default elsewhere.
+    options = {key: value for key, value in with_defaults(experiment).items() if key not in NOT_OPTIONS}
     return Run(
         folder=folder,
         name=str(experiment["name"]),

@@ -127,7 +127,7 @@ def notes(comparison: Comparison) -> list[str]:
         f"FM ({comparison.fm}): {FM_WORDS[comparison.fm]}; mean over all tasks but the last, in points.",
     ]
     if len(comparison.settings()) > 1:
-        words.append("Bold is the best among rows with the same benchmark and protocol.")
+        words.append("Bold is the best among rows with the same benchmark, protocol and labels.")
     words += [f"{label}: a seed occurs twice, so its spread is too small." for label in comparison.repeated_seeds]
     return words
 
