@@ -192,7 +192,7 @@ def remembered() -> Callable[[Path], dict[str, Any]]:
         return {
             **dict(leaves(tree)),
             "step": steps[-1],
-            "result": {key: result[key] for key in ("accuracy", "metrics", "steps")},
+            "result": {key: result[key] for key in ("accuracy", "metrics", "steps", "cost")},
             "log": [{key: value for key, value in event.items() if key != "seconds"} for event in log],
         }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import resource
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dualnet import atomic, metrics
+from dualnet.cost import Cost
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.run_folder import RunFolder
@@ -33,6 +35,7 @@ class Run:
         )
         self.step = 0
         self.seconds = 0.0
+        self.cost = Cost()
         self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
         self.pending: list[dict[str, Tensor]] = []
         self.saved: int | None = None  # the step of the checkpoint that the run would go on from
@@ -51,6 +54,7 @@ class Run:
             )
         load_state(self.learner, state)
         self.seconds, self.accuracy, self.saved = state["seconds"], state["accuracy"], self.step
+        self.cost = Cost(**state["cost"])
         self.pending = [
             {name: loss.to(self.stream.device) for name, loss in losses.items()} for losses in state["pending"]
         ]
@@ -66,6 +70,7 @@ class Run:
             "accuracy": self.accuracy,
             "pending": self.pending,
             "seconds": self.seconds,
+            "cost": dataclasses.asdict(self.cost),
             "device": self.stream.device.type,
             "log_bytes": self.folder.log_file.stat().st_size,
         }
@@ -118,6 +123,7 @@ class Run:
             "accuracy": [[None if math.isnan(value) else round(value, 4) for value in row] for row in matrix],
             "metrics": {name: None if math.isnan(value) else value for name, value in metrics.summary(matrix).items()},
             "steps": self.step,
+            "cost": dataclasses.asdict(self.cost),
             "seconds": round(self.seconds, 2),
             "seeds_side_by_side": side_by_side,
             "peak_memory_bytes": peak_memory(self.stream.device),

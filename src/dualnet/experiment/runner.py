@@ -32,7 +32,11 @@ class Together:
     def __init__(self, runs: Sequence[Run], display: Display, stop: Stop) -> None:
         self.runs, self.display, self.stop = list(runs), display, stop
         self.stream, self.experiment = runs[0].stream, runs[0].experiment
-        self.engine = Engine([run.learner for run in runs], precision_on(self.stream.device, self.experiment.precision))
+        self.engine = Engine(
+            [run.learner for run in runs],
+            precision_on(self.stream.device, self.experiment.precision),
+            costs=[run.cost for run in runs],
+        )
         self.clock = time.monotonic()
 
     @property
@@ -88,9 +92,7 @@ class Together:
 
     def end_task(self) -> None:
         if self.stream.tells_boundaries:
-            for run in self.runs:
-                with self.engine.autocast():
-                    run.learner.end_task()
+            self.engine.end_task()
         self.save()
 
     def flush_losses(self) -> None:
