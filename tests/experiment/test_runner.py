@@ -76,8 +76,8 @@ def test_the_log_tells_losses_and_evaluations(finished: Path) -> None:
     log = log_of(finished)
     told = [(event["event"], event["task"], event["step"]) for event in log]
     assert told == [
-        *(("losses", 0, 2), ("losses", 0, 3), ("evaluation", 0, 3)),
-        *(("losses", 1, 4), ("losses", 1, 6), ("evaluation", 1, 6)),
+        *(("losses", 0, 2), ("losses", 0, 3), ("evaluation", 0, 3), ("memory", 0, 3)),
+        *(("losses", 1, 4), ("losses", 1, 6), ("evaluation", 1, 6), ("memory", 1, 6)),
     ]
     losses = [set(event["losses"]) for event in log if "losses" in event]
     assert all(names >= {"labels", "replay", "slow"} for names in losses)

@@ -68,6 +68,8 @@ class Together:
             self.display.step(task, self.stream.num_tasks, self.step)
             if self.step % self.experiment.log_every == 0:
                 self.flush_losses()
+            if task > 0 and self.experiment.stability_every and self.step % self.experiment.stability_every == 0:
+                self.look_back(task)
             # The end of a task is saved after its evaluation.
             if number + 1 < last and (self.stop.asked or self.step % self.experiment.checkpoint_every == 0):
                 self.save()
@@ -78,6 +80,17 @@ class Together:
             return self.engine.step(batches)
         except ValueError as error:
             raise RuntimeError(f"{self.experiment.learner_name} failed at step {self.step + 1}") from error
+
+    def look_back(self, task: int) -> None:
+        """Accuracy on some test images of the tasks before this one; the host waits once, for all of them."""
+        probes = [self.stream.probe(earlier) for earlier in range(task)]
+        found = [
+            torch.stack([accuracy(self.engine, run.learner, self.stream, *probe) for probe in enumerate(probes)])
+            for run in self.runs
+        ]
+        self.tick()
+        for run, values in zip(self.runs, torch.stack(found).tolist(), strict=True):
+            run.looked_back(values)
 
     def evaluate(self, task: int) -> None:
         self.flush_losses()
@@ -93,6 +106,9 @@ class Together:
     def end_task(self) -> None:
         if self.stream.tells_boundaries:
             self.engine.end_task()
+        self.tick()
+        for run in self.runs:
+            run.log_memory()
         self.save()
 
     def flush_losses(self) -> None:
@@ -168,9 +184,11 @@ def groups(seeds: list[int], device: torch.device) -> list[list[int]]:
     return [seeds] if device.type == "cuda" else [[seed] for seed in seeds]
 
 
-def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int) -> Tensor:
-    """Share of a task's test images that are answered right, in percent: float64, on the device."""
-    images, labels = stream.test_set(task)
+def accuracy(
+    engine: Engine, learner: Learner, stream: Stream, task: int, examples: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """Share of a task's test images, or of some of them, that are answered right, in percent: float64, on the device."""
+    images, labels = stream.test_set(task) if examples is None else examples
     right = torch.zeros((), dtype=torch.int64, device=labels.device)
     for part, truth in zip(images.split(EVALUATION_SIZE), labels.split(EVALUATION_SIZE), strict=True):
         answers = engine.answer(learner, part, stream.task_ids(task, len(part))).argmax(dim=1)

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from dualnet import image_ops
 from dualnet.batch import Batch, StreamSpec
+from dualnet.memory import Memory
 from dualnet.nets import SMALLEST_IMAGE
 
 MASKED = -1e4  # logit of a class that the task may not answer: finite, so that no loss meets 0 * inf
@@ -53,6 +54,11 @@ class Learner(nn.Module, ABC):
     def needs_boundaries(self) -> bool:
         """Whether it would miss something in a stream that never calls `end_task`."""
         return False
+
+    @property
+    def memories(self) -> list[Memory]:
+        """Its episodic memories, found among its parts."""
+        return [part for part in self.modules() if isinstance(part, Memory)]
 
     @torch.no_grad()
     def answer(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
