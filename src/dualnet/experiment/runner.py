@@ -187,7 +187,7 @@ def groups(seeds: list[int], device: torch.device) -> list[list[int]]:
 def accuracy(
     engine: Engine, learner: Learner, stream: Stream, task: int, examples: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
-    """Share of a task's test images, or of some of them, that are answered right, in percent: float64, on the device."""
+    """Share of a task's test images, or of some, that are answered right, in percent: float64, on the device."""
     images, labels = stream.test_set(task) if examples is None else examples
     right = torch.zeros((), dtype=torch.int64, device=labels.device)
     for part, truth in zip(images.split(EVALUATION_SIZE), labels.split(EVALUATION_SIZE), strict=True):

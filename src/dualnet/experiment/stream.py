@@ -74,7 +74,7 @@ class Stream:
         return self.probes[task]
 
     def by_task(self, stored: Tensor) -> list[int] | None:
-        """Examples of each task, from their number by task id and class; None if a class does not give its task away."""
+        """Examples of each task, from their numbers by task id and class; None if a class does not tell its task."""
         if self.task_aware:
             return stored.sum(dim=1).tolist()
         if (self.classes_of_tasks.sum(dim=0) > 1).any():
