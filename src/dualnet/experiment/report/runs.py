@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,17 +13,13 @@ import yaml
 from dualnet.experiment.run_folder import FREE_TO_CHANGE
 from dualnet.metrics import Matrix, accuracy_matrix
 
+from .events import Log, is_whole, read_log
+
 # A resumed or repeated run may differ in these; they do not make it another experiment.
-# The stream follows from the options of the benchmark.
-NOT_OPTIONS = ("seed", "environment", "stream", *FREE_TO_CHANGE)
-
-
-@dataclass(frozen=True, slots=True)
-class LossPoint:
-    """Mean losses over the steps since the point before."""
-
-    step: int
-    losses: dict[str, float]
+# The stream follows from the options of the benchmark. A look at earlier tasks changes no result.
+NOT_OPTIONS = ("seed", "environment", "stream", "stability_every", *FREE_TO_CHANGE)
+# What the runs of versions did that had no such option yet.
+BEFORE = {"labels.share": "1.0", "labels.drawn_per": "sample", "labels.delay": "0", "labels.delay_spread": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +31,13 @@ class Run:
     seed: str
     options: dict[str, str]  # dotted key -> text, without NOT_OPTIONS
     environment: dict[str, str]
+    log: Log
     last_step: int | None
     accuracy: Matrix | None = None  # percent, [tasks, tasks]
     seconds: float | None = None
     peak_memory: int | None = None  # bytes
-    losses: list[LossPoint] = field(default_factory=list)
-    task_ends: list[int] = field(default_factory=list)  # the step after which each task was evaluated
+    forward_samples: int | None = None  # images through the encoders while learning
+    backward_samples: int | None = None
 
 
 def find_runs(folders: Sequence[Path]) -> list[Run]:
@@ -69,17 +65,16 @@ def _natural(folder: Path) -> list[tuple[int, str]]:
 def read_run(folder: Path) -> Run:
     """The run in a folder, finished or not."""
     experiment = _read_experiment(folder / "experiment.yaml")
-    events = list(_read_log(folder / "log.jsonl"))
+    log = read_log(folder / "log.jsonl")
     options = {key: value for key, value in experiment.items() if key not in NOT_OPTIONS}
     return Run(
         folder=folder,
         name=str(experiment["name"]),
         seed=str(experiment["seed"]),
-        options=flatten(options),
+        options={**BEFORE, **flatten(options)},
         environment=flatten(experiment.get("environment") or {}),
-        losses=_loss_points(events),
-        task_ends=_task_ends(events),
-        **{"last_step": _last_step(events), **_read_result(folder / "result.json")},
+        log=log,
+        **{"last_step": log.last_step, **_read_result(folder / "result.json")},
     )
 
 
@@ -116,51 +111,16 @@ def _read_result(path: Path) -> dict[str, Any]:
         return {}
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
+        cost = result.get("cost") or {}
         return {
             "accuracy": accuracy_matrix(result["accuracy"]),
             "seconds": _number(result.get("seconds")),
             "peak_memory": _number(result.get("peak_memory_bytes")),
-            **({"last_step": result["steps"]} if _is_whole(result.get("steps")) else {}),
+            **{key: _number(cost.get(key)) for key in ("forward_samples", "backward_samples")},
+            **({"last_step": result["steps"]} if is_whole(result.get("steps")) else {}),
         }
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is not a result ({_one_line(error)}); remove it and run again") from error
-
-
-def _read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a log. A line that was torn when the run was stopped is left out."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(event, dict):
-            yield event
-
-
-def _last_step(events: Sequence[Mapping[str, Any]]) -> int | None:
-    return max((event["step"] for event in events if _is_whole(event.get("step"))), default=None)
-
-
-def _loss_points(events: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
-    points: list[LossPoint] = []
-    for event in events:
-        if event.get("event") == "losses" and _is_whole(event.get("step")) and isinstance(event.get("losses"), dict):
-            # A resumed run repeats the steps since its checkpoint: the later line is the true one.
-            while points and points[-1].step >= event["step"]:
-                points.pop()
-            points.append(LossPoint(event["step"], {str(k): _loss(v) for k, v in event["losses"].items()}))
-    return points
-
-
-def _task_ends(events: Sequence[Mapping[str, Any]]) -> list[int]:
-    ends = {
-        event["task"]: event["step"]
-        for event in events
-        if event.get("event") == "evaluation" and _is_whole(event.get("step")) and _is_whole(event.get("task"))
-    }
-    return [ends[task] for task in sorted(ends)]
 
 
 def _number(value: Any) -> Any:
@@ -168,14 +128,6 @@ def _number(value: Any) -> Any:
     if value is not None and not isinstance(value, int | float):
         raise ValueError(f"{value!r} is not a number")
     return value
-
-
-def _loss(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int)
 
 
 def _one_line(error: Exception) -> str:
