@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from dualnet.batch import Batch
+from dualnet.cost import Cost, counted
 from dualnet.engine import EAGER_STEPS, Captured, Engine
 from dualnet.learners import LEARNERS, Finetune, Learner
 
@@ -95,12 +96,16 @@ class PlainGraph:
     def __init__(self, engine: Engine, inputs: Sequence[Batch]) -> None:
         self.engine, self.inputs, self.replays = engine, list(inputs), 0
         copies = copy.deepcopy(engine.learners)  # to capture is not to learn
-        self.losses = [learner.observe(batch) for learner, batch in zip(copies, inputs, strict=True)]
+        self.losses, self.costs = [], []
+        for learner, batch in zip(copies, inputs, strict=True):
+            self.costs.append(Cost())
+            with counted(learner, self.costs[-1]):
+                self.losses.append(learner.observe(batch))
 
     def replay(self) -> None:
         self.replays += 1
-        for held, losses in zip(self.losses, self.engine.observe(self.inputs), strict=True):
-            for key, loss in losses.items():
+        for held, learner, batch in zip(self.losses, self.engine.learners, self.inputs, strict=True):
+            for key, loss in learner.observe(batch).items():
                 held[key].copy_(loss)
 
 
@@ -111,7 +116,7 @@ def capturing(monkeypatch):
     def capture(self: Engine, batches: Sequence[Batch]) -> Captured:
         inputs = [copy.deepcopy(batch) for batch in batches]
         graph = PlainGraph(self, inputs)
-        return Captured(graph, graph.inputs, graph.losses)
+        return Captured(graph, graph.inputs, graph.losses, graph.costs)
 
     monkeypatch.setattr(Engine, "capture", capture)
 
@@ -174,6 +179,32 @@ def test_a_failed_capture_is_told_once_and_costs_nothing(
 def test_capturing_can_be_declined(small_learner):
     assert not Engine([small_learner("finetune")], "fp32", capture=False).capture_steps
     assert not Engine([small_learner("finetune")], "fp32").capture_steps  # there is nothing to capture on a CPU
+
+
+# What a step costs
+
+
+def test_replayed_steps_cost_what_eager_ones_do(capturing, small_learner, random_batch, without_labels):
+    """Several shapes, some of them captured: the counts of plain steps, and a capture counts nothing."""
+    names = ("er", "dualnet")
+    engine = capturing([small_learner(name) for name in names])
+    plain = Engine([small_learner(name) for name in names], "fp32")
+    for seed, size in enumerate([4] * (EAGER_STEPS + 3) + [3, 4, 3]):
+        for batch in (random_batch(seed, size=size), without_labels(random_batch(seed, size=size))):
+            engine.step([batch] * 2)
+            plain.step([batch] * 2)
+            assert engine.costs == plain.costs
+    assert len(engine.captured) == 2
+    assert engine.costs[0] != engine.costs[1] and engine.costs[0].forward_samples > 0
+
+
+def test_costs_go_on_from_what_is_given(small_learner, random_batch):
+    learner, batch = small_learner("er", updates=1, replay_size=4), random_batch(size=4)
+    engine = Engine([learner], "fp32", costs=[Cost(1000, 100)])
+    engine.step([batch])
+    engine.answer(learner, batch.images, batch.task_ids)
+    engine.end_task()
+    assert engine.costs == [Cost(1008, 108)], "an answer to somebody else costs nothing"
 
 
 # On CUDA
@@ -309,6 +340,19 @@ def test_a_new_shape_in_the_middle_of_a_stream(cuda_learner, random_batch, witho
     assert len(engine.captured) == 3  # six labelled, six unlabelled, four labelled
     assert_close_losses(losses, run(Engine([eager], "fp32", capture=False), shown, end_task_after=(13,)))
     assert_same_memory(replayed, eager)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("name", NAMES)
+def test_captured_steps_cost_what_eager_ones_do(name, cuda_learner, random_batch):
+    shown = [[random_batch(step, size=4)] for step in range(2 * EAGER_STEPS)] + [[random_batch(0, size=3)]]
+    replayed, eager = (Engine([cuda_learner(name)], "bf16", capture) for capture in (True, False))
+    for engine in (replayed, eager):
+        run(engine, shown)
+        engine.end_task()
+    assert len(replayed.captured) == 1
+    assert replayed.costs == eager.costs
 
 
 @pytest.mark.gpu

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import Batch
+from dualnet.cost import Cost, counted
 from dualnet.learners import Learner
 
 EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses its kernels, optimizers make their state
@@ -33,6 +34,7 @@ class Captured:
     graph: torch.cuda.CUDAGraph
     inputs: list[Batch]
     losses: Losses
+    costs: list[Cost]  # of one step, by learner
 
     def replay(self, batches: Sequence[Batch]) -> Losses:
         for held, batch in zip(self.inputs, batches, strict=True):
@@ -42,10 +44,20 @@ class Captured:
 
 
 class Engine:
-    """Steps learners that live on one device. `precision` bf16 is autocast; on CUDA the weights are channels-last."""
+    """Steps learners that live on one device. `precision` bf16 is autocast; on CUDA the weights are channels-last.
 
-    def __init__(self, learners: Sequence[Learner], precision: Literal["fp32", "bf16"], capture: bool = True) -> None:
+    What learning costs is added to `costs`, one for each learner; answers that are asked for from outside cost nothing.
+    """
+
+    def __init__(
+        self,
+        learners: Sequence[Learner],
+        precision: Literal["fp32", "bf16"],
+        capture: bool = True,
+        costs: Sequence[Cost] | None = None,
+    ) -> None:
         self.learners = list(learners)
+        self.costs = [Cost() for _ in self.learners] if costs is None else list(costs)
         self.device = self.learners[0].class_mask.device
         self.precision = precision
         on_cuda = self.device.type == "cuda"
@@ -65,13 +77,19 @@ class Engine:
         shape = tuple((tuple(batch.images.shape), batch.labels is not None) for batch in batches)
         self.calls[shape] += 1
         if shape in self.captured:
-            return self.captured[shape].replay(batches)
+            return self.replay(self.captured[shape], batches)
         if self.capture_steps and self.calls[shape] > EAGER_STEPS:
             captured = self.try_capture(batches)
             if captured is not None:
                 self.captured[shape] = captured
-                return captured.replay(batches)
-        return self.observe(batches)
+                return self.replay(captured, batches)
+        return self.observe(batches, self.costs)
+
+    def end_task(self) -> None:
+        """Every learner is told that a task has ended."""
+        for learner, cost in zip(self.learners, self.costs, strict=True):
+            with self.autocast(), counted(learner, cost):
+                learner.end_task()
 
     def answer(self, learner: Learner, images: Tensor, task_ids: Tensor | None) -> Tensor:
         with self.autocast():
@@ -81,22 +99,27 @@ class Engine:
         # No cache of cast weights: it would outlive the optimizer steps inside of an observe and serve old weights.
         return torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16", cache_enabled=False)
 
-    def observe(self, batches: Sequence[Batch]) -> Losses:
-        pairs = list(zip(self.learners, batches, strict=True))
+    def replay(self, captured: Captured, batches: Sequence[Batch]) -> Losses:
+        for cost, of_a_step in zip(self.costs, captured.costs, strict=True):
+            cost.add(of_a_step)
+        return captured.replay(batches)
+
+    def observe(self, batches: Sequence[Batch], costs: Sequence[Cost]) -> Losses:
+        each = list(zip(self.learners, batches, costs, strict=True))
         if not self.streams:
-            return [self.observe_one(learner, batch) for learner, batch in pairs]
+            return [self.observe_one(learner, batch, cost) for learner, batch, cost in each]
         main = torch.cuda.current_stream(self.device)
         losses = []
-        for stream, (learner, batch) in zip(self.streams, pairs, strict=True):
+        for stream, (learner, batch, cost) in zip(self.streams, each, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                losses.append(self.observe_one(learner, batch))
+                losses.append(self.observe_one(learner, batch, cost))
         for stream in self.streams:
             main.wait_stream(stream)
         return losses
 
-    def observe_one(self, learner: Learner, batch: Batch) -> dict[str, Tensor]:
-        with self.autocast():
+    def observe_one(self, learner: Learner, batch: Batch, cost: Cost) -> dict[str, Tensor]:
+        with self.autocast(), counted(learner, cost):
             return learner.observe(batch)
 
     def try_capture(self, batches: Sequence[Batch]) -> Captured | None:
@@ -122,12 +145,13 @@ class Engine:
         for learner in self.learners:
             graph.register_generator_state(learner.generator)
         torch.cuda.synchronize(self.device)
+        costs = [Cost() for _ in self.learners]  # to capture is not to learn: it counts when it is replayed
         with warnings.catch_warnings():
             # That of learners which skip a batch without labels is: there is nothing wrong with it.
             warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
             with torch.cuda.graph(graph):
-                losses = self.observe(inputs)
-        return Captured(graph, inputs, losses)
+                losses = self.observe(inputs, costs)
+        return Captured(graph, inputs, losses, costs)
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:

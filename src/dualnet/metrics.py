@@ -133,6 +133,45 @@ def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
     }
 
 
+def worst_accuracy_per_task(measured: ArrayLike) -> Vector:
+    """The lowest accuracy of each task but the last after it was learned, over the moments that were measured.
+
+    A row for each moment, a column for each task, NaN where a task was not learned yet.
+
+    >>> worst_accuracy_per_task([[70, None, None], [40, None, None], [60, 50, None]])
+    array([40., 50.])
+    """
+    return np.fmin.reduce(np.asarray(measured, dtype=np.float64), axis=0)[:-1]
+
+
+def minimum_accuracy(measured: ArrayLike) -> float:
+    """min-ACC: mean over tasks of their lowest accuracy after they were learned (De Lange et al., 2023).
+
+    >>> minimum_accuracy([[70, None, None], [40, None, None], [60, 50, None]])
+    45.0
+    """
+    return _mean(worst_accuracy_per_task(measured))
+
+
+def worst_case_accuracy(accuracy: ArrayLike, measured: ArrayLike) -> float:
+    """WC-ACC: the last task as it was learned, the others at their worst (De Lange et al., 2023).
+
+    >>> worst_case_accuracy([[80, None], [60, 70]], [[50, None], [60, None]])
+    60.0
+    """
+    matrix = accuracy_matrix(accuracy)
+    return float((matrix[-1, -1] + (len(matrix) - 1) * minimum_accuracy(measured)) / len(matrix))
+
+
+def stability_summary(accuracy: ArrayLike, measured: ArrayLike) -> dict[str, float]:
+    """The metrics of a run whose earlier tasks were measured while it learned, by name.
+
+    >>> stability_summary([[80, None], [60, 70]], [[50, None], [60, None]])
+    {'min-ACC': 50.0, 'WC-ACC': 60.0}
+    """
+    return {"min-ACC": minimum_accuracy(measured), "WC-ACC": worst_case_accuracy(accuracy, measured)}
+
+
 def spread(values: Sequence[float], kind: str = "std") -> float | None:
     """How far the values of several seeds lie apart, by one of the kinds in SPREADS; None for a single seed.
 

@@ -192,7 +192,7 @@ def remembered() -> Callable[[Path], dict[str, Any]]:
         return {
             **dict(leaves(tree)),
             "step": steps[-1],
-            "result": {key: result[key] for key in ("accuracy", "metrics", "steps")},
+            "result": {key: result[key] for key in ("accuracy", "metrics", "steps", "cost")},
             "log": [{key: value for key, value in event.items() if key != "seconds"} for event in log],
         }
 
@@ -266,3 +266,51 @@ def start() -> Callable[..., subprocess.Popen[str]]:
         )
 
     return process
+
+
+@pytest.fixture(scope="session")
+def make_run() -> Callable[..., Path]:
+    """make_run(folder, accuracy, name=..., ...): a run folder made by hand, for the report."""
+    return write_run
+
+
+def write_run(
+    folder: Path,
+    accuracy=((80.0, None), (60.0, 70.0)),
+    *,
+    name="demo-er",
+    seed=0,
+    protocol="task_aware",
+    learner=None,
+    labels=None,
+    cost=None,
+    told=(),
+    **options,
+):
+    """One finished run of two tasks, by hand; accuracy=None leaves it unfinished. What is told joins its log."""
+    folder.mkdir(parents=True)
+    experiment = {
+        "name": name,
+        "seed": seed,
+        "protocol": protocol,
+        "batch_size": 10,
+        "benchmark": {"name": "procedural", **options},
+        "learner": learner or {"name": "er", "lr": 0.03},
+        "stream": {"image_shape": [3, 32, 32], "class_names": ["a"], "tasks": [[0]]},
+        "environment": {"dualnet": "0.1.0", "device": "cpu"},
+        **({"labels": labels} if labels else {}),
+    }
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+    events = [
+        {"event": "losses", "task": 0, "step": 20, "seconds": 1.0, "losses": {"labels": 1.2, "replay": 0.9}},
+        {"event": "evaluation", "task": 0, "step": 40, "seconds": 2.0, "accuracy": [80.0]},
+        {"event": "losses", "task": 1, "step": 60, "seconds": 3.0, "losses": {"labels": 0.8, "replay": 0.7}},
+        {"event": "something else"},
+        *told,
+    ]
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+    if accuracy is not None:
+        result = {"accuracy": accuracy, "metrics": {}, "seconds": 61.2, "peak_memory_bytes": 300 * 2**20, "steps": 80}
+        result |= {"cost": cost} if cost else {}
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder

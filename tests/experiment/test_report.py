@@ -1,11 +1,9 @@
 """The report on run folders made by hand: rows, labels, tables, page, picture, and what is wrong with a folder."""
 
-import json
 import subprocess
 import sys
 from html.parser import HTMLParser
 from io import StringIO
-from pathlib import Path
 
 import pytest
 import yaml
@@ -14,7 +12,7 @@ from rich.console import Console
 from dualnet.experiment.experiment import parse
 from dualnet.experiment.report import picture, report
 from dualnet.experiment.report.heat_map import heat_map
-from dualnet.experiment.report.plots import mark
+from dualnet.experiment.report.look import mark
 from dualnet.experiment.report.rows import Row, compare
 from dualnet.experiment.report.runs import read_run
 from dualnet.experiment.report.tables import options_table, results_table, runs_table
@@ -22,35 +20,6 @@ from dualnet.metrics import accuracy_matrix
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
 BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83, FM 10, LA 88
-
-
-def make_run(
-    folder: Path, accuracy=TWO_TASKS, *, name="demo-er", seed=0, protocol="task_aware", learner=None, **options
-):
-    """One finished run; accuracy=None leaves it unfinished."""
-    folder.mkdir(parents=True)
-    experiment = {
-        "name": name,
-        "seed": seed,
-        "protocol": protocol,
-        "batch_size": 10,
-        "benchmark": {"name": "procedural", **options},
-        "learner": learner or {"name": "er", "lr": 0.03},
-        "stream": {"image_shape": [3, 32, 32], "class_names": ["a"], "tasks": [[0]]},
-        "environment": {"dualnet": "0.1.0", "device": "cpu"},
-    }
-    (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
-    events = [
-        {"event": "losses", "task": 0, "step": 20, "seconds": 1.0, "losses": {"labels": 1.2, "replay": 0.9}},
-        {"event": "evaluation", "task": 0, "step": 40, "seconds": 2.0, "accuracy": [80.0]},
-        {"event": "losses", "task": 1, "step": 60, "seconds": 3.0, "losses": {"labels": 0.8, "replay": 0.7}},
-        {"event": "something else"},
-    ]
-    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
-    if accuracy is not None:
-        result = {"accuracy": accuracy, "metrics": {}, "seconds": 61.2, "peak_memory_bytes": 300 * 2**20, "steps": 80}
-        (folder / "result.json").write_text(json.dumps(result))
-    return folder
 
 
 def texts(table):
@@ -64,19 +33,19 @@ def printed(renderable) -> str:
     return capture.get()
 
 
-def test_seeds_become_one_row_with_mean_and_spread(tmp_path):
+def test_seeds_become_one_row_with_mean_and_spread(tmp_path, make_run):
     make_run(tmp_path / "er" / "seed-0", seed=0)
     make_run(tmp_path / "deep" / "er" / "seed-1", [[80.0, None], [62.0, 72.0]], seed=1)
     (line,) = texts(results_table(compare([tmp_path])))
     assert line == ["demo-er", "task_aware", "2", "66.00 ± 1.41", "19.00 ± 1.41", "75.50 ± 0.71", "61.2", "300 MiB"]
 
 
-def test_one_seed_shows_a_dash_for_the_spread(tmp_path):
+def test_one_seed_shows_a_dash_for_the_spread(tmp_path, make_run):
     make_run(tmp_path / "seed-0")
     assert texts(results_table(compare([tmp_path])))[0][3] == "65.00 ± —"
 
 
-def test_one_task_shows_a_dash_for_forgetting(tmp_path):
+def test_one_task_shows_a_dash_for_forgetting(tmp_path, make_run):
     make_run(tmp_path / "seed-0", [[50.0]])
     report([tmp_path])
     assert texts(results_table(compare([tmp_path])))[0][4] == "—"
@@ -86,7 +55,7 @@ LAST_ROW_ONLY = [[None, None], [60.0, 70.0]]  # as Offline leaves it
 
 
 @pytest.mark.parametrize("fm", ["paper", "seen", "all"])
-def test_only_the_end_was_evaluated(tmp_path, fm):
+def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
     """Forgetting and learning accuracy are dashes everywhere, and nothing is drawn of them."""
     for seed in (0, 1):
         make_run(tmp_path / "offline" / f"seed-{seed}", LAST_ROW_ONLY, name="offline", seed=seed)
@@ -101,7 +70,7 @@ def test_only_the_end_was_evaluated(tmp_path, fm):
     picture([tmp_path], tmp_path / "p.svg", fm=fm)
 
 
-def test_only_the_end_of_one_row_was_evaluated(tmp_path):
+def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
     make_run(tmp_path / "offline", LAST_ROW_ONLY, name="offline")
     make_run(tmp_path / "er", [[80.0, None], [50.0, 60.0]], name="er")
     table = results_table(compare([tmp_path]))
@@ -114,7 +83,7 @@ def test_only_the_end_of_one_row_was_evaluated(tmp_path):
     picture([tmp_path], tmp_path / "p.svg")
 
 
-def test_an_option_that_an_older_version_did_not_have_has_its_default(tmp_path):
+def test_an_option_that_an_older_version_did_not_have_has_its_default(tmp_path, make_run):
     """The same experiment, written before and after options were added, is one row."""
     make_run(tmp_path / "old", seed=0)
     whole = parse({"name": "demo-er", "seed": 1, "benchmark": {"name": "procedural"}, "learner": {"name": "er"}})
@@ -125,13 +94,13 @@ def test_an_option_that_an_older_version_did_not_have_has_its_default(tmp_path):
     assert row.options["labels.share"] == "1.0" and row.options["learner.memory.slots_per_class"] == "10"
 
 
-def test_an_option_that_no_version_knows_stays(tmp_path):
+def test_an_option_that_no_version_knows_stays(tmp_path, make_run):
     make_run(tmp_path / "a", learner={"name": "er", "lr": 0.03, "gone": 1})
     make_run(tmp_path / "b", learner={"name": "er", "lr": 0.03})
     assert [row.label for row in compare([tmp_path]).rows] == ["demo-er (gone=1)", "demo-er (gone=—)"]
 
 
-def test_rows_with_other_labels_are_not_compared(tmp_path):
+def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
     for folder, share in (("a", 1.0), ("b", 0.1)):
         file = make_run(tmp_path / folder, name=folder) / "experiment.yaml"
         file.write_text(file.read_text() + yaml.safe_dump({"labels": {"share": share}}))
@@ -139,26 +108,26 @@ def test_rows_with_other_labels_are_not_compared(tmp_path):
     assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
 
 
-def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path):
+def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
     for seed, first in enumerate((80.0, 90.0)):
         make_run(tmp_path / f"seed-{seed}", [[first, None], [95.0, 70.0]], seed=seed)
     assert texts(results_table(compare([tmp_path], fm="paper", spread="sem")))[0][4] == "-10.00 ± 5.00"
     assert texts(results_table(compare([tmp_path], fm="all", spread="sem")))[0][4] == "0.00 ± 0.00"
 
 
-def test_a_folder_given_twice_counts_once(tmp_path):
+def test_a_folder_given_twice_counts_once(tmp_path, make_run):
     make_run(tmp_path / "er" / "seed-0")
     (row,) = compare([tmp_path, tmp_path / "er"]).rows
     assert len(row.runs) == 1
 
 
-def test_seeds_are_in_the_order_of_numbers(tmp_path):
+def test_seeds_are_in_the_order_of_numbers(tmp_path, make_run):
     for seed in (10, 2):
         make_run(tmp_path / f"seed-{seed}", seed=seed)
     assert [run.seed for run in compare([tmp_path]).rows[0].runs] == ["2", "10"]
 
 
-def test_the_best_is_bold_among_rows_that_may_be_compared(tmp_path):
+def test_the_best_is_bold_among_rows_that_may_be_compared(tmp_path, make_run):
     make_run(tmp_path / "a", name="er")
     make_run(tmp_path / "b", BETTER, name="dualnet")
     make_run(tmp_path / "c", name="alone", protocol="task_free")
@@ -166,32 +135,32 @@ def test_the_best_is_bold_among_rows_that_may_be_compared(tmp_path):
     assert bold == {"er": [False] * 3, "dualnet": [True] * 3, "alone": [False] * 3}
 
 
-def test_namesakes_are_told_apart_by_their_options(tmp_path):
+def test_namesakes_are_told_apart_by_their_options(tmp_path, make_run):
     make_run(tmp_path / "a", learner={"name": "er", "lr": 0.1})
     make_run(tmp_path / "b", learner={"name": "er", "lr": 0.3})
     assert [row.label for row in compare([tmp_path]).rows] == ["demo-er (lr=0.1)", "demo-er (lr=0.3)"]
 
 
-def test_namesakes_with_many_differences_are_numbered(tmp_path):
+def test_namesakes_with_many_differences_are_numbered(tmp_path, make_run):
     for i, folder in enumerate("ab"):
         make_run(tmp_path / folder, learner={"name": f"er{i}", "lr": i, "size": i, "beta": i})
     assert [row.label for row in compare([tmp_path]).rows] == ["demo-er #1", "demo-er #2"]
 
 
-def test_only_options_that_differ_are_listed(tmp_path):
+def test_only_options_that_differ_are_listed(tmp_path, make_run):
     make_run(tmp_path / "a", name="one", learner={"name": "my.One", "lr": 0.03})
     make_run(tmp_path / "b", name="two", learner={"name": "my.Two", "lr": 0.03, "slow": {"rounds": 3}})
     rows = texts(options_table(compare([tmp_path])))
     assert rows == [["learner.name", "my.One", "my.Two"], ["learner.slow.rounds", "—", "3"]]
 
 
-def test_a_seed_that_occurs_twice_is_noted(tmp_path):
+def test_a_seed_that_occurs_twice_is_noted(tmp_path, make_run):
     make_run(tmp_path / "a")
     make_run(tmp_path / "b")
     assert "demo-er: a seed occurs twice" in printed(report([tmp_path]))
 
 
-def test_unfinished_runs_are_listed_with_their_last_step(tmp_path):
+def test_unfinished_runs_are_listed_with_their_last_step(tmp_path, make_run):
     make_run(tmp_path / "seed-0")
     make_run(tmp_path / "seed-1", None, seed=1)
     shown = printed(report([tmp_path]))
@@ -201,19 +170,19 @@ def test_unfinished_runs_are_listed_with_their_last_step(tmp_path):
         assert "Not finished" in (tmp_path / name).read_text()
 
 
-def test_only_unfinished_runs_make_a_report_but_no_picture(tmp_path):
+def test_only_unfinished_runs_make_a_report_but_no_picture(tmp_path, make_run):
     make_run(tmp_path / "seed-0", None)
     assert "not finished" in printed(report([tmp_path]))
     with pytest.raises(ValueError, match="none of the 1 runs is finished"):
         picture([tmp_path], tmp_path / "p.svg")
 
 
-def test_a_torn_log_line_and_repeated_steps_of_a_resumed_run_are_understood(tmp_path):
+def test_a_torn_log_line_and_repeated_steps_of_a_resumed_run_are_understood(tmp_path, make_run):
     folder = make_run(tmp_path / "seed-0")
     with (folder / "log.jsonl").open("a") as log:
         log.write('{"event": "losses", "step": 7')
         log.write('\n{"event": "losses", "task": 0, "step": 20, "losses": {"labels": NaN}}\n')
-    assert [point.step for point in read_run(folder).losses] == [20]
+    assert [point.step for point in read_run(folder).log.losses] == [20]
 
 
 @pytest.mark.parametrize(
@@ -224,13 +193,15 @@ def test_a_torn_log_line_and_repeated_steps_of_a_resumed_run_are_understood(tmp_
         ("result.json", '{"accuracy": [[1, 2]]}'),
         ("result.json", '{"accuracy": [["x"]]}'),
         ("result.json", '{"accuracy": [[1]], "seconds": "long"}'),
+        ("result.json", '{"accuracy": [[1]], "cost": {"forward_samples": "many"}}'),
+        ("result.json", '{"accuracy": [[1]], "cost": 3}'),
         ("experiment.yaml", "a: [1"),
         ("experiment.yaml", "just words"),
         ("experiment.yaml", "name: er"),
         ("experiment.yaml", "name: er\nseed: 0\nenvironment: 3"),
     ],
 )
-def test_a_corrupt_file_is_named_in_one_line(tmp_path, file, content):
+def test_a_corrupt_file_is_named_in_one_line(tmp_path, file, content, make_run):
     (make_run(tmp_path / "seed-0") / file).write_text(content)
     with pytest.raises(ValueError, match=file) as caught:
         report([tmp_path])
@@ -238,7 +209,7 @@ def test_a_corrupt_file_is_named_in_one_line(tmp_path, file, content):
     assert "again" in str(caught.value)
 
 
-def test_a_result_without_its_experiment_is_not_dropped(tmp_path):
+def test_a_result_without_its_experiment_is_not_dropped(tmp_path, make_run):
     (make_run(tmp_path / "seed-0") / "experiment.yaml").unlink()
     with pytest.raises(ValueError, match=r"experiment\.yaml"):
         report([tmp_path])
@@ -255,21 +226,21 @@ def test_wrong_arguments_say_what_to_do(tmp_path):
         report([tmp_path], fm="mine")
 
 
-def test_the_same_experiment_with_other_tasks_is_refused(tmp_path):
+def test_the_same_experiment_with_other_tasks_is_refused(tmp_path, make_run):
     make_run(tmp_path / "a", seed=0)
     make_run(tmp_path / "b", [[50.0]], seed=1)
     with pytest.raises(ValueError, match="different numbers of tasks"):
         report([tmp_path])
 
 
-def test_writes_into_out_and_leaves_nothing_else(tmp_path):
+def test_writes_into_out_and_leaves_nothing_else(tmp_path, make_run):
     make_run(tmp_path / "runs" / "seed-0")
     report([tmp_path / "runs"], tmp_path / "new" / "out")
     assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["report.html", "report.md"]
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["seed-0"]
 
 
-def test_the_same_runs_give_the_same_bytes(tmp_path):
+def test_the_same_runs_give_the_same_bytes(tmp_path, make_run):
     make_run(tmp_path / "seed-0")
     pages = []
     for out in (tmp_path / "one", tmp_path / "two"):
@@ -306,7 +277,7 @@ class Tags(HTMLParser):
             assert self.open.pop() == tag
 
 
-def test_the_page_stands_alone_and_shows_names_as_text(tmp_path):
+def test_the_page_stands_alone_and_shows_names_as_text(tmp_path, make_run):
     evil = "<script>alert('1')</script> a|b $x$ [red]"
     make_run(tmp_path / "a", name=evil, learner={"name": "<b>", "lr": '"><img src=x>'})
     make_run(tmp_path / "b", BETTER, name="dualnet")
@@ -322,7 +293,7 @@ def test_the_page_stands_alone_and_shows_names_as_text(tmp_path):
     assert "<script" not in (tmp_path / "report.md").read_text()
 
 
-def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path):
+def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
     make_run(tmp_path / "a", name="a|b\\|c")
     make_run(tmp_path / "b", name="plain")
     report([tmp_path])
@@ -337,7 +308,7 @@ def test_every_row_keeps_its_own_look():
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_picture(tmp_path, kind):
+def test_picture(tmp_path, kind, make_run):
     make_run(tmp_path / "a", name="cost $5 and $6 漢字")
     make_run(tmp_path / "b", [[50.0]], name="one task", size=1)
     picture([tmp_path], tmp_path / "docs" / f"p.{kind}")

@@ -48,7 +48,8 @@ def test_what_a_run_leaves_behind(finished: Path) -> None:
         "result.json",
     ]
     result = result_of(finished)
-    assert set(result) == {"accuracy", "metrics", "steps", "seconds", "seeds_side_by_side", "peak_memory_bytes"}
+    of_the_machine = {"seconds", "seeds_side_by_side", "peak_memory_bytes"}
+    assert set(result) == {"accuracy", "metrics", "steps", "cost"} | of_the_machine
     first, second = result["accuracy"]
     assert first[1] is None, "a task is not tested before it was learned"
     assert all(0 <= value <= 100 for value in (first[0], *second))
@@ -56,6 +57,9 @@ def test_what_a_run_leaves_behind(finished: Path) -> None:
     assert result["metrics"] == summary and {"ACC", "FM", "LA"} <= set(summary)
     assert result["steps"] == 6 and result["seeds_side_by_side"] == 1
     assert 0 < result["seconds"] < 60 and result["peak_memory_bytes"] > 2**24
+    # Six steps of one slow step on two views of four images, and one update with a batch and a replay of four; at the
+    # end of each of the two tasks the four examples that are stored of it are answered.
+    assert result["cost"] == {"forward_samples": 6 * (8 + 8) + 2 * 4, "backward_samples": 6 * (8 + 8)}
 
 
 def test_the_last_checkpoint_is_the_model_that_was_evaluated(finished: Path, benchmark: Benchmark) -> None:
@@ -72,8 +76,8 @@ def test_the_log_tells_losses_and_evaluations(finished: Path) -> None:
     log = log_of(finished)
     told = [(event["event"], event["task"], event["step"]) for event in log]
     assert told == [
-        *(("losses", 0, 2), ("losses", 0, 3), ("evaluation", 0, 3)),
-        *(("losses", 1, 4), ("losses", 1, 6), ("evaluation", 1, 6)),
+        *(("losses", 0, 2), ("losses", 0, 3), ("evaluation", 0, 3), ("memory", 0, 3)),
+        *(("losses", 1, 4), ("losses", 1, 6), ("evaluation", 1, 6), ("memory", 1, 6)),
     ]
     losses = [set(event["losses"]) for event in log if "losses" in event]
     assert all(names >= {"labels", "replay", "slow"} for names in losses)

@@ -76,6 +76,20 @@ def test_what_fits_is_stored_as_it_is(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_composition_counts_what_is_stored(name):
+    """Five examples of two tasks; an empty memory; a full one that drops, and is offered some without a label."""
+    assert filled(name).composition().tolist() == [[1, 1, 0, 0, 0, 0], [0, 0, 2, 1, 0, 0], [0] * 6]
+    memory = MEMORIES[name](SPEC, 6)
+    assert not memory.composition().any()
+    for start in range(0, 60, 6):
+        tasks = [number % 3 for number in range(start, start + 6)]
+        memory.add(numbered(range(start, start + 6), tasks, unlabelled=[start]), generator(start))
+    where = list(zip(memory.task_ids.tolist(), memory.labels.tolist(), strict=True))
+    assert memory.composition().tolist() == [[where.count((task, label)) for label in range(6)] for task in range(3)]
+    assert memory.composition().sum() == 6
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_state_survives_a_round_trip(name, state_of, differing):
     memory = filled(name)
     other = MEMORIES[name](SPEC, 12)

@@ -40,6 +40,7 @@ class Experiment:
     precision: Precision = "auto"  # auto: bf16 on CUDA, fp32 on the CPU
     log_every: int = 20  # steps
     checkpoint_every: int = 250  # steps; a checkpoint is made at the end of each task too
+    stability_every: int = 0  # steps between two looks at the earlier tasks; 0: only when a task has ended
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
@@ -47,6 +48,8 @@ class Experiment:
         for option in ("batch_size", "log_every", "checkpoint_every"):
             if getattr(self, option) < 1:
                 raise ValueError(f"{option}: {getattr(self, option)} is not 1 or more")
+        if self.stability_every < 0:
+            raise ValueError(f"stability_every: {self.stability_every} is not 0 (off) or more")
         if self.batch_size < 2:
             raise ValueError("batch_size: 1 is too few for BatchNorm; give 2 or more")
 
@@ -62,7 +65,10 @@ class Experiment:
         return plain({**fields, "labels": labels, "benchmark": benchmark, "learner": learner})
 
 
-PLAIN_FIELDS = ("name", "seed", "protocol", "batch_size", "precision", "log_every", "checkpoint_every")
+PLAIN_FIELDS = (
+    *("name", "seed", "protocol", "batch_size", "precision"),
+    *("log_every", "checkpoint_every", "stability_every"),
+)
 NAMED_SECTIONS = ("benchmark", "learner")  # each has a `name`, which says what its other options are
 SECTIONS = ("labels", *NAMED_SECTIONS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import resource
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dualnet import atomic, metrics
+from dualnet.cost import Cost
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.run_folder import RunFolder
@@ -33,7 +35,9 @@ class Run:
         )
         self.step = 0
         self.seconds = 0.0
+        self.cost = Cost()
         self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
+        self.stability = torch.empty(0, stream.num_tasks, dtype=torch.float64)  # a row for each look at earlier tasks
         self.pending: list[dict[str, Tensor]] = []
         self.saved: int | None = None  # the step of the checkpoint that the run would go on from
         self.resume()
@@ -51,6 +55,7 @@ class Run:
             )
         load_state(self.learner, state)
         self.seconds, self.accuracy, self.saved = state["seconds"], state["accuracy"], self.step
+        self.cost, self.stability = Cost(**state["cost"]), state["stability"]
         self.pending = [
             {name: loss.to(self.stream.device) for name, loss in losses.items()} for losses in state["pending"]
         ]
@@ -64,8 +69,10 @@ class Run:
             "learner": self.learner.state_dict(),
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.learner.optimizers().items()},
             "accuracy": self.accuracy,
+            "stability": self.stability,
             "pending": self.pending,
             "seconds": self.seconds,
+            "cost": dataclasses.asdict(self.cost),
             "device": self.stream.device.type,
             "log_bytes": self.folder.log_file.stat().st_size,
         }
@@ -75,6 +82,20 @@ class Run:
     def observed(self, losses: dict[str, Tensor]) -> None:
         self.step += 1
         self.pending.append(losses)
+
+    def looked_back(self, accuracy: list[float]) -> None:
+        """Keep and log the accuracy, in percent, on each task before this one."""
+        unknown = [math.nan] * (self.stream.num_tasks - len(accuracy))
+        row = torch.tensor([[*accuracy, *unknown]], dtype=torch.float64)
+        self.stability = torch.cat([self.stability, row])
+        self.log("stability", accuracy=[round(value, 4) for value in accuracy])
+
+    def log_memory(self) -> None:
+        """How many examples of each task and class the learner holds, in all of its memories together."""
+        if memories := self.learner.memories:
+            stored = torch.stack([memory.composition() for memory in memories]).sum(dim=0)
+            slots = sum(memory.num_slots for memory in memories)
+            self.log("memory", slots=slots, tasks=self.stream.by_task(stored), classes=stored.sum(dim=0).tolist())
 
     def flush_losses(self) -> dict[str, float]:
         """Log the mean of the losses since the last time."""
@@ -115,10 +136,14 @@ class Run:
 
     def result(self, side_by_side: int) -> dict[str, Any]:
         matrix = self.accuracy.tolist()
+        found = metrics.summary(matrix)
+        if len(self.stability):
+            found |= metrics.stability_summary(matrix, self.stability.numpy())
         return {
             "accuracy": [[None if math.isnan(value) else round(value, 4) for value in row] for row in matrix],
-            "metrics": {name: None if math.isnan(value) else value for name, value in metrics.summary(matrix).items()},
+            "metrics": {name: None if math.isnan(value) else value for name, value in found.items()},
             "steps": self.step,
+            "cost": dataclasses.asdict(self.cost),
             "seconds": round(self.seconds, 2),
             "seeds_side_by_side": side_by_side,
             "peak_memory_bytes": peak_memory(self.stream.device),

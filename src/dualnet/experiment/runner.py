@@ -36,7 +36,11 @@ class Together:
     def __init__(self, runs: Sequence[Run], display: Display, stop: Stop) -> None:
         self.runs, self.display, self.stop = list(runs), display, stop
         self.stream, self.experiment = runs[0].stream, runs[0].experiment
-        self.engine = Engine([run.learner for run in runs], precision_on(self.stream.device, self.experiment.precision))
+        self.engine = Engine(
+            [run.learner for run in runs],
+            precision_on(self.stream.device, self.experiment.precision),
+            costs=[run.cost for run in runs],
+        )
         self.clock = time.monotonic()
 
     @property
@@ -69,6 +73,8 @@ class Together:
             self.display.step(period.task, self.stream.num_tasks, self.step)
             if self.step % self.experiment.log_every == 0:
                 self.flush_losses()
+            if self.looks_back():
+                self.look_back(period.task)
             # The end of a period is saved after its evaluation.
             if number + 1 < last and (self.stop.asked or self.step % self.experiment.checkpoint_every == 0):
                 self.save()
@@ -79,6 +85,23 @@ class Together:
             return self.engine.step(batches)
         except ValueError as error:
             raise RuntimeError(f"{self.experiment.learner_name} failed at step {self.step + 1}") from error
+
+    def looks_back(self) -> bool:
+        every = self.experiment.stability_every
+        return every > 0 and self.step % every == 0 and not self.stream.epochs_over_all
+
+    def look_back(self, task: int) -> None:
+        """Accuracy on some test images of the tasks before this one; the host waits once, for all of them."""
+        if task == 0:
+            return
+        probes = [self.stream.probe(earlier) for earlier in range(task)]
+        found = [
+            torch.stack([accuracy(self.engine, run.learner, self.stream, *probe) for probe in enumerate(probes)])
+            for run in self.runs
+        ]
+        self.tick()
+        for run, values in zip(self.runs, torch.stack(found).tolist(), strict=True):
+            run.looked_back(values)
 
     def evaluate(self, task: int) -> None:
         self.flush_losses()
@@ -93,9 +116,10 @@ class Together:
 
     def end_task(self) -> None:
         if self.stream.tells_boundaries:
-            for run in self.runs:
-                with self.engine.autocast():
-                    run.learner.end_task()
+            self.engine.end_task()
+        self.tick()
+        for run in self.runs:
+            run.log_memory()
         self.save()
 
     def flush_losses(self) -> None:
@@ -216,9 +240,11 @@ def groups(seeds: list[int], device: torch.device) -> list[list[int]]:
     return [seeds] if device.type == "cuda" else [[seed] for seed in seeds]
 
 
-def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int) -> Tensor:
-    """Share of a task's test images that are answered right, in percent: float64, on the device."""
-    images, labels = stream.test_set(task)
+def accuracy(
+    engine: Engine, learner: Learner, stream: Stream, task: int, examples: tuple[Tensor, Tensor] | None = None
+) -> Tensor:
+    """Share of a task's test images, or of some, that are answered right, in percent: float64, on the device."""
+    images, labels = stream.test_set(task) if examples is None else examples
     right = torch.zeros((), dtype=torch.int64, device=labels.device)
     for part, truth in zip(images.split(EVALUATION_SIZE), labels.split(EVALUATION_SIZE), strict=True):
         answers = engine.answer(learner, part, stream.task_ids(task, len(part))).argmax(dim=1)

@@ -37,6 +37,9 @@ class Walk:
         return Batch(self.images(self.examples[rows]), labels, self.task_ids[rows])
 
 
+PROBE_SIZE = 100  # test images of a task that are looked at while a later one is learned
+
+
 class Stream:
     """A benchmark under a protocol, with all labels in time unless `labels` says otherwise.
 
@@ -67,6 +70,8 @@ class Stream:
             self.periods = all_together(len(self.ever_labelled), batch_size, epochs_over_all, self.num_tasks - 1)
         self.window: tuple[int, int, Tensor] | None = None
         self.tests: dict[int, tuple[Tensor, Tensor]] = {}
+        self.probes: dict[int, tuple[Tensor, Tensor]] = {}
+        self.classes_of_tasks = benchmark.spec.class_mask  # bool [tasks, classes], also where no task is told
 
     @property
     def num_tasks(self) -> int:
@@ -133,6 +138,23 @@ class Stream:
         if task not in self.tests:
             self.tests[task] = self.on_device(self.tasks[task].test)
         return self.tests[task]
+
+    def probe(self, task: int) -> tuple[Tensor, Tensor]:
+        """Some of a task's test images, always the same ones. The learner's chance is left alone."""
+        if task not in self.probes:
+            images, labels = self.test_set(task)
+            order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(task))
+            rows = order[:PROBE_SIZE].to(self.device)
+            self.probes[task] = images[rows], labels[rows]
+        return self.probes[task]
+
+    def by_task(self, stored: Tensor) -> list[int] | None:
+        """Examples of each task, from their numbers by task id and class; None if a class does not tell its task."""
+        if self.task_aware:
+            return stored.sum(dim=1).tolist()
+        if (self.classes_of_tasks.sum(dim=0) > 1).any():
+            return None
+        return (self.classes_of_tasks.long() @ stored.sum(dim=0).cpu()).tolist()
 
     def on_device(self, examples: Examples) -> tuple[Tensor, Tensor]:
         images, labels = examples.load()

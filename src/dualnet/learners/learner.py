@@ -13,6 +13,7 @@ from dualnet import image_ops
 from dualnet.batch import Batch, StreamSpec
 from dualnet.logits import MASKED as MASKED  # learners find it here
 from dualnet.logits import restricted
+from dualnet.memory import Memory
 from dualnet.nets import SMALLEST_IMAGE
 
 
@@ -58,6 +59,11 @@ class Learner(nn.Module, ABC):
     def epochs_over_all(self) -> int:
         """How often it wants to go over all tasks mixed together, instead of once over one task after the other."""
         return 0
+
+    @property
+    def memories(self) -> list[Memory]:
+        """Its episodic memories, found among its parts."""
+        return [part for part in self.modules() if isinstance(part, Memory)]
 
     @torch.no_grad()
     def answer(self, images: Tensor, task_ids: Tensor | None) -> Tensor:

@@ -41,6 +41,7 @@ class Memory(nn.Module, ABC):
         if num_slots < spec.num_tasks:
             raise ValueError(f"a memory of {num_slots} slots is too small for {spec.num_tasks} tasks: give it more")
         self.num_slots, self.only_earlier_tasks = num_slots, only_earlier_tasks
+        self.num_classes = spec.num_classes
         self.register_buffer("images", torch.zeros(num_slots + 1, *spec.image_shape, dtype=torch.uint8))
         self.register_buffer("labels", torch.full((num_slots + 1,), UNLABELLED))
         self.register_buffer("task_ids", torch.full((num_slots + 1,), UNLABELLED))
@@ -114,6 +115,12 @@ class Memory(nn.Module, ABC):
             torch.where(stored, self.task_ids[rows], beside.task_ids[stand_ins]),
         )
         return Replay(batch, self.logits[rows], self.has_logits[rows] & stored, rows, stored, stand_ins)
+
+    def composition(self) -> Tensor:
+        """How many examples of each task and class are stored: int64 [tasks, classes]."""
+        places = (self.task_ids.clamp(min=0), self.labels.clamp(min=0))  # an empty slot has -1, and counts 0
+        counts = self.seen.new_zeros(len(self.seen), self.num_classes)
+        return counts.index_put_(places, self.filled.long(), accumulate=True)
 
     def without_logits(self) -> Tensor:
         """Slots whose example has no answer yet, int64 [n]. Waits for the device: for the end of a task, not a step."""

@@ -10,6 +10,8 @@ import numpy as np
 
 from dualnet.metrics import Matrix
 
+from .look import mixed
+
 # From pale to deep blue: its lightness falls all the way, so it reads without colour too.
 SCALE = ((0xF1, 0xF5, 0xF9), (0xC6, 0xDB, 0xEC), (0x7F, 0xB3, 0xD8), (0x2F, 0x7C, 0xBA), (0x08, 0x30, 0x6B))
 CELL = 40  # units of the drawing; the page scales it
@@ -86,8 +88,4 @@ def _ink(fill: str) -> str:
 
 
 def _hex(share: float) -> str:
-    """The colour at a share of the scale."""
-    place = min(max(share, 0.0), 1.0) * (len(SCALE) - 1)
-    low = min(int(place), len(SCALE) - 2)
-    mixed = (a + (b - a) * (place - low) for a, b in zip(SCALE[low], SCALE[low + 1], strict=True))
-    return "#" + "".join(f"{round(part):02x}" for part in mixed)
+    return mixed(SCALE, share)

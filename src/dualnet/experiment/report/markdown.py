@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from .rows import Comparison
+from .stability import stability_table, was_measured
 from .tables import Cell, Table, environment_table, notes, options_table, results_table, runs_table, unfinished_table
 
 
@@ -22,7 +23,9 @@ def markdown_page(comparison: Comparison) -> str:
 
 
 def _markdown_appendix(comparison: Comparison) -> list[str]:
+    measured = [row for row in comparison.rows if was_measured(row)]
     tables = {
+        **({"Stability over the stream": stability_table(measured, comparison)} if measured else {}),
         "Options that differ": options_table(comparison),
         "Environment": environment_table(comparison),
         "Each run": runs_table(comparison),

@@ -120,20 +120,29 @@ def metric_values(row: Row, metric: str, fm: str) -> list[float]:
 
 
 def _labels(firsts: Sequence[Run]) -> list[str]:
-    return [_label(run, [other for other in firsts if other.name == run.name]) for run in firsts]
+    return told_apart([run.name for run in firsts], [run.options for run in firsts])
 
 
-def _label(run: Run, namesakes: Sequence[Run]) -> str:
-    """The name, with the options that tell it from its namesakes; with many of them, a number."""
+def told_apart(names: Sequence[str], options: Sequence[dict[str, str]]) -> list[str]:
+    """Each name, with the options that tell it from its namesakes; with many of them, a number.
+
+    >>> told_apart(["er", "mir", "er"], [{"a.lr": "1"}, {}, {"a.lr": "2"}])
+    ['er (lr=1)', 'mir', 'er (lr=2)']
+    """
+    same = {name: [i for i, other in enumerate(names) if other == name] for name in names}
+    return [_label(names[i], options, same[names[i]], i) for i in range(len(names))]
+
+
+def _label(name: str, options: Sequence[dict[str, str]], namesakes: Sequence[int], i: int) -> str:
     if len(namesakes) == 1:
-        return run.name
-    keys = differing([other.options for other in namesakes])
+        return name
+    keys = differing([options[other] for other in namesakes])
     if len(keys) > 3:
-        return f"{run.name} #{[other is run for other in namesakes].index(True) + 1}"
+        return f"{name} #{namesakes.index(i) + 1}"
     short = [key.rsplit(".", 1)[-1] for key in keys]
     shown = short if len(set(short)) == len(keys) else keys
-    marks = [f"{word}={run.options.get(key, DASH)}" for word, key in zip(shown, keys, strict=True)]
-    return f"{run.name} ({', '.join(marks)})"
+    marks = [f"{word}={options[i].get(key, DASH)}" for word, key in zip(shown, keys, strict=True)]
+    return f"{name} ({', '.join(marks)})"
 
 
 def _check_same_tasks(runs: Sequence[Run]) -> None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +15,11 @@ from dualnet.experiment.experiment import with_defaults
 from dualnet.experiment.run_folder import FREE_TO_CHANGE, is_validation
 from dualnet.metrics import Matrix, accuracy_matrix
 
+from .events import Log, is_whole, read_log
+
 # A resumed or repeated run may differ in these; they do not make it another experiment.
-# The stream follows from the options of the benchmark.
-NOT_OPTIONS = ("seed", "environment", "stream", *FREE_TO_CHANGE)
-
-
-@dataclass(frozen=True, slots=True)
-class LossPoint:
-    """Mean losses over the steps since the point before."""
-
-    step: int
-    losses: dict[str, float]
+# The stream follows from the options of the benchmark. A look at earlier tasks changes no result.
+NOT_OPTIONS = ("seed", "environment", "stream", "stability_every", *FREE_TO_CHANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +31,14 @@ class Run:
     seed: str
     options: dict[str, str]  # dotted key -> text, without NOT_OPTIONS
     environment: dict[str, str]
+    log: Log
     last_step: int | None
     validation: bool = False  # a run of a search
     accuracy: Matrix | None = None  # percent, [tasks, tasks]
     seconds: float | None = None
     peak_memory: int | None = None  # bytes
-    losses: list[LossPoint] = field(default_factory=list)
-    task_ends: list[int] = field(default_factory=list)  # the step after which each task was evaluated
+    forward_samples: int | None = None  # images through the encoders while learning
+    backward_samples: int | None = None
 
 
 def find_runs(folders: Sequence[Path]) -> list[Run]:
@@ -81,7 +75,7 @@ def _natural(folder: Path) -> list[tuple[int, str]]:
 def read_run(folder: Path) -> Run:
     """The run in a folder, finished or not."""
     experiment = _read_experiment(folder / "experiment.yaml")
-    events = list(_read_log(folder / "log.jsonl"))
+    log = read_log(folder / "log.jsonl")
     # A run of an older version is no other experiment where it lacks an option that has its default elsewhere.
     options = {key: value for key, value in with_defaults(experiment).items() if key not in NOT_OPTIONS}
     return Run(
@@ -91,9 +85,8 @@ def read_run(folder: Path) -> Run:
         options=flatten(options),
         environment=flatten(experiment.get("environment") or {}),
         validation=is_validation(experiment),
-        losses=_loss_points(events),
-        task_ends=_task_ends(events),
-        **{"last_step": _last_step(events), **_read_result(folder / "result.json")},
+        log=log,
+        **{"last_step": log.last_step, **_read_result(folder / "result.json")},
     )
 
 
@@ -130,51 +123,16 @@ def _read_result(path: Path) -> dict[str, Any]:
         return {}
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
+        cost = result.get("cost") or {}
         return {
             "accuracy": accuracy_matrix(result["accuracy"]),
             "seconds": _number(result.get("seconds")),
             "peak_memory": _number(result.get("peak_memory_bytes")),
-            **({"last_step": result["steps"]} if _is_whole(result.get("steps")) else {}),
+            **{key: _number(cost.get(key)) for key in ("forward_samples", "backward_samples")},
+            **({"last_step": result["steps"]} if is_whole(result.get("steps")) else {}),
         }
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
         raise ValueError(f"{path} is not a result ({_one_line(error)}); remove it and run again") from error
-
-
-def _read_log(path: Path) -> Iterator[dict[str, Any]]:
-    """The events of a log. A line that was torn when the run was stopped is left out."""
-    if not path.exists():
-        return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if isinstance(event, dict):
-            yield event
-
-
-def _last_step(events: Sequence[Mapping[str, Any]]) -> int | None:
-    return max((event["step"] for event in events if _is_whole(event.get("step"))), default=None)
-
-
-def _loss_points(events: Sequence[Mapping[str, Any]]) -> list[LossPoint]:
-    points: list[LossPoint] = []
-    for event in events:
-        if event.get("event") == "losses" and _is_whole(event.get("step")) and isinstance(event.get("losses"), dict):
-            # A resumed run repeats the steps since its checkpoint: the later line is the true one.
-            while points and points[-1].step >= event["step"]:
-                points.pop()
-            points.append(LossPoint(event["step"], {str(k): _loss(v) for k, v in event["losses"].items()}))
-    return points
-
-
-def _task_ends(events: Sequence[Mapping[str, Any]]) -> list[int]:
-    ends = {
-        event["task"]: event["step"]
-        for event in events
-        if event.get("event") == "evaluation" and _is_whole(event.get("step")) and _is_whole(event.get("task"))
-    }
-    return [ends[task] for task in sorted(ends)]
 
 
 def _number(value: Any) -> Any:
@@ -182,14 +140,6 @@ def _number(value: Any) -> Any:
     if value is not None and not isinstance(value, int | float):
         raise ValueError(f"{value!r} is not a number")
     return value
-
-
-def _loss(value: Any) -> float:
-    return float(value) if isinstance(value, int | float) and math.isfinite(value) else math.nan
-
-
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int)
 
 
 def _one_line(error: Exception) -> str:

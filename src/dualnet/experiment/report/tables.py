@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -13,7 +13,7 @@ from .rows import DASH, Comparison, Row, differing, metric_values
 from .runs import Run
 
 METRICS = {"ACC": max, "FM": min, "LA": max}  # the better of two values
-RESULT_HEADER = ["experiment", "protocol", "seeds", "ACC ↑", "FM ↓", "LA ↑", "s / run", "memory"]
+RESULT_HEADER = ["experiment", "protocol", "seeds", "ACC ↑", "FM ↓", "LA ↑"]
 
 SPREAD_WORDS = {
     "std": "standard deviation over seeds",
@@ -42,49 +42,70 @@ class Table:
 
 
 def results_table(comparison: Comparison) -> Table:
-    """One line for each row: mean and spread of the metrics, time, memory."""
+    """One line for each row: mean and spread of the metrics, and what they cost."""
     lines = [line for rows in comparison.settings() for line in result_lines(rows, comparison)]
-    return Table(RESULT_HEADER, lines, numeric=range(2, len(RESULT_HEADER)))
+    header = result_header(comparison)
+    return Table(header, lines, numeric=range(2, len(header)))
+
+
+def result_header(comparison: Comparison) -> list[str]:
+    return [*RESULT_HEADER, *(["fwd", "bwd"] if counts_samples(comparison) else []), "s / run", "memory"]
+
+
+def counts_samples(comparison: Comparison) -> bool:
+    """Whether a run tells how many images it passed through its networks; those of older versions do not."""
+    return any(run.forward_samples for row in comparison.rows for run in row.runs)
 
 
 def result_lines(rows: Sequence[Row], comparison: Comparison) -> list[list[Cell]]:
     """The lines of rows that may be compared."""
-    metrics = [_metric_column(rows, metric, comparison) for metric in METRICS]
+    metrics = [
+        compared([metric_values(row, metric, comparison.fm) for row in rows], better, comparison.spread)
+        for metric, better in METRICS.items()
+    ]
     return [
         [
             Cell(row.label),
             Cell(row.protocol or DASH),
             Cell(str(len(row.runs))),
             *(column[i] for column in metrics),
-            Cell(seconds_text(_mean_seconds(row))),
-            Cell(memory_text(max(run.peak_memory or 0 for run in row.runs))),
+            *(Cell(text) for text in _cost_texts(row.runs, counts_samples(comparison))),
         ]
         for i, row in enumerate(rows)
     ]
 
 
-def _metric_column(rows: Sequence[Row], metric: str, comparison: Comparison) -> list[Cell]:
+def compared(values: Sequence[Sequence[float]], better: Callable[..., str], kind: str) -> list[Cell]:
     """Mean and spread for rows that may be compared; the best is marked where there are two to choose from."""
-    values = [metric_values(row, metric, comparison.fm) for row in rows]
     means = [number_text(fmean(seeds)) for seeds in values]
     known = {mean for mean in means if mean != DASH}
-    best = METRICS[metric](known, key=float) if len(known) > 1 else None
-    texts = [_plus_minus(mean, spread(seeds, comparison.spread)) for mean, seeds in zip(means, values, strict=True)]
+    best = better(known, key=float) if len(known) > 1 else None
+    texts = [_plus_minus(mean, spread(seeds, kind)) for mean, seeds in zip(means, values, strict=True)]
     return [Cell(text, best=mean == best) for text, mean in zip(texts, means, strict=True)]
+
+
+def _cost_texts(runs: Sequence[Run], with_samples: bool) -> list[str]:
+    """Mean samples and seconds of some runs, and the most memory that one of them held."""
+    samples = [_mean([run.forward_samples for run in runs]), _mean([run.backward_samples for run in runs])]
+    memory = max(run.peak_memory or 0 for run in runs)
+    shown = [samples_text(mean) for mean in samples] if with_samples else []
+    return [*shown, seconds_text(_mean([run.seconds for run in runs])), memory_text(memory)]
 
 
 def runs_table(comparison: Comparison) -> Table:
     """One line for each finished run."""
-    header = ["experiment", "seed", *METRICS, "BWT", "s", "memory", "steps", "folder"]
+    with_samples = counts_samples(comparison)
+    samples = ["fwd", "bwd"] if with_samples else []
+    header = ["experiment", "seed", *METRICS, "BWT", *samples, "s", "memory", "steps", "folder"]
     rows = [row for rows in comparison.settings() for row in rows]
-    lines = [_run_line(row.label, run, comparison.fm) for row in rows for run in row.runs]
+    lines = [_run_line(row.label, run, comparison.fm, with_samples) for row in rows for run in row.runs]
     return Table(header, lines, numeric=range(1, len(header) - 1))
 
 
-def _run_line(label: str, run: Run, fm: str) -> list[Cell]:
+def _run_line(label: str, run: Run, fm: str, with_samples: bool) -> list[Cell]:
     assert run.accuracy is not None
     metrics = [number_text(value) for value in summary(run.accuracy, fm).values()]
-    costs = [seconds_text(run.seconds), memory_text(run.peak_memory), _steps_text(run)]
+    costs = [*_cost_texts([run], with_samples), _steps_text(run)]
     return [Cell(text) for text in (label, run.seed, *metrics, *costs, str(run.folder))]
 
 
@@ -126,6 +147,8 @@ def notes(comparison: Comparison) -> list[str]:
         "ACC: mean accuracy (%) over all tasks after the last. LA: mean accuracy (%) on each task right after it.",
         f"FM ({comparison.fm}): {FM_WORDS[comparison.fm]}; mean over all tasks but the last, in points.",
     ]
+    if counts_samples(comparison):
+        words.append("fwd, bwd: images through the networks while learning, forward and backward, once for each pass.")
     if len(comparison.settings()) > 1:
         words.append("Bold is the best among rows with the same benchmark, protocol and labels.")
     words += [f"{label}: a seed occurs twice, so its spread is too small." for label in comparison.repeated_seeds]
@@ -152,6 +175,29 @@ def seconds_text(seconds: float | None) -> str:
     return f"{seconds:.1f}" if seconds < 100 else f"{seconds:,.0f}"
 
 
+def samples_text(number: float | None) -> str:
+    """A number of images, in thousands or millions where there are so many.
+
+    >>> samples_text(1_248_300), samples_text(31_260), samples_text(950), samples_text(None)
+    ('1.25M', '31.3k', '950', '—')
+    """
+    if not number:
+        return DASH
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * unit:
+            return f"{three_digits(number / unit)}{letter}"
+    return f"{number:.0f}"
+
+
+def three_digits(number: float) -> str:
+    """Without a power of ten.
+
+    >>> three_digits(1.2483), three_digits(31.26), three_digits(999.6)
+    ('1.25', '31.3', '1000')
+    """
+    return f"{number:.{max(0, 2 - max(0, len(str(int(number))) - 1))}f}"
+
+
 def memory_text(num_bytes: float | None) -> str:
     """Bytes in the unit that fits.
 
@@ -173,6 +219,6 @@ def _plus_minus(mean: str, around: float | None) -> str:
     return f"{mean} ± {DASH if around is None else number_text(around)}"
 
 
-def _mean_seconds(row: Row) -> float | None:
-    known = [run.seconds for run in row.runs if run.seconds is not None]
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
     return fmean(known) if known else None

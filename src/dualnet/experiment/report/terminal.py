@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .rows import Comparison, Row
-from .tables import RESULT_HEADER, Cell, Table, notes, result_lines, unfinished_table
+from .tables import RESULT_HEADER, Cell, Table, notes, result_header, result_lines, unfinished_table
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -19,19 +19,28 @@ def terminal_view(comparison: Comparison, page: Path) -> Group:
     from rich.console import Group
     from rich.text import Text
 
-    tables = [_results(rows, comparison) for rows in comparison.settings()]
+    tables = [table for rows in comparison.settings() for table in _results(rows, comparison)]
     if comparison.unfinished:
         tables.append(_rich_table(unfinished_table(comparison), "not finished"))
     lines = [Text(note, style="dim") for note in notes(comparison)] if comparison.rows else []
     return Group(*(part for table in tables for part in (table, "")), *lines, Text(f"Page: {page}"))
 
 
-def _results(rows: Sequence[Row], comparison: Comparison) -> RichTable:
-    """One table for rows that may be compared; its title holds what they share, which saves a column."""
-    header = [title for title in RESULT_HEADER if title != "protocol"]
-    lines = [[line[0], *line[2:]] for line in result_lines(rows, comparison)]
-    narrow = [[Cell(cell.text.replace(" ± ", "±"), cell.best) for cell in line] for line in lines]
-    return _rich_table(Table(header, narrow, numeric=range(1, len(header))), rows[0].setting_name)
+def _results(rows: Sequence[Row], comparison: Comparison) -> list[RichTable]:
+    """What came out and what it cost, for rows that may be compared. Two tables, so that names have room; the first
+    one's title holds what the rows share, which saves a column."""
+    header, lines = result_header(comparison), result_lines(rows, comparison)
+    metrics, costs = range(2, len(RESULT_HEADER)), range(len(RESULT_HEADER), len(header))
+    return [
+        _rich_table(_columns(header, lines, metrics), rows[0].setting_name),
+        _rich_table(_columns(header, lines, costs), "cost"),
+    ]
+
+
+def _columns(header: Sequence[str], lines: Sequence[Sequence[Cell]], chosen: Sequence[int]) -> Table:
+    """The first column and the chosen ones."""
+    narrow = [[line[0], *(Cell(line[i].text.replace(" ± ", "±"), line[i].best) for i in chosen)] for line in lines]
+    return Table([header[0], *(header[i] for i in chosen)], narrow, numeric=range(1, len(chosen) + 1))
 
 
 def _rich_table(table: Table, title: str) -> RichTable:

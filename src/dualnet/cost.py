@@ -1,0 +1,46 @@
+"""What learning costs, in a unit that no machine changes: images through the encoders, once for each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from dualnet.nets import Encoder
+
+
+@dataclass
+class Cost:
+    forward_samples: int = 0
+    backward_samples: int = 0  # a pass whose gradient goes back to the first layer
+
+    def add(self, other: Cost) -> None:
+        self.forward_samples += other.forward_samples
+        self.backward_samples += other.backward_samples
+
+
+@contextmanager
+def counted(network: nn.Module, cost: Cost) -> Iterator[None]:
+    """Within the context every pass through an encoder of the network is added to the cost.
+
+    A gradient is watched at the first map: it comes by there whatever was done with the later ones. Nothing is read
+    from the device, so a step can be captured meanwhile.
+    """
+
+    def count(encoder: nn.Module, images: tuple[Tensor, ...], maps: list[Tensor]) -> None:
+        cost.forward_samples += len(maps[0])
+        if maps[0].requires_grad:
+            maps[0].register_hook(count_backward)
+
+    def count_backward(gradient: Tensor) -> None:
+        cost.backward_samples += len(gradient)
+
+    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    hooks = [encoder.register_forward_hook(count) for encoder in encoders]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,72 @@
+"""Pieces of the report's page: tables, legends, cards, sections. All text is escaped here."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from .look import GLYPHS, PALETTE, Shown, mark, task_colour
+from .tables import Cell, Table
+
+FEW_TASKS = 10  # so many have a name each in a legend; more become a scale
+
+
+def html_table(table: Table) -> str:
+    """A table that scrolls in its own box; its first column stays in sight."""
+    head = _line([Cell(title) for title in table.header], table, "th scope='col'")
+    body = "".join(_line(line, table, "td") for line in table.rows)
+    return f"<div class='scroll' tabindex='0'><table><thead>{head}</thead><tbody>{body}</tbody></table></div>\n"
+
+
+def _line(cells: Sequence[Cell], table: Table, tag: str) -> str:
+    return f"<tr>{''.join(_html_cell(i, cell, table, tag) for i, cell in enumerate(cells))}</tr>"
+
+
+def _html_cell(column: int, cell: Cell, table: Table, tag: str) -> str:
+    if column == 0 and tag == "td":
+        tag = "th scope='row'"
+    text = f"<strong>{escape(cell.text)}</strong>" if cell.best else _breakable(escape(cell.text))
+    if column in table.numeric:
+        return f"<{tag} class='number'>{text}</{tag[:2]}>"
+    return f"<{tag}><div>{text}</div></{tag[:2]}>"
+
+
+def _breakable(text: str) -> str:
+    """Lets a long path or option break after a slash, a dot between letters, or an equals sign."""
+    return re.sub(r"(?<=\w)(=|[/.](?=[a-zA-Z_]))", r"\1<wbr>", text)
+
+
+def bullets(sentences: Iterable[str]) -> str:
+    return f"<ul class='notes'>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>\n"
+
+
+def legend(shown: Sequence[Shown]) -> str:
+    return f"<p class='legend'>{''.join(f'<span>{symbol_of(one)} {escape(one.label)}</span>' for one in shown)}</p>\n"
+
+
+def symbol_of(shown: Shown) -> str:
+    return f"<i style='color: var(--row-{shown.index % len(PALETTE)})'>{GLYPHS[mark(shown)]}</i>"
+
+
+def task_legend(num_tasks: int, shown: int | None = None, word: str = "task") -> str:
+    """The colours of tasks, or of classes, all or the first ones: a name for each while they are few, then a scale."""
+    colours = [task_colour(task, num_tasks) for task in range(num_tasks if shown is None else shown)]
+    if len(colours) > FEW_TASKS:
+        bar = f'<span class="bar" style="background: linear-gradient(to right, {", ".join(colours)})"></span>'
+        return f'<p class="scale">{word} 1 {bar} {word} {len(colours)}</p>'
+    names = (f"<span><i style='color: {c}'>●</i> {word} {i}</span>" for i, c in enumerate(colours, start=1))
+    return f"<p class='legend'>{''.join(names)}</p>\n"
+
+
+def grid(cards: Iterable[str], kind: str = "pair") -> str:
+    return f"<div class='cards {kind}'>{''.join(cards)}</div>\n"
+
+
+def card(title: str, hint: str, body: str, symbol: str = "") -> str:
+    below = f" <small>{escape(hint)}</small>" if hint else ""
+    return f"<figure><figcaption><b>{symbol} {escape(title)}</b>{below}</figcaption>{body}</figure>"
+
+
+def section(title: str, body: str) -> str:
+    return f"<section>\n<h2>{escape(title)}</h2>\n{body}</section>\n"

@@ -1,0 +1,113 @@
+"""The log of a run as the report sees it: losses, looks at earlier tasks, what the memory held, when tasks ended."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LossPoint:
+    """Mean losses over the steps since the point before."""
+
+    step: int
+    losses: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StabilityPoint:
+    """Accuracy, in percent, on each task before the one that was being learned."""
+
+    step: int
+    accuracy: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """How many examples were stored when a task had ended: of each task where that is known, else of each class."""
+
+    step: int
+    task: int
+    stored: list[int]
+    by_task: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    losses: list[LossPoint] = field(default_factory=list)
+    stability: list[StabilityPoint] = field(default_factory=list)
+    memory: list[MemoryPoint] = field(default_factory=list)
+    task_ends: list[int] = field(default_factory=list)  # the step after which each task was evaluated
+    last_step: int | None = None
+
+
+def read_log(path: Path) -> Log:
+    """Everything that the report shows of a log; what it does not understand is left out."""
+    events = [event for event in _events(path) if is_whole(event.get("step"))]
+    return Log(
+        losses=[LossPoint(e["step"], _losses(e["losses"])) for e in _latest(events, "losses", "losses", dict)],
+        stability=list(_stability_points(events)),
+        memory=[_memory_point(e) for e in _latest(events, "memory", "classes") if is_whole(e.get("task"))],
+        task_ends=_task_ends(events),
+        last_step=max((event["step"] for event in events), default=None),
+    )
+
+
+def _events(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a log. One that was torn when the run was stopped is left out."""
+    if not path.exists():
+        return
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            event = json.loads(line)
+        except json.JSONDecodeError:
+            continue
+        if isinstance(event, dict):
+            yield event
+
+
+def _latest(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: type = list) -> list[Mapping[str, Any]]:
+    """The events of a kind, one for each step. A resumed run may repeat steps: the later line is the true one."""
+    found: list[Mapping[str, Any]] = []
+    for event in events:
+        if event.get("event") == kind and isinstance(event.get(key), content):
+            while found and found[-1]["step"] >= event["step"]:
+                found.pop()
+            found.append(event)
+    return found
+
+
+def _stability_points(events: Sequence[Mapping[str, Any]]) -> Iterator[StabilityPoint]:
+    for event in _latest(events, "stability", "accuracy"):
+        accuracy = _floats(event["accuracy"])
+        if accuracy and not any(map(math.isnan, accuracy)):
+            yield StabilityPoint(event["step"], accuracy)
+
+
+def _memory_point(event: Mapping[str, Any]) -> MemoryPoint:
+    by_task = isinstance(event.get("tasks"), list)
+    stored = event["tasks"] if by_task else event["classes"]
+    return MemoryPoint(event["step"], event["task"], [count if is_whole(count) else 0 for count in stored], by_task)
+
+
+def _task_ends(events: Sequence[Mapping[str, Any]]) -> list[int]:
+    evaluations = (event for event in events if event.get("event") == "evaluation" and is_whole(event.get("task")))
+    ends = {event["task"]: event["step"] for event in evaluations}
+    return [ends[task] for task in sorted(ends)]
+
+
+def _losses(losses: Mapping[str, Any]) -> dict[str, float]:
+    return dict(zip(map(str, losses), _floats(losses.values()), strict=True))
+
+
+def _floats(values: Any) -> list[float]:
+    """The values as numbers; NaN where one is not finite, or none at all."""
+    return [float(v) if isinstance(v, int | float) and math.isfinite(v) else math.nan for v in values]
+
+
+def is_whole(value: Any) -> bool:
+    return isinstance(value, int)
