@@ -6,6 +6,9 @@ import subprocess
 import sys
 
 import pytest
+import torch
+
+from dualnet import image_ops
 
 CHECKS = """
 import itertools
@@ -41,3 +44,18 @@ def test_fused_views_agree_with_eager_ones():
     )
     assert done.returncode == 0, done.stderr
     assert "all agree" in done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_views_on_cuda_equal_those_on_the_cpu():
+    images = torch.randint(0, 256, (8, 3, 64, 72), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    draws = torch.rand(16, 12, generator=torch.Generator().manual_seed(5))
+    on_cuda = [tensor.cuda() for tensor in (images, draws)]
+    known = image_ops.settings(image_ops.ViewConfig(), on_cuda[0].device), image_ops.colour_basis(on_cuda[0].device)
+    from dualnet.fused_views import fused_views
+
+    fused = fused_views(on_cuda[0], (48, 56), on_cuda[1], *known)
+    generator = torch.Generator().manual_seed(5)
+    eager = torch.cat(image_ops.full_precision_views(images, (48, 56), image_ops.ViewConfig(), generator))
+    torch.testing.assert_close(fused.cpu(), eager, rtol=1e-4, atol=1e-3)

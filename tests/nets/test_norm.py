@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 from dualnet.nets import BatchNorm, two_batches
-from dualnet.nets.norm import can_fuse
+from dualnet.nets.conv import Conv, weights_cast
+from dualnet.nets.norm import Pool, can_fuse
 
 
 def random_pair(num_features: int, relu: bool, dims: int) -> tuple[BatchNorm, nn.Module]:
@@ -168,3 +169,26 @@ def test_fused_kernels_equal_one_pass_after_another(parts, relu, with_residual, 
 def test_fused_kernels_refuse_a_single_value_per_channel():
     with pytest.raises(ValueError, match="more than one value per channel"):
         BatchNorm(4).to("cuda")(torch.zeros(2, 4, device="cuda"), parts=2)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("pool", [Pool(3, 1), Pool(2, 0, True)], ids=str)
+@pytest.mark.parametrize("channels", [20, 64])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+def test_the_first_block_in_one_go_equals_its_parts(layout, channels, pool):
+    """In bfloat16 against float32: the convolution and its gradient are rounded, the statistics are not."""
+    images = torch.randn(12, 3, 37, 42, generator=torch.Generator().manual_seed(0)).to("cuda", memory_format=layout)
+    outcomes = []
+    for fused in (True, False):
+        torch.manual_seed(1)
+        conv, norm = Conv(3, channels, 3, padding=1), BatchNorm(channels)
+        conv, norm = conv.to("cuda", memory_format=torch.channels_last), norm.to("cuda")
+        with torch.autocast("cuda", torch.bfloat16, enabled=fused), weights_cast(conv):
+            assert (conv.ready is not None) == fused
+            out = norm.of_conv(images, conv, pool, 2)
+        slope = torch.linspace(-1, 2, out.numel(), device="cuda").view_as(out)
+        (out.float() * slope).sum().backward()
+        outcomes.append([out.float(), conv.weight.grad, norm.weight.grad, norm.bias.grad, norm.running_mean])
+    for one, other in zip(*outcomes, strict=True):
+        assert float((one - other).norm() / other.norm()) < 0.02
