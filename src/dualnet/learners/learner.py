@@ -11,9 +11,11 @@ from torch.optim import Optimizer
 
 from dualnet import image_ops
 from dualnet.batch import Batch, StreamSpec
+from dualnet.memory import Memory
 from dualnet.nets import SMALLEST_IMAGE
 
 MASKED = -1e4  # logit of a class that the task may not answer: finite, so that no loss meets 0 * inf
+ANSWER_SIZE = 250  # stored examples that are answered in one pass at the end of a task
 
 
 class Learner(nn.Module, ABC):
@@ -63,6 +65,11 @@ class Learner(nn.Module, ABC):
             return self(images, task_ids)
         finally:
             self.train(was_training)
+
+    def remember_answers(self, memory: Memory) -> None:
+        """Store what it answers now to the examples that have no answer yet. For the end of a task, not for a step."""
+        for slots in memory.without_logits().split(ANSWER_SIZE):
+            memory.remember(slots, self.answer(memory.images[slots], memory.task_ids[slots]))
 
     def network_input(self, images: Tensor) -> Tensor:
         return image_ops.network_input(images, self.spec.network_size)
