@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.learners.learner import Learner, check_at_least
+from dualnet.image_ops import Augment
+from dualnet.learners.learner import Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss
 from dualnet.nets import Classifier
 from dualnet.optim import descend
@@ -20,10 +21,12 @@ class Config:
     width: int = 20  # channels of the first stage; 64 is the full ResNet18
     lr: float = 0.03
     updates: int = 2  # gradient steps per batch
+    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "width", "updates")
         check_at_least(self, 0, "lr")
+        check_choices(self)
 
 
 class Finetune(Learner):
@@ -42,7 +45,8 @@ class Finetune(Learner):
         losses: dict[str, Tensor] = {}
         if batch.labels is not None:
             for _ in range(self.config.updates):
-                loss = label_loss(self(batch.images, batch.task_ids), batch.labels)
+                logits = self.net(self.training_input(batch.images))
+                loss = label_loss(self.restricted(logits, batch.task_ids), batch.labels)
                 descend(self.optimizer, loss)
                 losses = {"labels": loss.detach()}
         return losses

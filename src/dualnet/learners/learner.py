@@ -32,6 +32,10 @@ class Learner(nn.Module, ABC):
         super().__init__()
         if min(spec.network_size) < SMALLEST_IMAGE:
             raise ValueError(f"images of {spec.network_size} pixels are too small: the networks need {SMALLEST_IMAGE}")
+        if getattr(config, "augment", "none") == "views" and spec.image_shape[0] != 3:
+            raise ValueError(
+                f"augment: views need colour, and these images have {spec.image_shape[0]} channels; use crop"
+            )
         self.spec, self.config = spec, config
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
@@ -73,6 +77,10 @@ class Learner(nn.Module, ABC):
 
     def network_input(self, images: Tensor) -> Tensor:
         return image_ops.network_input(images, self.spec.network_size)
+
+    def training_input(self, images: Tensor) -> Tensor:
+        """The same for learning from labels, drawn anew at every call if the option `augment` says so."""
+        return image_ops.augmented_input(images, self.spec.network_size, self.config.augment, self.generator)
 
     def restricted(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
         """The logits, float32, with the classes outside of each example's task masked."""
