@@ -9,13 +9,14 @@ import pytest
 import torch
 
 from dualnet import image_ops
+from dualnet.image_ops import ViewConfig
 
 CHECKS = """
 import itertools
 import torch
 from dualnet import image_ops
 from dualnet.fused_views import fused_views
-from dualnet.image_ops import ViewConfig, colour_basis, full_precision_views, settings
+from dualnet.image_ops import ViewConfig, colour_basis, settings, two_views
 
 CPU = torch.device("cpu")
 CONFIGS = [
@@ -28,8 +29,9 @@ for config, (height, width), size in itertools.product(CONFIGS, [(40, 40), (31, 
     generator = torch.Generator().manual_seed(height)
     images = torch.randint(0, 256, (3, 3, height, width), dtype=torch.uint8, generator=generator)
     draws = torch.rand(6, 12, generator=torch.Generator().manual_seed(5))
-    eager = torch.cat(full_precision_views(images, size, config, torch.Generator().manual_seed(5)))
-    fused = fused_views(images, size, draws, settings(config, CPU), colour_basis(CPU))
+    eager = torch.cat(two_views(images, size, config, torch.Generator().manual_seed(5)))
+    blur = draws[:, 10] < torch.tensor(config.blur_probability).repeat_interleave(3)
+    fused = fused_views(images, size, draws, blur, settings(config, CPU), colour_basis(CPU))
     assert fused.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(fused, eager, rtol=1e-4, atol=2e-4)
 print("all agree")
@@ -49,13 +51,13 @@ def test_fused_views_agree_with_eager_ones():
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_views_on_cuda_equal_those_on_the_cpu():
-    images = torch.randint(0, 256, (8, 3, 64, 72), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    draws = torch.rand(16, 12, generator=torch.Generator().manual_seed(5))
-    on_cuda = [tensor.cuda() for tensor in (images, draws)]
-    known = image_ops.settings(image_ops.ViewConfig(), on_cuda[0].device), image_ops.colour_basis(on_cuda[0].device)
     from dualnet.fused_views import fused_views
 
-    fused = fused_views(on_cuda[0], (48, 56), on_cuda[1], *known)
-    generator = torch.Generator().manual_seed(5)
-    eager = torch.cat(image_ops.full_precision_views(images, (48, 56), image_ops.ViewConfig(), generator))
+    config, size, cuda = ViewConfig(), (48, 56), torch.device("cuda")
+    images = torch.randint(0, 256, (8, 3, 64, 72), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    draws = torch.rand(16, 12, generator=torch.Generator().manual_seed(5))
+    blur = draws[:, 10] < torch.tensor(config.blur_probability).repeat_interleave(8)
+    known = image_ops.settings(config, cuda), image_ops.colour_basis(cuda)
+    fused = fused_views(images.cuda(), size, draws.cuda(), blur.cuda(), *known)
+    eager = torch.cat(image_ops.two_views(images, size, config, torch.Generator().manual_seed(5)))
     torch.testing.assert_close(fused.cpu(), eager, rtol=1e-4, atol=1e-3)

@@ -13,11 +13,13 @@ from PIL import Image
 from dualnet.image_ops import (
     STATISTICS,
     ViewConfig,
+    augmented_input,
     blur,
     crop_and_flip,
     jitter_colour,
     network_input,
     normalise,
+    random_views,
     two_views,
 )
 
@@ -389,3 +391,69 @@ def test_default_crop_is_84_of_128_pixels():
     low, high = ViewConfig().crop_area
     assert low == high
     assert 128 * math.sqrt(low) == pytest.approx(84, abs=0.01)
+
+
+# What supervised learning sees
+
+
+@pytest.mark.parametrize("augment", ["views", "crop"])
+def test_augmented_inputs_have_the_numbers_of_evaluation(augment):
+    """White is white whatever is drawn; with the views' own normalisation it would be another number."""
+    white = torch.full((20, 3, 36, 36), 255, dtype=torch.uint8)
+    seen = augmented_input(white, (28, 28), "crop", generator())
+    torch.testing.assert_close(seen, network_input(white, (28, 28)), atol=1e-5, rtol=1e-5)
+    noise = stored(200, 36)
+    seen, plain_input = augmented_input(noise, (28, 28), augment, generator()), network_input(noise, (28, 28))
+    torch.testing.assert_close(seen.mean(dim=(0, 2, 3)), plain_input.mean(dim=(0, 2, 3)), atol=0.1, rtol=0)
+
+
+@given(st.integers(0, 255), st.integers(28, 60), st.integers(0, 1000))
+def test_a_crop_of_one_colour_is_that_colour(value, side, seed):
+    images = torch.full((3, 3, side, side), value, dtype=torch.uint8)
+    seen = augmented_input(images, (28, 28), "crop", generator(seed))
+    torch.testing.assert_close(seen, network_input(images, (28, 28)), atol=1e-4, rtol=1e-4)
+
+
+def test_a_crop_is_a_part_of_the_image_upright_and_unmirrored():
+    """Of a picture whose red rises by column and whose green rises by row: both lines stay, a part of them is seen."""
+    ramp = 2.0 * np.arange(128)
+    image = np.stack([np.tile(ramp, (128, 1)), np.tile(ramp[:, None], (1, 128)), np.zeros((128, 128))])
+    mean, std = (np.array(values).reshape(-1, 1, 1) for values in STATISTICS["imagenet"])
+    seen = augmented_input(painted(200, image), (84, 84), "crop", generator()).double().numpy() * std + mean
+    columns, rows = (255 / 2 * line for line in (seen[:, 0].mean(axis=1), seen[:, 1].mean(axis=2)))
+    for line in (columns, rows):
+        np.testing.assert_allclose(np.diff(line), 1, atol=0.01)  # 84 of 128: a pixel stays a pixel
+        first = line[:, 0]
+        assert first.min() < 2 and first.max() > 42 and first.min() > -0.1 and first.max() < 44.1
+    assert abs(np.corrcoef(columns[:, 0], rows[:, 0])[0, 1]) < 0.3  # drawn apart
+
+
+def test_a_labelled_view_is_the_first_or_the_second_view():
+    """Blurred with the mean of the two probabilities: counted on a picture of single bright points."""
+    points = np.zeros((3, 36, 36))
+    points[:, ::4, ::4] = 255
+    off = ViewConfig(**(OFF | {"blur_sigma": (1.0, 1.0)}))
+    images = painted(1000, points)
+    seen = random_views(images, (36, 36), off, 0.55, generator())
+    blurred = (seen.amax(dim=(1, 2, 3)) < plain_maximum(off)).float().mean()
+    assert abs(blurred - 0.55) < 0.05
+
+
+def plain_maximum(config: ViewConfig) -> float:
+    mean, std = STATISTICS[config.normalisation]
+    return 0.9 * (1 - mean[0]) / std[0]
+
+
+@pytest.mark.parametrize("augment", ["views", "crop"])
+def test_an_augmented_input_is_one_draw(augment, monkeypatch):
+    calls, rand = [], torch.rand
+    monkeypatch.setattr(torch, "rand", lambda *args, **options: calls.append(args) or rand(*args, **options))
+    augmented_input(stored(4, 32), (28, 28), augment, generator())
+    assert len(calls) == 1
+
+
+def test_without_augmentation_nothing_is_drawn():
+    draws = generator()
+    before, images = draws.get_state(), stored(4, 40)
+    assert torch.equal(augmented_input(images, (28, 28), "none", draws), network_input(images, (28, 28)))
+    assert torch.equal(draws.get_state(), before)

@@ -69,7 +69,7 @@ def crop_kernel(
             upper, lower = a + (b - a) * along, c + (d - c) * along
             value = (upper + (lower - upper) * down) / 255
             tl.store(view_start + channel * out_pixels + pixel, value, mask=inside)
-            grey += tl.where(inside, value * tl.load(settings + 15 + channel), 0.0)
+            grey += tl.where(inside, value * tl.load(settings + 13 + channel), 0.0)
     tl.store(greys + view * tl.num_programs(1) + block, tl.sum(grey, axis=0))
 
 
@@ -93,7 +93,7 @@ def blurred(plane, row, column, out_height, out_width, side_tap, middle_tap, ins
 
 @triton.jit
 def colour_kernel(
-    views, greys, draws, settings, basis, out, num_images, out_height, out_width, num_greys,
+    views, greys, draws, blur, settings, basis, out, out_height, out_width, num_greys,
     BLOCK: tl.constexpr, GREYS: tl.constexpr,
 ):  # fmt: skip
     """out[view, pixel, channel], normalised."""
@@ -113,9 +113,8 @@ def colour_kernel(
     angle = on * 6.283185307179586 * tl.load(settings + 9) * (2 * tl.load(draw + 9) - 1)
     across, turned = saturation * tl.cos(angle), saturation * tl.sin(angle)
     offset = (1 - contrast) * factor * mean_grey
-    blur_probability = tl.load(settings + 11 + tl.where(view < num_images, 0, 1))
-    sigma = between(settings, 13, tl.load(draw + 11))
-    side = tl.where(tl.load(draw + 10) < blur_probability, tl.exp(-0.5 / (sigma * sigma)), 0.0)
+    sigma = between(settings, 11, tl.load(draw + 11))
+    side = tl.where(tl.load(blur + view) != 0, tl.exp(-0.5 / (sigma * sigma)), 0.0)
     middle_tap = 1 / (1 + 2 * side)
     pixel = block * BLOCK + tl.arange(0, BLOCK)
     inside = pixel < out_pixels
@@ -131,7 +130,7 @@ def colour_kernel(
         of_blue = mapped(basis, 3 * channel + 2, across, turned) * factor * contrast
         value = of_red * red + of_green * green + of_blue * blue + offset
         value = tl.minimum(tl.maximum(value, 0.0), 1.0)
-        mean, std = tl.load(settings + 18 + channel), tl.load(settings + 21 + channel)
+        mean, std = tl.load(settings + 16 + channel), tl.load(settings + 19 + channel)
         tl.store(at + channel, (value - mean) / std, mask=inside)
 
 
@@ -141,24 +140,27 @@ def mapped(basis, entry, across, turned):
     return tl.load(basis + entry) + across * tl.load(basis + 9 + entry) + turned * tl.load(basis + 18 + entry)
 
 
-def fused_views(images: Tensor, size: tuple[int, int], draws: Tensor, settings: Tensor, basis: Tensor) -> Tensor:
-    """Both views of stored images uint8 [B, 3, H, W], one behind the other: float32 [2B, 3, *size], channels-last.
+def fused_views(
+    images: Tensor, size: tuple[int, int], draws: Tensor, blur: Tensor, settings: Tensor, basis: Tensor
+) -> Tensor:
+    """Views of stored images uint8 [B, 3, H, W]: float32 [V, 3, *size], channels-last, V a multiple of B.
 
-    `draws` are uniform, float [2B, 12]. `settings`, float [24]: see `image_ops.settings`.
+    `draws` are uniform, float [V, 12]; `blur`, bool [V], says which views are blurred; `settings`, float [22], is
+    `image_ops.settings`.
     """
     num_images, _, height, width = images.shape
-    pixels = size[0] * size[1]
-    views = torch.empty(2 * num_images, 3, pixels, device=images.device)
-    out = torch.empty(2 * num_images, 3, *size, device=images.device, memory_format=torch.channels_last)
+    num_views, pixels = len(draws), size[0] * size[1]
+    views = torch.empty(num_views, 3, pixels, device=images.device)
+    out = torch.empty(num_views, 3, *size, device=images.device, memory_format=torch.channels_last)
     chunks = triton.cdiv(pixels, 4 * PIXELS_AT_A_TIME)
     num_greys = triton.cdiv(pixels, chunks * PIXELS_AT_A_TIME)
-    greys = torch.empty(2 * num_images, num_greys, device=images.device)
-    crop_kernel[(2 * num_images, num_greys)](
+    greys = torch.empty(num_views, num_greys, device=images.device)
+    crop_kernel[(num_views, num_greys)](
         images.contiguous(), draws, settings, views, greys, num_images, height, width, *size,
         BLOCK=PIXELS_AT_A_TIME, CHUNKS=chunks, num_warps=WARPS,
     )  # fmt: skip
-    colour_kernel[(2 * num_images, triton.cdiv(pixels, PIXELS_AT_A_TIME))](
-        views, greys, draws, settings, basis, out, num_images, *size, num_greys,
+    colour_kernel[(num_views, triton.cdiv(pixels, PIXELS_AT_A_TIME))](
+        views, greys, draws, blur.view(torch.uint8), settings, basis, out, *size, num_greys,
         BLOCK=PIXELS_AT_A_TIME, GREYS=triton.next_power_of_2(num_greys), num_warps=WARPS,
     )  # fmt: skip
     return out

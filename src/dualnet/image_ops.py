@@ -1,4 +1,4 @@
-"""Batched image operations on the device: normalise, resize, and the random views of self-supervised learning.
+"""Batched image operations on the device: normalise, resize, random views, and random crops.
 
 Every operation takes a whole batch, draws from the generator it is given and reads no tensor on the host, so that a
 step which uses it can be captured in a CUDA graph.
@@ -18,6 +18,7 @@ from torch import Tensor
 from dualnet.kernels import has_triton
 
 Normalisation = Literal["imagenet", "half"]
+Augment = Literal["none", "views", "crop"]  # what supervised learning sees: the image, a random view, a random crop
 STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -56,6 +57,11 @@ class ViewConfig:
                 raise ValueError(f"views.{option}: {values} is not between 0 and 1")
 
 
+# Of supervised learning: normalised as in evaluation.
+LABELLED_VIEW = ViewConfig(normalisation="imagenet")
+LABELLED_CROP = ViewConfig(normalisation="imagenet", flip_probability=0.0)
+
+
 @cache
 def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
     """Fixed numbers on a device, copied there once: a copy from the host cannot be captured in a CUDA graph."""
@@ -79,41 +85,63 @@ def network_input(images: Tensor, size: tuple[int, int], statistics: Normalisati
     return normalise(pixels, statistics)
 
 
+def augmented_input(images: Tensor, size: tuple[int, int], augment: Augment, generator: torch.Generator) -> Tensor:
+    """What a network sees of stored images uint8 [B, C, H, W] while it learns from labels: float [B, C, *size].
+
+    `none` is `network_input` and draws nothing; `views` are the first or the second of `two_views` with equal chances.
+    """
+    if augment == "none":
+        return network_input(images, size)
+    with torch.autocast(images.device.type, enabled=False):
+        if augment == "crop":
+            return random_crops(images, size, LABELLED_CROP, generator)
+        return random_views(images, size, LABELLED_VIEW, sum(LABELLED_VIEW.blur_probability) / 2, generator)
+
+
 def two_views(
     images: Tensor, size: tuple[int, int], config: ViewConfig, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
     """Two random views, float32 [B, 3, *size] each, of stored images uint8 [B, 3, H, W]."""
     with torch.autocast(images.device.type, enabled=False):  # bfloat16 would round colours by 3 steps of 255
-        return full_precision_views(images, size, config, generator)
-
-
-def full_precision_views(
-    images: Tensor, size: tuple[int, int], config: ViewConfig, generator: torch.Generator
-) -> tuple[Tensor, Tensor]:
-    num = images.shape[0]
-    draws = torch.rand(2 * num, 12, device=images.device, generator=generator)
-    if images.is_cuda and has_triton():
-        from dualnet.fused_views import fused_views  # needs Triton, which comes with PyTorch for CUDA
-
-        known = settings(config, images.device), colour_basis(images.device)
-        view_a, view_b = fused_views(images, size, draws, *known).chunk(2)
-        return view_a, view_b
-    pixels = crop_and_flip(images.repeat(2, 1, 1, 1).float().div_(255), size, config, draws[:, :5])
-    pixels = jitter_colour(pixels, config, draws[:, 5:10])
-    probability = constant(config.blur_probability, images.device).repeat_interleave(num)
-    pixels = blur(pixels, config.blur_sigma, draws[:, 10] < probability, draws[:, 11])
-    view_a, view_b = normalise(pixels.clamp_(0, 1), config.normalisation).chunk(2)
+        probability = constant(config.blur_probability, images.device).repeat_interleave(len(images))
+        view_a, view_b = random_views(images, size, config, probability, generator, copies=2).chunk(2)
     return view_a, view_b
 
 
+def random_views(
+    images: Tensor,
+    size: tuple[int, int],
+    config: ViewConfig,
+    blur_probability: Tensor | float,
+    generator: torch.Generator,
+    copies: int = 1,
+) -> Tensor:
+    """Random views of each image: of all of them once, then of all of them again. blur_probability: one, or of each."""
+    draws = torch.rand(copies * len(images), 12, device=images.device, generator=generator)
+    blurred = draws[:, 10] < blur_probability
+    if images.is_cuda and has_triton():
+        from dualnet.fused_views import fused_views  # needs Triton, which comes with PyTorch for CUDA
+
+        return fused_views(images, size, draws, blurred, settings(config, images.device), colour_basis(images.device))
+    pixels = crop_and_flip(images.repeat(copies, 1, 1, 1).float().div_(255), size, config, draws[:, :5])
+    pixels = jitter_colour(pixels, config, draws[:, 5:10])
+    pixels = blur(pixels, config.blur_sigma, blurred, draws[:, 11])
+    return normalise(pixels.clamp_(0, 1), config.normalisation)
+
+
 def settings(config: ViewConfig, device: torch.device) -> Tensor:
-    """What the kernels of `fused_views` must know, float [24]."""
+    """What the kernels of `fused_views` must know, float [22]."""
     mean, std = STATISTICS[config.normalisation]
     ratio = tuple(math.log(value) for value in config.crop_ratio)
-    jitter = (config.jitter_probability, config.brightness, config.contrast, config.saturation, config.hue)
-    chances = (config.grey_probability, *config.blur_probability)
     crop = (*config.crop_area, *ratio, config.flip_probability)
-    return constant((*crop, *jitter, *chances, *config.blur_sigma, *GREY, *mean, *std), device)
+    jitter = (config.jitter_probability, config.brightness, config.contrast, config.saturation, config.hue)
+    return constant((*crop, *jitter, config.grey_probability, *config.blur_sigma, *GREY, *mean, *std), device)
+
+
+def random_crops(images: Tensor, size: tuple[int, int], config: ViewConfig, generator: torch.Generator) -> Tensor:
+    """A random crop of each image, resized; colours and sharpness stay."""
+    draws = torch.rand(len(images), 5, device=images.device, generator=generator)
+    return normalise(crop_and_flip(images.float().div_(255), size, config, draws), config.normalisation)
 
 
 def between(low: float, high: float, draw: Tensor) -> Tensor:

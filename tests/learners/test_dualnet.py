@@ -11,7 +11,7 @@ from torch import Tensor
 from dualnet.batch import Batch
 from dualnet.image_ops import network_input
 from dualnet.learners import DualNet
-from dualnet.learners import dualnet as dualnet_module
+from dualnet.learners import learner as learner_module
 from dualnet.memory import MemoryConfig
 from dualnet.objectives import BarlowTwins
 
@@ -309,7 +309,7 @@ def test_views_have_the_size_that_the_networks_see(make, random_batch, spec, mon
 
 @pytest.mark.parametrize("answer_size", [3, 250])
 def test_at_the_end_of_a_task_every_stored_example_is_answered(answer_size, make, random_batch, monkeypatch):
-    monkeypatch.setattr(dualnet_module, "ANSWER_SIZE", answer_size)
+    monkeypatch.setattr(learner_module, "ANSWER_SIZE", answer_size)
     learner = make()
     for seed in range(3):
         learner.observe(random_batch(seed))

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dualnet.batch import StreamSpec
+from dualnet.learners.ctn import CTN
 from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
 from dualnet.learners.er import ER
@@ -26,6 +27,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "derpp": DERpp,
     "mir": MIR,
     "offline": Offline,
+    "ctn": CTN,
 }
 
 
@@ -57,6 +59,7 @@ def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0,
 
 
 __all__ = [
+    "CTN",
     "ER",
     "LEARNERS",
     "MASKED",

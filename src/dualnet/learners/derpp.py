@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.learners.learner import MASKED, Learner, check_at_least
+from dualnet.image_ops import Augment
+from dualnet.learners.learner import MASKED, Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Classifier, two_batches
@@ -27,11 +28,13 @@ class Config:
     logit_weight: float = 0.1  # alpha, of the distance to the stored logits; Buzzega et al.: 0.1 to 1
     replay_weight: float = 0.5  # beta, of the labels of the second draw; Buzzega et al.: 0.5 to 1
     joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
+    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "width", "updates", "replay_size")
         check_at_least(self, 0, "lr", "logit_weight", "replay_weight")
+        check_choices(self)
 
 
 class DERpp(Learner):
@@ -69,7 +72,7 @@ class DERpp(Learner):
     def three_batches(self, now: Batch, dark: Batch, past: Batch) -> list[Tensor]:
         """The logits of each, normalised by its own statistics, or jointly as one batch."""
         batches = (now, dark, past)
-        pixels = [self.network_input(batch.images) for batch in batches]
+        pixels = [self.training_input(batch.images) for batch in batches]
         if self.config.joint_statistics or len(now) == len(dark):
             out = self.net(torch.cat(pixels), 1 if self.config.joint_statistics else 3)
             logits = out.split([len(batch) for batch in batches])

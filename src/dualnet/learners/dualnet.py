@@ -19,8 +19,6 @@ from dualnet.nets import Adapter, AdapterNorm, Encoder, two_batches
 from dualnet.objectives import OBJECTIVES
 from dualnet.optim import LookAhead, descend
 
-ANSWER_SIZE = 250  # stored examples that are answered in one pass at the end of a task
-
 
 @dataclass(frozen=True)
 class Config:
@@ -185,9 +183,7 @@ class DualNet(Learner):
 
     def end_task(self) -> None:
         if self.config.soft_labels == "task_end":
-            for slots in self.memory.without_logits().split(ANSWER_SIZE):
-                answers = self.answer(self.memory.images[slots], self.memory.task_ids[slots])
-                self.memory.remember(slots, answers)
+            self.remember_answers(self.memory)
 
     def optimizers(self) -> dict[str, Optimizer]:
         return {"fast": self.fast_optimizer, "slow": self.slow_optimizer}

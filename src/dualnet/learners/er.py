@@ -9,7 +9,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.learners.learner import Learner, check_at_least
+from dualnet.image_ops import Augment
+from dualnet.learners.learner import Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Classifier, two_batches
@@ -23,11 +24,13 @@ class Config:
     updates: int = 2  # gradient steps per batch
     replay_size: int = 10
     joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
+    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "width", "updates", "replay_size")
         check_at_least(self, 0, "lr")
+        check_choices(self)
 
 
 class ER(Learner):
@@ -54,7 +57,7 @@ class ER(Learner):
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         past = self.memory.sample(self.config.replay_size, self.generator, beside=batch).batch
         assert past.labels is not None
-        now_pixels, past_pixels = self.network_input(batch.images), self.network_input(past.images)
+        now_pixels, past_pixels = self.training_input(batch.images), self.training_input(past.images)
         now_logits, past_logits = two_batches(self.net, now_pixels, past_pixels, self.config.joint_statistics)
         now_logits = self.restricted(now_logits, batch.task_ids)
         past_logits = self.restricted(past_logits, past.task_ids)

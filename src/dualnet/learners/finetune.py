@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.learners.learner import Learner, check_at_least
+from dualnet.image_ops import Augment
+from dualnet.learners.learner import Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss
 from dualnet.nets import Classifier
 from dualnet.optim import descend
@@ -20,10 +21,12 @@ class Config:
     width: int = 20  # channels of the first stage; 64 is the full ResNet18
     lr: float = 0.03
     updates: int = 2  # gradient steps per batch
+    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "width", "updates")
         check_at_least(self, 0, "lr")
+        check_choices(self)
 
 
 class Finetune(Learner):
@@ -39,18 +42,21 @@ class Finetune(Learner):
         return self.restricted(self.net(self.network_input(images)), task_ids)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        return learn_labels(self, self.optimizer, batch, self.config.updates)
+        return learn_labels(self, self.net, self.optimizer, batch, self.config.updates)
 
     def optimizers(self) -> dict[str, Optimizer]:
         return {"net": self.optimizer}
 
 
-def learn_labels(learner: Learner, optimizer: Optimizer, batch: Batch, updates: int) -> dict[str, Tensor]:
+def learn_labels(
+    learner: Learner, net: nn.Module, optimizer: Optimizer, batch: Batch, updates: int
+) -> dict[str, Tensor]:
     """Some steps on the cross-entropy of a batch; none where it has no labels. The loss of the last one."""
     losses: dict[str, Tensor] = {}
     if batch.labels is not None:
         for _ in range(updates):
-            loss = label_loss(learner(batch.images, batch.task_ids), batch.labels)
+            logits = learner.restricted(net(learner.training_input(batch.images)), batch.task_ids)
+            loss = label_loss(logits, batch.labels)
             descend(optimizer, loss)
             losses = {"labels": loss.detach()}
     return losses

@@ -16,6 +16,8 @@ from dualnet.logits import restricted
 from dualnet.memory import Memory
 from dualnet.nets import SMALLEST_IMAGE
 
+ANSWER_SIZE = 250  # stored examples that are answered in one pass at the end of a task
+
 
 class Learner(nn.Module, ABC):
     """Abstract. A learner is a final class with a frozen dataclass `Config` and the constructor `(spec, config)`.
@@ -31,6 +33,10 @@ class Learner(nn.Module, ABC):
         super().__init__()
         if min(spec.network_size) < SMALLEST_IMAGE:
             raise ValueError(f"images of {spec.network_size} pixels are too small: the networks need {SMALLEST_IMAGE}")
+        if getattr(config, "augment", "none") == "views" and spec.image_shape[0] != 3:
+            raise ValueError(
+                f"augment: views need colour, and these images have {spec.image_shape[0]} channels; use crop"
+            )
         self.spec, self.config = spec, config
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
@@ -75,8 +81,17 @@ class Learner(nn.Module, ABC):
         finally:
             self.train(was_training)
 
+    def remember_answers(self, memory: Memory) -> None:
+        """Store what it answers now to the examples that have no answer yet. For the end of a task, not for a step."""
+        for slots in memory.without_logits().split(ANSWER_SIZE):
+            memory.remember(slots, self.answer(memory.images[slots], memory.task_ids[slots]))
+
     def network_input(self, images: Tensor) -> Tensor:
         return image_ops.network_input(images, self.spec.network_size)
+
+    def training_input(self, images: Tensor) -> Tensor:
+        """The same for learning from labels, drawn anew at every call if the option `augment` says so."""
+        return image_ops.augmented_input(images, self.spec.network_size, self.config.augment, self.generator)
 
     def restricted(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
         """The logits, float32, with the classes outside of each example's task masked."""

@@ -11,7 +11,8 @@ from torch.func import functional_call
 from torch.optim import Optimizer
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.learners.learner import Learner, check_at_least
+from dualnet.image_ops import Augment
+from dualnet.learners.learner import Learner, check_at_least, check_choices
 from dualnet.learners.losses import label_loss
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Classifier, two_batches
@@ -26,11 +27,13 @@ class Config:
     replay_size: int = 10
     candidates: int = 50  # drawn from the memory, of which the replay is chosen; DualNet's paper does not say
     joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
+    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "width", "updates", "replay_size")
         check_at_least(self, 0, "lr")
+        check_choices(self)
         check_at_least(self, self.replay_size, "candidates")
 
 
@@ -58,7 +61,7 @@ class MIR(Learner):
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         past = self.most_interfered(batch, labels)
         assert past.labels is not None
-        now_pixels, past_pixels = self.network_input(batch.images), self.network_input(past.images)
+        now_pixels, past_pixels = self.training_input(batch.images), self.training_input(past.images)
         now_logits, past_logits = two_batches(self.net, now_pixels, past_pixels, self.config.joint_statistics)
         now_logits = self.restricted(now_logits, batch.task_ids)
         past_logits = self.restricted(past_logits, past.task_ids)
@@ -67,7 +70,10 @@ class MIR(Learner):
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}
 
     def most_interfered(self, batch: Batch, labels: Tensor) -> Batch:
-        """Of some stored examples, those whose loss a step on the batch alone would raise most."""
+        """Of some stored examples, those whose loss a step on the batch alone would raise most.
+
+        The trial sees the images as they are: with `augment`, one draw's luck would choose, not the example.
+        """
         replay = self.memory.sample(self.config.candidates, self.generator, beside=batch)
         drawn = replay.batch
         assert drawn.labels is not None

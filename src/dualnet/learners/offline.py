@@ -9,8 +9,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dualnet.batch import Batch, StreamSpec
+from dualnet.image_ops import Augment
 from dualnet.learners.finetune import learn_labels
-from dualnet.learners.learner import Learner, check_at_least
+from dualnet.learners.learner import Learner, check_at_least, check_choices
 from dualnet.nets import Classifier
 
 
@@ -21,11 +22,13 @@ class Config:
     width: int = 20  # channels of the first stage; 64 is the full ResNet18
     lr: float = 0.03
     updates: int = 1  # gradient steps per batch
+    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
     epochs: int = 3  # passes over all tasks mixed together, each in an order of its own
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "width", "updates", "epochs")
         check_at_least(self, 0, "lr")
+        check_choices(self)
 
 
 class Offline(Learner):
@@ -45,7 +48,7 @@ class Offline(Learner):
         return self.restricted(self.net(self.network_input(images)), task_ids)
 
     def observe(self, batch: Batch) -> dict[str, Tensor]:
-        return learn_labels(self, self.optimizer, batch, self.config.updates)
+        return learn_labels(self, self.net, self.optimizer, batch, self.config.updates)
 
     def optimizers(self) -> dict[str, Optimizer]:
         return {"net": self.optimizer}

@@ -1,0 +1,157 @@
+"""The option `augment` of the baselines: what an update sees of images, and what it leaves as it is."""
+
+import copy
+import functools
+import inspect
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+
+from dualnet import image_ops
+from dualnet.batch import StreamSpec
+from dualnet.image_ops import network_input
+from dualnet.learners import LEARNERS
+
+BASELINES = [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "augment")]
+CONTRACT = runpy.run_path(str(Path(__file__).parent / "test_contract.py"))
+CHECKS = [  # of the contract, what random images could break
+    "test_losses_are_finite_and_detached",
+    "test_a_batch_is_left_as_it_was",
+    "test_a_learner_leaves_the_global_generator_alone",
+    "test_stopped_and_resumed_equals_never_stopped",
+]
+every_baseline = pytest.mark.parametrize("name", BASELINES)
+augmented = pytest.mark.parametrize("augment", ["views", "crop"])
+
+
+@pytest.fixture
+def shown(monkeypatch) -> list[torch.Tensor]:
+    """The stored images that were augmented, one entry per call."""
+    calls, function = [], image_ops.augmented_input
+
+    def recorded(images, *rest):
+        calls.append(images.clone())
+        return function(images, *rest)
+
+    monkeypatch.setattr(image_ops, "augmented_input", recorded)
+    return calls
+
+
+def test_the_baselines_have_the_option():
+    assert {"er", "derpp", "mir", "ctn", "finetune"} <= set(BASELINES)
+    assert {LEARNERS[name].Config().augment for name in BASELINES} == {"none"}
+
+
+@every_baseline
+@augmented
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_contract_holds(name, augment, check, request, small_learner):
+    function = CONTRACT[check]
+    given = {
+        "name": name,
+        "momentum": 0.0,
+        "small_learner": functools.partial(small_learner, augment=augment),
+    }
+    wanted = inspect.signature(function).parameters
+    fixtures = {key: request.getfixturevalue(key) for key in wanted if key not in given}
+    function(**{key: value for key, value in given.items() if key in wanted}, **fixtures)
+
+
+@augmented
+def test_nothing_is_read_on_the_host(augment, small_config, fake_mode):
+    CONTRACT["test_observe_reads_nothing_on_the_host"](
+        "er", functools.partial(small_config, augment=augment), fake_mode
+    )
+
+
+@every_baseline
+def test_none_is_the_network_s_input_and_draws_nothing(name, small_learner, stream, monkeypatch, state_of, differing):
+    learner, plain = small_learner(name), small_learner(name, augment="none")
+    monkeypatch.setattr(plain, "training_input", plain.network_input)
+    for batch in stream:
+        learner.observe(batch)
+        plain.observe(batch)
+    assert not differing(state_of(learner), state_of(plain))
+
+
+@every_baseline
+@augmented
+def test_another_image_at_every_update(name, augment, small_learner, stream, state_of, differing):
+    learner, plain = small_learner(name, augment=augment), small_learner(name)
+    images = stream[0].images
+    assert not torch.equal(learner.training_input(images), learner.training_input(images))
+    for batch in stream:
+        learner.observe(batch)
+        plain.observe(batch)
+    weights = {key for key, _ in learner.named_parameters() if not key.startswith("controller.embedding")}
+    assert weights <= differing(state_of(learner), state_of(plain))
+
+
+@every_baseline
+@augmented
+def test_answers_and_what_is_stored_are_not_augmented(name, augment, small_learner, stream):
+    learner, plain = small_learner(name, augment=augment), small_learner(name)
+    learner.observe(stream[0])
+    plain.load_state_dict(learner.state_dict())
+    images, task_ids = stream[1].images, stream[1].task_ids
+    assert torch.equal(learner.answer(images, task_ids), plain.answer(images, task_ids))
+    for memory in (part for part in (getattr(learner, "memory", None), getattr(learner, "semantic", None)) if part):
+        held = memory.images[memory.filled]
+        assert len(held)
+        assert all(any(torch.equal(image, other) for other in stream[0].images) for image in held)
+
+
+@pytest.mark.parametrize(
+    ("name", "num_calls"), [("finetune", 2), ("er", 4), ("mir", 4), ("derpp", 6), ("ctn", 10)]
+)  # batch and replay of two updates; DER++ draws twice; CTN: four updates of the base, two of the controller
+def test_batch_and_replay_are_drawn_anew_at_each_update(name, num_calls, small_learner, stream, shown):
+    learner = small_learner(name, augment="crop")
+    learner.observe(stream[0])
+    assert len(shown) == num_calls
+    assert {len(images) for images in shown} == {4}
+
+
+@augmented
+def test_mir_s_trial_sees_images_as_they_are(augment, small_learner, random_batch):
+    learner, plain = (small_learner("mir", augment=kind) for kind in (augment, "none"))
+    for seed in range(2):
+        learner.observe(random_batch(seed))
+    plain.load_state_dict(learner.state_dict())
+    batch = random_batch(7, task=1)
+    one, other = (each.most_interfered(batch, batch.labels) for each in (learner, plain))
+    assert torch.equal(one.images, other.images)
+
+
+def test_der_s_logits_are_those_of_the_image_as_it_is(small_learner, stream):
+    learner = small_learner("derpp", augment="views")
+    before = copy.deepcopy(learner)
+    learner.observe(stream[0])
+    memory = learner.memory
+    expected = before.answer(memory.images[memory.filled], memory.task_ids[memory.filled])
+    torch.testing.assert_close(memory.logits[memory.filled], expected)
+
+
+@every_baseline
+def test_views_of_grey_images_are_refused_and_crops_taken(name, small_learner, random_batch, spec):
+    grey = StreamSpec((1, 28, 28), spec.class_mask)
+    with pytest.raises(ValueError, match=r"^augment: views need colour.*1 channel.*use crop$"):
+        small_learner(name, spec=grey, augment="views")
+    losses = small_learner(name, spec=grey, augment="crop").observe(random_batch(spec=grey))
+    assert all(loss.isfinite() for loss in losses.values())
+
+
+@augmented
+def test_half_precision_does_not_round_the_images(augment, small_learner, stream):
+    one, other = (small_learner("er", augment=augment) for _ in range(2))
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        halved = one.training_input(stream[0].images)
+    assert torch.equal(halved, other.training_input(stream[0].images))
+
+
+def test_larger_stored_images_are_cropped_to_the_network_s_size(small_learner, random_batch, spec):
+    large = StreamSpec((3, 40, 40), spec.class_mask, 28)
+    learner = small_learner("er", spec=large, augment="views")
+    images = random_batch(spec=large).images
+    assert learner.training_input(images).shape == network_input(images, (28, 28)).shape
