@@ -26,6 +26,7 @@ SMALL = {  # options that make any learner small; those that it lacks are left o
     "width": 4,
     "replay_size": 4,
     "candidates": 6,
+    "embedding_size": 8,
     "slow_batch_size": 6,
     "slow_rounds": 1,
     "memory": MemoryConfig(slots_per_class=3),

@@ -9,12 +9,18 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 
-def descend(optimizer: Optimizer, loss: Tensor) -> None:
-    """One step of the optimizer down the gradient of the loss."""
+def descend(optimizer: Optimizer, loss: Tensor, largest: float | None = None) -> None:
+    """One step of the optimizer down the gradient of the loss, each number of which is at most the `largest`."""
     optimizer.zero_grad()
     with torch.autocast(loss.device.type, enabled=False):  # else it rounds the gradient of what was kept in float32
         loss.backward()
+    if largest is not None:
+        torch.nn.utils.clip_grad_value_(weights_of(optimizer), largest)
     optimizer.step()
+
+
+def weights_of(optimizer: Optimizer) -> list[Tensor]:
+    return [weight for group in optimizer.param_groups for weight in group["params"]]
 
 
 class LookAhead:

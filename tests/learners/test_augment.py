@@ -40,7 +40,7 @@ def shown(monkeypatch) -> list[torch.Tensor]:
 
 
 def test_the_baselines_have_the_option():
-    assert {"er", "derpp", "mir", "finetune"} <= set(BASELINES)
+    assert {"er", "derpp", "mir", "ctn", "finetune"} <= set(BASELINES)
     assert {LEARNERS[name].Config().augment for name in BASELINES} == {"none"}
 
 
@@ -104,8 +104,8 @@ def test_answers_and_what_is_stored_are_not_augmented(name, augment, small_learn
 
 
 @pytest.mark.parametrize(
-    ("name", "num_calls"), [("finetune", 2), ("er", 4), ("mir", 4), ("derpp", 6)]
-)  # batch and replay of two updates; DER++ draws twice
+    ("name", "num_calls"), [("finetune", 2), ("er", 4), ("mir", 4), ("derpp", 6), ("ctn", 10)]
+)  # batch and replay of two updates; DER++ draws twice; CTN: four updates of the base, two of the controller
 def test_batch_and_replay_are_drawn_anew_at_each_update(name, num_calls, small_learner, stream, shown):
     learner = small_learner(name, augment="crop")
     learner.observe(stream[0])

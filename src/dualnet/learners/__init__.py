@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dualnet.batch import StreamSpec
+from dualnet.learners.ctn import CTN
 from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
 from dualnet.learners.er import ER
@@ -24,6 +25,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "finetune": Finetune,
     "derpp": DERpp,
     "mir": MIR,
+    "ctn": CTN,
 }
 
 
@@ -55,6 +57,7 @@ def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0,
 
 
 __all__ = [
+    "CTN",
     "ER",
     "LEARNERS",
     "MASKED",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dualnet.batch import StreamSpec
-from dualnet.memory.memory import Memory, Replay
+from dualnet.memory.memory import Memory, Replay, rank_among
 from dualnet.memory.reservoir import Reservoir
 from dualnet.memory.ring import Ring
 
@@ -27,11 +27,15 @@ class MemoryConfig:
         if self.replay not in ("earlier_tasks", "all"):
             raise ValueError(f"memory.replay: {self.replay!r} is not earlier_tasks or all")
 
-    def make(self, spec: StreamSpec, with_logits: bool = True) -> Memory:
+    def num_slots(self, spec: StreamSpec) -> int:
+        return self.slots_per_class * spec.num_classes
+
+    def make(self, spec: StreamSpec, with_logits: bool = True, set_aside: int = 0) -> Memory:
+        """The memory for a stream, less the slots that a learner keeps for another one."""
         # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.
         policy = ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
-        return MEMORIES[policy](spec, self.slots_per_class * spec.num_classes, only_earlier_tasks, with_logits)
+        return MEMORIES[policy](spec, self.num_slots(spec) - set_aside, only_earlier_tasks, with_logits)
 
 
-__all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]
+__all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring", "rank_among"]

@@ -1,8 +1,20 @@
-"""Networks: the slow encoder, the fast adapter, the baselines' classifier."""
+"""Networks: the slow encoder, the fast adapter, the baselines' classifier, CTN's controller."""
 
 from dualnet.nets.adapter import Adapter, AdapterNorm
 from dualnet.nets.classifier import Classifier
 from dualnet.nets.encoder import SMALLEST_IMAGE, Encoder, pooled
+from dualnet.nets.film import Controller, FilmClassifier
 from dualnet.nets.norm import BatchNorm, two_batches
 
-__all__ = ["SMALLEST_IMAGE", "Adapter", "AdapterNorm", "BatchNorm", "Classifier", "Encoder", "pooled", "two_batches"]
+__all__ = [
+    "SMALLEST_IMAGE",
+    "Adapter",
+    "AdapterNorm",
+    "BatchNorm",
+    "Classifier",
+    "Controller",
+    "Encoder",
+    "FilmClassifier",
+    "pooled",
+    "two_batches",
+]

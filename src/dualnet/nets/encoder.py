@@ -12,12 +12,12 @@ STEM_POOL = Pool(size=3, padding=1)
 
 
 class ResidualBlock(nn.Module):
-    def __init__(self, in_channels: int, channels: int, stride: int) -> None:
+    def __init__(self, in_channels: int, channels: int, stride: int, relu: bool = True) -> None:
         super().__init__()
         self.conv1 = Conv(in_channels, channels, 3, stride, padding=1, bias=False)
         self.norm1 = BatchNorm(channels)
         self.conv2 = Conv(channels, channels, 3, padding=1, bias=False)
-        self.norm2 = BatchNorm(channels)
+        self.norm2 = BatchNorm(channels, relu)
         self.shortcut = Conv(in_channels, channels, 1, stride, bias=False) if stride != 1 else None
         self.shortcut_norm = BatchNorm(channels, relu=False) if stride != 1 else None
 
@@ -29,9 +29,12 @@ class ResidualBlock(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Images to four feature maps of width, 2, 4 and 8 times width channels: 42, 21, 11 and 6 px from 84."""
+    """Images to four feature maps of width, 2, 4 and 8 times width channels: 42, 21, 11 and 6 px from 84.
 
-    def __init__(self, width: int, in_channels: int = 3) -> None:
+    With `last_relu=False` the last map is that before its ReLU.
+    """
+
+    def __init__(self, width: int, in_channels: int = 3, last_relu: bool = True) -> None:
         super().__init__()
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.stem = Conv(in_channels, width, 3, padding=1, bias=False)
@@ -40,7 +43,8 @@ class Encoder(nn.Module):
         for stage, channels in enumerate(self.channels):
             before = self.channels[max(stage - 1, 0)]
             first = ResidualBlock(before, channels, stride=1 if stage == 0 else 2)
-            self.stages.append(nn.ModuleList([first, ResidualBlock(channels, channels, stride=1)]))
+            relu = last_relu or stage < len(self.channels) - 1
+            self.stages.append(nn.ModuleList([first, ResidualBlock(channels, channels, 1, relu)]))
 
     def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
         with weights_cast(self):

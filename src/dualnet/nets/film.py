@@ -1,0 +1,43 @@
+"""CTN's network (Pham et al., 2021): a controller that scales and shifts the last features by the task (FiLM)."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dualnet.nets.encoder import Encoder, pooled
+
+
+class Controller(nn.Module):
+    """c(t): scale and shift of a task, float [B, channels] each and of length 1, from an embedding of the task."""
+
+    def __init__(self, num_tasks: int, embedding_size: int, channels: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(num_tasks, embedding_size)
+        self.film = nn.Linear(embedding_size, 2 * channels)
+
+    def forward(self, task_ids: Tensor) -> tuple[Tensor, Tensor]:
+        scale, shift = self.film(self.embedding(task_ids)).float().chunk(2, dim=1)
+        return of_length_1(scale), of_length_1(shift)
+
+
+def of_length_1(vectors: Tensor) -> Tensor:
+    """Each row divided by its length; that is a constant to the gradient, as in the authors' code."""
+    return vectors / vectors.norm(dim=1, keepdim=True).detach().clamp(min=1e-6)
+
+
+class FilmClassifier(nn.Module):
+    """The base: the baselines' encoder and head, with features h that are relu(scale * h + shift) + relu(h)."""
+
+    def __init__(self, width: int, num_classes: int, in_channels: int = 3) -> None:
+        super().__init__()
+        self.encoder = Encoder(width, in_channels, last_relu=False)
+        self.head = nn.Linear(self.encoder.channels[-1], num_classes)
+
+    def features(self, images: Tensor, parts: int = 1) -> Tensor:
+        """h, float [B, channels, H, W]: what all tasks share."""
+        return self.encoder(images, parts)[-1]
+
+    def forward(self, features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        adapted = F.relu(scale[:, :, None, None] * features + shift[:, :, None, None])
+        return self.head(pooled(adapted + F.relu(features)))

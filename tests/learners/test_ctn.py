@@ -1,0 +1,267 @@
+"""CTN by hand: FiLM, the two levels of an update, and a semantic memory whose examples the base never learns."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.learners import CTN
+from dualnet.memory import MemoryConfig
+from dualnet.nets import Controller, FilmClassifier
+from dualnet.optim import descend
+
+
+@pytest.fixture
+def make(small_learner):
+    """A small CTN with the options given, at rates that show."""
+
+    def learner(**options) -> CTN:
+        return small_learner("ctn", **({"lr": 0.1, "controller_lr": 0.1} | options))
+
+    return learner
+
+
+@pytest.fixture
+def prepared(make, random_batch):
+    """Has learned a task, so that a second one has soft labels to hold on to."""
+
+    def learner(**options) -> CTN:
+        made = make(**options)
+        for seed in range(3):
+            made.observe(random_batch(seed, size=6))
+        made.end_task()
+        return made
+
+    return learner
+
+
+# The network
+
+
+def test_film_against_numpy(random_batch):
+    torch.manual_seed(0)
+    base, controller = FilmClassifier(4, 6).eval(), Controller(3, 8, 32)
+    task_ids, pixels = torch.tensor([2, 0, 2, 1]), torch.randn(4, 3, 28, 28)
+    features = base.features(pixels)
+    assert (features < 0).any()  # the map before its ReLU
+    h = features.detach().double().numpy()
+    table, weight, bias = (
+        tensor.detach().double().numpy()
+        for tensor in (controller.embedding.weight, controller.film.weight, controller.film.bias)
+    )
+    both = table[task_ids.numpy()] @ weight.T + bias
+    scale, shift = both[:, :32], both[:, 32:]
+    scale, shift = (part / np.sqrt((part**2).sum(axis=1, keepdims=True)) for part in (scale, shift))
+    adapted = np.maximum(scale[:, :, None, None] * h + shift[:, :, None, None], 0) + np.maximum(h, 0)
+    head_weight, head_bias = (tensor.detach().double().numpy() for tensor in (base.head.weight, base.head.bias))
+    expected = adapted.mean(axis=(2, 3)) @ head_weight.T + head_bias
+    logits = base(features, *controller(task_ids)).detach().numpy()
+    np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_task_changes_the_answer(make, random_batch):
+    learner, images = make(), random_batch().images
+    features = learner.base.features(learner.network_input(images))
+    first, second = (learner.base(features, *learner.controller(torch.full((4,), task))) for task in (0, 1))
+    assert (first - second).abs().max() > 1e-3
+
+
+def test_without_a_task_each_class_is_answered_by_its_first_task(small_learner, random_batch):
+    """Also where two tasks share a class."""
+    mask = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
+    learner = small_learner("ctn", spec=StreamSpec((3, 28, 28), mask))
+    images = random_batch().images
+    free = learner.answer(images, None)
+    for number, task in enumerate([0, 0, 1, 2]):
+        told = learner.answer(images, torch.full((4,), task))
+        torch.testing.assert_close(free[:, number], told[:, number])
+
+
+# Two levels
+
+
+@pytest.mark.parametrize("over", ["class", "example"])
+@pytest.mark.parametrize("joint_statistics", [False, True])
+def test_a_step_of_the_base(over, joint_statistics, prepared, random_batch, state_of, differing):
+    learner = prepared(soft_label_weight=7.0, soft_label_mean=over, joint_statistics=joint_statistics)
+    batch = random_batch(7, task=1)
+    by_hand, before = copy.deepcopy(learner), state_of(learner.controller)
+    losses = learner.update_base(batch, batch.labels)
+    assert not differing(before, state_of(learner.controller))
+
+    replay = by_hand.memory.sample(4, by_hand.generator, beside=batch)
+    past = replay.batch
+    assert replay.has_logits.all()
+    if joint_statistics:
+        images, task_ids = torch.cat([batch.images, past.images]), torch.cat([batch.task_ids, past.task_ids])
+        now_logits, past_logits = by_hand(images, task_ids).split([4, 4])
+    else:
+        now_logits, past_logits = (by_hand(each.images, each.task_ids) for each in (batch, past))
+    now, then = F.cross_entropy(now_logits, batch.labels), F.cross_entropy(past_logits, past.labels)
+    target, answer = (F.softmax(logits[:, :2] / 5.0, dim=1) for logits in (replay.logits, past_logits))
+    soft = (target * (target.log() - answer.log())).sum(dim=1).mean() / (2 if over == "class" else 1)
+    for key, expected in {"labels": now, "replay": then, "soft_labels": soft}.items():
+        torch.testing.assert_close(losses[key], expected.detach(), atol=1e-4, rtol=1e-3)
+    weights = [*by_hand.base.parameters()]
+    for weight, grad, learned in zip(
+        weights, torch.autograd.grad(now + then + 7 * soft, weights), learner.base.parameters(), strict=True
+    ):
+        torch.testing.assert_close(learned, weight - 0.1 * grad, atol=1e-4, rtol=1e-3)
+
+
+def test_a_step_of_the_controller(prepared, random_batch, state_of, differing):
+    learner = prepared(outer_steps=4)
+    batch = random_batch(7, task=1)
+    by_hand, before = copy.deepcopy(learner), state_of(learner.base)
+    loss = learner.update_controller(batch)
+    moved = differing(before, state_of(learner.base))
+    assert all("running" in name for name in moved)  # as in the authors' code: a pass in training mode
+
+    held = by_hand.semantic.sample(4, by_hand.generator, beside=batch).batch
+    expected = F.cross_entropy(by_hand(held.images, held.task_ids), held.labels)
+    torch.testing.assert_close(loss, expected.detach(), atol=1e-4, rtol=1e-4)
+    weights = [*by_hand.controller.parameters()]
+    grads = torch.autograd.grad(expected / 4, weights)
+    assert any(grad.abs().max() > 1e-4 for grad in grads)
+    for weight, grad, learned in zip(weights, grads, learner.controller.parameters(), strict=True):
+        torch.testing.assert_close(learned, weight - 0.1 * grad.clamp(-1, 1), atol=1e-5, rtol=1e-3)
+
+
+def test_a_gradient_is_cut_off():
+    weight = torch.nn.Parameter(torch.zeros(3))
+    descend(torch.optim.SGD([weight], lr=0.5), (weight * torch.tensor([9.0, -9.0, 0.5])).sum(), largest=1.0)
+    assert weight.tolist() == [-0.5, 0.5, -0.25]
+
+
+def test_two_steps_of_the_base_before_each_of_the_controller(make, random_batch, monkeypatch):
+    learner, steps = make(inner_steps=2, outer_steps=3), []
+    for name in ("update_base", "update_controller"):
+        function = getattr(learner, name)
+        monkeypatch.setattr(learner, name, lambda *given, f=function, n=name: steps.append(n[7:]) or f(*given))
+    assert set(learner.observe(random_batch())) == {"labels", "replay", "soft_labels", "controller"}
+    assert steps == ["base", "base", "controller"] * 3
+
+
+def test_soft_labels_are_answers_at_the_end_of_a_task(prepared, random_batch):
+    learner = prepared()
+    memory = learner.memory
+    assert learner.needs_boundaries and torch.equal(memory.has_logits, memory.filled) and memory.filled.any()
+    expected = learner.answer(memory.images[memory.filled], memory.task_ids[memory.filled])
+    torch.testing.assert_close(memory.logits[memory.filled], expected)
+
+
+# The semantic memory
+
+
+def numbered(first: int, count: int, task: int = 0) -> Batch:
+    """Images that show their number."""
+    numbers = torch.arange(first, first + count, dtype=torch.uint8)
+    return Batch(
+        numbers.view(-1, 1, 1, 1).expand(-1, 3, 28, 28).contiguous(),
+        2 * task + numbers.long() % 2,
+        torch.full((count,), task),
+    )
+
+
+def numbers_in(images: torch.Tensor) -> list[int]:
+    return images[:, 0, 0, 0].tolist()
+
+
+@pytest.mark.parametrize("sizes", [[10] * 8, [1] * 60, [3, 7, 1, 9, 20, 5], [64, 3, 40]])
+def test_one_in_ten_is_set_aside_and_comes_back(sizes, make):
+    """Against a list: first in, first out, and what goes out takes the place of what came in."""
+    learner, ring, first = make(memory=MemoryConfig(slots_per_class=5)), [], 0
+    assert learner.semantic.num_slots == 6  # two per task of ten
+    for size in sizes:
+        batch, labels = learner.set_aside(numbered(first, size), numbered(first, size).labels)
+        taken = [number for number in range(first, first + size) if number % 10 == 0]
+        returned, before = [], list(ring)
+        ring = (ring + taken)[-2:]
+        returned = [number for number in before if number not in ring]
+        shown = {number for number, label in zip(numbers_in(batch.images), labels.tolist(), strict=True) if label >= 0}
+        assert sorted(numbers_in(learner.semantic.images[learner.semantic.filled])) == ring
+        expected = {number for number in range(first, first + size) if number not in ring} | set(returned)
+        assert shown == expected
+        assert all(
+            label % 2 == number % 2
+            for number, label in zip(numbers_in(batch.images), labels, strict=True)
+            if label != UNLABELLED
+        )
+        first += size
+
+
+def test_the_base_never_learns_what_the_semantic_memory_holds(make, monkeypatch):
+    learner, now, replayed = make(memory=MemoryConfig(slots_per_class=5, replay="all")), [], []
+    update = learner.update_base
+    monkeypatch.setattr(learner, "update_base", lambda *given: now.append(given) or update(*given))
+    sample = learner.memory.sample
+    monkeypatch.setattr(
+        learner.memory, "sample", lambda *given, **more: replayed.append(sample(*given, **more)) or replayed[-1]
+    )
+    for step in range(12):
+        task = step // 6
+        learner.observe(numbered(10 * step, 10, task))
+        held = set(numbers_in(learner.semantic.images[learner.semantic.filled]))
+        learned = {
+            number
+            for batch in [given[0] for given in now] + [replay.batch for replay in replayed]
+            for number, label in zip(numbers_in(batch.images), batch.labels.tolist(), strict=True)
+            if label != UNLABELLED
+        }
+        assert not held & learned
+    assert held == {40, 50, 100, 110}
+    assert learned == set(range(120)) - held, "and all else is learned"
+
+
+def test_each_task_counts_for_itself(make):
+    learner = make(memory=MemoryConfig(slots_per_class=5))
+    one, other = numbered(0, 4, task=0), numbered(4, 4, task=1)
+    both = Batch(
+        *(torch.cat([getattr(each, name) for each in (one, other)]) for name in ("images", "labels", "task_ids"))
+    )
+    _, labels = learner.set_aside(both, both.labels)
+    assert (labels == UNLABELLED).tolist() == [True, False, False, False] * 2
+    assert learner.offered.tolist() == [4, 4, 0]
+
+
+def test_examples_without_a_label_are_never_set_aside(make):
+    learner, batch = make(), numbered(0, 4)
+    labels = torch.tensor([UNLABELLED, UNLABELLED, 0, 1])
+    shown, left = learner.set_aside(batch, labels)
+    assert left.tolist() == [UNLABELLED, UNLABELLED, UNLABELLED, 1] and torch.equal(shown.images, batch.images)
+    assert numbers_in(learner.semantic.images[learner.semantic.filled]) == [2]
+
+
+@pytest.mark.parametrize(
+    ("share", "slots", "semantic", "episodic"), [(0.2, 25, 10, 40), (0.1, 25, 5, 45), (0.01, 5, 1, 9), (0.99, 5, 9, 1)]
+)
+def test_the_slots_are_shared_out(share, slots, semantic, episodic, make):
+    learner = make(semantic_share=share, memory=MemoryConfig(slots_per_class=slots))
+    assert learner.semantic.num_slots == 3 * semantic and learner.memory.num_slots == 3 * episodic
+    assert learner.semantic.logits.numel() == 0
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
+def test_a_share_outside_of_0_and_1_is_refused(share):
+    with pytest.raises(ValueError, match=r"^semantic_share: .* is not between 0 and 1"):
+        CTN.Config(semantic_share=share)
+
+
+@pytest.mark.parametrize("option", ["embedding_size", "outer_steps"])
+def test_bad_numbers_are_named(option):
+    with pytest.raises(ValueError, match=f"^{option}: 0 is not 1 or more"):
+        CTN.Config(**{option: 0})
+    with pytest.raises(ValueError, match=r"^controller_lr: -1"):
+        CTN.Config(controller_lr=-1)
+
+
+def test_one_slot_per_task_cannot_be_shared_out(small_learner):
+    spec = StreamSpec((3, 28, 28), torch.eye(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"^memory.slots_per_class: 1 is one slot per task.*use 2 or more"):
+        small_learner("ctn", spec=spec, memory=MemoryConfig(slots_per_class=1))
