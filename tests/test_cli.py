@@ -410,7 +410,7 @@ def test_a_learner_from_a_file_on_pythonpath(here: Path) -> None:
     assert (done.returncode, done.stdout[:14]) == (0, "out: finished;"), done.stderr
     assert "\x1b" not in done.stderr and done.stderr.splitlines()[0] == "own seed 0: 4 steps"
     learner = yaml.safe_load(Path("out/seed-0/experiment.yaml").read_text())["learner"]
-    assert learner == {"name": "own_cli_learner.Own", "width": 2, "lr": 0.2, "updates": 1}
+    assert learner == {"name": "own_cli_learner.Own", "width": 2, "lr": 0.2, "updates": 1, "augment": "none"}
 
 
 def test_predict_prints_names_with_probabilities(trained: Path, capsys) -> None:

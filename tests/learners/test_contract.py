@@ -245,10 +245,10 @@ def test_task_free_streams(name, small_learner, random_batch, spec):
     assert (logits.abs() < 1e3).all()
 
 
-@pytest.mark.parametrize("name", NEEDS_TASKS)
-def test_a_stream_that_tells_no_task_is_refused(name, small_learner, spec):
-    with pytest.raises(ValueError, match="use protocol task_aware"):
-        small_learner(name, spec=spec.task_free())
+def test_a_stream_that_tells_no_task_is_refused(small_learner, spec):
+    for name in NEEDS_TASKS:
+        with pytest.raises(ValueError, match=f"^{name} .*: use protocol task_aware"):
+            small_learner(name, spec=spec.task_free())
 
 
 @every_learner
