@@ -40,6 +40,7 @@ class Benchmark:
     spec: StreamSpec  # task-aware: one mask row per task
     tasks: Sequence[Task]
     class_names: tuple[str, ...]  # by class number
+    split_digest: str = ""  # of which images are for training and which for testing; "": not known
 
 
 class BenchmarkConfig(ABC):

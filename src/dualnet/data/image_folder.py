@@ -44,7 +44,7 @@ class ImageFolder(BenchmarkConfig):
             is_test = np.repeat([False, True], [len(files), len(test_files)])
             files, labels = files + test_files, np.concatenate([labels, test_labels])
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
-        return benchmark_of(images, labels, is_test, names, tasks, self.input_size)
+        return benchmark_of(images, labels, is_test, names, tasks, self.input_size, files)
 
 
 def _class_names(root: str) -> list[str]:

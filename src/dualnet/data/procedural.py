@@ -35,6 +35,7 @@ class Procedural(BenchmarkConfig):
             is_test=np.arange(counts.sum()) >= num_classes * self.train_per_class,
             class_names=[_name(number) for number in range(num_classes)],
             tasks=tasks_of(num_classes, self.classes_per_task),
+            names=[f"seed {self.seed}, image {row}" for row in range(counts.sum())],
         )
 
     def _draw(self, number: int, part: int) -> np.ndarray:

@@ -28,10 +28,15 @@ class MemoryConfig:
             raise ValueError(f"memory.replay: {self.replay!r} is not earlier_tasks or all")
 
     def make(self, spec: StreamSpec, with_logits: bool = True) -> Memory:
-        # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.
-        policy = ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
-        return MEMORIES[policy](spec, self.slots_per_class * spec.num_classes, only_earlier_tasks, with_logits)
+        return MEMORIES[self.policy_for(spec)](spec, self.num_slots(spec), only_earlier_tasks, with_logits)
+
+    def policy_for(self, spec: StreamSpec) -> str:
+        # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.
+        return ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
+
+    def num_slots(self, spec: StreamSpec) -> int:
+        return self.slots_per_class * spec.num_classes
 
 
 __all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]

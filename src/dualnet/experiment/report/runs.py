@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from dualnet.experiment.run_folder import FREE_TO_CHANGE
+from dualnet.experiment.run_folder import FREE_TO_CHANGE, WRITTEN_BESIDE
 from dualnet.metrics import Matrix, accuracy_matrix
 
 # A resumed or repeated run may differ in these; they do not make it another experiment.
-# The stream follows from the options of the benchmark.
-NOT_OPTIONS = ("seed", "environment", "stream", *FREE_TO_CHANGE)
+# Stream and manifest follow from the options.
+NOT_OPTIONS = ("seed", *WRITTEN_BESIDE, *FREE_TO_CHANGE)
 
 
 @dataclass(frozen=True, slots=True)
