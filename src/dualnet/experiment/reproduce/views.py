@@ -32,8 +32,8 @@ FOOT = (
     "diff: ours minus published, ± half of its 95 % interval: a wide one says that there are too few runs. A single "
     "run is taken to spread as the published ones do. fwd, bwd: samples that went through a network, and back.",
     "Published ± is taken as a standard deviation, as the paper says; the authors' code prints 2 std / √runs.",
-    f"{DIFFERS}: the protocol is not the one that the paper states; the fields are named. Unknown: the paper leaves "
-    "them open, so they are not compared.",
+    f"{DIFFERS}: the protocol is not the one that the paper states, or the options are not the row's; both are named. "
+    "Unknown: the paper leaves these fields of the protocol open, so they are not compared.",
 )
 
 
@@ -48,7 +48,12 @@ def terminal_view(ledger: Ledger) -> Group:
     parts: list[Any] = []
     for name, entries in groups(ledger.entries):
         parts += [rich_table(name, entries), *(Text(note, style="dim") for note in notes(entries, ledger)), ""]
-    return Group(*parts, Text(counts_text(ledger), style="bold"), *(Text(line, style="dim") for line in FOOT))
+    return Group(*parts, Text(counts_text(ledger), style="bold"), *(Text(line, style="dim") for line in foot(ledger)))
+
+
+def foot(ledger: Ledger) -> tuple[str, ...]:
+    """What the words mean, where there is anything to compare."""
+    return FOOT if any(entry.published for entry in ledger.entries) else ()
 
 
 def rich_table(title: str, entries: Sequence[Entry]) -> RichTable:
@@ -201,8 +206,8 @@ def markdown_page(ledger: Ledger) -> str:
             parts += [f"### {markdown_text(name)}", markdown_table(text_table(same))]
             if said := notes(same, ledger):
                 parts.append("\n".join(f"- {markdown_text(note)}" for note in said))
-    parts.append("## What the words mean")
-    parts.append("\n".join(f"- {markdown_text(line)}" for line in FOOT))
+    if words := foot(ledger):
+        parts += ["## What the words mean", "\n".join(f"- {markdown_text(line)}" for line in words)]
     return "\n\n".join(parts) + "\n"
 
 

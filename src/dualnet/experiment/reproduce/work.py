@@ -22,8 +22,9 @@ from .table import Row
 
 Device = Literal["cpu", "cuda"]
 
-# Forked from a server that has imported torch once: a start is quick, and every row has a peak of memory of its own.
-PROCESSES = multiprocessing.get_context("forkserver")
+# On the CPU forked from a server that has imported torch once, so that a start is quick. A process for CUDA is begun
+# anew: a fork of one that has looked at the device cannot use it. Each has a peak of memory of its own.
+PROCESSES = {"cpu": multiprocessing.get_context("forkserver"), "cuda": multiprocessing.get_context("spawn")}
 # The first optimizer of a process imports the second, which takes 2 s. Nothing of ours: a server may not have the path.
 IMPORTED_ONCE = ["torch", "torch._dynamo"]
 
@@ -106,9 +107,10 @@ class Crew:
         return self.failed
 
     def start(self, unit: Unit) -> Child:
-        ours, theirs = PROCESSES.Pipe(duplex=False)
-        PROCESSES.set_forkserver_preload(IMPORTED_ONCE)
-        process = PROCESSES.Process(target=work, args=(unit, self.device, self.jobs, theirs))
+        processes = PROCESSES[self.device]
+        processes.set_forkserver_preload(IMPORTED_ONCE)
+        ours, theirs = processes.Pipe(duplex=False)
+        process = processes.Process(target=work, args=(unit, self.device, self.jobs, theirs))
         process.start()
         theirs.close()
         return Child(unit, process, ours)
