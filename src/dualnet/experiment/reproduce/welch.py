@@ -72,7 +72,7 @@ def two_sided_t(p: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while two_sided_p(high, freedom) > p:
         high *= 2
-    for _ in range(100):
+    for _ in range(60):
         middle = (low + high) / 2
         low, high = (middle, high) if two_sided_p(middle, freedom) > p else (low, middle)
     return high
@@ -91,7 +91,7 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 def continued_fraction(x: float, a: float, b: float) -> float:
     """1 + d_1 / (1 + d_2 / (1 + ...)), from the inside; the terms beyond the last one count for nothing."""
     value = 1.0
-    for number in range(400, 0, -1):
+    for number in range(120, 0, -1):
         m = number // 2
         if number % 2:
             term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
