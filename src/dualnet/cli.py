@@ -14,6 +14,7 @@ EXAMPLES = """examples:
   dualnet run demo-dualnet                      learn the embedded benchmark
   dualnet run demo-dualnet --learner.beta 0.5 --out runs/beta   any option, dotted
   dualnet search demo-er                        choose options on validation tasks
+  dualnet reproduce small-table-1 --jobs 2      run a result table, and set it beside the published one
   dualnet report runs                           compare everything below runs/
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg
 """
@@ -63,6 +64,7 @@ def parser() -> Parser:
     verbs = top.add_subparsers(required=True, metavar="VERB")
     add_run(verbs)
     add_search(verbs)
+    add_reproduce(verbs)
     add_report(verbs)
     add_predict(verbs)
     add_list(verbs)
@@ -99,6 +101,32 @@ def add_search(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb.add_argument("--jobs", type=int, metavar="N", help="processes at a time (default: 1 on CUDA, else the cores)")
     verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     verb.set_defaults(verb=search)
+
+
+def add_reproduce(verbs: argparse._SubParsersAction[Parser]) -> None:
+    verb = verbs.add_parser(
+        "reproduce",
+        help="run a result table of the paper, and set what comes out beside what was published",
+        epilog="Any option of the experiments can follow, dotted: --benchmark.root data/mini-imagenet. Stopped, the "
+        "same command goes on. docs/reproduce.md says how the ledger is read.",
+    )
+    verb.add_argument("table", nargs="?", metavar="TABLE", help="table-1 to table-5, small-table-1, all, or a file")
+    verb.add_argument("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="such as */er")
+    verb.add_argument("--seeds", type=seed_count_or_list, metavar="5|0,1,2", help="how many, or which (default: 5)")
+    verb.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce; runs/reproduce-paper")
+    verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    verb.add_argument(
+        "--settings",
+        choices=("authors", "paper"),
+        default="authors",
+        help="those of the authors' code, or those that the paper states where it says otherwise (default: authors)",
+    )
+    verb.add_argument(
+        "--jobs", type=positive, default=1, metavar="N", help="processes at a time; on the CPU one for each core"
+    )
+    verb.add_argument("--ledger-only", "--dry-run", action="store_true", help="run nothing, show what is there")
+    verb.add_argument("--list", action="store_true", help="name the rows of TABLE, or of the paper's tables")
+    verb.set_defaults(verb=reproduce)
 
 
 def add_report(verbs: argparse._SubParsersAction[Parser]) -> None:
@@ -160,6 +188,19 @@ def seed_list(text: str) -> list[int]:
     return seeds
 
 
+def seed_count_or_list(text: str) -> list[int]:
+    """`5` is the seeds 0 to 4; with a comma it is a list: `3,` is seed 3 alone."""
+    if "," in text:
+        return seed_list(text.removesuffix(","))
+    return list(range(positive(text)))
+
+
+def positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of 1 or more")
+    return int(text)
+
+
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from rich.console import Console
 
@@ -214,6 +255,44 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
     if found.troubles:
         return fail(f"{out}: {len(found.troubles)} runs failed for no fault of their options; try the same again", 1)
     return 0
+
+
+def reproduce(arguments: argparse.Namespace, rest: list[str]) -> int:
+    from rich.console import Console
+
+    from dualnet import engine
+    from dualnet.experiment import experiment, reproduce
+    from dualnet.experiment.stop import StopAsked
+
+    tables = reproduce.read_tables(arguments.table or "all", arguments.settings)
+    rows = reproduce.select([row for table in tables for row in table.rows], arguments.rows)
+    if arguments.list:
+        refuse(rest)
+        print("\n".join(row.name for row in rows))
+        return 0
+    if arguments.table is None:
+        raise ValueError(f"which table? There are {', '.join(reproduce.shipped_tables())} and all")
+    name = "reproduce" if arguments.settings == "authors" else "reproduce-paper"
+    out: Path = arguments.out or Path("runs") / name
+    failed: dict[str, str] = {}
+    if arguments.ledger_only:
+        refuse(rest)
+    else:
+        options = experiment.dotted(rest)
+        experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "rows", "seeds", "out", "jobs"])
+        device = "cuda" if engine.choose_device(arguments.device).type == "cuda" else "cpu"
+        try:
+            failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
+        except StopAsked as stopped:
+            return fail(str(stopped), 130)
+    ledger = reproduce.make_ledger(tables, rows, out, arguments.settings)
+    Console(width=None if sys.stdout.isatty() else 120).print(reproduce.terminal_view(ledger))
+    if out.is_dir():
+        folder = reproduce.write(ledger, out, tables[0].name if len(tables) == 1 else "all")
+        print(f"{folder}: ledger.md, ledger.json, report.html")
+    for row, reason in failed.items():
+        fail(f"{row}: {reason}", 1)
+    return fail(f"{len(failed)} of {len(rows)} rows failed; the same command tries them again", 1) if failed else 0
 
 
 def report(arguments: argparse.Namespace, rest: list[str]) -> int:

@@ -14,6 +14,7 @@ import yaml
 from dualnet.data import Benchmark
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment
+from dualnet.experiment.manifest import manifest_of
 from dualnet.experiment.run_folder import RunFolder, cpu_name, flat
 
 CPU = torch.device("cpu")
@@ -34,6 +35,7 @@ def names_in(folder: Path) -> list[str]:
 def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
     content = folder.read()
     stream, environment = content.pop("stream"), content.pop("environment")
+    assert content.pop("manifest") == manifest_of(tiny(), benchmark).mapping()
     assert content == tiny().mapping(), "every option, defaults written out"
     assert stream == {
         "image_shape": [3, 28, 28],

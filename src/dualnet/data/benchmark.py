@@ -40,6 +40,7 @@ class Benchmark:
     spec: StreamSpec  # task-aware: one mask row per task
     tasks: Sequence[Task]
     class_names: tuple[str, ...]  # by class number
+    split_digest: str = ""  # of which images are for training and which for testing; "": not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class ValidationTasks:
     spec: StreamSpec
     tasks: Sequence[Task]
     class_names: tuple[str, ...]
+    split_digest: str = ""
 
 
 AnyTasks = Benchmark | ValidationTasks  # for what works on either; whoever draws conclusions takes one of them

@@ -48,9 +48,8 @@ class Core50(BenchmarkConfig):
         files = [file for files in frames for file in files]
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
         names = [_name(name) for name in objects]
-        return benchmark_of(
-            images, np.repeat(labels, counts), np.repeat(is_test, counts), names, tasks, self.input_size
-        )
+        labels, is_test = np.repeat(labels, counts), np.repeat(is_test, counts)
+        return benchmark_of(images, labels, is_test, names, tasks, self.input_size, files)
 
     def _objects(self) -> list[str]:
         in_order = self.class_order is None and self.order_seed is None

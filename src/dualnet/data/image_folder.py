@@ -72,7 +72,7 @@ class ImageFolder(BenchmarkConfig):
         self, files: list[str], labels: np.ndarray, is_test: np.ndarray, names: list[str], tasks: list[range]
     ) -> Rows:
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
-        return images, labels, is_test, names, tasks, self.input_size
+        return images, labels, is_test, names, tasks, self.input_size, files
 
 
 def _check_two_each(labels: np.ndarray, names: Sequence[str]) -> None:

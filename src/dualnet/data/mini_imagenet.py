@@ -50,7 +50,7 @@ class MiniImageNet(BenchmarkConfig):
         files = [row.path for row in train + test]
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
         is_test = np.repeat([False, True], [len(train), len(test)])
-        return images, labels, is_test, [str(name) for name in names], tasks, self.input_size
+        return images, labels, is_test, [str(name) for name in names], tasks, self.input_size, files
 
 
 @dataclass(frozen=True, slots=True)

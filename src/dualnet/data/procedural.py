@@ -53,6 +53,7 @@ class Procedural(BenchmarkConfig):
             [_name(number) for number in numbers],
             tasks_of(num_classes, self.classes_per_task),
             None,
+            [f"seed {self.seed}, image {row}" for row in range(counts.sum())],
         )
 
     def _draw(self, number: int, part: int) -> np.ndarray:

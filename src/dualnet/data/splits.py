@@ -5,6 +5,8 @@ Shuffles sort the raw words of PCG64, a stream that numpy promises to keep, so e
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -14,8 +16,8 @@ from torch import Tensor
 from dualnet.batch import StreamSpec
 from dualnet.data.benchmark import Benchmark, Examples, Task, ValidationTasks
 
-# What `benchmark_of` takes, in its order: images, labels, is_test, class_names, tasks, input_size.
-Rows = tuple[Callable[[], np.ndarray], np.ndarray, np.ndarray, list[str], list[range], int | None]
+# What `benchmark_of` takes, in its order: images, labels, is_test, class_names, tasks, input_size, names.
+Rows = tuple[Callable[[], np.ndarray], np.ndarray, np.ndarray, list[str], list[range], int | None, Sequence[str] | None]
 
 
 def shuffled(count: int, seed: int) -> np.ndarray:
@@ -120,10 +122,11 @@ def benchmark_of(
     class_names: Sequence[str],  # by class number
     tasks: Sequence[Sequence[int]],  # class numbers by task
     input_size: int | None = None,
+    names: Sequence[str] | None = None,  # of the images: paths of their files, or what they are drawn from
 ) -> Benchmark:
     """A benchmark whose tasks share one array, which is made only once the rest is known to be sound.
 
-    Every class must have images on both sides.
+    Every class must have images on both sides. Without names, a row's number stands for its image.
     """
     if input_size is not None and input_size < 1:
         raise ValueError(f"input_size is {input_size}; give at least 1 pixel, or leave it out for the size as stored")
@@ -131,15 +134,30 @@ def benchmark_of(
     by_class = [np.flatnonzero(labels == number) for number in range(len(class_names))]
     array = images()
     channels, height, width = array.shape[1:]
-    spec = StreamSpec((channels, height, width), class_mask(tasks, len(class_names)), input_size)
-    made = [_task(array, labels, is_test, np.concatenate([by_class[c] for c in classes])) for classes in tasks]
-    return Benchmark(spec, made, tuple(class_names))
+    return Benchmark(
+        spec=StreamSpec((channels, height, width), class_mask(tasks, len(class_names)), input_size),
+        tasks=[_task(array, labels, is_test, np.concatenate([by_class[c] for c in classes])) for classes in tasks],
+        class_names=tuple(class_names),
+        split_digest=split_digest(labels, is_test, class_names, names or [str(row) for row in range(len(labels))]),
+    )
 
 
 def validation_of(*rows: *Rows) -> ValidationTasks:
     """The same for validation tasks."""
     made = benchmark_of(*rows)
-    return ValidationTasks(made.spec, made.tasks, made.class_names)
+    return ValidationTasks(made.spec, made.tasks, made.class_names, made.split_digest)
+
+
+def split_digest(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[str], names: Sequence[str]) -> str:
+    """Tells two splits apart by class, side and name of every image, not by where the files lie or how they are listed.
+
+    >>> one = split_digest(np.array([0, 0]), np.array([False, True]), ["cat"], ["a/1.jpg", "a/2.jpg"])
+    >>> one == split_digest(np.array([0, 0]), np.array([True, False]), ["cat"], ["b/2.jpg", "b/1.jpg"])
+    True
+    """
+    rows = zip(labels.tolist(), is_test.tolist(), names, strict=True)
+    lines = sorted(f"{class_names[label]}\t{test:d}\t{os.path.basename(name)}" for label, test, name in rows)
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
 
 
 def _task(array: np.ndarray, labels: np.ndarray, is_test: np.ndarray, rows: np.ndarray) -> Task:

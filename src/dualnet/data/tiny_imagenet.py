@@ -48,7 +48,7 @@ class TinyImageNet(BenchmarkConfig):
         images = partial(cached_images, files + test_files, self.image_size, cache_folder(self.cache))
         is_test = np.repeat([False, True], [len(files), len(test_files)])
         labels = np.concatenate([labels, np.array(test_labels, np.int64)])
-        return benchmark_of(images, labels, is_test, names, tasks, self.input_size)
+        return benchmark_of(images, labels, is_test, names, tasks, self.input_size, files + test_files)
 
 
 def _lines(path: str) -> Iterator[tuple[str, list[str]]]:

@@ -18,7 +18,9 @@ from dualnet import atomic
 from dualnet.data import AnyTasks, ValidationTasks
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment, parse, plain
+from dualnet.experiment.manifest import manifest_of
 
+WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
 FREE_TO_CHANGE = ("log_every", "checkpoint_every")  # options that decide no result: a resumed run may have others
 
 
@@ -47,7 +49,12 @@ class RunFolder:
             self.check_same(experiment)
             self.check_same_stream(benchmark)
             return
-        content = {**experiment.mapping(), "stream": describe_stream(benchmark), "environment": environment(device)}
+        content = {
+            **experiment.mapping(),
+            "stream": describe_stream(benchmark),
+            "manifest": manifest_of(experiment, benchmark).mapping(),
+            "environment": environment(device),
+        }
         atomic.write(self.experiment_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
     def make(self) -> None:
@@ -103,7 +110,7 @@ class RunFolder:
             )
 
     def read(self) -> dict[str, Any]:
-        """experiment.yaml as it stands, with stream and environment."""
+        """experiment.yaml as it stands, with stream, manifest and environment."""
         if not self.experiment_file.is_file():
             raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
         try:
@@ -117,7 +124,7 @@ class RunFolder:
     def read_experiment(self) -> Experiment:
         content = self.read()
         try:
-            return parse({key: value for key, value in content.items() if key not in ("stream", "environment")})
+            return parse({key: value for key, value in content.items() if key not in WRITTEN_BESIDE})
         except ValueError as error:
             remedy = "if another version of dualnet made it, use that one or choose another folder"
             raise ValueError(f"{self.experiment_file}: {error}; {remedy}") from error

@@ -27,15 +27,18 @@ class MemoryConfig:
         if self.replay not in ("earlier_tasks", "all"):
             raise ValueError(f"memory.replay: {self.replay!r} is not earlier_tasks or all")
 
-    def num_slots(self, spec: StreamSpec) -> int:
-        return self.slots_per_class * spec.num_classes
-
     def make(self, spec: StreamSpec, with_logits: bool = True, set_aside: int = 0) -> Memory:
         """The memory for a stream, less the slots that a learner keeps for another one."""
-        # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.
-        policy = ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
-        return MEMORIES[policy](spec, self.num_slots(spec) - set_aside, only_earlier_tasks, with_logits)
+        num_slots = self.num_slots(spec) - set_aside
+        return MEMORIES[self.policy_for(spec)](spec, num_slots, only_earlier_tasks, with_logits)
+
+    def policy_for(self, spec: StreamSpec) -> str:
+        # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.
+        return ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
+
+    def num_slots(self, spec: StreamSpec) -> int:
+        return self.slots_per_class * spec.num_classes
 
 
 __all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring", "rank_among"]

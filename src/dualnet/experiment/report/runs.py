@@ -12,14 +12,14 @@ from typing import Any
 import yaml
 
 from dualnet.experiment.experiment import with_defaults
-from dualnet.experiment.run_folder import FREE_TO_CHANGE, is_validation
+from dualnet.experiment.run_folder import FREE_TO_CHANGE, WRITTEN_BESIDE, is_validation
 from dualnet.metrics import Matrix, accuracy_matrix
 
 from .events import Log, is_whole, read_log
 
 # A resumed or repeated run may differ in these; they do not make it another experiment.
-# The stream follows from the options of the benchmark. A look at earlier tasks changes no result.
-NOT_OPTIONS = ("seed", "environment", "stream", "stability_every", *FREE_TO_CHANGE)
+# Stream and manifest follow from the options. A look at earlier tasks changes no result.
+NOT_OPTIONS = ("seed", "stability_every", *WRITTEN_BESIDE, *FREE_TO_CHANGE)
 
 
 @dataclass(frozen=True, slots=True)
