@@ -35,7 +35,6 @@ SMALL = {
     "slow_batch_size": 4,
     "slow_momentum": 0.9,
     "updates": 1,
-    "outer_steps": 1,
     "replay_size": 4,
     "memory": {"slots_per_class": 2},
 }
