@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from dualnet.nets import BatchNorm, two_batches
+from dualnet.nets import norm as norm_module
 from dualnet.nets.conv import Conv, weights_cast
 from dualnet.nets.norm import Pool, can_fuse
 
@@ -176,19 +177,22 @@ def test_fused_kernels_refuse_a_single_value_per_channel():
 @pytest.mark.parametrize("pool", [Pool(3, 1), Pool(2, 0, True)], ids=str)
 @pytest.mark.parametrize("channels", [20, 64])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
-def test_the_first_block_in_one_go_equals_its_parts(layout, channels, pool):
-    """In bfloat16 against float32: the convolution and its gradient are rounded, the statistics are not."""
+def test_the_first_block_in_one_go_rounds_no_more_than_its_parts(layout, channels, pool, monkeypatch):
+    """Both in bfloat16 against float32, where a rounded value may win another window than the exact one."""
     images = torch.randn(12, 3, 37, 42, generator=torch.Generator().manual_seed(0)).to("cuda", memory_format=layout)
-    outcomes = []
-    for fused in (True, False):
+
+    def outcome(autocast: bool) -> list[torch.Tensor]:
         torch.manual_seed(1)
         conv, norm = Conv(3, channels, 3, padding=1), BatchNorm(channels)
         conv, norm = conv.to("cuda", memory_format=torch.channels_last), norm.to("cuda")
-        with torch.autocast("cuda", torch.bfloat16, enabled=fused), weights_cast(conv):
-            assert (conv.ready is not None) == fused
-            out = norm.of_conv(images, conv, pool, 2)
-        slope = torch.linspace(-1, 2, out.numel(), device="cuda").view_as(out)
-        (out.float() * slope).sum().backward()
-        outcomes.append([out.float(), conv.weight.grad, norm.weight.grad, norm.bias.grad, norm.running_mean])
-    for one, other in zip(*outcomes, strict=True):
-        assert float((one - other).norm() / other.norm()) < 0.02
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast), weights_cast(conv):
+            out = norm.of_conv(images, conv, pool, 2).float()
+        (out * torch.linspace(-1, 2, out.numel(), device="cuda").view_as(out)).sum().backward()
+        grads = [conv.weight.grad, norm.weight.grad, norm.bias.grad]
+        return [out.detach(), *(grad for grad in grads if grad is not None), norm.running_mean, norm.running_var]
+
+    fused, exact = outcome(autocast=True), outcome(autocast=False)
+    monkeypatch.setattr(norm_module, "is_stem", lambda *_: False)
+    for one, other, true in zip(fused, outcome(autocast=True), exact, strict=True):
+        error, usual = (float((found - true).norm() / true.norm()) for found in (one, other))
+        assert error < 1.5 * usual + 1e-3

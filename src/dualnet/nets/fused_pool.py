@@ -223,7 +223,10 @@ def pool_forward(x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, geome
     return y, chosen, mean, rstd
 
 
-def gradient_sums(x: Tensor, dy: Tensor, chosen: Tensor, mean: Tensor, rstd: Tensor, geometry: Geometry) -> Tensor:
+def pool_gradients(
+    x: Tensor, dy: Tensor, chosen: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, geometry: Geometry
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of x and of the normalisation's weight and bias."""
     summing = geometry.plan(SUMMING, geometry.out_rows)
     sums = summing.empty_sums(x.device)
     pool_sums[summing.grid](
@@ -231,7 +234,14 @@ def gradient_sums(x: Tensor, dy: Tensor, chosen: Tensor, mean: Tensor, rstd: Ten
         geometry.rows, geometry.out_rows, geometry.channels, summing.chunk, *geometry.sides,
         **geometry.window, **summing.options,
     )  # fmt: skip
-    return sums
+    dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+    writing = geometry.plan(WRITING, geometry.blocks)
+    pool_backward[writing.grid](
+        x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
+        geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
+        PARTS=geometry.parts, **geometry.window, **writing.options,
+    )  # fmt: skip
+    return dx, dweight, dbias
 
 
 class FusedPool(torch.autograd.Function):
@@ -245,18 +255,8 @@ class FusedPool(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         x, chosen, weight, mean, rstd = ctx.saved_tensors
-        geometry: Geometry = ctx.geometry
-        # A gradient of the pooled map has its layout, and that of `chosen`.
-        dy, dx = like(grads[0], chosen, x.dtype), torch.empty_like(x)
-        dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
-        sums = gradient_sums(x, dy, chosen, mean, rstd, geometry)
-        writing = geometry.plan(WRITING, geometry.blocks)
-        pool_backward[writing.grid](
-            x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
-            geometry.rows, geometry.out_rows, geometry.channels, sums.shape[1], writing.chunk, *geometry.sides,
-            PARTS=geometry.parts, **geometry.window, **writing.options,
-        )  # fmt: skip
-        return dx, dweight, dbias, None, None, None
+        dy = like(grads[0], chosen, x.dtype)  # the pooled map's layout is that of `chosen`
+        return *pool_gradients(x, dy, chosen, weight, mean, rstd, ctx.geometry), None, None, None
 
 
 def fused_pool(x: Tensor, norm: BatchNorm, pool: Pool, parts: int) -> Tensor:

@@ -1,0 +1,63 @@
+"""Every Triton kernel compiles for a GPU that is not here: the interpreter takes Python that the compiler refuses."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+CHECKS = """
+from triton import compile
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from dualnet import fused_views
+from dualnet.nets import fused_norm, fused_pool, fused_stem
+
+MAPS = {"x", "y", "dy", "dx", "residual", "dresidual"}  # bfloat16
+BYTES = {"chosen", "images", "blur"}
+NUMBERS = {"rows", "out_rows", "channels", "splits", "chunk", "height", "width", "out_height", "out_width"}
+NUMBERS |= {"num_pixels", "num_images", "num_greys", "step_image", "step_channel", "step_row", "step_column"}
+CONSTANTS = {"PARTS": 2, "RELU": True, "RESIDUAL": True, "SIZE": 3, "PADDING": 1, "HAS_BIAS": True, "BM": 64, "BC": 32}
+CONSTANTS |= {"BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
+
+
+def kind(name, own):
+    if name in own:
+        return own[name]
+    if name in CONSTANTS:
+        return "constexpr"
+    if name in MAPS or name in BYTES:
+        return "*bf16" if name in MAPS else "*u8"
+    if name in NUMBERS or name in ("momentum", "eps"):
+        return "i32" if name in NUMBERS else "fp32"
+    return "*fp32"
+
+
+def check(kernel, **own):
+    signature = {name: kind(name, own) for name in kernel.arg_names}
+    constants = {name: CONSTANTS[name] for name, of in signature.items() if of == "constexpr"}
+    made = compile(ASTSource(kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32))
+    assert made.metadata.shared < 100_000, f"{kernel.__name__}: {made.metadata.shared} bytes leave room for one program"
+
+
+for name in ("forward_sums", "normalise", "backward_sums", "normalise_backward"):
+    check(getattr(fused_norm, name))
+for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
+    check(getattr(fused_pool, name))
+check(fused_stem.stem_conv, images="*fp32", weight="*bf16")
+check(fused_stem.stem_weight_grads, images="*fp32")
+for name in ("crop_kernel", "colour_kernel"):
+    check(getattr(fused_views, name), images="*u8")
+print("all compile")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_every_kernel_compiles(tmp_path):
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHECKS], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all compile" in done.stdout
