@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -65,9 +66,6 @@ class Engine:
         self.streams = [torch.cuda.Stream(self.device) for _ in self.learners] if on_cuda else []
         self.calls: Counter[Shape] = Counter()
         self.captured: dict[Shape, Captured] = {}
-        if on_cuda:
-            # cuDNN tries its kernels on each new shape: by rule of thumb the stem's gradient took 6.8 of a step's 31 ms
-            torch.backends.cudnn.benchmark = True
         if on_cuda or precision == "bf16":
             for learner in self.learners:
                 weights_channels_last(learner)
@@ -119,7 +117,7 @@ class Engine:
         return losses
 
     def observe_one(self, learner: Learner, batch: Batch, cost: Cost) -> dict[str, Tensor]:
-        with self.autocast(), counted(learner, cost):
+        with self.autocast(), counted(learner, cost), kernels_tried():
             return learner.observe(batch)
 
     def try_capture(self, batches: Sequence[Batch]) -> Captured | None:
@@ -152,6 +150,20 @@ class Engine:
             with torch.cuda.graph(graph):
                 losses = self.observe(inputs, costs)
         return Captured(graph, inputs, losses, costs)
+
+
+@contextmanager
+def kernels_tried() -> Iterator[None]:
+    """Within it cuDNN tries its kernels on each new shape. By rule of thumb the stem's gradient took 6.8 of 31 ms.
+
+    Steps have few shapes and repeat them. Answers come in many, each once: there it would cost more than it saves.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
