@@ -264,7 +264,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
     ),
     "missing lists": (
         mini_imagenet,
-        "mini/cl_train.csv: cannot be read (No such file or directory); root must hold the",
+        "mini/cl_train.csv: cannot be read (No such file or directory); benchmark.root must hold the",
     ),
     "a list names a missing file": (
         lambda: lists("a/0.png,0\na/1.png,0\n"),
