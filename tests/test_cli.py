@@ -173,6 +173,10 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
         lambda: run_tiny("--learner.widht", "3"),
         "learner.widht: unknown option; did you mean learner.width?",
     ),
+    "name misspelt": (
+        lambda: run_tiny("--learner.nam", "er"),
+        "learner.nam: unknown option; did you mean learner.name?",
+    ),
     "unknown option of the memory": (
         lambda: run_tiny("--learner.memory.polcy", "ring"),
         "learner.memory.polcy: unknown option; did you mean learner.memory.policy?",
@@ -181,7 +185,10 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
         lambda: run_tiny("--protocol", "task-free"),
         "protocol: 'task-free' is not one of task_aware, task_free, task_free_boundaries; did you mean task_free?",
     ),
-    "no number": (lambda: run_tiny("--learner.width", "wide"), "learner.width: Expected a int. Got value: wide"),
+    "no number": (
+        lambda: run_tiny("--learner.width", "wide"),
+        "learner.width: a whole number is needed. Got value: wide",
+    ),
     "below the range": (lambda: run_tiny("--learner.lr", "-1"), "lr: -1.0 is not 0 or more"),
     "no value": (lambda: run_tiny("--learner.width"), "--learner.width: a value must follow"),
     "no option": (lambda: run_tiny("10"), "10: an option begins with --, for example --learner.lr 0.1"),
@@ -209,7 +216,10 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
     ),
     "missing file": (lambda: ["run", "missing.yaml"], "missing.yaml: no such file; `dualnet list` names"),
     "file is a folder": (lambda: Path("folder.yaml").mkdir() or ["run", "folder.yaml"], "folder.yaml: no such file"),
-    "no YAML": (lambda: ["run", text("bad.yaml", "a: [1\nb: }")], "bad.yaml: cannot be read as YAML ("),
+    "no YAML": (
+        lambda: ["run", text("bad.yaml", "a: [1\nb: }")],
+        "bad.yaml: cannot be read as YAML (line 2, column 2: exp",
+    ),
     "no text": (lambda: ["run", text("bad.yaml", b"\xff\xfe\x00")], "bad.yaml: cannot be read as YAML ("),
     "a list": (
         lambda: ["run", text("bad.yaml", "- a\n- b")],
@@ -254,7 +264,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
     ),
     "missing lists": (
         mini_imagenet,
-        "mini/cl_train.csv: cannot be read (No such file or directory); root must hold the",
+        "mini/cl_train.csv: cannot be read (No such file or directory); benchmark.root must hold the",
     ),
     "a list names a missing file": (
         lambda: lists("a/0.png,0\na/1.png,0\n"),
@@ -453,7 +463,17 @@ def test_list_names_everything(capsys) -> None:
     assert sections["experiments"] == [file.stem for file in shipped_experiments()]
     assert {"dualnet", "er", "finetune"} <= set(sections["learners"])
     assert "demo-er" in sections["searches"]
-    assert set(sections) == {"experiments", "searches", "learners", "objectives", "memories", "benchmarks"}
+    assert {"table-1", "small-table-4"} <= set(sections["tables"])
+    assert set(sections) == {"experiments", "searches", "tables", "learners", "objectives", "memories", "benchmarks"}
+
+
+def test_a_reader_that_has_enough_is_told_nothing() -> None:
+    command = [sys.executable, "-m", "dualnet.cli", "reproduce", "--list"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
 
 
 def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:
@@ -461,7 +481,10 @@ def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:
     assert parse(yaml.safe_load(capsys.readouterr().out)) == read("demo-dualnet")
 
 
-@pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["predict", "-h"], ["report", "-h"], ["list", "-h"]])
+VERBS = ("run", "search", "reproduce", "report", "predict", "list", "bench")
+
+
+@pytest.mark.parametrize("words", [["--help"], *([verb, "--help"] for verb in VERBS)])
 def test_help(words: list[str], capsys) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,9 +36,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments, rest = parser().parse_known_args(argv)
         verb: Callable[[argparse.Namespace, list[str]], int] = arguments.verb
-        return verb(arguments, rest)
+        code = verb(arguments, rest)
+        sys.stdout.flush()
+        return code
     except ValueError as error:
         return fail(str(error), 2)
+    except BrokenPipeError:  # the reader of a pipe has enough, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""
         return fail(f"{where}{error.strerror or error}; what was saved is whole: put this right and try again", 1)
@@ -110,9 +116,13 @@ def add_reproduce(verbs: argparse._SubParsersAction[Parser]) -> None:
         epilog="Any option of the experiments can follow, dotted: --benchmark.root data/mini-imagenet. Stopped, the "
         "same command goes on. docs/reproduce.md says how the ledger is read.",
     )
-    verb.add_argument("table", nargs="?", metavar="TABLE", help="table-1 to table-5, small-table-1, all, or a file")
+    verb.add_argument(
+        "table", nargs="?", metavar="TABLE", help="table-1 to table-5, small-table-1, small-table-4, all, or a file"
+    )
     verb.add_argument("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="such as */er")
-    verb.add_argument("--seeds", type=seed_count_or_list, metavar="5|0,1,2", help="how many, or which (default: 5)")
+    verb.add_argument(
+        "--seeds", type=seed_count_or_list, metavar="5|0,1,2", help="how many, or which (default: 5, small: 3)"
+    )
     verb.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce; runs/reproduce-paper")
     verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     verb.add_argument(
@@ -122,7 +132,11 @@ def add_reproduce(verbs: argparse._SubParsersAction[Parser]) -> None:
         help="those of the authors' code, or those that the paper states where it says otherwise (default: authors)",
     )
     verb.add_argument(
-        "--jobs", type=positive, default=1, metavar="N", help="processes at a time; on the CPU one for each core"
+        "--jobs",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="processes at a time (default: 1); on the CPU as many as there are cores is fastest",
     )
     verb.add_argument("--ledger-only", "--dry-run", action="store_true", help="run nothing, show what is there")
     verb.add_argument("--list", action="store_true", help="name the rows of TABLE, or of the paper's tables")
@@ -151,7 +165,7 @@ def add_predict(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 def add_list(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser(
-        "list", help="name the experiments, searches, learners, objectives, memories and benchmarks"
+        "list", help="name the experiments, searches, tables, learners, objectives, memories and benchmarks"
     )
     verb.add_argument("experiment", nargs="?", metavar="NAME_OR_FILE", help="show this experiment's options in full")
     verb.set_defaults(verb=list_all)
@@ -267,7 +281,7 @@ def reproduce(arguments: argparse.Namespace, rest: list[str]) -> int:
     tables = reproduce.read_tables(arguments.table or "all", arguments.settings)
     rows = reproduce.select([row for table in tables for row in table.rows], arguments.rows)
     if arguments.list:
-        refuse(rest)
+        refuse(rest, "--list runs nothing and takes no options of experiments")
         print("\n".join(row.name for row in rows))
         return 0
     if arguments.table is None:
@@ -276,10 +290,11 @@ def reproduce(arguments: argparse.Namespace, rest: list[str]) -> int:
     out: Path = arguments.out or Path("runs") / name
     failed: dict[str, str] = {}
     if arguments.ledger_only:
-        refuse(rest)
+        refuse(rest, "--ledger-only runs nothing and takes no options of experiments")
     else:
         options = experiment.dotted(rest)
-        experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "rows", "seeds", "out", "jobs"])
+        flags = ("rows", "seeds", "out", "device", "settings", "jobs", "ledger-only", "list")
+        experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, *flags])
         device = "cuda" if engine.choose_device(arguments.device).type == "cuda" else "cpu"
         try:
             failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
@@ -327,6 +342,7 @@ def list_all(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet.data import BENCHMARKS
     from dualnet.experiment import experiment
+    from dualnet.experiment.reproduce import shipped_tables
     from dualnet.experiment.search import shipped_searches
     from dualnet.learners import LEARNERS
     from dualnet.memory import MEMORIES
@@ -338,6 +354,7 @@ def list_all(arguments: argparse.Namespace, rest: list[str]) -> int:
     names = {
         "experiments": [path.stem for path in experiment.shipped_experiments()],
         "searches": [path.stem for path in shipped_searches()],
+        "tables": shipped_tables(),
         "learners": LEARNERS,
         "objectives": OBJECTIVES,
         "memories": MEMORIES,
@@ -376,9 +393,9 @@ def bench(arguments: argparse.Namespace, rest: list[str]) -> int:
     return fail(f"failed: {', '.join(found.failed)}; the table says why", 1) if found.failed else 0
 
 
-def refuse(rest: list[str]) -> None:
+def refuse(rest: list[str], reason: str = "unknown option; see --help") -> None:
     if rest:
-        raise ValueError(f"{rest[0]}: unknown option; see --help")
+        raise ValueError(f"{rest[0]}: {reason}")
 
 
 if __name__ == "__main__":

@@ -137,21 +137,21 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "missing": (
         lambda root: None,
         {"root": "/nowhere"},
-        r"/nowhere/meta: cannot be read \(No such file.*\); root must hold cifar-100-python/ with the files train, "
+        r"/nowhere/meta: cannot be read \(No.*\); benchmark.root must hold cifar-100-python/ with the files train, "
         "test and meta, or the folders train/ and test/ with a sub-folder of images per class",
     ),
     "no-test": (lambda root: (root / "cifar-100-python" / "test").unlink(), {}, r"/test: cannot be read \(No such"),
-    "cut": (cut, {}, r"/train: not a batch of images \(.*truncated.*\); root must hold"),
-    "empty": (write("train", b""), {}, r"/train: not a batch of images \(Ran out of input\); root"),
-    "text": (write("meta", b"hello"), {}, r"/meta: not a batch of images \(.*\); root"),
-    "a-list": (write("test", pickle.dumps([1])), {}, r"\(a list where a dictionary should be\); root"),
-    "other-key": (write("test", pickle.dumps({1: 2})), {}, r"\(a int where text should be\); root"),
+    "cut": (cut, {}, r"/train: not a batch of images \(.*truncated.*\); benchmark.root must hold"),
+    "empty": (write("train", b""), {}, r"/train: not a batch of images \(Ran out of input\); benchmark.root"),
+    "text": (write("meta", b"hello"), {}, r"/meta: not a batch of images \(.*\); benchmark.root"),
+    "a-list": (write("test", pickle.dumps([1])), {}, r"\(a list where a dictionary should be\); benchmark.root"),
+    "other-key": (write("test", pickle.dumps({1: 2})), {}, r"\(a int where text should be\); benchmark.root"),
     "no-data": (spoil("train", data=None), {}, "/train: data is no array of rows of 3072 bytes; unpack cifar-100-py"),
     "grey": (spoil("train", data=np.zeros((200, 1024), np.uint8)), {}, "/train: data is no array of rows of 3072"),
     "floats": (
         spoil("train", data=np.zeros((200, 3072), np.float32)),
         {},
-        r"/train: not a batch of images \(an array of 'f4' where bytes, 'u1', should be\); root",
+        r"/train: not a batch of images \(an array of 'f4' where bytes, 'u1', should be\); benchmark.root",
     ),
     "objects": (spoil("train", data=np.array([None, "x"])), {}, r"\(an array of 'O8' where bytes, 'u1', should be\)"),
     "cifar10": (spoil("train", fine_labels=None), {}, "/train: fine_labels is no list of labels from 0 to 99; unpack"),

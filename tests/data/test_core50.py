@@ -118,13 +118,13 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "missing": (
         lambda root: None,
         {"root": "/nowhere"},
-        r"/nowhere/s1/o2: cannot be read as a folder \(No such file.*\); unpack core50_128x128.zip: root must hold",
+        r"/nowhere/s1/o2: cannot be read as a folder \(No.*\); unpack core50_128x128.zip: benchmark.root must hold",
     ),
     "a-file": (lambda root: None, {"root": __file__}, r"/s1/o2: cannot be .* \(Not a directory\); unpack"),
     "no-session": (
         lambda root: shutil.rmtree(root / "core50_128x128" / "s11"),
         {},
-        "/s11/o2: cannot be read as a folder .*; unpack core50_128x128.zip: root must hold the sessions s1 to s11",
+        "/s11/o2: cannot be read as a folder .*; unpack core50_128x128.zip: benchmark.root must hold the sessions",
     ),
     "no-object": (lambda root: shutil.rmtree(frame(root).parent), {}, "/s4/o10: cannot be read as a folder"),
     "no-images": (

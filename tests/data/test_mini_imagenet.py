@@ -64,11 +64,11 @@ def edit(name: str, change: Callable[[list[str]], list[str]]) -> Callable[[Path]
 MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no-list": (
         lambda root: (root / "val_test.csv").unlink(),
-        r"/val_test.csv: cannot be read \(No such file.*\); root must hold the lists cl_train.csv and cl_test.csv",
+        r"/val_test.csv: cannot be read \(No such.*\); benchmark.root must hold the lists cl_train.csv and cl_test.csv",
     ),
     "list-is-a-folder": (
         lambda root: [(root / "val_test.csv").unlink(), (root / "val_test.csv").mkdir()],
-        r"/val_test.csv: cannot be read \(Is a directory\); root must hold",
+        r"/val_test.csv: cannot be read \(Is a directory\); benchmark.root must hold",
     ),
     "no-rows": (edit("val_train.csv", lambda rows: []), "/val_train.csv: names no images; write rows `path,label`"),
     "not-text": (

@@ -99,7 +99,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "missing": (
         lambda root: None,
         {"root": "/nowhere"},
-        r"/nowhere/wnids.txt: cannot be read \(No such file.*\); unpack tiny-imagenet-200.zip: root must hold wnids",
+        r"/nowhere/wnids.txt: cannot be read \(No such.*\); unpack tiny-imagenet-200.zip: benchmark.root must hold",
     ),
     "no-words": (lambda root: (root / "words.txt").unlink(), {}, r"/words.txt: cannot be read \(No such file"),
     "no-annotations": (

@@ -104,8 +104,10 @@ def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
     for folder, share in (("a", 1.0), ("b", 0.1)):
         file = make_run(tmp_path / folder, name=folder) / "experiment.yaml"
         file.write_text(file.read_text() + yaml.safe_dump({"labels": {"share": share}}))
-    names = [rows[0].setting_name for rows in compare([tmp_path]).settings()]
+    comparison = compare([tmp_path])
+    names = [rows[0].setting_name for rows in comparison.settings()]
     assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
+    assert [line[1] for line in texts(results_table(comparison))] == ["task_aware", "task_aware, labels.share 0.1"]
 
 
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):

@@ -50,9 +50,9 @@ def choose_sizes(small: bool, num_images: int | None = None, repeats: int | None
         sizes = replace(sizes, num_images=num_images)
     if repeats is not None:
         sizes = replace(sizes, repeats=repeats, processes=min(repeats, sizes.processes))
-    for option in ("num_images", "repeats"):
-        if getattr(sizes, option) < 1:
-            raise ValueError(f"{option}: {getattr(sizes, option)} is not 1 or more")
+    for option, value in (("images", sizes.num_images), ("repeats", sizes.repeats)):
+        if value < 1:
+            raise ValueError(f"{option}: {value} is not 1 or more")
     return sizes
 
 

@@ -19,7 +19,7 @@ ARCHIVE = "cifar-100-python"
 NUM_CLASSES = 100
 SIZE = 32  # pixels
 REMEDY = (
-    f"root must hold {ARCHIVE}/ with the files train, test and meta, "
+    f"benchmark.root must hold {ARCHIVE}/ with the files train, test and meta, "
     "or the folders train/ and test/ with a sub-folder of images per class"
 )
 

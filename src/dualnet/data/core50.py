@@ -21,7 +21,7 @@ OBJECTS = [f"o{number}" for number in range(1, 51)]
 CATEGORIES = ("plug_adapter", "mobile_phone", "scissor", "light_bulb", "can")
 CATEGORIES += ("glass", "ball", "marker", "cup", "remote_control")
 OBJECTS_PER_CATEGORY = 5
-REMEDY = f"unpack {ARCHIVE}.zip: root must hold the sessions s1 to s11 with the objects o1 to o50 in each"
+REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold the sessions s1 to s11 with the objects o1 to o50 in each"
 
 
 @dataclass(frozen=True)

@@ -67,8 +67,9 @@ def _read_list(root: Path, name: str) -> list[Row]:
             rows = [_row(str(root), f"{place}, line {reader.line_num}", row) for row in reader if row]
     except OSError as error:
         raise ValueError(
-            f"{place}: cannot be read ({error.strerror}); root must hold the lists {' and '.join(LISTS['continual'])} "
-            f"(or {' and '.join(LISTS['validation'])}) and the images that their rows `path,label` name"
+            f"{place}: cannot be read ({error.strerror}); benchmark.root must hold the lists "
+            f"{' and '.join(LISTS['continual'])} (or {' and '.join(LISTS['validation'])}) and the images that their "
+            "rows `path,label` name"
         ) from None
     except (UnicodeDecodeError, csv.Error) as error:
         raise ValueError(f"{place}: not a text list ({error}); write rows `path,label` in UTF-8") from None

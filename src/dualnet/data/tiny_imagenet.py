@@ -17,7 +17,7 @@ from dualnet.data.splits import benchmark_of, stream_order, tasks_of
 
 ARCHIVE = "tiny-imagenet-200"
 NUM_CLASSES = 200
-REMEDY = f"unpack {ARCHIVE}.zip: root must hold wnids.txt, words.txt, train/ and val/"
+REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold wnids.txt, words.txt, train/ and val/"
 
 
 @dataclass(frozen=True)

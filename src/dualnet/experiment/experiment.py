@@ -135,6 +135,8 @@ def instantiated(options: Mapping[str, Any], kinds: Mapping[str, tuple[Any, Any]
 REWORDED = (  # what jsonargparse says, and what we say
     (r'Parser key "([^"]*)":', r"\1:"),
     (r"<class '([^']*)'>", r"\1"),
+    (r"Expected a int\.", "a whole number is needed."),
+    (r"Expected a float\.", "a number is needed."),
     (r"(\w+): Problem with given class_path '[^']*': ", r"\1."),
     (r"Does not validate .* Subtypes: \[(.*)\] Errors: .* Given value: ", r"Expected one of \1. Got value: "),
 )
@@ -161,7 +163,7 @@ def check_plain_options(options: Mapping[str, Any]) -> None:
 def check_options(options: Mapping[str, Any], kind: Any, prefix: str) -> None:
     """Every key must be a field of the dataclass, and every field without a default must be there."""
     hints = get_type_hints(kind)
-    check_keys(options, hints, prefix)
+    check_keys(options, [*hints, *(["name"] if prefix in NAMED_SECTIONS else [])], prefix)
     for field in dataclasses.fields(kind):
         has_default = field.default is not MISSING or field.default_factory is not MISSING
         if field.name not in options and not has_default:
@@ -252,10 +254,17 @@ def read_yaml(path: Path, example: str) -> dict[str, Any]:
     try:
         mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+        raise ValueError(f"{path}: cannot be read as YAML ({yaml_trouble(error)})") from error
     if not isinstance(mapping, dict):
         raise ValueError(f"{path}: not a YAML mapping of options; see experiments/{example}")
     return mapping
+
+
+def yaml_trouble(error: Exception) -> str:
+    """What is wrong in a file, and where, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
+    return " ".join(str(error).split())
 
 
 def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:

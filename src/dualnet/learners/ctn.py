@@ -59,7 +59,9 @@ class CTN(Learner):
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
         if spec.num_tasks == 1:
-            raise ValueError("ctn needs to be told the task, and this stream has one only: use protocol task_aware")
+            raise ValueError(
+                "ctn adapts to tasks, and is told of one only: use protocol task_aware, and two tasks or more"
+            )
         self.base = FilmClassifier(config.width, spec.num_classes, spec.image_shape[0])
         self.controller = Controller(spec.num_tasks, config.embedding_size, self.base.encoder.channels[-1])
         num_semantic = semantic_slots(spec, config)

@@ -205,9 +205,12 @@ def test_tables_are_no_experiments() -> None:
 
 
 BAD_INPUT: dict[str, tuple[list[str], str]] = {
-    "no table": ([], "which table? There are small-table-1, table-1, table-2, table-3, table-4, table-5 and all"),
+    "no table": (
+        [],
+        "which table? There are small-table-1, small-table-4, table-1, table-2, table-3, table-4, table-5 and all",
+    ),
     "unknown table": (["tabel-1"], "tabel-1: no such table; did you mean table-1?"),
-    "nothing like it": (["x"], "x: no such table; there are small-table-1, table-1"),
+    "nothing like it": (["x"], "x: no such table; there are small-table-1, small-table-4, table-1"),
     "missing file": (["x.yaml"], "x.yaml: no such file; `dualnet reproduce --list` names the rows"),
     "unknown row": (
         ["table-1", "--rows", "mini-imagenet-ta/er-augg"],
@@ -220,11 +223,16 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "a seed twice": (["table-1", "--seeds", "1,1"], "--seeds: '1,1': every seed once"),
     "no jobs": (["table-1", "--jobs", "0"], "--jobs: '0' is not a whole number of 1 or more"),
     "unknown option": (["table-1", "--jbos", "2"], "jbos: unknown option; did you mean jobs?"),
+    "unknown option like one of ours": (["table-1", "--setings", "paper"], "did you mean settings?"),
+    "options of a list": (["table-1", "--list", "--learner.lr", "1"], "--learner.lr: --list runs nothing and"),
     "unknown option of every row": (
         ["table-1", "--rows", "*/er", "--learner.widht", "3"],
         "learner.widht: unknown option; did you mean learner.width?",
     ),
-    "options without runs": (["table-1", "--ledger-only", "--learner.lr", "1"], "--learner.lr: unknown option; see"),
+    "options without runs": (
+        ["table-1", "--ledger-only", "--learner.lr", "1"],
+        "--learner.lr: --ledger-only runs nothing and",
+    ),
 }
 
 

@@ -206,5 +206,11 @@ def test_what_a_row_begins_with(tmp_path: Path) -> None:
     assert authors["three"].options == {"a": "table", "b": "table", "c": "table", "d": "one", "e": "three, authors"}
 
 
+def test_the_small_table_of_few_and_late_labels() -> None:
+    rows = {row.name.partition("/")[2]: row.experiment() for row in read_table("small-table-4", "authors").rows}
+    assert {rows[name].labels.share for name in ("share-10/er", "share-25/er", "share-100/er")} == {0.1, 0.25, 1.0}
+    assert rows["late/dualnet"].labels.delay == 20 and rows["late/dualnet"].learner.slow_source == "memory_and_batch"
+
+
 def test_shipped_tables() -> None:
-    assert shipped_tables() == ["small-table-1", *PAPER]
+    assert shipped_tables() == ["small-table-1", "small-table-4", *PAPER]

@@ -45,10 +45,14 @@ class Row:
     @property
     def setting_name(self) -> str:
         tasks = f"{self.num_tasks} task{'' if self.num_tasks == 1 else 's'}"
-        usual = flatten({"labels": defaults(LabelsConfig)})
-        labels = [f"{key} {self.options.get(key)}" for key in usual if self.options.get(key, usual[key]) != usual[key]]
-        parts = (self.options.get("benchmark.name"), self.protocol, tasks, *labels)
+        parts = (self.options.get("benchmark.name"), self.protocol, tasks, *self.unusual_labels)
         return ", ".join(part for part in parts if part)
+
+    @property
+    def unusual_labels(self) -> list[str]:
+        """The options of few or late labels; none where all labels are there, and in time."""
+        usual = flatten({"labels": defaults(LabelsConfig)})
+        return [f"{key} {self.options.get(key)}" for key in usual if self.options.get(key, usual[key]) != usual[key]]
 
     @property
     def setting(self) -> tuple[object, ...]:

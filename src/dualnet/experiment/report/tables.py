@@ -66,7 +66,7 @@ def result_lines(rows: Sequence[Row], comparison: Comparison) -> list[list[Cell]
     return [
         [
             Cell(row.label),
-            Cell(row.protocol or DASH),
+            Cell(", ".join([row.protocol or DASH, *row.unusual_labels])),
             Cell(str(len(row.runs))),
             *(column[i] for column in metrics),
             *(Cell(text) for text in _cost_texts(row.runs, counts_samples(comparison))),

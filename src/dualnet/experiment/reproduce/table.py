@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from dualnet.experiment.experiment import Experiment, check_keys, merged, nearest, parse
+from dualnet.experiment.experiment import Experiment, check_keys, merged, nearest, parse, yaml_trouble
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")
@@ -147,7 +147,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = parsed_yaml(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+        raise ValueError(f"{path}: cannot be read as YAML ({yaml_trouble(error)})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path}: not a YAML mapping; see experiments/tables/table-1.yaml")
     return content

@@ -85,7 +85,7 @@ def outcome_of(point: Point, out: Path, plan: Plan, troubles: Mapping[Path, str]
     done = {seed: result for seed, result in results.items() if result}
     values = [result["metrics"][plan.metric] for result in done.values()]
     if not reasons and None in values:
-        reasons = [f"{plan.metric} is not defined on a stream of one task"]
+        reasons = [f"{plan.metric} is not defined on a stream of one task, nor for Offline; choose by ACC"]
     return Outcome(
         options=point.options,
         folder=f"points/{point.name}",
