@@ -328,6 +328,45 @@ def test_a_learner_that_waits_runs_eagerly(spec, small_config, cuda_learner, ran
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 
 
+class Leaving(Finetune):
+    """Adds to the gradients of its last step, then lets go of them and leaves others."""
+
+    def observe(self, batch: Batch) -> dict[str, torch.Tensor]:
+        self(batch.images, batch.task_ids).square().mean().backward()
+        self.zero_grad()
+        loss = self(batch.images, batch.task_ids).square().mean()
+        loss.backward()
+        return {"labels": loss.detach()}
+
+
+@pytest.mark.gpu
+@needs_cuda
+def test_a_replay_leaves_the_gradients_of_eager_steps_alone(spec, small_config, random_batch):
+    """They are freed when the next ones come: what writes there destroys what came after, or meets no memory at all."""
+    learner = Leaving(spec, small_config("finetune")).seed(0).to("cuda")
+    engine = Engine([learner], "fp32")
+    run(engine, [[random_batch(step)] for step in range(EAGER_STEPS)])
+    held = [weight.grad for weight in learner.parameters() if weight.grad is not None]
+    before = [gradient.clone() for gradient in held]
+    assert held
+    run(engine, [[random_batch(step)] for step in range(EAGER_STEPS, EAGER_STEPS + 3)])
+    assert len(engine.captured) == 1
+    assert all(torch.equal(one, other) for one, other in zip(held, before, strict=True))
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("name", NAMES)
+def test_replays_own_their_memory(name, cuda_learner, random_batch):
+    """cuDNN empties the allocator's cache when it has tried its kernels on a new shape, as in an evaluation."""
+    engine = Engine([cuda_learner(name, seed=seed) for seed in range(2)], "bf16")
+    run(engine, [[random_batch(step, size=6)] * 2 for step in range(EAGER_STEPS + 2)])
+    assert len(engine.captured) == 1
+    torch.cuda.empty_cache()
+    run(engine, [[random_batch(step, size=6)] * 2 for step in range(3)])
+    torch.cuda.synchronize()
+
+
 @pytest.mark.gpu
 @needs_cuda
 def test_a_new_shape_in_the_middle_of_a_stream(cuda_learner, random_batch, without_labels, repeatable_kernels):

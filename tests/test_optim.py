@@ -140,3 +140,11 @@ def test_descend_forgets_earlier_gradients():
     weight.grad = torch.tensor([100.0])
     descend(optimizer, (3 * weight).sum())
     assert weight.item() == pytest.approx(-0.5)
+
+
+def test_descend_gives_no_other_weight_a_gradient():
+    weight, other = (nn.Parameter(torch.tensor([1.0])) for _ in range(2))
+    other.grad = held = torch.tensor([100.0])
+    descend(torch.optim.SGD([weight], lr=0.5), (3 * weight * other).sum())
+    assert weight.item() == pytest.approx(-0.5)
+    assert other.grad is held and held.item() == 100, "a captured step would write there at every replay"

@@ -142,6 +142,9 @@ class Engine:
         graph = torch.cuda.CUDAGraph()
         for learner in self.learners:
             graph.register_generator_state(learner.generator)
+            # A gradient of an eager step that is still there would be added to, then freed: every replay would write
+            # to memory that is another's by then, or that cuDNN gave back to the device after trying its kernels.
+            learner.zero_grad()
         torch.cuda.synchronize(self.device)
         costs = [Cost() for _ in self.learners]  # to capture is not to learn: it counts when it is replayed
         with warnings.catch_warnings():

@@ -10,12 +10,16 @@ from torch.optim import Optimizer
 
 
 def descend(optimizer: Optimizer, loss: Tensor, largest: float | None = None) -> None:
-    """One step of the optimizer down the gradient of the loss, each number of which is at most the `largest`."""
+    """One step of the optimizer down the gradient of the loss, each number of which is at most the `largest`.
+
+    No other weight is given a gradient: it would add to what lies there, in memory that a captured step need not own.
+    """
+    weights = weights_of(optimizer)
     optimizer.zero_grad()
     with torch.autocast(loss.device.type, enabled=False):  # else it rounds the gradient of what was kept in float32
-        loss.backward()
+        loss.backward(inputs=weights)
     if largest is not None:
-        torch.nn.utils.clip_grad_value_(weights_of(optimizer), largest)
+        torch.nn.utils.clip_grad_value_(weights, largest)
     optimizer.step()
 
 

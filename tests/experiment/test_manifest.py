@@ -27,6 +27,7 @@ def test_what_a_manifest_says(tiny, benchmark: Benchmark) -> None:
         "batch_size": 4,
         "passes": 1,
         "label_share": 1.0,
+        "label_delay": "0",
         "augmentation": "none",
         "updates": 1,
         "width": 2,
@@ -38,6 +39,9 @@ def test_what_a_manifest_says(tiny, benchmark: Benchmark) -> None:
 
 CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and the fields that must change with it
     "batch size": ({"batch_size": 2}, {"batch_size"}),
+    "few labels": ({"labels": {"share": 0.5}}, {"label_share"}),
+    "late labels": ({"labels": {"delay": 1}}, {"label_delay"}),
+    "labels out of order": ({"labels": {"delay_spread": 1}}, {"label_delay"}),
     "width": ({"learner": {"width": 3}}, {"width"}),
     "updates": ({"learner": {"updates": 2}}, {"updates"}),
     "slots": ({"learner": {"memory": {"slots_per_class": 3}}}, {"memory_slots"}),

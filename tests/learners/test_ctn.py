@@ -89,8 +89,10 @@ def test_a_step_of_the_base(over, joint_statistics, prepared, random_batch, stat
     learner = prepared(soft_label_weight=7.0, soft_label_mean=over, joint_statistics=joint_statistics)
     batch = random_batch(7, task=1)
     by_hand, before = copy.deepcopy(learner), state_of(learner.controller)
+    learner.controller.zero_grad()
     losses = learner.update_base(batch, batch.labels)
     assert not differing(before, state_of(learner.controller))
+    assert all(weight.grad is None for weight in learner.controller.parameters())
 
     replay = by_hand.memory.sample(4, by_hand.generator, beside=batch)
     past = replay.batch

@@ -12,6 +12,7 @@ from typing import Any
 from dualnet.batch import StreamSpec
 from dualnet.data import AnyTasks
 from dualnet.experiment.experiment import Experiment
+from dualnet.experiment.labels import LabelsConfig
 from dualnet.memory import MemoryConfig
 
 
@@ -29,6 +30,7 @@ class Manifest:
     batch_size: int
     passes: int  # over the stream; more than one mixes all tasks
     label_share: float  # of the training images that have a label
+    label_delay: str  # batches of images between an image and its label: 0, or 20 to 40
     augmentation: str  # of the images that are learned with labels
     memory: str  # policy
     memory_slots: int  # in all
@@ -65,12 +67,22 @@ def manifest_of(experiment: Experiment, benchmark: AnyTasks) -> Manifest:
         batch_size=experiment.batch_size,
         passes=getattr(options, "epochs", 1),
         label_share=experiment.labels.share,
+        label_delay=delay_words(experiment.labels),
         augmentation=getattr(options, "augment", "none"),
         **memory_fields(options, spec),
         updates=getattr(options, "updates", getattr(options, "inner_steps", None)),
         width=getattr(options, "width", None),
         forgetting=FORGETTING,
     )
+
+
+def delay_words(labels: LabelsConfig) -> str:
+    """
+    >>> delay_words(LabelsConfig()), delay_words(LabelsConfig(delay=20, delay_spread=20))
+    ('0', '20 to 40')
+    """
+    spread = f" to {labels.delay + labels.delay_spread}" if labels.delay_spread else ""
+    return f"{labels.delay}{spread}"
 
 
 def memory_fields(options: Any, spec: StreamSpec) -> dict[str, Any]:

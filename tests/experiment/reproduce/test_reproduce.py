@@ -36,6 +36,10 @@ class Deadly(Finetune):
     def observe(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
 
+class Wordy(Finetune):
+    def observe(self, batch):
+        raise RuntimeError("word " * 100_000)
+
 class Slow(Finetune):
     def observe(self, batch):
         time.sleep(0.1)
@@ -92,6 +96,22 @@ def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> 
     assert [(row["verdict"], row["seeds"]) for row in ledger().values()] == [("not run", [])] * 3 + [("—", [0])]
     assert "4 rows, settings of the authors" in out and "out/tiny: ledger.md, ledger.json, report.html" in out
     assert ledger()["tiny/g/er"]["manifest"]["width"] == 2 and ledger()["tiny/g/er"]["options_changed"] == {}
+
+
+def test_a_row_that_fails_with_a_long_story_is_cut_short(
+    here: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A pipe holds 64 KB: a process that says more would wait for a reader that waits for its end."""
+    file = table(wordy={"learner": {"name": "deadly.Wordy", "width": 2}})
+    path = f"{Path(cli.__file__).parent.parent}:{here}"
+    words = ("reproduce", file, "--device", "cpu", "--out", "out")
+    process = start(*words, PYTHONPATH=path, stderr=subprocess.STDOUT)
+    try:
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    (line,) = (line for line in out.splitlines() if line.startswith("dualnet: tiny/g/wordy: RuntimeError: word"))
+    assert len(line) < 1000 and process.returncode == 1
 
 
 def test_only_what_is_missing_is_run_and_two_at_a_time_are_the_same(capsys) -> None:

@@ -124,7 +124,7 @@ def check_same(runs: Sequence[Run], manifests: Sequence[dict[str, Any]]) -> None
     """Seeds are averaged only if they are seeds of one experiment under one protocol."""
     for run, manifest in zip(runs[1:], manifests[1:], strict=True):
         options = differing([runs[0].options, run.options])
-        fields = [field for field in FIELDS if manifest.get(field) != manifests[0].get(field)]
+        fields = list(differences(manifest, manifests[0]))  # an older manifest may lack a field
         if options or fields:
             what = ", ".join([*options, *fields][:3])
             raise ValueError(f"{run.folder}: differs from {runs[0].folder} in {what}; keep only one of them")

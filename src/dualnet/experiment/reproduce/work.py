@@ -27,6 +27,7 @@ Device = Literal["cpu", "cuda"]
 PROCESSES = {"cpu": multiprocessing.get_context("forkserver"), "cuda": multiprocessing.get_context("spawn")}
 # The first optimizer of a process imports the second, which takes 2 s. Nothing of ours: a server may not have the path.
 IMPORTED_ONCE = ["torch", "torch._dynamo"]
+LONGEST = 500  # characters that a process says at its end: they must fit into a pipe that is read when it has ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +164,12 @@ def run_unit(unit: Unit, device: Device, jobs: int) -> str:
     except StopAsked:
         return ""  # the parent asked for it
     except (ValueError, NotFiniteError, OSError) as error:
-        return " ".join(str(error).split())
+        return one_line(str(error))
     except Exception as error:  # a bug, or a device without memory left: shown in full, and the other rows go on
         traceback.print_exc()
-        return " ".join(f"{type(error).__name__}: {error}".split())
+        return one_line(f"{type(error).__name__}: {error}")
     return ""
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:LONGEST]
