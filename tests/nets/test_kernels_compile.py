@@ -14,12 +14,12 @@ from triton.compiler import ASTSource
 from dualnet import fused_views
 from dualnet.nets import fused_norm, fused_pool, fused_stem
 
-MAPS = {"x", "y", "dy", "dx", "residual", "dresidual"}  # bfloat16
+MAPS = {"x", "y", "dy", "dx", "residual", "dresidual", "patches"}  # bfloat16
 BYTES = {"chosen", "images", "blur"}
 NUMBERS = {"rows", "out_rows", "channels", "splits", "chunk", "height", "width", "out_height", "out_width"}
 NUMBERS |= {"num_pixels", "num_images", "num_greys", "step_image", "step_channel", "step_row", "step_column"}
-CONSTANTS = {"PARTS": 2, "RELU": True, "RESIDUAL": True, "SIZE": 3, "PADDING": 1, "HAS_BIAS": True, "BM": 64, "BC": 32}
-CONSTANTS |= {"BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
+CONSTANTS = {"PARTS": 2, "RELU": True, "RESIDUAL": True, "SIZE": 3, "PADDING": 1, "HAS_SHIFT": True, "BM": 64, "BC": 32}
+CONSTANTS |= {"HEIGHT": 84, "WIDTH": 84, "OUT_HEIGHT": 42, "OUT_WIDTH": 42, "BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
 
 
 def kind(name, own):
@@ -34,7 +34,7 @@ def kind(name, own):
     return "*fp32"
 
 
-def check(kernel, **own):
+def check(kernel, /, **own):
     signature = {name: kind(name, own) for name in kernel.arg_names}
     constants = {name: CONSTANTS[name] for name, of in signature.items() if of == "constexpr"}
     made = compile(ASTSource(kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32))
@@ -45,8 +45,8 @@ for name in ("forward_sums", "normalise", "backward_sums", "normalise_backward")
     check(getattr(fused_norm, name))
 for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
     check(getattr(fused_pool, name))
-check(fused_stem.stem_conv, images="*fp32", weight="*bf16")
-check(fused_stem.stem_weight_grads, images="*fp32")
+for name in ("make_patches", "stem_statistics", "stem_pool", "gradient_products", "stem_gradients"):
+    check(getattr(fused_stem, name), images="*fp32", kernel="*bf16", dkernel="*bf16")
 for name in ("crop_kernel", "colour_kernel"):
     check(getattr(fused_views, name), images="*u8")
 print("all compile")

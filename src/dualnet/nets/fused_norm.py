@@ -273,16 +273,18 @@ class FusedNorm(torch.autograd.Function):
 
 
 class Plan:
-    """How a matrix is cut: each program takes `chunk` rows of one part and CHANNELS_AT_A_TIME channels."""
+    """How a matrix is cut: each program takes `chunk` rows of one part and some channels."""
 
-    def __init__(self, shape: Shape, parts: int, rows: int, channels: int) -> None:
+    def __init__(
+        self, shape: Shape, parts: int, rows: int, channels: int, channels_at_a_time: int = CHANNELS_AT_A_TIME
+    ) -> None:
         assert rows * channels < 2**31, "a part is too large for 32-bit offsets"
-        columns = triton.cdiv(channels, CHANNELS_AT_A_TIME)
+        columns = triton.cdiv(channels, channels_at_a_time)
         wanted = max(1, shape.programs // (parts * columns))
         self.chunk = triton.cdiv(triton.cdiv(rows, wanted), shape.rows) * shape.rows
         self.splits = triton.cdiv(rows, self.chunk)
         self.grid = (parts, self.splits, columns)
-        self.options = {"BM": shape.rows, "BC": CHANNELS_AT_A_TIME, "num_warps": shape.warps}
+        self.options = {"BM": shape.rows, "BC": channels_at_a_time, "num_warps": shape.warps}
         self.parts, self.channels = parts, channels
 
     def empty_sums(self, device: torch.device) -> Tensor:

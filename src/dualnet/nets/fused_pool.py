@@ -9,6 +9,7 @@ normalised copy is never written, forward or backward; only the pooled map and o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -191,10 +192,10 @@ def pool_backward(
 
 
 class Geometry:
-    """Sizes of a map x [images, channels, height, width] before and after the pool, by part."""
+    """Sizes of a map of `shape` [images, channels, height, width] before and after the pool, by part."""
 
-    def __init__(self, x: Tensor, pool: Pool, parts: int) -> None:
-        images, self.channels, height, width = x.shape
+    def __init__(self, shape: Sequence[int], pool: Pool, parts: int) -> None:
+        images, self.channels, height, width = shape
         self.parts, self.pool = parts, pool
         self.sides = (height, width, pool.out_side(height), pool.out_side(width))
         self.rows = images * height * width // parts
@@ -247,7 +248,7 @@ def pool_gradients(
 class FusedPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, pool: Pool, parts: int):
-        ctx.geometry = Geometry(x, pool, parts)
+        ctx.geometry = Geometry(x.shape, pool, parts)
         y, chosen, mean, rstd = pool_forward(x, weight, bias, norm, ctx.geometry)
         ctx.save_for_backward(x, chosen, weight, mean, rstd)
         return y
