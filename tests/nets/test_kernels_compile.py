@@ -14,12 +14,12 @@ from triton.compiler import ASTSource
 from dualnet import fused_views
 from dualnet.nets import fused_norm, fused_pool, fused_stem
 
-MAPS = {"x", "y", "dy", "dx", "residual", "dresidual"}  # bfloat16
+MAPS = {"x", "y", "dy", "dy_2", "dx", "residual", "dresidual"}  # bfloat16
 BYTES = {"chosen", "images", "blur"}
 NUMBERS = {"rows", "out_rows", "channels", "splits", "chunk", "height", "width", "out_height", "out_width"}
 NUMBERS |= {"num_pixels", "num_images", "num_greys", "step_image", "step_channel", "step_row", "step_column"}
 CONSTANTS = {"PARTS": 2, "RELU": True, "RESIDUAL": True, "SIZE": 3, "PADDING": 1, "HAS_BIAS": True, "BM": 64, "BC": 32}
-CONSTANTS |= {"BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
+CONSTANTS |= {"TWO": True, "BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
 
 
 def kind(name, own):
@@ -34,15 +34,17 @@ def kind(name, own):
     return "*fp32"
 
 
-def check(kernel, **own):
+def check(kernel, flags={}, **own):
     signature = {name: kind(name, own) for name in kernel.arg_names}
-    constants = {name: CONSTANTS[name] for name, of in signature.items() if of == "constexpr"}
+    constants = {name: (CONSTANTS | flags)[name] for name, of in signature.items() if of == "constexpr"}
     made = compile(ASTSource(kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32))
     assert made.metadata.shared < 100_000, f"{kernel.__name__}: {made.metadata.shared} bytes leave room for one program"
 
 
 for name in ("forward_sums", "normalise", "backward_sums", "normalise_backward"):
     check(getattr(fused_norm, name))
+for flags in ({"TWO": False}, {"RELU": False}, {"RESIDUAL": False, "TWO": False}):
+    check(fused_norm.backward_sums, flags)
 for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
     check(getattr(fused_pool, name))
 check(fused_stem.stem_conv, images="*fp32", weight="*bf16")

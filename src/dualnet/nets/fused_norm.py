@@ -4,6 +4,9 @@ The input is a matrix [parts, rows, channels]: a row is a pixel of an example. A
 of it 32 bits do, which halves the arithmetic of addresses. The first kernel sums over blocks of
 rows; the second adds these sums up, each program for its own channels, and writes the result. The same numbers as
 `BatchNorm` makes eagerly, up to the order of sums; native kernels are 5 forward and 5 backward (docs/performance.md).
+
+A result is given twice, to a block's convolution and to its residual sum: so both gradients come to the first kernel
+backward, which adds them while it reads them, and autograd needs no kernel for it.
 """
 
 # A kernel is compiled by Triton, not run as Python: its loops, indices and launch options mean nothing to pyright.
@@ -69,29 +72,38 @@ def store_sums(sums, part, split, channels, col, real, sum_1, sum_2):
 
 
 @triton.jit
-def masked_grad(y, dy, at, inside, x_hat, w, b, RELU: tl.constexpr, RESIDUAL: tl.constexpr):
-    """The gradient behind the ReLU. Without a residual x alone tells what was cut off, and y is not read."""
+def masked_grad(dy, at, inside, x_hat, w, b, RELU: tl.constexpr):
+    """The gradient behind the ReLU, without a residual: x alone tells what was cut off, and y is not read."""
     g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
-        if RESIDUAL:
-            out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-        else:
-            out = x_hat * w[None, :] + b[None, :]
-        g = tl.where(out > 0, g, 0.0)
+        g = tl.where(x_hat * w[None, :] + b[None, :] > 0, g, 0.0)
     return g
+
+
+@triton.jit
+def joined_grad(y, dy, dy_2, dresidual, at, inside, RELU: tl.constexpr, TWO: tl.constexpr):
+    """The gradient of the residual sum, of one consumer or two: written once, as rounded, and not found again."""
+    g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+    if TWO:
+        g += tl.load(dy_2 + at, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        g = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
+    rounded = g.to(dresidual.dtype.element_ty)
+    tl.store(dresidual + at, rounded, mask=inside)
+    return rounded.to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["rows", "chunk"])
 def backward_sums(
-    x, y, dy, weight, bias, mean, rstd, sums, rows, channels, chunk,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, y, dy, dy_2, dresidual, weight, bias, mean, rstd, sums, rows, channels, chunk,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """sums[part, split, 0 or 1, channel] of the gradient g and of g * x_hat."""
     part, split = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
     start = part.to(tl.int64) * rows * channels
-    x, y, dy = x + start, y + start, dy + start
+    x, y, dy, dy_2, dresidual = x + start, y + start, dy + start, dy_2 + start, dresidual + start
     last = tl.minimum((split + 1) * chunk, rows)
     centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
@@ -104,7 +116,10 @@ def backward_sums(
         inside = (row < last)[:, None] & real[None, :]
         at = row[:, None] * channels + col[None, :]
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-        g = masked_grad(y, dy, at, inside, x_hat, w, b, RELU, RESIDUAL)
+        if RESIDUAL:
+            g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
+        else:
+            g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
         sum_1 += g
         sum_2 += g * x_hat
     store_sums(sums, part, split, channels, col, real, sum_1, sum_2)
@@ -201,11 +216,11 @@ def normalise(
 
 @triton.jit(do_not_specialize=["rows", "splits", "chunk"])
 def normalise_backward(
-    x, y, dy, dx, dresidual, weight, bias, dweight, dbias, mean, rstd, sums,
+    x, dy, dx, weight, bias, dweight, dbias, mean, rstd, sums,
     rows, channels, splits, chunk,
-    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr,
+    PARTS: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
+    """With a residual dy is the gradient behind the ReLU already: RELU is then off."""
     part, block = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
@@ -217,16 +232,14 @@ def normalise_backward(
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
     b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
-    x, y, dy, dx, dresidual = x + start, y + start, dy + start, dx + start, dresidual + start
+    x, dy, dx = x + start, dy + start, dx + start
     last = tl.minimum((block + 1) * chunk, rows)
     for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < last)[:, None] & real[None, :]
         at = row[:, None] * channels + col[None, :]
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-        g = masked_grad(y, dy, at, inside, x_hat, w, b, RELU, RESIDUAL)
-        if RESIDUAL:
-            tl.store(dresidual + at, g.to(dresidual.dtype.element_ty), mask=inside)
+        g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
         grad = (g - sum_g[None, :] / rows - x_hat * sum_gx[None, :] / rows) * (scale * w)[None, :]
         tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
 
@@ -250,26 +263,29 @@ class FusedNorm(torch.autograd.Function):
         )  # fmt: skip
         # y is read only where a residual was added: else it need not be kept for this.
         ctx.save_for_backward(x, y if residual is not None else x, weight, bias, mean, rstd)
-        return y
+        ctx.set_materialize_grads(False)  # a result that nobody used has no gradient, rather than one of zeros
+        return y, y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
+    def backward(ctx: Any, *grads: Tensor | None):
         x, y, weight, bias, mean, rstd = ctx.saved_tensors
-        dy = like(grads[0], x)
+        dy, *others = [like(grad, x) for grad in grads if grad is not None]
+        assert ctx.has_residual or not others, "without a residual one gradient is read"
         summing, writing = (Plan(shape, ctx.parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
-        dx, dresidual = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else None
+        dx, g = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else dy
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
         sums = summing.empty_sums(x.device)
         backward_sums[summing.grid](
-            x, y, dy, weight, bias, mean, rstd, sums, ctx.rows, ctx.channels, summing.chunk,
-            RELU=ctx.relu, RESIDUAL=ctx.has_residual, **summing.options,
+            x, y, dy, others[0] if others else dy, g, weight, bias, mean, rstd, sums,
+            ctx.rows, ctx.channels, summing.chunk,
+            RELU=ctx.relu, RESIDUAL=ctx.has_residual, TWO=bool(others), **summing.options,
         )  # fmt: skip
         normalise_backward[writing.grid](
-            x, y, dy, dx, dx if dresidual is None else dresidual, weight, bias, dweight, dbias, mean, rstd, sums,
+            x, g, dx, weight, bias, dweight, dbias, mean, rstd, sums,
             ctx.rows, ctx.channels, summing.splits, writing.chunk,
-            PARTS=ctx.parts, RELU=ctx.relu, RESIDUAL=ctx.has_residual, **writing.options,
+            PARTS=ctx.parts, RELU=ctx.relu and not ctx.has_residual, **writing.options,
         )  # fmt: skip
-        return dx, dweight, dbias, dresidual, None, None
+        return dx, dweight, dbias, g if ctx.has_residual else None, None, None
 
 
 class Plan:
@@ -297,8 +313,11 @@ def like(tensor: Tensor, model: Tensor, dtype: torch.dtype | None = None) -> Ten
     return torch.empty_like(model, dtype=dtype).copy_(tensor)
 
 
-def fused_norm(x: Tensor, norm: BatchNorm, parts: int, residual: Tensor | None) -> Tensor:
-    """`x` must be channels-last, or plain features: see `can_fuse`."""
+def fused_norm(x: Tensor, norm: BatchNorm, parts: int, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The result twice in one memory; both may be used if there is a residual.
+
+    `x` must be channels-last, or plain features: see `can_fuse`.
+    """
     if x.numel() // x.shape[1] <= parts:
         raise ValueError("BatchNorm needs more than one value per channel to learn from: give a larger batch")
     if residual is not None:
