@@ -10,6 +10,7 @@ import pytest
 CHECKS = """
 import itertools
 import torch
+from dualnet.nets import fused_norm as module
 from dualnet.nets.fused_norm import fused_norm
 from dualnet.nets.fused_pool import fused_pool
 from dualnet.nets.fused_stem import fused_stem
@@ -49,9 +50,12 @@ def twice(y):
     return y, y
 
 
-for shape, parts, relu, used in itertools.product(
-    [(4, 20, 7, 5), (2, 70, 9, 9), (6, 130)], (1, 2), (True, False), (None, "first", "second", "both")
+by_two_kernels = [(0, shape) for shape in ((4, 20, 7, 5), (2, 70, 9, 9), (6, 130))]
+by_one = [(2048, shape) for shape in ((4, 20, 7, 5), (6, 36))]
+for (small_rows, shape), parts, relu, used in itertools.product(
+    by_two_kernels + by_one, (1, 2), (True, False), (None, "first", "second", "both")
 ):
+    module.SMALL_ROWS = small_rows
     fused = lambda norm, x, r=None: fused_norm(x, norm, parts, r)
     if used is None:
         compare(shape[1], relu, lambda norm, x: twice(norm(x, parts)), fused, tensor(shape, 3))

@@ -34,17 +34,23 @@ def kind(name, own):
     return "*fp32"
 
 
-def check(kernel, flags={}, **own):
+def check(kernel, flags={}, warps=4, **own):
     signature = {name: kind(name, own) for name in kernel.arg_names}
     constants = {name: (CONSTANTS | flags)[name] for name, of in signature.items() if of == "constexpr"}
-    made = compile(ASTSource(kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32))
+    source, target = ASTSource(kernel, signature=signature, constexprs=constants), GPUTarget("cuda", 90, 32)
+    made = compile(source, target=target, options={"num_warps": warps})
     assert made.metadata.shared < 100_000, f"{kernel.__name__}: {made.metadata.shared} bytes leave room for one program"
 
 
+LARGEST = {"BM": fused_norm.SMALL_ROWS, "BC": fused_norm.SMALL_CHANNELS}
+WARPS = fused_norm.small_launch(fused_norm.SMALL_ROWS, 64)[1]["num_warps"]
 for name in ("forward_sums", "normalise", "backward_sums", "normalise_backward"):
     check(getattr(fused_norm, name))
 for flags in ({"TWO": False}, {"RELU": False}, {"RESIDUAL": False, "TWO": False}):
     check(fused_norm.backward_sums, flags)
+    check(fused_norm.normalise_small_backward, flags | LARGEST, WARPS)
+check(fused_norm.normalise_small, LARGEST, WARPS)
+check(fused_norm.normalise_small_backward, LARGEST, WARPS)
 for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
     check(getattr(fused_pool, name))
 check(fused_stem.stem_conv, images="*fp32", weight="*bf16")

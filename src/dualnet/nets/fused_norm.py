@@ -1,9 +1,12 @@
-"""BatchNorm, residual sum and ReLU in two Triton kernels forward and two backward, for channels-last tensors on CUDA.
+"""BatchNorm, residual sum and ReLU in two Triton kernels each way or in one, for channels-last tensors on CUDA.
 
 The input is a matrix [parts, rows, channels]: a row is a pixel of an example. A part begins at a 64-bit offset; inside
 of it 32 bits do, which halves the arithmetic of addresses. The first kernel sums over blocks of
 rows; the second adds these sums up, each program for its own channels, and writes the result. The same numbers as
 `BatchNorm` makes eagerly, up to the order of sums; native kernels are 5 forward and 5 backward (docs/performance.md).
+
+A small map goes through one kernel each way, which keeps all rows of a few channels in its registers: two would mostly
+wait for their start.
 
 A result is given twice, to a block's convolution and to its residual sum: so both gradients come to the first kernel
 backward, which adds them while it reads them, and autograd needs no kernel for it.
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from dualnet.nets.norm import BatchNorm
 
 CHANNELS_AT_A_TIME = 32
+SMALL_ROWS = 2048  # of a part, at most: so many of 8 channels, x and its gradient, fit into the registers of a program
+SMALL_CHANNELS = 8
 SPLITS_AT_A_TIME = tl.constexpr(32)
 
 
@@ -244,6 +249,72 @@ def normalise_backward(
         tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
 
 
+@triton.jit(do_not_specialize=["rows"])
+def normalise_small(
+    x, residual, y, weight, bias, running_mean, running_var, mean, rstd, rows, channels, momentum, eps,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """All rows of some channels at once, part by part: so the running statistics move in order."""
+    row, col = tl.arange(0, BM), tl.program_id(0) * BC + tl.arange(0, BC)
+    real = col < channels
+    inside = (row < rows)[:, None] & real[None, :]
+    at = row[:, None] * channels + col[None, :]
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    run_mean = tl.load(running_mean + col, mask=real, other=0.0)
+    run_var = tl.load(running_var + col, mask=real, other=0.0)
+    for part in range(PARTS):
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        centre = tl.sum(value, axis=0) / rows
+        value = tl.where(inside, value - centre[None, :], 0.0)
+        var = tl.sum(value * value, axis=0) / rows
+        scale = 1.0 / tl.sqrt(var + eps)
+        run_mean = (1 - momentum) * run_mean + momentum * centre
+        run_var = (1 - momentum) * run_var + momentum * var * (rows / (rows - 1.0))
+        tl.store(mean + part * channels + col, centre, mask=real)
+        tl.store(rstd + part * channels + col, scale, mask=real)
+        value = value * (scale * w)[None, :] + b[None, :]
+        if RESIDUAL:
+            value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.where(value < 0, 0.0, value)
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+        at += rows * channels
+    tl.store(running_mean + col, run_mean, mask=real)
+    tl.store(running_var + col, run_var, mask=real)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def normalise_small_backward(
+    x, y, dy, dy_2, dresidual, dx, weight, bias, dweight, dbias, mean, rstd, rows, channels,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    row, col = tl.arange(0, BM), tl.program_id(0) * BC + tl.arange(0, BC)
+    real = col < channels
+    inside = (row < rows)[:, None] & real[None, :]
+    at = row[:, None] * channels + col[None, :]
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    total_g, total_gx = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
+    for part in range(PARTS):
+        centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
+        scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+        if RESIDUAL:
+            g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
+        else:
+            g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        sum_g, sum_gx = tl.sum(g, axis=0), tl.sum(g * x_hat, axis=0)
+        total_g += sum_g
+        total_gx += sum_gx
+        grad = (g - sum_g[None, :] / rows - x_hat * sum_gx[None, :] / rows) * (scale * w)[None, :]
+        tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
+        at += rows * channels
+    tl.store(dbias + col, total_g, mask=real)
+    tl.store(dweight + col, total_gx, mask=real)
+
+
 class FusedNorm(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -251,16 +322,22 @@ class FusedNorm(torch.autograd.Function):
     ):
         ctx.parts, ctx.relu, ctx.has_residual = parts, norm.relu, residual is not None
         ctx.channels, ctx.rows = x.shape[1], x.numel() // x.shape[1] // parts
-        summing, writing = (Plan(shape, parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
         y = torch.empty_like(x)
         mean, rstd = torch.empty(2, parts, ctx.channels, device=x.device).unbind()
-        sums = summing.empty_sums(x.device)
-        forward_sums[summing.grid](x, sums, ctx.rows, ctx.channels, summing.chunk, **summing.options)
-        normalise[writing.grid](
-            x, x if residual is None else residual, y, weight, bias, norm.running_mean, norm.running_var,
-            mean, rstd, sums, ctx.rows, ctx.channels, summing.splits, writing.chunk, norm.momentum, norm.eps,
-            PARTS=parts, RELU=norm.relu, RESIDUAL=residual is not None, **writing.options,
-        )  # fmt: skip
+        added = x if residual is None else residual
+        tensors = (x, added, y, weight, bias, norm.running_mean, norm.running_var, mean, rstd)
+        flags = {"PARTS": parts, "RELU": norm.relu, "RESIDUAL": residual is not None}
+        if ctx.rows <= SMALL_ROWS:
+            grid, options = small_launch(ctx.rows, ctx.channels)
+            normalise_small[grid](*tensors, ctx.rows, ctx.channels, norm.momentum, norm.eps, **flags, **options)
+        else:
+            summing, writing = (Plan(shape, parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
+            sums = summing.empty_sums(x.device)
+            forward_sums[summing.grid](x, sums, ctx.rows, ctx.channels, summing.chunk, **summing.options)
+            normalise[writing.grid](
+                *tensors, sums, ctx.rows, ctx.channels, summing.splits, writing.chunk, norm.momentum, norm.eps,
+                **flags, **writing.options,
+            )  # fmt: skip
         # y is read only where a residual was added: else it need not be kept for this.
         ctx.save_for_backward(x, y if residual is not None else x, weight, bias, mean, rstd)
         ctx.set_materialize_grads(False)  # a result that nobody used has no gradient, rather than one of zeros
@@ -271,21 +348,36 @@ class FusedNorm(torch.autograd.Function):
         x, y, weight, bias, mean, rstd = ctx.saved_tensors
         dy, *others = [like(grad, x) for grad in grads if grad is not None]
         assert ctx.has_residual or not others, "without a residual one gradient is read"
-        summing, writing = (Plan(shape, ctx.parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
+        dy_2 = others[0] if others else dy
         dx, g = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else dy
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
-        sums = summing.empty_sums(x.device)
-        backward_sums[summing.grid](
-            x, y, dy, others[0] if others else dy, g, weight, bias, mean, rstd, sums,
-            ctx.rows, ctx.channels, summing.chunk,
-            RELU=ctx.relu, RESIDUAL=ctx.has_residual, TWO=bool(others), **summing.options,
-        )  # fmt: skip
-        normalise_backward[writing.grid](
-            x, g, dx, weight, bias, dweight, dbias, mean, rstd, sums,
-            ctx.rows, ctx.channels, summing.splits, writing.chunk,
-            PARTS=ctx.parts, RELU=ctx.relu and not ctx.has_residual, **writing.options,
-        )  # fmt: skip
+        flags = {"RELU": ctx.relu, "RESIDUAL": ctx.has_residual, "TWO": bool(others)}
+        if ctx.rows <= SMALL_ROWS:
+            grid, options = small_launch(ctx.rows, ctx.channels)
+            normalise_small_backward[grid](
+                x, y, dy, dy_2, g, dx, weight, bias, dweight, dbias, mean, rstd, ctx.rows, ctx.channels,
+                PARTS=ctx.parts, **flags, **options,
+            )  # fmt: skip
+        else:
+            summing, writing = (Plan(shape, ctx.parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
+            sums = summing.empty_sums(x.device)
+            backward_sums[summing.grid](
+                x, y, dy, dy_2, g, weight, bias, mean, rstd, sums, ctx.rows, ctx.channels, summing.chunk,
+                **flags, **summing.options,
+            )  # fmt: skip
+            normalise_backward[writing.grid](
+                x, g, dx, weight, bias, dweight, dbias, mean, rstd, sums,
+                ctx.rows, ctx.channels, summing.splits, writing.chunk,
+                PARTS=ctx.parts, RELU=ctx.relu and not ctx.has_residual, **writing.options,
+            )  # fmt: skip
         return dx, dweight, dbias, g if ctx.has_residual else None, None, None
+
+
+def small_launch(rows: int, channels: int) -> tuple[tuple[int], dict[str, int]]:
+    """The grid of a small map's kernels, and their options: 32 values of x for a thread at most."""
+    rows_held = triton.next_power_of_2(rows)
+    options = {"BM": rows_held, "BC": SMALL_CHANNELS, "num_warps": min(16, max(1, rows_held // 64))}
+    return (triton.cdiv(channels, SMALL_CHANNELS),), options
 
 
 class Plan:
