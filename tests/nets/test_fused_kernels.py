@@ -10,6 +10,7 @@ import pytest
 CHECKS = """
 import itertools
 import torch
+from dualnet.nets import fused_norm as module
 from dualnet.nets.fused_norm import fused_norm
 from dualnet.nets.fused_pool import fused_pool
 from dualnet.nets.fused_stem import fused_stem
@@ -24,38 +25,61 @@ def tensor(shape, seed):
     return values.to(memory_format=LAYOUT) if len(shape) == 4 else values
 
 
-def outcome(net, norm, *inputs):
+def outcome(net, norm, used, *inputs):
     inputs = [value.clone().requires_grad_() for value in inputs]
-    y = net(norm, *inputs)
-    y.backward(tensor(y.shape, 7) - 5)
-    return [y, *(value.grad for value in inputs), norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+    y, same = net(norm, *inputs)
+    uses = {"first": [y], "second": [same], "both": [y, same]}[used]
+    torch.autograd.backward(uses, [tensor(y.shape, seed) - 5 for seed in (7, 8)[: len(uses)]])
+    grads = [value.grad for value in (*inputs, norm.weight, norm.bias)]
+    return [y, same, *grads, norm.running_mean, norm.running_var]
 
 
-def compare(channels, relu, eager, fused, *inputs):
+def compare(channels, relu, eager, fused, *inputs, used="first"):
     results = []
     for net in (eager, fused):
         norm = BatchNorm(channels, relu)
         torch.nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(1))
         torch.nn.init.normal_(norm.bias, generator=torch.Generator().manual_seed(2))
-        results.append(outcome(net, norm, *inputs))
+        results.append(outcome(net, norm, used, *inputs))
     for one, other in zip(*results, strict=True):
         # As a whole: a gradient of a few rows is a difference of large numbers, and single ones lose their digits.
         assert float((one - other).detach().norm() / one.detach().norm()) < 1e-5
 
 
-for shape, parts, relu, residual in itertools.product(
-    [(4, 20, 7, 5), (2, 70, 9, 9), (6, 130)], (1, 2), (True, False), (True, False)
+def twice(y):
+    return y, y
+
+
+by_two_kernels = [(0, shape) for shape in ((4, 20, 7, 5), (2, 70, 9, 9), (6, 130))]
+by_one = [(2048, shape) for shape in ((4, 20, 7, 5), (6, 36))]
+for (small_rows, shape), parts, relu, used in itertools.product(
+    by_two_kernels + by_one, (1, 2), (True, False), (None, "first", "second", "both")
 ):
-    inputs = [tensor(shape, 3)] + [tensor(shape, 4)] * residual
-    eager = lambda norm, x, r=None: norm(x, parts, r)
+    module.SMALL_ROWS = small_rows
     fused = lambda norm, x, r=None: fused_norm(x, norm, parts, r)
-    compare(shape[1], relu, eager, fused, *inputs)
+    if used is None:
+        compare(shape[1], relu, lambda norm, x: twice(norm(x, parts)), fused, tensor(shape, 3))
+    else:
+        eager = lambda norm, x, r: norm.forked(x, parts, r)
+        compare(shape[1], relu, eager, fused, tensor(shape, 3), tensor(shape, 4) - 5, used=used)
+
+# Both results lie in one memory: neither may be written over.
+x, residual = (tensor((4, 20, 7, 5), seed).requires_grad_() for seed in (3, 4))
+y, same = fused_norm(x, BatchNorm(20), 2, residual)
+assert y.data_ptr() == same.data_ptr()
+for result in (same, y):
+    try:
+        (result.mul_(2).sum() + y.sum()).backward()
+    except RuntimeError as error:
+        assert "inplace" in str(error) or "in-place" in str(error)
+    else:
+        raise AssertionError("written over")
 
 for shape, parts, pool in itertools.product(
     [(4, 20, 8, 8), (2, 40, 7, 9), (4, 5, 11, 11)], (1, 2), (Pool(3, 1), Pool(2, 0, True))
 ):
-    eager = lambda norm, x: norm.pooled(x, pool, parts)
-    fused = lambda norm, x: fused_pool(x, norm, pool, parts)
+    eager = lambda norm, x: twice(norm.pooled(x, pool, parts))
+    fused = lambda norm, x: twice(fused_pool(x, norm, pool, parts))
     compare(shape[1], True, eager, fused, tensor(shape, 3))
 
 def stem(channels, bias, seed=1):
@@ -87,7 +111,7 @@ for (shape, channels), bias, parts, pool, layout in itertools.product(
 # A NaN must reach the loss: a diverged run is stopped by it.
 x = tensor((2, 4, 8, 8), 3)
 x[0, 1, 2, 2] = float("nan")
-for fused in (lambda norm: fused_norm(x, norm, 1, None), lambda norm: fused_pool(x, norm, Pool(3, 1), 1)):
+for fused in (lambda norm: fused_norm(x, norm, 1, None)[0], lambda norm: fused_pool(x, norm, Pool(3, 1), 1)):
     assert fused(BatchNorm(4))[:, 1].isnan().all()
 print("all agree")
 """

@@ -14,12 +14,12 @@ from triton.compiler import ASTSource
 from dualnet import fused_views
 from dualnet.nets import fused_norm, fused_pool, fused_stem
 
-MAPS = {"x", "y", "dy", "dx", "residual", "dresidual", "patches"}  # bfloat16
+MAPS = {"x", "y", "dy", "dy_2", "dx", "residual", "dresidual", "patches"}  # bfloat16
 BYTES = {"chosen", "images", "blur"}
 NUMBERS = {"rows", "out_rows", "channels", "splits", "chunk", "height", "width", "out_height", "out_width"}
 NUMBERS |= {"num_pixels", "num_images", "num_greys", "step_image", "step_channel", "step_row", "step_column"}
 CONSTANTS = {"PARTS": 2, "RELU": True, "RESIDUAL": True, "SIZE": 3, "PADDING": 1, "HAS_SHIFT": True, "BM": 64, "BC": 32}
-CONSTANTS |= {"HEIGHT": 84, "WIDTH": 84, "OUT_HEIGHT": 42, "OUT_WIDTH": 42, "BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
+CONSTANTS |= {"TWO": True, "HEIGHT": 84, "WIDTH": 84, "OUT_HEIGHT": 42, "OUT_WIDTH": 42, "BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
 
 
 def kind(name, own):
@@ -34,15 +34,23 @@ def kind(name, own):
     return "*fp32"
 
 
-def check(kernel, /, **own):
+def check(kernel, flags={}, warps=4, /, **own):
     signature = {name: kind(name, own) for name in kernel.arg_names}
-    constants = {name: CONSTANTS[name] for name, of in signature.items() if of == "constexpr"}
-    made = compile(ASTSource(kernel, signature=signature, constexprs=constants), target=GPUTarget("cuda", 90, 32))
+    constants = {name: (CONSTANTS | flags)[name] for name, of in signature.items() if of == "constexpr"}
+    source, target = ASTSource(kernel, signature=signature, constexprs=constants), GPUTarget("cuda", 90, 32)
+    made = compile(source, target=target, options={"num_warps": warps})
     assert made.metadata.shared < 100_000, f"{kernel.__name__}: {made.metadata.shared} bytes leave room for one program"
 
 
+LARGEST = {"BM": fused_norm.SMALL_ROWS, "BC": fused_norm.SMALL_CHANNELS}
+WARPS = fused_norm.small_launch(fused_norm.SMALL_ROWS, 64)[1]["num_warps"]
 for name in ("forward_sums", "normalise", "backward_sums", "normalise_backward"):
     check(getattr(fused_norm, name))
+for flags in ({"TWO": False}, {"RELU": False}, {"RESIDUAL": False, "TWO": False}):
+    check(fused_norm.backward_sums, flags)
+    check(fused_norm.normalise_small_backward, flags | LARGEST, WARPS)
+check(fused_norm.normalise_small, LARGEST, WARPS)
+check(fused_norm.normalise_small_backward, LARGEST, WARPS)
 for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
     check(getattr(fused_pool, name))
 for name in ("make_patches", "stem_statistics", "stem_pool", "gradient_products", "stem_gradients"):

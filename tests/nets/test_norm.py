@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dualnet.nets import BatchNorm, two_batches
+from dualnet.nets import BatchNorm, Encoder, two_batches
 from dualnet.nets import norm as norm_module
 from dualnet.nets.conv import Conv, weights_cast
 from dualnet.nets.norm import Pool, can_fuse
@@ -196,3 +196,26 @@ def test_the_first_block_in_one_go_rounds_no_more_than_its_parts(layout, channel
     for one, other, true in zip(fused, outcome(autocast=True), exact, strict=True):
         error, usual = (float((found - true).norm() / true.norm()) for found in (one, other))
         assert error < 1.5 * usual + 1e-3
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("used", ["all maps", "the last map"])  # by an adapter, by a classifier
+def test_an_encoder_learns_by_fused_kernels_as_it_does_on_the_cpu(used):
+    images = torch.randn(8, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+    def outcome(device: str) -> list[torch.Tensor]:
+        torch.manual_seed(1)
+        encoder = Encoder(20).to(device, memory_format=torch.channels_last)
+        maps = encoder(images.to(device, memory_format=torch.channels_last), 2)
+        maps = maps if used == "all maps" else maps[-1:]
+        slopes = [torch.linspace(-1, 2, one.numel()).view_as(one).to(device) for one in maps]
+        torch.autograd.backward(maps, slopes)
+        grads = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
+        assert len(grads) == len(list(encoder.parameters()))
+        return [found.detach().cpu() for found in (*maps, *grads, *encoder.buffers())]
+
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        found, expected = outcome("cuda"), outcome("cpu")
+    for one, other in zip(found, expected, strict=True):
+        assert float((one - other).norm() / other.norm()) < 1e-3

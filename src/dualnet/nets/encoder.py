@@ -21,11 +21,12 @@ class ResidualBlock(nn.Module):
         self.shortcut = Conv(in_channels, channels, 1, stride, bias=False) if stride != 1 else None
         self.shortcut_norm = BatchNorm(channels, relu=False) if stride != 1 else None
 
-    def forward(self, x: Tensor, parts: int) -> Tensor:
+    def forward(self, x: Tensor, same: Tensor, parts: int) -> tuple[Tensor, Tensor]:
+        """One map twice, for the convolutions and for the residual, to one map twice: see `BatchNorm.forked`."""
         out = self.norm1(self.conv1(x), parts)
         if self.shortcut is not None and self.shortcut_norm is not None:
-            x = self.shortcut_norm(self.shortcut(x), parts)
-        return self.norm2(self.conv2(out), parts, residual=x)
+            same = self.shortcut_norm(self.shortcut(same), parts)
+        return self.norm2.forked(self.conv2(out), parts, residual=same)
 
 
 class Encoder(nn.Module):
@@ -49,10 +50,10 @@ class Encoder(nn.Module):
     def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
         with weights_cast(self):
             x = self.stem_norm.of_conv(images, self.stem, STEM_POOL, parts)
-            maps = []
+            same, maps = x, []
             for stage in self.stages:
                 for block in stage:  # pyright: ignore[reportGeneralTypeIssues]
-                    x = block(x, parts)
+                    x, same = block(x, same, parts)
                 maps.append(x)
             return maps
 

@@ -1,9 +1,15 @@
-"""BatchNorm, residual sum and ReLU in two Triton kernels forward and two backward, for channels-last tensors on CUDA.
+"""BatchNorm, residual sum and ReLU in two Triton kernels each way or in one, for channels-last tensors on CUDA.
 
 The input is a matrix [parts, rows, channels]: a row is a pixel of an example. A part begins at a 64-bit offset; inside
 of it 32 bits do, which halves the arithmetic of addresses. The first kernel sums over blocks of
 rows; the second adds these sums up, each program for its own channels, and writes the result. The same numbers as
 `BatchNorm` makes eagerly, up to the order of sums; native kernels are 5 forward and 5 backward (docs/performance.md).
+
+A small map goes through one kernel each way, which keeps all rows of a few channels in its registers: two would mostly
+wait for their start.
+
+A result is given twice, to a block's convolution and to its residual sum: so both gradients come to the first kernel
+backward, which adds them while it reads them, and autograd needs no kernel for it.
 """
 
 # A kernel is compiled by Triton, not run as Python: its loops, indices and launch options mean nothing to pyright.
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
     from dualnet.nets.norm import BatchNorm
 
 CHANNELS_AT_A_TIME = 32
+SMALL_ROWS = 2048  # of a part, at most: so many of 8 channels, x and its gradient, fit into the registers of a program
+SMALL_CHANNELS = 8
 SPLITS_AT_A_TIME = tl.constexpr(32)
 
 
@@ -69,29 +77,38 @@ def store_sums(sums, part, split, channels, col, real, sum_1, sum_2):
 
 
 @triton.jit
-def masked_grad(y, dy, at, inside, x_hat, w, b, RELU: tl.constexpr, RESIDUAL: tl.constexpr):
-    """The gradient behind the ReLU. Without a residual x alone tells what was cut off, and y is not read."""
+def masked_grad(dy, at, inside, x_hat, w, b, RELU: tl.constexpr):
+    """The gradient behind the ReLU, without a residual: x alone tells what was cut off, and y is not read."""
     g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
-        if RESIDUAL:
-            out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32)
-        else:
-            out = x_hat * w[None, :] + b[None, :]
-        g = tl.where(out > 0, g, 0.0)
+        g = tl.where(x_hat * w[None, :] + b[None, :] > 0, g, 0.0)
     return g
+
+
+@triton.jit
+def joined_grad(y, dy, dy_2, dresidual, at, inside, RELU: tl.constexpr, TWO: tl.constexpr):
+    """The gradient of the residual sum, of one consumer or two: written once, as rounded, and not found again."""
+    g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+    if TWO:
+        g += tl.load(dy_2 + at, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        g = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
+    rounded = g.to(dresidual.dtype.element_ty)
+    tl.store(dresidual + at, rounded, mask=inside)
+    return rounded.to(tl.float32)
 
 
 @triton.jit(do_not_specialize=["rows", "chunk"])
 def backward_sums(
-    x, y, dy, weight, bias, mean, rstd, sums, rows, channels, chunk,
-    RELU: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+    x, y, dy, dy_2, dresidual, weight, bias, mean, rstd, sums, rows, channels, chunk,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """sums[part, split, 0 or 1, channel] of the gradient g and of g * x_hat."""
     part, split = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
     start = part.to(tl.int64) * rows * channels
-    x, y, dy = x + start, y + start, dy + start
+    x, y, dy, dy_2, dresidual = x + start, y + start, dy + start, dy_2 + start, dresidual + start
     last = tl.minimum((split + 1) * chunk, rows)
     centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
@@ -104,7 +121,10 @@ def backward_sums(
         inside = (row < last)[:, None] & real[None, :]
         at = row[:, None] * channels + col[None, :]
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-        g = masked_grad(y, dy, at, inside, x_hat, w, b, RELU, RESIDUAL)
+        if RESIDUAL:
+            g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
+        else:
+            g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
         sum_1 += g
         sum_2 += g * x_hat
     store_sums(sums, part, split, channels, col, real, sum_1, sum_2)
@@ -201,11 +221,11 @@ def normalise(
 
 @triton.jit(do_not_specialize=["rows", "splits", "chunk"])
 def normalise_backward(
-    x, y, dy, dx, dresidual, weight, bias, dweight, dbias, mean, rstd, sums,
+    x, dy, dx, weight, bias, dweight, dbias, mean, rstd, sums,
     rows, channels, splits, chunk,
-    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr,
+    PARTS: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
+    """With a residual dy is the gradient behind the ReLU already: RELU is then off."""
     part, block = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
@@ -217,18 +237,82 @@ def normalise_backward(
     scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
     b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
-    x, y, dy, dx, dresidual = x + start, y + start, dy + start, dx + start, dresidual + start
+    x, dy, dx = x + start, dy + start, dx + start
     last = tl.minimum((block + 1) * chunk, rows)
     for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < last)[:, None] & real[None, :]
         at = row[:, None] * channels + col[None, :]
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-        g = masked_grad(y, dy, at, inside, x_hat, w, b, RELU, RESIDUAL)
-        if RESIDUAL:
-            tl.store(dresidual + at, g.to(dresidual.dtype.element_ty), mask=inside)
-        grad = (g - sum_g[None, :] / rows - x_hat * sum_gx[None, :] / rows) * (scale * w)[None, :]
+        g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        grad = (g - (sum_g / rows)[None, :] - x_hat * (sum_gx / rows)[None, :]) * (scale * w)[None, :]
         tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def normalise_small(
+    x, residual, y, weight, bias, running_mean, running_var, mean, rstd, rows, channels, momentum, eps,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """All rows of some channels at once, part by part: so the running statistics move in order."""
+    row, col = tl.arange(0, BM), tl.program_id(0) * BC + tl.arange(0, BC)
+    real = col < channels
+    inside = (row < rows)[:, None] & real[None, :]
+    at = row[:, None] * channels + col[None, :]
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    run_mean = tl.load(running_mean + col, mask=real, other=0.0)
+    run_var = tl.load(running_var + col, mask=real, other=0.0)
+    for part in range(PARTS):
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        centre = tl.sum(value, axis=0) / rows
+        value = tl.where(inside, value - centre[None, :], 0.0)
+        var = tl.sum(value * value, axis=0) / rows
+        scale = 1.0 / tl.sqrt(var + eps)
+        run_mean = (1 - momentum) * run_mean + momentum * centre
+        run_var = (1 - momentum) * run_var + momentum * var * (rows / (rows - 1.0))
+        tl.store(mean + part * channels + col, centre, mask=real)
+        tl.store(rstd + part * channels + col, scale, mask=real)
+        value = value * (scale * w)[None, :] + b[None, :]
+        if RESIDUAL:
+            value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.where(value < 0, 0.0, value)
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+        at += rows * channels
+    tl.store(running_mean + col, run_mean, mask=real)
+    tl.store(running_var + col, run_var, mask=real)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def normalise_small_backward(
+    x, y, dy, dy_2, dresidual, dx, weight, bias, dweight, dbias, mean, rstd, rows, channels,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    row, col = tl.arange(0, BM), tl.program_id(0) * BC + tl.arange(0, BC)
+    real = col < channels
+    inside = (row < rows)[:, None] & real[None, :]
+    at = row[:, None] * channels + col[None, :]
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    total_g, total_gx = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
+    for part in range(PARTS):
+        centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
+        scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+        if RESIDUAL:
+            g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
+        else:
+            g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        sum_g, sum_gx = tl.sum(g, axis=0), tl.sum(g * x_hat, axis=0)
+        total_g += sum_g
+        total_gx += sum_gx
+        grad = (g - (sum_g / rows)[None, :] - x_hat * (sum_gx / rows)[None, :]) * (scale * w)[None, :]
+        tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
+        at += rows * channels
+    tl.store(dbias + col, total_g, mask=real)
+    tl.store(dweight + col, total_gx, mask=real)
 
 
 class FusedNorm(torch.autograd.Function):
@@ -238,38 +322,62 @@ class FusedNorm(torch.autograd.Function):
     ):
         ctx.parts, ctx.relu, ctx.has_residual = parts, norm.relu, residual is not None
         ctx.channels, ctx.rows = x.shape[1], x.numel() // x.shape[1] // parts
-        summing, writing = (Plan(shape, parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
         y = torch.empty_like(x)
         mean, rstd = torch.empty(2, parts, ctx.channels, device=x.device).unbind()
-        sums = summing.empty_sums(x.device)
-        forward_sums[summing.grid](x, sums, ctx.rows, ctx.channels, summing.chunk, **summing.options)
-        normalise[writing.grid](
-            x, x if residual is None else residual, y, weight, bias, norm.running_mean, norm.running_var,
-            mean, rstd, sums, ctx.rows, ctx.channels, summing.splits, writing.chunk, norm.momentum, norm.eps,
-            PARTS=parts, RELU=norm.relu, RESIDUAL=residual is not None, **writing.options,
-        )  # fmt: skip
+        added = x if residual is None else residual
+        tensors = (x, added, y, weight, bias, norm.running_mean, norm.running_var, mean, rstd)
+        flags = {"PARTS": parts, "RELU": norm.relu, "RESIDUAL": residual is not None}
+        if ctx.rows <= SMALL_ROWS:
+            grid, options = small_launch(ctx.rows, ctx.channels)
+            normalise_small[grid](*tensors, ctx.rows, ctx.channels, norm.momentum, norm.eps, **flags, **options)
+        else:
+            summing, writing = (Plan(shape, parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
+            sums = summing.empty_sums(x.device)
+            forward_sums[summing.grid](x, sums, ctx.rows, ctx.channels, summing.chunk, **summing.options)
+            normalise[writing.grid](
+                *tensors, sums, ctx.rows, ctx.channels, summing.splits, writing.chunk, norm.momentum, norm.eps,
+                **flags, **writing.options,
+            )  # fmt: skip
         # y is read only where a residual was added: else it need not be kept for this.
         ctx.save_for_backward(x, y if residual is not None else x, weight, bias, mean, rstd)
-        return y
+        ctx.set_materialize_grads(False)  # a result that nobody used has no gradient, rather than one of zeros
+        return y, y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor):
+    def backward(ctx: Any, *grads: Tensor | None):
         x, y, weight, bias, mean, rstd = ctx.saved_tensors
-        dy = like(grads[0], x)
-        summing, writing = (Plan(shape, ctx.parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
-        dx, dresidual = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else None
+        dy, *others = [like(grad, x) for grad in grads if grad is not None]
+        assert ctx.has_residual or not others, "without a residual one gradient is read"
+        dy_2 = others[0] if others else dy
+        dx, g = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else dy
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
-        sums = summing.empty_sums(x.device)
-        backward_sums[summing.grid](
-            x, y, dy, weight, bias, mean, rstd, sums, ctx.rows, ctx.channels, summing.chunk,
-            RELU=ctx.relu, RESIDUAL=ctx.has_residual, **summing.options,
-        )  # fmt: skip
-        normalise_backward[writing.grid](
-            x, y, dy, dx, dx if dresidual is None else dresidual, weight, bias, dweight, dbias, mean, rstd, sums,
-            ctx.rows, ctx.channels, summing.splits, writing.chunk,
-            PARTS=ctx.parts, RELU=ctx.relu, RESIDUAL=ctx.has_residual, **writing.options,
-        )  # fmt: skip
-        return dx, dweight, dbias, dresidual, None, None
+        flags = {"RELU": ctx.relu, "RESIDUAL": ctx.has_residual, "TWO": bool(others)}
+        if ctx.rows <= SMALL_ROWS:
+            grid, options = small_launch(ctx.rows, ctx.channels)
+            normalise_small_backward[grid](
+                x, y, dy, dy_2, g, dx, weight, bias, dweight, dbias, mean, rstd, ctx.rows, ctx.channels,
+                PARTS=ctx.parts, **flags, **options,
+            )  # fmt: skip
+        else:
+            summing, writing = (Plan(shape, ctx.parts, ctx.rows, ctx.channels) for shape in (SUMMING, WRITING))
+            sums = summing.empty_sums(x.device)
+            backward_sums[summing.grid](
+                x, y, dy, dy_2, g, weight, bias, mean, rstd, sums, ctx.rows, ctx.channels, summing.chunk,
+                **flags, **summing.options,
+            )  # fmt: skip
+            normalise_backward[writing.grid](
+                x, g, dx, weight, bias, dweight, dbias, mean, rstd, sums,
+                ctx.rows, ctx.channels, summing.splits, writing.chunk,
+                PARTS=ctx.parts, RELU=ctx.relu and not ctx.has_residual, **writing.options,
+            )  # fmt: skip
+        return dx, dweight, dbias, g if ctx.has_residual else None, None, None
+
+
+def small_launch(rows: int, channels: int) -> tuple[tuple[int], dict[str, int]]:
+    """The grid of a small map's kernels, and their options: 32 values of x for a thread at most."""
+    rows_held = triton.next_power_of_2(rows)
+    options = {"BM": rows_held, "BC": SMALL_CHANNELS, "num_warps": min(16, max(1, rows_held // 64))}
+    return (triton.cdiv(channels, SMALL_CHANNELS),), options
 
 
 class Plan:
@@ -299,8 +407,11 @@ def like(tensor: Tensor, model: Tensor, dtype: torch.dtype | None = None) -> Ten
     return torch.empty_like(model, dtype=dtype).copy_(tensor)
 
 
-def fused_norm(x: Tensor, norm: BatchNorm, parts: int, residual: Tensor | None) -> Tensor:
-    """`x` must be channels-last, or plain features: see `can_fuse`."""
+def fused_norm(x: Tensor, norm: BatchNorm, parts: int, residual: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The result twice in one memory; both may be used if there is a residual.
+
+    `x` must be channels-last, or plain features: see `can_fuse`.
+    """
     if x.numel() // x.shape[1] <= parts:
         raise ValueError("BatchNorm needs more than one value per channel to learn from: give a larger batch")
     if residual is not None:

@@ -187,7 +187,7 @@ def pool_backward(
             inside = ((row < last) & (h < height) & (v < width))[:, None] & real[None, :]
             at = ((image * height + h) * width + v)[:, None] * channels + col[None, :]
             x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-            grad = (g - sum_g[None, :] / rows - x_hat * sum_gx[None, :] / rows) * (scale * w)[None, :]
+            grad = (g - (sum_g / rows)[None, :] - x_hat * (sum_gx / rows)[None, :]) * (scale * w)[None, :]
             tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
 
 

@@ -57,19 +57,19 @@ def make_patches(
         inside = pixel < last
         pixel += part * rows
         h, v = pixel // WIDTH % HEIGHT, pixel % WIDTH
-        there = inside[:, None] & (tap < TAPS)[None, :] & in_range(h, down, HEIGHT) & in_range(v, right, WIDTH)
         at = (pixel // (HEIGHT * WIDTH)).to(tl.int64) * step_image + h * step_row + v * step_column
-        values = tl.load(images + at[:, None] + step[None, :], mask=there, other=0.0)
-        values = tl.where((tap == TAPS)[None, :] & inside[:, None], 1.0, values).to(patches.dtype.element_ty)
-        tl.store(patches + pixel[:, None] * PADDED_TAPS + tap[None, :], values, mask=inside[:, None])
-        total += tl.dot(tl.trans(values), values, input_precision="ieee")
+        there = inside[None, :] & (tap < TAPS)[:, None] & in_range(h, down, HEIGHT) & in_range(v, right, WIDTH)
+        values = tl.load(images + at[None, :] + step[:, None], mask=there, other=0.0)
+        values = tl.where((tap == TAPS)[:, None] & inside[None, :], 1.0, values).to(patches.dtype.element_ty)
+        tl.store(patches + pixel[None, :] * PADDED_TAPS + tap[:, None], values, mask=inside[None, :])
+        total += tl.dot(values, tl.trans(values), input_precision="ieee")
     out = products + (part * tl.num_programs(1) + split) * PADDED_TAPS * PADDED_TAPS
     tl.store(out + tap[:, None] * PADDED_TAPS + tap[None, :], total)
 
 
 @triton.jit
 def in_range(pixel, step, SIDE: tl.constexpr):
-    there = pixel[:, None] + step[None, :]
+    there = pixel[None, :] + step[:, None]
     return (there >= 0) & (there < SIDE)
 
 
@@ -308,7 +308,7 @@ def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry) -> tuple[
     products = torch.empty(geometry.parts, plan.splits, PADDED_TAPS.value, PADDED_TAPS.value, device=images.device)
     make_patches[plan.grid[:2]](
         images, made, products, *images.stride(), geometry.rows, plan.chunk,
-        HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1], BM=PATCHING.rows, num_warps=PATCHING.warps,
+        HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1], BM=PATCHING.rows, num_warps=PATCHING.warps, num_stages=1,
     )  # fmt: skip
     return made, products.sum(dim=1)
 

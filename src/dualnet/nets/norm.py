@@ -48,11 +48,20 @@ class BatchNorm(nn.Module):
         if self.training and can_fuse(x):
             from dualnet.nets.fused_norm import fused_norm  # needs Triton, which comes with PyTorch for CUDA
 
-            return fused_norm(x, self, parts, residual)
+            return fused_norm(x, self, parts, residual)[0]
         out = torch.cat([self.normalise(part) for part in x.chunk(parts)]) if parts > 1 else self.normalise(x)
         if residual is not None:
             out = out + residual
         return F.relu(out, inplace=True) if self.relu else out
+
+    def forked(self, x: Tensor, parts: int, residual: Tensor) -> tuple[Tensor, Tensor]:
+        """The result twice, for two consumers: their gradients then meet in the fused kernels, not in one more."""
+        if self.training and can_fuse(x):
+            from dualnet.nets.fused_norm import fused_norm
+
+            return fused_norm(x, self, parts, residual)
+        out = self(x, parts, residual)
+        return out, out
 
     def pooled(self, x: Tensor, pool: Pool, parts: int = 1) -> Tensor:
         """Normalised, cut off by the ReLU and max-pooled."""
