@@ -451,6 +451,13 @@ def test_predict_with_a_task_names_its_classes_only(task: int, trained: Path, ca
     assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)
 
 
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_report_is_written(trained: Path, capsys) -> None:
+    assert cli.main(["report", str(trained), "--out", "report", "--picture", "x.gif"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "dualnet: cannot draw 'x.gif'; give a file name that ends in .svg or .png\n")
+    assert not Path("report").exists()
+
+
 def test_report_reads_what_run_wrote(trained: Path, capsys) -> None:
     assert cli.main(["report", str(trained), "--out", "report"]) == 0
     assert "tiny" in capsys.readouterr().out

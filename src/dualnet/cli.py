@@ -316,6 +316,8 @@ def report(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet.experiment import report
 
+    if arguments.picture is not None:
+        report.picture_kind(arguments.picture)  # a name that cannot be drawn is refused before anything is written
     Console().print(report.report(arguments.folders, arguments.out, arguments.spread, arguments.fm))
     if arguments.picture is not None:
         report.picture(arguments.folders, arguments.picture, arguments.spread, arguments.fm)
