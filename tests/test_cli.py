@@ -378,6 +378,16 @@ def test_the_folder_is_named_after_the_experiment_and_the_seed_is_its_own() -> N
     assert names_in("runs/mine") == ["seed-3", "seed-4"]
 
 
+def test_another_learner_on_the_command_line_is_in_the_name() -> None:
+    """Else a folder and a row of the report would be called after a learner that they are not of."""
+    words = run_tiny("--device", "cpu", "--learner.name", "derpp")
+    assert cli.main(words) == 0
+    assert names_in("runs") == ["tiny,learner=derpp"]
+    assert dualnet.load("runs/tiny,learner=derpp/seed-0").learner.__class__ is dualnet.learners.DERpp
+    assert cli.main([*words, "--name", "mine"]) == 0
+    assert names_in("runs") == ["mine", "tiny,learner=derpp"]
+
+
 def test_a_diverging_run_is_one_line_and_exit_code_1(capsys) -> None:
     words = run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "1e25", "--log_every", "1")
     assert cli.main(words) == 1
