@@ -396,6 +396,24 @@ def test_a_diverging_run_is_one_line_and_exit_code_1(capsys) -> None:
     assert "try a lower rate" in line and not Path("out/seed-0/result.json").exists()
 
 
+def test_a_seed_that_diverges_does_not_stop_the_next(monkeypatch, capsys) -> None:
+    def diverges(self: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return {"labels": torch.tensor(torch.nan if self.generator.initial_seed() == 1 else 0.0)}
+
+    monkeypatch.setattr("dualnet.learners.er.ER.observe", diverges)
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--seeds", "1,0")) == 1
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert "tiny seed 1: diverged at step 2" in lines
+    assert lines[-1].startswith(
+        "dualnet: out/seed-1: loss 'labels' is not finite at step 2; there is no checkpoint yet"
+    )
+    assert out == "out: the other seeds are finished; `dualnet report out` shows the result\n"
+    assert Path("out/seed-0/result.json").exists() and not Path("out/seed-1/result.json").exists()
+    assert cli.main(["report", "out"]) == 0
+    assert "2, diverged" in Path("out/report.md").read_text()
+
+
 def test_ctrl_c_before_the_first_step(monkeypatch, capsys) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt

@@ -236,7 +236,11 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     except StopAsked as stopped:
         return fail(str(stopped), 130)
     except NotFiniteError as error:
-        return fail(str(error), 1)
+        for reason in error.reasons.values():
+            fail(reason, 1)
+        if len(error.reasons) < len(folders):
+            print(f"{out}: the other seeds are finished; `dualnet report {out}` shows the result")
+        return 1
     for seed in before:
         print(f"{folders[seed]}: finished before, nothing to do")
     print(f"{out}: finished; `dualnet report {out}` shows the result")

@@ -42,6 +42,7 @@ def tell(display: Display, name: str = "demo seed 0", done: int = 0) -> None:
             display.step(task, 2, 2 * task + step + 1)
         display.losses({"labels": 0.12345, "slow": 20.0})
         display.evaluated(task, 2, 50.0 + task)
+    display.diverged("demo seed 1", 4)
     display.end()
 
 
@@ -57,6 +58,7 @@ def test_plain_lines_are_plain() -> None:
         "demo seed 0: 4 steps",
         "demo seed 0: after task 1/2, 50.0 % on the tasks so far",
         "demo seed 0: after task 2/2, 51.0 % on the tasks so far",
+        "demo seed 1: diverged at step 4",
     ]
 
 

@@ -21,6 +21,7 @@ class Display(Protocol):
     def step(self, task: int, num_tasks: int, done: int) -> None: ...
     def losses(self, losses: Mapping[str, float]) -> None: ...
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None: ...
+    def diverged(self, name: str, step: int) -> None: ...
     def end(self) -> None: ...
 
 
@@ -31,6 +32,7 @@ class Quiet:
     def step(self, task: int, num_tasks: int, done: int) -> None: ...
     def losses(self, losses: Mapping[str, float]) -> None: ...
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None: ...
+    def diverged(self, name: str, step: int) -> None: ...
     def end(self) -> None: ...
 
 
@@ -67,6 +69,9 @@ class Live:
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None:
         self.console.print(Text(evaluation_text(self.name, task, num_tasks, accuracy)))
 
+    def diverged(self, name: str, step: int) -> None:
+        self.console.print(Text(divergence_text(name, step)))
+
     def end(self) -> None:
         self.bar.stop()
         self.bar.remove_task(self.row)  # it stays on the screen; the next seed must not draw it again
@@ -100,6 +105,9 @@ class Lines:
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None:
         self.say(evaluation_text(self.name, task, num_tasks, accuracy))
 
+    def diverged(self, name: str, step: int) -> None:
+        self.say(divergence_text(name, step))
+
     def end(self) -> None:
         pass
 
@@ -117,3 +125,7 @@ def loss_text(losses: Mapping[str, float]) -> str:
 
 def evaluation_text(name: str, task: int, num_tasks: int, accuracy: float) -> str:
     return f"{name}: after task {task + 1}/{num_tasks}, {accuracy:.1f} % on the tasks so far"
+
+
+def divergence_text(name: str, step: int) -> str:
+    return f"{name}: diverged at step {step}"

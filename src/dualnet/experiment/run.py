@@ -7,6 +7,7 @@ import json
 import math
 import resource
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -22,7 +23,11 @@ from dualnet.learners import Learner, make_learner
 
 
 class NotFiniteError(RuntimeError):
-    """The learner has diverged."""
+    """Learners that have diverged: by seed, what is not finite and what is left, in a line."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__("; ".join(reasons.values()))
+        self.reasons = dict(reasons)
 
 
 class Run:
@@ -113,19 +118,22 @@ class Run:
         values = dict(zip(names, torch.stack(means).tolist(), strict=True)) if names else {}
         for name, value in values.items():
             if not math.isfinite(value):
-                raise NotFiniteError(self.not_finite(f"loss '{name}' is"))
+                raise self.not_finite(f"loss '{name}' is")
         return values
 
     def check_finite(self) -> None:
         """Before a checkpoint: losses may still be finite when the step that followed them has made the weights not."""
         self.mean_losses()
         if not all(parameter.isfinite().all() for parameter in self.learner.parameters()):
-            raise NotFiniteError(self.not_finite("the weights are"))
+            raise self.not_finite("the weights are")
 
-    def not_finite(self, what: str) -> str:
+    def not_finite(self, what: str) -> NotFiniteError:
+        """Logged, and as an error to raise."""
+        self.log("diverged", reason=f"{what} not finite", checkpoint=self.saved)
         good = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
-        remedy = f"try a lower rate, or leave seed {self.experiment.seed} out"
-        return f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"
+        seed = self.experiment.seed
+        remedy = f"try a lower rate, or leave seed {seed} out"
+        return NotFiniteError({seed: f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"})
 
     def log(self, event: str, **facts: Any) -> None:
         period, _ = self.stream.position(self.step - 1)
