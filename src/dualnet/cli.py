@@ -220,7 +220,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet import engine
     from dualnet.experiment import experiment, runner
-    from dualnet.experiment.progress import display_for
+    from dualnet.experiment.progress import Lines, Live, display_for
     from dualnet.experiment.run import NotFiniteError
     from dualnet.experiment.stop import StopAsked
 
@@ -230,9 +230,9 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / asked.name
     folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [asked.seed]}
-    console = Console(stderr=True)
+    display = display_for(Console(stderr=True), Live, Lines)
     try:
-        before = runner.run(asked, folders, device, display_for(console))
+        before = runner.run(asked, folders, device, display)
     except StopAsked as stopped:
         return fail(str(stopped), 130)
     except NotFiniteError as error:
@@ -252,8 +252,9 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet import engine
     from dualnet.experiment import experiment
+    from dualnet.experiment.progress import display_for
     from dualnet.experiment.search import NothingChosenError, read_plan, search
-    from dualnet.experiment.search.progress import display_for, tables
+    from dualnet.experiment.search.progress import Lines, Live, tables
     from dualnet.experiment.stop import StopAsked
 
     options = experiment.dotted(rest)
@@ -261,8 +262,9 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
     plan = read_plan(arguments.search, options, arguments.seeds or ())
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
+    display = display_for(Console(stderr=True), Live, Lines)
     try:
-        found = search(plan, out, device, arguments.jobs, display_for(Console(stderr=True)))
+        found = search(plan, out, device, arguments.jobs, display)
     except StopAsked as stopped:
         return fail(str(stopped), 130)
     except NothingChosenError as error:

@@ -172,7 +172,7 @@ def run_unit(unit: Unit, device: Device, jobs: int) -> str:
     if jobs > 1:
         torch.set_num_threads(1)
     console = Console(stderr=True)
-    display = progress.Lines(console) if jobs > 1 else progress.display_for(console)
+    display = progress.Lines(console) if jobs > 1 else progress.display_for(console, progress.Live, progress.Lines)
     try:
         runner.run(unit.experiment, unit.folders, engine.choose_device(device), display)
     except StopAsked:
