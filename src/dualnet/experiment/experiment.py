@@ -17,6 +17,7 @@ import yaml
 from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.experiment.labels import LabelsConfig
 from dualnet.learners import LEARNERS, learner_class
+from dualnet.options import check_at_least
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -45,9 +46,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed: {self.seed} is not between 0 and {2**32 - 1}")
-        for option in ("batch_size", "log_every", "checkpoint_every"):
-            if getattr(self, option) < 1:
-                raise ValueError(f"{option}: {getattr(self, option)} is not 1 or more")
+        check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
         if self.stability_every < 0:
             raise ValueError(f"stability_every: {self.stability_every} is not 0 (off) or more")
         if self.batch_size < 2:
