@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import resource
-import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +18,7 @@ from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.stream import Stream
 from dualnet.learners import Learner, make_learner
+from dualnet.peak_memory import peak_memory
 
 
 class NotFiniteError(RuntimeError):
@@ -156,14 +155,6 @@ class Run:
             "seeds_side_by_side": side_by_side,
             "peak_memory_bytes": peak_memory(self.stream.device),
         }
-
-
-def peak_memory(device: torch.device) -> int:
-    """The most bytes this process has held: on the GPU, or of main memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def load_state(learner: Learner, state: dict[str, Any]) -> None:
