@@ -516,6 +516,12 @@ def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:
     assert parse(yaml.safe_load(capsys.readouterr().out)) == read("demo-dualnet")
 
 
+def test_version(capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"dualnet {dualnet.__version__}\n")
+
+
 VERBS = ("run", "search", "reproduce", "report", "predict", "list", "bench")
 
 
