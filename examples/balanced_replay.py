@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dualnet import UNLABELLED, Batch, Learner, StreamSpec
-from dualnet.learners.learner import check_at_least
 from dualnet.learners.losses import label_loss
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Classifier, two_batches
 from dualnet.optim import descend
+from dualnet.options import check_at_least
 
 SMALLEST_SHARE = 1e-3  # of a class that was not seen lately: its logarithm must be finite
 

@@ -378,12 +378,40 @@ def test_the_folder_is_named_after_the_experiment_and_the_seed_is_its_own() -> N
     assert names_in("runs/mine") == ["seed-3", "seed-4"]
 
 
+def test_another_learner_on_the_command_line_is_in_the_name() -> None:
+    """Else a folder and a row of the report would be called after a learner that they are not of."""
+    words = run_tiny("--device", "cpu", "--learner.name", "derpp")
+    assert cli.main(words) == 0
+    assert names_in("runs") == ["tiny,learner=derpp"]
+    assert dualnet.load("runs/tiny,learner=derpp/seed-0").learner.__class__ is dualnet.learners.DERpp
+    assert cli.main([*words, "--name", "mine"]) == 0
+    assert names_in("runs") == ["mine", "tiny,learner=derpp"]
+
+
 def test_a_diverging_run_is_one_line_and_exit_code_1(capsys) -> None:
     words = run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "1e25", "--log_every", "1")
     assert cli.main(words) == 1
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.startswith("dualnet: out/seed-0: ") and "not finite at step" in line and "checkpoint" in line
     assert "try a lower rate" in line and not Path("out/seed-0/result.json").exists()
+
+
+def test_a_seed_that_diverges_does_not_stop_the_next(monkeypatch, capsys) -> None:
+    def diverges(self: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return {"labels": torch.tensor(torch.nan if self.generator.initial_seed() == 1 else 0.0)}
+
+    monkeypatch.setattr("dualnet.learners.er.ER.observe", diverges)
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--seeds", "1,0")) == 1
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert "tiny seed 1: diverged at step 2" in lines
+    assert lines[-1].startswith(
+        "dualnet: out/seed-1: loss 'labels' is not finite at step 2; there is no checkpoint yet"
+    )
+    assert out == "out: the other seeds are finished; `dualnet report out` shows the result\n"
+    assert Path("out/seed-0/result.json").exists() and not Path("out/seed-1/result.json").exists()
+    assert cli.main(["report", "out"]) == 0
+    assert "2, diverged" in Path("out/report.md").read_text()
 
 
 def test_ctrl_c_before_the_first_step(monkeypatch, capsys) -> None:
@@ -451,6 +479,13 @@ def test_predict_with_a_task_names_its_classes_only(task: int, trained: Path, ca
     assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)
 
 
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_report_is_written(trained: Path, capsys) -> None:
+    assert cli.main(["report", str(trained), "--out", "report", "--picture", "x.gif"]) == 2
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "dualnet: cannot draw 'x.gif'; give a file name that ends in .svg or .png\n")
+    assert not Path("report").exists()
+
+
 def test_report_reads_what_run_wrote(trained: Path, capsys) -> None:
     assert cli.main(["report", str(trained), "--out", "report"]) == 0
     assert "tiny" in capsys.readouterr().out
@@ -479,6 +514,12 @@ def test_a_reader_that_has_enough_is_told_nothing() -> None:
 def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:
     assert cli.main(["list", "demo-dualnet"]) == 0
     assert parse(yaml.safe_load(capsys.readouterr().out)) == read("demo-dualnet")
+
+
+def test_version(capsys) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"dualnet {dualnet.__version__}\n")
 
 
 VERBS = ("run", "search", "reproduce", "report", "predict", "list", "bench")

@@ -11,13 +11,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dualnet import __version__
+
 EXAMPLES = """examples:
-  dualnet run demo-dualnet                      learn the embedded benchmark
-  dualnet run demo-dualnet --learner.beta 0.5 --out runs/beta   any option, dotted
-  dualnet search demo-er                        choose options on validation tasks
-  dualnet reproduce small-table-1 --jobs 2      run a result table, and set it beside the published one
-  dualnet report runs                           compare everything below runs/
-  dualnet predict runs/demo-dualnet/seed-0 cat.jpg
+  dualnet run demo-dualnet                            learn the embedded benchmark
+  dualnet run demo-dualnet --learner.beta 0.5 --out runs/beta
+                                                      any option, dotted
+  dualnet search demo-er                              choose options on validation tasks
+  dualnet reproduce small-table-1 --jobs 2            run a result table, and set it beside the published one
+  dualnet report runs                                 compare everything below runs/
+  dualnet predict runs/demo-dualnet/seed-0 cat.jpg    say what is on an image
+
+`dualnet VERB --help` has the options of a verb. The manual is README.md and docs/.
 """
 
 
@@ -67,6 +72,7 @@ def parser() -> Parser:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("--version", action="version", version=f"dualnet {__version__}", help="say it and exit")
     verbs = top.add_subparsers(required=True, metavar="VERB")
     add_run(verbs)
     add_search(verbs)
@@ -89,8 +95,10 @@ def add_run(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb.add_argument(
         "--out", type=Path, metavar="DIR", help="one run folder per seed is made here (default: runs/NAME)"
     )
-    verb.add_argument("--seeds", type=seed_list, metavar="0,1,2", help="default: the experiment's own, mostly 0")
-    verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    verb.add_argument(
+        "--seeds", type=seed_list, metavar="0,1,2", help="which seeds to run (default: the experiment's own, mostly 0)"
+    )
+    add_device(verb)
     verb.set_defaults(verb=run)
 
 
@@ -103,9 +111,9 @@ def add_search(verbs: argparse._SubParsersAction[Parser]) -> None:
     )
     verb.add_argument("search", metavar="NAME_OR_FILE", help="a shipped search's name, or a YAML file")
     verb.add_argument("--out", type=Path, metavar="DIR", help="where all goes (default: runs/search-NAME)")
-    verb.add_argument("--seeds", type=seed_list, metavar="0,1,2", help="default: the search's own")
+    verb.add_argument("--seeds", type=seed_list, metavar="0,1,2", help="which seeds to run (default: the search's own)")
     verb.add_argument("--jobs", type=int, metavar="N", help="processes at a time (default: 1 on CUDA, else the cores)")
-    verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_device(verb)
     verb.set_defaults(verb=search)
 
 
@@ -119,12 +127,16 @@ def add_reproduce(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb.add_argument(
         "table", nargs="?", metavar="TABLE", help="table-1 to table-5, small-table-1, small-table-4, all, or a file"
     )
-    verb.add_argument("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="such as */er")
+    verb.add_argument(
+        "--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="only these, such as */er"
+    )
     verb.add_argument(
         "--seeds", type=seed_count_or_list, metavar="5|0,1,2", help="how many, or which (default: 5, small: 3)"
     )
-    verb.add_argument("--out", type=Path, metavar="DIR", help="default: runs/reproduce; runs/reproduce-paper")
-    verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    verb.add_argument(
+        "--out", type=Path, metavar="DIR", help="where all goes (default: runs/reproduce, or runs/reproduce-paper)"
+    )
+    add_device(verb)
     verb.add_argument(
         "--settings",
         choices=("authors", "paper"),
@@ -147,8 +159,19 @@ def add_report(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser("report", help="compare runs: a table here, report.md and report.html on disk")
     verb.add_argument("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders above them")
     verb.add_argument("--out", type=Path, metavar="DIR", help="where the files go (default: the first folder)")
-    verb.add_argument("--spread", choices=("std", "sem", "ci95", "authors"), default="std", help="of the seeds")
-    verb.add_argument("--fm", choices=("paper", "seen", "all"), default="paper", help="the definition of forgetting")
+    verb.add_argument(
+        "--spread",
+        choices=("std", "sem", "ci95", "authors"),
+        default="std",
+        help="what ± is: the standard deviation over the seeds, the standard error of their mean, half of its 95 %% "
+        "interval, or what the authors' code prints (default: std)",
+    )
+    verb.add_argument(
+        "--fm",
+        choices=("paper", "seen", "all"),
+        default="paper",
+        help="the definition of forgetting; the report spells it out (default: paper)",
+    )
     verb.add_argument("--picture", type=Path, metavar="FILE", help="also draw one picture, .svg or .png")
     verb.set_defaults(verb=report)
 
@@ -156,7 +179,7 @@ def add_report(verbs: argparse._SubParsersAction[Parser]) -> None:
 def add_predict(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser("predict", help="say what is on images")
     verb.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-dualnet/seed-0")
-    verb.add_argument("images", nargs="+", metavar="IMAGE")
+    verb.add_argument("images", nargs="+", metavar="IMAGE", help="a JPEG, PNG, BMP or WEBP file")
     verb.add_argument("--task", type=int, metavar="N", help="let only the classes of this task answer (from 0)")
     verb.add_argument("--top", type=int, default=3, metavar="K", help="how many classes to name (default: 3)")
     verb.add_argument("--json", action="store_true", help="one JSON object per image and line")
@@ -173,7 +196,7 @@ def add_list(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 def add_bench(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb = verbs.add_parser("bench", help="measure speed and memory on this machine")
-    verb.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    add_device(verb)
     verb.add_argument("--out", type=Path, metavar="FILE", help="also write the figures as JSON (default: no file)")
     verb.add_argument(
         "--only",
@@ -190,6 +213,11 @@ def add_bench(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb.add_argument("--images", type=int, metavar="N", help="files in the image cache (default: 2000)")
     verb.add_argument("--repeats", type=int, metavar="N", help="how often a time is taken (default: 20; small: 7)")
     verb.set_defaults(verb=bench)
+
+
+def add_device(verb: Parser) -> None:
+    choices = ("auto", "cpu", "cuda")
+    verb.add_argument("--device", choices=choices, default="auto", help="default: auto, the GPU where there is one")
 
 
 def seed_list(text: str) -> list[int]:
@@ -220,7 +248,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet import engine
     from dualnet.experiment import experiment, runner
-    from dualnet.experiment.progress import display_for
+    from dualnet.experiment.progress import Lines, Live, display_for
     from dualnet.experiment.run import NotFiniteError
     from dualnet.experiment.stop import StopAsked
 
@@ -230,13 +258,17 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / asked.name
     folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [asked.seed]}
-    console = Console(stderr=True)
+    display = display_for(Console(stderr=True), Live, Lines)
     try:
-        before = runner.run(asked, folders, device, display_for(console))
+        before = runner.run(asked, folders, device, display)
     except StopAsked as stopped:
         return fail(str(stopped), 130)
     except NotFiniteError as error:
-        return fail(str(error), 1)
+        for reason in error.reasons.values():
+            fail(reason, 1)
+        if len(error.reasons) < len(folders):
+            print(f"{out}: the other seeds are finished; `dualnet report {out}` shows the result")
+        return 1
     for seed in before:
         print(f"{folders[seed]}: finished before, nothing to do")
     print(f"{out}: finished; `dualnet report {out}` shows the result")
@@ -248,8 +280,9 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet import engine
     from dualnet.experiment import experiment
+    from dualnet.experiment.progress import display_for
     from dualnet.experiment.search import NothingChosenError, read_plan, search
-    from dualnet.experiment.search.progress import display_for, tables
+    from dualnet.experiment.search.progress import Lines, Live, tables
     from dualnet.experiment.stop import StopAsked
 
     options = experiment.dotted(rest)
@@ -257,8 +290,9 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
     plan = read_plan(arguments.search, options, arguments.seeds or ())
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
+    display = display_for(Console(stderr=True), Live, Lines)
     try:
-        found = search(plan, out, device, arguments.jobs, display_for(Console(stderr=True)))
+        found = search(plan, out, device, arguments.jobs, display)
     except StopAsked as stopped:
         return fail(str(stopped), 130)
     except NothingChosenError as error:
@@ -316,6 +350,8 @@ def report(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet.experiment import report
 
+    if arguments.picture is not None:
+        report.picture_kind(arguments.picture)  # a name that cannot be drawn is refused before anything is written
     Console().print(report.report(arguments.folders, arguments.out, arguments.spread, arguments.fm))
     if arguments.picture is not None:
         report.picture(arguments.folders, arguments.picture, arguments.spread, arguments.fm)

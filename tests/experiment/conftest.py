@@ -67,6 +67,7 @@ class Config:
     lr: float = 0.1
     loss_breaks_at: int = 0
     weight_breaks_at: int = 0
+    only_seed: int | None = None  # that breaks; None: all
 
 
 class OwnLearner(Learner):
@@ -88,9 +89,10 @@ class OwnLearner(Learner):
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
-        if self.steps == self.config.weight_breaks_at:
+        breaks = self.config.only_seed in (None, self.generator.initial_seed())
+        if breaks and self.steps == self.config.weight_breaks_at:
             self.weight.data[0] = float("inf")
-        if self.steps == self.config.loss_breaks_at:
+        if breaks and self.steps == self.config.loss_breaks_at:
             loss = loss * float("nan")
         return {"labels": loss.detach()}
 

@@ -27,6 +27,7 @@ def test_what_a_manifest_says(tiny, benchmark: Benchmark) -> None:
         "batch_size": 4,
         "passes": 1,
         "label_share": 1.0,
+        "labels_drawn": "all",
         "label_delay": "0",
         "augmentation": "none",
         "updates": 1,
@@ -39,7 +40,8 @@ def test_what_a_manifest_says(tiny, benchmark: Benchmark) -> None:
 
 CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and the fields that must change with it
     "batch size": ({"batch_size": 2}, {"batch_size"}),
-    "few labels": ({"labels": {"share": 0.5}}, {"label_share"}),
+    "few labels": ({"labels": {"share": 0.5}}, {"label_share", "labels_drawn"}),
+    "all labels, however drawn": ({"labels": {"drawn_per": "batch"}}, set()),
     "late labels": ({"labels": {"delay": 1}}, {"label_delay"}),
     "labels out of order": ({"labels": {"delay_spread": 1}}, {"label_delay"}),
     "width": ({"learner": {"width": 3}}, {"width"}),
@@ -67,6 +69,14 @@ def test_the_digest_changes_with_a_field_and_with_nothing_else(change: str, tiny
     assert changed == fields
     assert (one.digest != other.digest) == bool(fields)
     assert set(differences(dataclasses.asdict(other), dataclasses.asdict(one))) == fields
+
+
+def test_labels_that_are_lost_by_batch_are_another_protocol(tiny, benchmark: Benchmark) -> None:
+    by_sample, by_batch = (
+        dataclasses.asdict(manifest_of(tiny(labels={"share": 0.5, "drawn_per": what}), benchmark))
+        for what in ("sample", "batch")
+    )
+    assert differences(by_sample, by_batch) == {"labels_drawn": ("sample", "batch")}
 
 
 @given(st.sampled_from(FIELDS), st.integers(1000, 2000))

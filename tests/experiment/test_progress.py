@@ -34,6 +34,10 @@ def plain(text: str) -> str:
     return re.sub(r"\x1b\[[^A-Za-z]*[A-Za-z]", "", text)
 
 
+def shown_on(console: Console) -> Display:
+    return display_for(console, Live, Lines)
+
+
 def tell(display: Display, name: str = "demo seed 0", done: int = 0) -> None:
     """What the runner tells: two tasks of two steps."""
     display.begin(name, 4, done)
@@ -42,28 +46,30 @@ def tell(display: Display, name: str = "demo seed 0", done: int = 0) -> None:
             display.step(task, 2, 2 * task + step + 1)
         display.losses({"labels": 0.12345, "slow": 20.0})
         display.evaluated(task, 2, 50.0 + task)
+    display.diverged("demo seed 1", 4)
     display.end()
 
 
 def test_the_console_decides() -> None:
-    assert isinstance(display_for(console(terminal=True)), Live)
-    assert isinstance(display_for(console(terminal=False)), Lines)
+    assert isinstance(shown_on(console(terminal=True)), Live)
+    assert isinstance(shown_on(console(terminal=False)), Lines)
 
 
 def test_plain_lines_are_plain() -> None:
     out = console(terminal=False)
-    tell(display_for(out))
+    tell(shown_on(out))
     assert written(out).splitlines() == [
         "demo seed 0: 4 steps",
         "demo seed 0: after task 1/2, 50.0 % on the tasks so far",
         "demo seed 0: after task 2/2, 51.0 % on the tasks so far",
+        "demo seed 1: diverged at step 4",
     ]
 
 
 def test_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     out = console(terminal=False)
-    tell(display_for(out), done=0)
+    tell(shown_on(out), done=0)
     assert "\x1b" not in written(out)
     third = written(out).splitlines()[4]
     assert re.fullmatch(r"demo seed 0: task 2/2, step 3/4, [\d.]+ steps/s, \d+ s left  labels 0.123  slow 20", third), (
@@ -74,19 +80,19 @@ def test_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_plain_lines_are_never_wrapped_or_coloured() -> None:
     out = console(terminal=False)
     name = "long " * 60 + "[bold]name[/bold] 12"
-    tell(display_for(out), name)
+    tell(shown_on(out), name)
     assert written(out).splitlines()[0] == f"{name}: 4 steps"
 
 
 def test_a_resumed_run_says_so() -> None:
     out = console(terminal=False)
-    display_for(out).begin("demo seed 0", 4, 2)
+    shown_on(out).begin("demo seed 0", 4, 2)
     assert written(out) == "demo seed 0: 4 steps, goes on from step 2\n"
 
 
 def test_the_live_display() -> None:
     out = console(terminal=True)
-    tell(display_for(out))
+    tell(shown_on(out))
     text = plain(written(out))
     last = text.splitlines()[-1]
     assert "demo seed 0 \u00b7 task 2/2" in last and "4/4" in last and "steps/s" in last
@@ -98,7 +104,7 @@ def test_the_live_display() -> None:
 def test_a_narrow_terminal_shows_where_the_run_is() -> None:
     """Four losses do not fit into 80 columns beside the rest; task, step, rate and time are worth more."""
     out = console(terminal=True, width=80)
-    display = display_for(out)
+    display = shown_on(out)
     display.begin("demo-dualnet seed 0", 200, 0)
     display.step(1, 5, 57)
     display.losses({"labels": 0.727, "replay": 0.64, "slow": 18.1, "soft_labels": 0.05})
@@ -110,7 +116,7 @@ def test_a_narrow_terminal_shows_where_the_run_is() -> None:
 
 def test_the_live_display_goes_from_seed_to_seed() -> None:
     out = console(terminal=True)
-    display = display_for(out)
+    display = shown_on(out)
     tell(display, "demo seed 0")
     first = len(written(out))
     tell(display, "demo seed 1")
@@ -120,7 +126,7 @@ def test_the_live_display_goes_from_seed_to_seed() -> None:
 
 def test_brackets_in_a_name_are_no_markup() -> None:
     out = console(terminal=True)
-    tell(display_for(out), "[/b] [red]seed 0")
+    tell(shown_on(out), "[/b] [red]seed 0")
     assert "[/b] [red]seed 0" in plain(written(out))
 
 

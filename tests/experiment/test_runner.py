@@ -212,6 +212,34 @@ def test_what_is_not_finite_is_never_saved(breaks, every, message, own_learner: 
         assert not (tmp_path / "run" / "result.json").exists()
 
 
+@pytest.mark.parametrize("side_by_side", [True, False], ids=["as on CUDA", "as on the CPU"])
+@pytest.mark.parametrize("breaks", [{"loss_breaks_at": 5}, {"weight_breaks_at": 5}])
+def test_a_seed_that_diverges_leaves_the_others_alone(
+    breaks, side_by_side, own_learner: str, tiny, benchmark, run, remembered, tmp_path, monkeypatch
+) -> None:
+    if side_by_side:
+        monkeypatch.setattr(runner, "groups", lambda seeds, device: [seeds])
+    learner = {"name": own_learner, "only_seed": 1, **breaks}
+    folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1, 2)}
+    with pytest.raises(NotFiniteError, match=r"seed-1: .* not finite at step 6; the last good checkpoint is") as caught:
+        runner.run(tiny(learner, checkpoint_every=4), folders, CPU, benchmark=benchmark)
+    assert list(caught.value.reasons) == [1]
+    assert log_of(folders[1])[-1]["event"] == "diverged" and not (folders[1] / "result.json").exists()
+    assert finite(folders[1])
+    for seed in (0, 2):
+        alone = run(tiny(learner, seed=seed, checkpoint_every=4), tmp_path / "alone" / str(seed))
+        assert remembered(folders[seed]) == remembered(alone)
+        assert result_of(folders[seed])["seeds_side_by_side"] == (3 if side_by_side else 1)
+
+
+def test_where_all_seeds_diverge_all_are_named(own_learner: str, tiny, benchmark, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(runner, "groups", lambda seeds, device: [seeds])
+    folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}
+    with pytest.raises(NotFiniteError) as caught:
+        runner.run(tiny({"name": own_learner, "loss_breaks_at": 1}), folders, CPU, benchmark=benchmark)
+    assert list(caught.value.reasons) == [0, 1] and "seed-1: loss" in caught.value.reasons[1]
+
+
 @pytest.mark.parametrize("name", ["er", "finetune", "dualnet"])
 def test_a_rate_that_is_much_too_high(name: str, tiny, run, tmp_path: Path) -> None:
     rate = "fast_lr" if name == "dualnet" else "lr"

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 from dataclasses import asdict
-from pathlib import Path
 from statistics import median
 
 import torch
 
 from dualnet.bench.report import Figure
 from dualnet.bench.sizes import Sizes, Stepper, config_of, spec_of, warm_up
+from dualnet.peak_memory import peak_memory
 
 NUM_SEEDS = 5
 PEAK = "import sys; from dualnet.bench import processes; print(processes.peak_of_steps(*sys.argv[1:]))"
@@ -53,17 +52,7 @@ def peak_of_steps(device: str, sizes: str) -> int:
     bench = Stepper("dualnet", config_of("dualnet", read), spec, torch.device(device), NUM_SEEDS)
     for _ in range(warm_up(bench.engine.device)):
         bench.step()
-    return torch.cuda.max_memory_reserved() if device == "cuda" else peak_main_memory()
-
-
-def peak_main_memory() -> int:
-    """Bytes. Linux hands the parent's `ru_maxrss` down to a child, but counts VmHWM anew."""
-    status = Path("/proc/self/status")
-    if status.exists():
-        fields = dict(line.split(":", 1) for line in status.read_text().splitlines())
-        return int(fields["VmHWM"].split()[0]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+    return peak_memory(bench.engine.device)
 
 
 def in_fresh_process(code: str, *arguments: str) -> str:

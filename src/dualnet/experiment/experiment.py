@@ -17,6 +17,7 @@ import yaml
 from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.experiment.labels import LabelsConfig
 from dualnet.learners import LEARNERS, learner_class
+from dualnet.options import check_at_least
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
 Precision = Literal["auto", "fp32", "bf16"]
@@ -45,9 +46,7 @@ class Experiment:
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed: {self.seed} is not between 0 and {2**32 - 1}")
-        for option in ("batch_size", "log_every", "checkpoint_every"):
-            if getattr(self, option) < 1:
-                raise ValueError(f"{option}: {getattr(self, option)} is not 1 or more")
+        check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
         if self.stability_every < 0:
             raise ValueError(f"stability_every: {self.stability_every} is not 0 (off) or more")
         if self.batch_size < 2:
@@ -242,11 +241,27 @@ def plain(value: Any) -> Any:
 def read(name_or_file: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """The experiment in a YAML file, or of that name among those shipped, with options laid over it."""
     path = find(name_or_file, shipped_experiments(), "experiment")
-    mapping = read_yaml(path, "demo-dualnet.yaml")
+    mapping = {"name": path.stem, **read_yaml(path, "demo-dualnet.yaml")}
+    over = overrides or {}
     try:
-        return parse(merged({"name": path.stem, **mapping}, overrides or {}))
+        return parse({**merged(mapping, over), "name": over.get("name", name_with(mapping, over))})
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
+
+
+def name_with(mapping: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
+    """The name of an experiment, with another learner or benchmark that is laid over it: it is no longer the file's.
+
+    >>> name_with({"name": "demo-er", "learner": {"name": "er"}}, {"learner": {"name": "mir", "lr": "0.1"}})
+    'demo-er,learner=mir'
+    """
+    names = {key: (named(mapping.get(key)), named(over.get(key))) for key in NAMED_SECTIONS}
+    others = [f",{key}={asked}" for key, (own, asked) in names.items() if asked not in (None, own)]
+    return f"{mapping['name']}{''.join(others)}" if others else mapping["name"]
+
+
+def named(section: Any) -> Any:
+    return section.get("name") if isinstance(section, Mapping) else None
 
 
 def read_yaml(path: Path, example: str) -> dict[str, Any]:

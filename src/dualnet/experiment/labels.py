@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dualnet.learners import check_at_least, check_choices
+from dualnet.options import check_at_least, check_choices
 
 # The draws are the same for every seed of an experiment, so that seeds side by side have batches of equal shapes.
 # Which examples they fall on is the seed's: its order of the examples is.

@@ -30,6 +30,7 @@ class Manifest:
     batch_size: int
     passes: int  # over the stream; more than one mixes all tasks
     label_share: float  # of the training images that have a label
+    labels_drawn: str  # what keeps its label or loses it: sample or batch; all: none is lost
     label_delay: str  # batches of images between an image and its label: 0, or 20 to 40
     augmentation: str  # of the images that are learned with labels
     memory: str  # policy
@@ -67,6 +68,7 @@ def manifest_of(experiment: Experiment, benchmark: AnyTasks) -> Manifest:
         batch_size=experiment.batch_size,
         passes=getattr(options, "epochs", 1),
         label_share=experiment.labels.share,
+        labels_drawn=experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
         label_delay=delay_words(experiment.labels),
         augmentation=getattr(options, "augment", "none"),
         **memory_fields(options, spec),

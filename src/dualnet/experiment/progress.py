@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -12,6 +12,8 @@ from rich.table import Column
 from rich.text import Text
 
 LINE_EVERY = 20.0  # seconds between plain lines
+
+Shown = TypeVar("Shown")
 
 
 class Display(Protocol):
@@ -21,6 +23,7 @@ class Display(Protocol):
     def step(self, task: int, num_tasks: int, done: int) -> None: ...
     def losses(self, losses: Mapping[str, float]) -> None: ...
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None: ...
+    def diverged(self, name: str, step: int) -> None: ...
     def end(self) -> None: ...
 
 
@@ -31,6 +34,7 @@ class Quiet:
     def step(self, task: int, num_tasks: int, done: int) -> None: ...
     def losses(self, losses: Mapping[str, float]) -> None: ...
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None: ...
+    def diverged(self, name: str, step: int) -> None: ...
     def end(self) -> None: ...
 
 
@@ -67,6 +71,9 @@ class Live:
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None:
         self.console.print(Text(evaluation_text(self.name, task, num_tasks, accuracy)))
 
+    def diverged(self, name: str, step: int) -> None:
+        self.console.print(Text(divergence_text(name, step)))
+
     def end(self) -> None:
         self.bar.stop()
         self.bar.remove_task(self.row)  # it stays on the screen; the next seed must not draw it again
@@ -82,7 +89,7 @@ class Lines:
     def begin(self, name: str, num_steps: int, done: int) -> None:
         self.name, self.num_steps, self.done = name, num_steps, done
         self.start = self.last = time.monotonic()
-        self.say(f"{name}: {num_steps} steps" + (f", goes on from step {done}" if done else ""))
+        say(self.console, f"{name}: {num_steps} steps" + (f", goes on from step {done}" if done else ""))
 
     def step(self, task: int, num_tasks: int, done: int) -> None:
         now = time.monotonic()
@@ -92,23 +99,29 @@ class Lines:
         rate = (done - self.done) / (now - self.start)
         left = (self.num_steps - done) / max(rate, 1e-6)
         where = f"{self.name}: task {task + 1}/{num_tasks}, step {done}/{self.num_steps}"
-        self.say(f"{where}, {rate:.1f} steps/s, {left:.0f} s left  {self.text}")
+        say(self.console, f"{where}, {rate:.1f} steps/s, {left:.0f} s left  {self.text}")
 
     def losses(self, losses: Mapping[str, float]) -> None:
         self.text = loss_text(losses)
 
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None:
-        self.say(evaluation_text(self.name, task, num_tasks, accuracy))
+        say(self.console, evaluation_text(self.name, task, num_tasks, accuracy))
+
+    def diverged(self, name: str, step: int) -> None:
+        say(self.console, divergence_text(name, step))
 
     def end(self) -> None:
         pass
 
-    def say(self, line: str) -> None:
-        self.console.print(Text(line), soft_wrap=True)
+
+def display_for(console: Console, live: Callable[[Console], Shown], lines: Callable[[Console], Shown]) -> Shown:
+    """A live display on a terminal, lines elsewhere: these here, or those of a search."""
+    return live(console) if console.is_terminal else lines(console)
 
 
-def display_for(console: Console) -> Display:
-    return Live(console) if console.is_terminal else Lines(console)
+def say(console: Console, line: str) -> None:
+    """A plain line, of any length."""
+    console.print(Text(line), soft_wrap=True)
 
 
 def loss_text(losses: Mapping[str, float]) -> str:
@@ -117,3 +130,7 @@ def loss_text(losses: Mapping[str, float]) -> str:
 
 def evaluation_text(name: str, task: int, num_tasks: int, accuracy: float) -> str:
     return f"{name}: after task {task + 1}/{num_tasks}, {accuracy:.1f} % on the tasks so far"
+
+
+def divergence_text(name: str, step: int) -> str:
+    return f"{name}: diverged at step {step}"

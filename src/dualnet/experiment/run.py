@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-import resource
-import sys
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -19,10 +18,15 @@ from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.stream import Stream
 from dualnet.learners import Learner, make_learner
+from dualnet.peak_memory import peak_memory
 
 
 class NotFiniteError(RuntimeError):
-    """The learner has diverged."""
+    """Learners that have diverged: by seed, what is not finite and what is left, in a line."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__("; ".join(reasons.values()))
+        self.reasons = dict(reasons)
 
 
 class Run:
@@ -113,19 +117,22 @@ class Run:
         values = dict(zip(names, torch.stack(means).tolist(), strict=True)) if names else {}
         for name, value in values.items():
             if not math.isfinite(value):
-                raise NotFiniteError(self.not_finite(f"loss '{name}' is"))
+                raise self.not_finite(f"loss '{name}' is")
         return values
 
     def check_finite(self) -> None:
         """Before a checkpoint: losses may still be finite when the step that followed them has made the weights not."""
         self.mean_losses()
         if not all(parameter.isfinite().all() for parameter in self.learner.parameters()):
-            raise NotFiniteError(self.not_finite("the weights are"))
+            raise self.not_finite("the weights are")
 
-    def not_finite(self, what: str) -> str:
+    def not_finite(self, what: str) -> NotFiniteError:
+        """Logged, and as an error to raise."""
+        self.log("diverged", reason=f"{what} not finite", checkpoint=self.saved)
         good = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
-        remedy = f"try a lower rate, or leave seed {self.experiment.seed} out"
-        return f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"
+        seed = self.experiment.seed
+        remedy = f"try a lower rate, or leave seed {seed} out"
+        return NotFiniteError({seed: f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"})
 
     def log(self, event: str, **facts: Any) -> None:
         period, _ = self.stream.position(self.step - 1)
@@ -148,14 +155,6 @@ class Run:
             "seeds_side_by_side": side_by_side,
             "peak_memory_bytes": peak_memory(self.stream.device),
         }
-
-
-def peak_memory(device: torch.device) -> int:
-    """The most bytes this process has held: on the GPU, or of main memory."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_reserved(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def load_state(learner: Learner, state: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import itertools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,7 +19,7 @@ from dualnet.data import AnyTasks, Benchmark, ValidationTasks
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.progress import Display, Quiet
-from dualnet.experiment.run import Run
+from dualnet.experiment.run import NotFiniteError, Run
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.schedule import Period
 from dualnet.experiment.stop import Stop, StopAsked
@@ -31,43 +32,58 @@ Kind = TypeVar("Kind", Benchmark, ValidationTasks)
 
 
 class Together:
-    """Runs that stand at the same place of the stream and go on side by side, in one engine."""
+    """Runs that stand at the same place of the stream and go on side by side, in one engine.
+
+    One that diverges is left behind, and the others go on.
+    """
 
     def __init__(self, runs: Sequence[Run], display: Display, stop: Stop) -> None:
         self.runs, self.display, self.stop = list(runs), display, stop
         self.stream, self.experiment = runs[0].stream, runs[0].experiment
-        self.engine = Engine(
-            [run.learner for run in runs],
-            precision_on(self.stream.device, self.experiment.precision),
-            costs=[run.cost for run in runs],
-        )
+        self.side_by_side = len(runs)
+        self.diverged: dict[int, str] = {}  # by seed
+        self.engine = self.make_engine()
         self.clock = time.monotonic()
+
+    def make_engine(self) -> Engine:
+        return Engine(
+            [run.learner for run in self.runs],
+            precision_on(self.stream.device, self.experiment.precision),
+            costs=[run.cost for run in self.runs],
+        )
 
     @property
     def step(self) -> int:
         return self.runs[0].step
 
-    def run(self) -> None:
-        """The protocol: a period of the stream after the other, mostly a task each, and an evaluation after each."""
+    def run(self) -> dict[int, str]:
+        """To the end of the stream. Returns the seeds that have diverged, each with its story."""
         seeds = ", ".join(str(run.experiment.seed) for run in self.runs)
         self.display.begin(f"{self.experiment.name} seed {seeds}", self.stream.num_steps, self.step)
         try:
-            first, number = self.stream.position(self.step)
-            for period in self.stream.periods[first:]:
-                self.learn(period, number)
-                self.evaluate(period.task)
-                self.end_task()
-                number = 0
-            for run in self.runs:
-                run.folder.write_result(run.result(len(self.runs)))
+            self.go_through()
+        except NotFiniteError:
+            assert not self.runs  # all have diverged; while one is left, it goes on
         finally:
             self.display.end()
+        return self.diverged
+
+    def go_through(self) -> None:
+        """The protocol: a period of the stream after the other, mostly a task each, and an evaluation after each."""
+        first, number = self.stream.position(self.step)
+        for period in self.stream.periods[first:]:
+            self.learn(period, number)
+            self.evaluate(period.task)
+            self.end_task()
+            number = 0
+        for run in self.runs:
+            run.folder.write_result(run.result(self.side_by_side))
 
     def learn(self, period: Period, first: int) -> None:
-        walks = [self.stream.walk(period, run.experiment.seed) for run in self.runs]
+        walks = {run: self.stream.walk(period, run.experiment.seed) for run in self.runs}
         last = len(period.steps)
         for number in range(first, last):
-            batches = [walk.batch(number) for walk in walks]
+            batches = [walks[run].batch(number) for run in self.runs]
             for run, losses in zip(self.runs, self.observe(batches), strict=True):
                 run.observed(losses)
             self.display.step(period.task, self.stream.num_tasks, self.step)
@@ -124,19 +140,35 @@ class Together:
 
     def flush_losses(self) -> None:
         self.tick()
-        for run in self.runs:
-            if losses := run.flush_losses():
-                self.display.losses(losses)
+        self.leave_behind([error_of(self.flush_losses_of, run) for run in self.runs])
+
+    def flush_losses_of(self, run: Run) -> None:
+        if losses := run.flush_losses():
+            self.display.losses(losses)
 
     def save(self) -> None:
         self.tick()
         # Side by side: five reservoirs of 180 MB took 5.5 s one after the other.
         with ThreadPoolExecutor(len(self.runs)) as pool:
-            list(pool.map(Run.save, self.runs))
+            self.leave_behind(list(pool.map(partial(error_of, Run.save), self.runs)))
         if self.stop.asked and self.step < self.stream.num_steps:
             raise StopAsked(
                 f"stopped after step {self.step} of {self.stream.num_steps}; the same command goes on from there"
             )
+
+    def leave_behind(self, errors: Sequence[NotFiniteError | None]) -> None:
+        """Go on without the runs that have diverged, in a new engine. Raises NotFiniteError if none is left."""
+        left = [run for run, error in zip(self.runs, errors, strict=True) if error is None]
+        if len(left) == len(self.runs):
+            return
+        for run, error in zip(self.runs, errors, strict=True):
+            if error is not None:
+                self.diverged |= error.reasons
+                self.display.diverged(f"{self.experiment.name} seed {run.experiment.seed}", run.step)
+        self.runs = left
+        if not left:
+            raise NotFiniteError(self.diverged)
+        self.engine = self.make_engine()
 
     def tick(self) -> None:
         """Add the time since the last tick to every run: side by side, they share it."""
@@ -155,7 +187,8 @@ def run(
 ) -> list[int]:
     """Run the seeds, each into its folder; unfinished ones resume. Returns the seeds that were finished before.
 
-    On CUDA all seeds go side by side, on the CPU one after the other.
+    On CUDA all seeds go side by side, on the CPU one after the other. Where one diverges, the others go on to the end;
+    then NotFiniteError is raised.
     """
     make = given(benchmark, Benchmark) or experiment.benchmark.make
     return run_on(make, experiment, folders, device, display, validation=False)
@@ -201,6 +234,7 @@ def run_on(
         return list(folders)
     benchmark = make()
     stream = stream_of(experiment, benchmark, device)
+    diverged: dict[int, str] = {}
     with Stop() as stop:
         for group in groups(list(todo), device):
             with contextlib.ExitStack() as locks:
@@ -212,8 +246,19 @@ def run_on(
                 # Seeds that were stopped at different places go on one group after the other.
                 runs.sort(key=lambda run: run.step)
                 for _, same_place in itertools.groupby(runs, key=lambda run: run.step):
-                    Together(list(same_place), display or Quiet(), stop).run()
+                    diverged |= Together(list(same_place), display or Quiet(), stop).run()
+    if diverged:
+        raise NotFiniteError(diverged)
     return [seed for seed in folders if seed not in todo]
+
+
+def error_of(work: Callable[[Run], None], run: Run) -> NotFiniteError | None:
+    """Do some work, and tell whether the run has diverged."""
+    try:
+        work(run)
+    except NotFiniteError as error:
+        return error
+    return None
 
 
 def stream_of(experiment: Experiment, tasks: AnyTasks, device: torch.device) -> Stream:

@@ -15,7 +15,7 @@ from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
 from dualnet.learners.er import ER
 from dualnet.learners.finetune import Finetune
-from dualnet.learners.learner import MASKED, Learner, check_at_least, check_choices
+from dualnet.learners.learner import MASKED, Learner
 from dualnet.learners.losses import label_loss, soft_label_loss
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
@@ -69,8 +69,6 @@ __all__ = [
     "Finetune",
     "Learner",
     "Offline",
-    "check_at_least",
-    "check_choices",
     "label_loss",
     "learner_class",
     "make_learner",

@@ -11,11 +11,12 @@ from torch.optim import Optimizer
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import Augment
-from dualnet.learners.learner import Learner, check_at_least, check_choices
+from dualnet.learners.learner import Learner
 from dualnet.learners.losses import label_loss, soft_label_loss
 from dualnet.memory import MemoryConfig, Ring, rank_among
 from dualnet.nets import Controller, FilmClassifier, two_batches
 from dualnet.optim import descend
+from dualnet.options import check_at_least, check_choices
 
 SEMANTIC_EVERY = 10  # one labelled example in so many of a task goes to the semantic memory; the authors: one per batch
 LARGEST_GRADIENT = 1.0  # of each weight of the controller; the authors' code

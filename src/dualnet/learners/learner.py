@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -115,18 +115,3 @@ class Learner(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.generator.set_state(state.cpu())
-
-
-def check_choices(config: Any) -> None:
-    """For a Config's `__post_init__`: raises ValueError naming the first option whose value its type does not list."""
-    for option, hint in get_type_hints(type(config)).items():
-        if get_origin(hint) is Literal and getattr(config, option) not in get_args(hint):
-            choices = ", ".join(map(str, get_args(hint)))
-            raise ValueError(f"{option}: {getattr(config, option)!r} is not one of {choices}")
-
-
-def check_at_least(config: Any, smallest: float, *options: str) -> None:
-    """For a Config's `__post_init__`: raises ValueError naming the first of the options that is too small."""
-    for option in options:
-        if not getattr(config, option) >= smallest:
-            raise ValueError(f"{option}: {getattr(config, option)} is not {smallest} or more")

@@ -11,8 +11,9 @@ from torch.optim import Optimizer
 from dualnet.batch import Batch, StreamSpec
 from dualnet.image_ops import Augment
 from dualnet.learners.finetune import learn_labels
-from dualnet.learners.learner import Learner, check_at_least, check_choices
+from dualnet.learners.learner import Learner
 from dualnet.nets import Classifier
+from dualnet.options import check_at_least, check_choices
 
 
 @dataclass(frozen=True)

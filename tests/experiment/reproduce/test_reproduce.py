@@ -98,6 +98,16 @@ def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> 
     assert ledger()["tiny/g/er"]["manifest"]["width"] == 2 and ledger()["tiny/g/er"]["options_changed"] == {}
 
 
+def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:
+    no_images = {"benchmark": {"name": "image_folder", "root": "nowhere"}, "learner": {"name": "er"}}
+    rows = {"er": {"benchmark": BENCHMARK, **ER}, "none": no_images}
+    Path("two.yaml").write_text(yaml.safe_dump({"groups": {"g": {"rows": rows}}}))
+    assert reproduce("two.yaml") == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dualnet: ")]
+    assert "two/g/none: nowhere" in lines[0] and lines[1].startswith("dualnet: 1 of 2 rows failed")
+    assert [row["seeds"] for row in ledger("two.yaml").values()] == [[0], []]
+
+
 def test_a_row_that_fails_with_a_long_story_is_cut_short(
     here: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
@@ -248,6 +258,10 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "unknown option of every row": (
         ["table-1", "--rows", "*/er", "--learner.widht", "3"],
         "learner.widht: unknown option; did you mean learner.width?",
+    ),
+    "no images": (
+        ["table-1", "--rows", "mini-imagenet-*/er", "--benchmark.root", "nowhere"],
+        "table-1/mini-imagenet-ta/er: nowhere/cl_train.csv: cannot be read (No such file or directory); benchmark.root",
     ),
     "options without runs": (
         ["table-1", "--ledger-only", "--learner.lr", "1"],

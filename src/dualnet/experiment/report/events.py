@@ -43,6 +43,7 @@ class Log:
     memory: list[MemoryPoint] = field(default_factory=list)
     task_ends: list[int] = field(default_factory=list)  # the step after which each task was evaluated
     last_step: int | None = None
+    diverged: bool = False
 
 
 def read_log(path: Path) -> Log:
@@ -54,6 +55,7 @@ def read_log(path: Path) -> Log:
         memory=[_memory_point(e) for e in _latest(events, "memory", "classes") if is_whole(e.get("task"))],
         task_ends=_task_ends(events),
         last_step=max((event["step"] for event in events), default=None),
+        diverged=any(event.get("event") == "diverged" for event in events[-1:]),
     )
 
 

@@ -111,7 +111,7 @@ def _run_line(label: str, run: Run, fm: str, with_samples: bool) -> list[Cell]:
 
 def unfinished_table(comparison: Comparison) -> Table:
     """One line for each run without a result."""
-    texts = [(run.name, run.seed, _steps_text(run), str(run.folder)) for run in comparison.unfinished]
+    texts = [(run.name, run.seed, _last_step_text(run), str(run.folder)) for run in comparison.unfinished]
     lines = [[Cell(text) for text in line] for line in texts]
     return Table(["experiment", "seed", "last step", "folder"], lines, numeric=range(1, 3))
 
@@ -211,6 +211,10 @@ def memory_text(num_bytes: float | None) -> str:
 
 def _steps_text(run: Run) -> str:
     return DASH if run.last_step is None else f"{run.last_step:,}"
+
+
+def _last_step_text(run: Run) -> str:
+    return f"{_steps_text(run)}, diverged" if run.log.diverged else _steps_text(run)
 
 
 def _plus_minus(mean: str, around: float | None) -> str:

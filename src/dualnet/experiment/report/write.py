@@ -31,11 +31,17 @@ def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std"
 def picture(folders: Sequence[Path], path: Path, spread: str = "std", fm: str = "paper") -> None:
     """Draws accuracy and forgetting of all finished runs into one SVG or PNG file."""
     path = Path(path)
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("svg", "png"):
-        raise ValueError(f"cannot draw {path.name!r}; give a file name that ends in .svg or .png")
+    kind = picture_kind(path)
     comparison = compare(folders, spread, fm)
     if not comparison.rows:
         raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished; let them finish")
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, picture_bytes(comparison, kind))
+
+
+def picture_kind(path: Path) -> str:
+    """svg or png, by the file's name. Raises ValueError if it is neither."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("svg", "png"):
+        raise ValueError(f"cannot draw {path.name!r}; give a file name that ends in .svg or .png")
+    return kind

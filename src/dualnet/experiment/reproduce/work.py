@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -14,6 +15,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
+from dualnet.data import BenchmarkConfig
 from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.stop import Stop, StopAsked
@@ -55,15 +57,27 @@ def run_rows(
     """
     units: dict[str, list[Unit]] = {}  # by the row whose runs they are: two rows may share them
     failed: dict[str, str] = {}
+    sound: list[BenchmarkConfig] = []
     for row in rows:
         try:
-            units[row.home] = units_of(row, seeds or range(row.num_seeds), out, overrides, jobs > 1 and device == "cpu")
+            group = units_of(row, seeds or range(row.num_seeds), out, overrides, jobs > 1 and device == "cpu")
+            if group:
+                check_benchmark(group[0].experiment.benchmark, sound)
+            units[row.home] = group
         except ValueError as error:
             failed[row.name] = str(error).removeprefix(f"{row.name}: ")
     if failed and not units:
         name, reason = next(iter(failed.items()))
         raise ValueError(f"{name}: {reason}")
     return {**failed, **Crew([unit for group in units.values() for unit in group], device, jobs).run()}
+
+
+def check_benchmark(benchmark: BenchmarkConfig, sound: list[BenchmarkConfig]) -> None:
+    """Raises ValueError if its files are not there. The images are decoded here, once for all processes."""
+    if benchmark not in sound:
+        with contextlib.suppress(OSError):  # the system's fault, not the user's: the process that meets it says so
+            benchmark.make()
+        sound.append(benchmark)
 
 
 def units_of(row: Row, seeds: Sequence[int], out: Path, overrides: Mapping[str, Any], apart: bool) -> list[Unit]:
@@ -158,7 +172,7 @@ def run_unit(unit: Unit, device: Device, jobs: int) -> str:
     if jobs > 1:
         torch.set_num_threads(1)
     console = Console(stderr=True)
-    display = progress.Lines(console) if jobs > 1 else progress.display_for(console)
+    display = progress.Lines(console) if jobs > 1 else progress.display_for(console, progress.Live, progress.Lines)
     try:
         runner.run(unit.experiment, unit.folders, engine.choose_device(device), display)
     except StopAsked:

@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
+from dualnet.experiment.progress import say
 from dualnet.experiment.search.plan import METRICS, Options
 from dualnet.experiment.search.point import Outcome
 
@@ -67,21 +68,14 @@ class Lines:
 
     def begin(self, title: str, todo: int, total: int) -> None:
         self.title, self.done, self.total = title, total - todo, total
-        self.say(f"{title}: {total} runs" + (f", {self.done} of them done before" if self.done else ""))
+        say(self.console, f"{title}: {total} runs" + (f", {self.done} of them done before" if self.done else ""))
 
     def settled(self, line: str) -> None:
         self.done += 1
-        self.say(f"{self.title}, {self.done}/{self.total}: {line}")
+        say(self.console, f"{self.title}, {self.done}/{self.total}: {line}")
 
     def end(self) -> None:
         pass
-
-    def say(self, line: str) -> None:
-        self.console.print(Text(line), soft_wrap=True)
-
-
-def display_for(console: Console) -> Display:
-    return Live(console) if console.is_terminal else Lines(console)
 
 
 def tables(search: Search) -> Iterator[Table]:

@@ -24,6 +24,7 @@ from dualnet.experiment.search.point import (
     is_settled,
     outcome_of,
     point_of,
+    read_failure,
     read_json,
     read_result,
 )
@@ -149,7 +150,7 @@ class Search:
             self.troubles |= {folder: reason for folder in job.folders.values() if not is_settled(folder)}
         for seed, folder in job.folders.items():
             result = read_result(folder)
-            failed = None if result else answer.get("failed") or answer.get("trouble")
+            failed = None if result else read_failure(folder) or answer.get("trouble")
             if result or failed:
                 figure = (
                     f"failed, {failed}" if failed else f"{self.plan.metric} {show(result['metrics'][self.plan.metric])}"

@@ -30,7 +30,7 @@ class Worker:
         self.made: tuple[BenchmarkConfig, ValidationTasks] | None = None
 
     def work(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Run the seeds of a point. `failed`: it diverged, and would again; `trouble`: it may go well the next time."""
+        """Run the seeds of a point. `failed`: one diverged, and would again; `trouble`: the next time may go well."""
         folders = {int(seed): Path(folder) for seed, folder in job["folders"].items()}
         try:
             experiment = parse(job["experiment"])
@@ -40,12 +40,10 @@ class Worker:
         except StopAsked:
             return {"stopped": True}
         except NotFiniteError as error:
-            reason = diverged(error)
-            for folder in folders.values():
-                if not RunFolder(folder).finished:
-                    write_failure(folder, reason)
+            for seed, reason in error.reasons.items():
+                write_failure(folders[seed], shortened(reason))
             drop_checkpoints(folders)
-            return {"failed": reason}
+            return {"failed": shortened(str(error))}
         except Exception as error:
             traceback.print_exc()
             return {"trouble": " ".join(f"{type(error).__name__}: {error}".split())}
@@ -66,9 +64,9 @@ def drop_checkpoints(folders: dict[int, Path]) -> None:
         shutil.rmtree(RunFolder(folder).checkpoints, ignore_errors=True)
 
 
-def diverged(error: NotFiniteError) -> str:
+def shortened(reason: str) -> str:
     """Without the path, which moves with the folder, and the advice, which is for one run."""
-    folder, _, what = str(error).partition(": ")
+    folder, _, what = reason.partition(": ")
     return f"{Path(folder).name}: {what.partition(';')[0]}"
 
 
