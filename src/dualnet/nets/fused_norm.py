@@ -34,11 +34,15 @@ SPLITS_AT_A_TIME = tl.constexpr(32)
 
 
 class Shape(NamedTuple):
-    """Of a launch: rows in a step of a program's loop, its warps, and how many programs fill an H200."""
+    """Of a launch: rows in a step of a program's loop, its warps, and how many programs fill an H200.
+
+    A loop of products of matrices is cut into stages, so that it loads for the next while it computes.
+    """
 
     rows: int
     warps: int
     programs: int
+    stages: int = 1
 
 
 SUMMING = Shape(256, 16, 132)  # few and large: every program of the second kernel reads what all of these left
@@ -392,7 +396,12 @@ class Plan:
         self.chunk = triton.cdiv(triton.cdiv(rows, wanted), shape.rows) * shape.rows
         self.splits = triton.cdiv(rows, self.chunk)
         self.grid = (parts, self.splits, columns)
-        self.options = {"BM": shape.rows, "BC": channels_at_a_time, "num_warps": shape.warps}
+        self.options = {
+            "BM": shape.rows,
+            "BC": channels_at_a_time,
+            "num_warps": shape.warps,
+            "num_stages": shape.stages,
+        }
         self.parts, self.channels = parts, channels
 
     def empty_sums(self, device: torch.device) -> Tensor:

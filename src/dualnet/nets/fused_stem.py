@@ -35,9 +35,9 @@ TAPS = tl.constexpr(27)  # of a 3x3 convolution of three channels
 PADDED_TAPS = tl.constexpr(32)  # products of matrices come in powers of two; the 28th is a 1
 CHANNELS = 64  # at a time
 LAST_BITS = tl.constexpr(15)  # of a number, which say which pixel of a window it is
-PATCHING = Shape(128, 4, 1056)  # pixels at a time, warps, programs
-POOLING = Shape(128, 8, 1056)
-SUMMING = Shape(128, 8, 528)
+PATCHING = Shape(128, 4, 1056)  # rows are pixels
+POOLING = Shape(128, 8, 1056, stages=3)
+SUMMING = Shape(128, 8, 528, stages=3)
 
 
 @triton.jit(do_not_specialize=["rows", "chunk"])
@@ -308,7 +308,8 @@ def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry) -> tuple[
     products = torch.empty(geometry.parts, plan.splits, PADDED_TAPS.value, PADDED_TAPS.value, device=images.device)
     make_patches[plan.grid[:2]](
         images, made, products, *images.stride(), geometry.rows, plan.chunk,
-        HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1], BM=PATCHING.rows, num_warps=PATCHING.warps, num_stages=1,
+        HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1],
+        BM=PATCHING.rows, num_warps=PATCHING.warps, num_stages=PATCHING.stages,
     )  # fmt: skip
     return made, products.sum(dim=1)
 
