@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,36 @@ def test_side_by_side_equals_one_after_the_other(tiny, benchmark, run, remembere
         assert result_of(folder.path)["seeds_side_by_side"] == 2
     assert remembered(tmp_path / "seed-0") == never_stopped
     assert remembered(tmp_path / "seed-1") == remembered(run(tiny(seed=1), tmp_path / "alone"))
+
+
+def test_a_checkpoint_written_behind_holds_the_state_of_its_step(
+    tiny, run, stop_at, remembered, never_stopped, tmp_path, monkeypatch
+) -> None:
+    """As on CUDA: steps go on while a slow disk is written to."""
+    write, behind = checkpoint.write, []
+
+    def slow_write(folder: Path, step: int, taken: checkpoint.Snapshot) -> None:
+        time.sleep(0.2)
+        behind.append((step, max(event["step"] for event in log_of(folder.parent))))
+        write(folder, step, taken)
+
+    monkeypatch.setattr(checkpoint, "write", slow_write)
+    monkeypatch.setattr(Together, "writes_behind", True)
+    with pytest.raises(StopAsked):
+        run(tiny(), tmp_path / "run", stop_at(4))
+    assert remembered(run(tiny(), tmp_path / "run")) == never_stopped
+    assert any(step < logged for step, logged in behind), "nothing went on"
+
+
+def test_a_checkpoint_that_cannot_be_written_behind_stops_the_run(tiny, run, tmp_path, monkeypatch) -> None:
+    def full(*_) -> None:
+        raise OSError("no room")
+
+    monkeypatch.setattr(checkpoint, "write", full)
+    monkeypatch.setattr(Together, "writes_behind", True)
+    with pytest.raises(OSError, match="no room"):
+        run(tiny(), tmp_path / "run")
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 def test_seeds_that_stopped_at_different_places_go_on(tiny, benchmark, run, stop_at, tmp_path, remembered, monkeypatch):

@@ -19,7 +19,8 @@ BYTES = {"chosen", "images", "blur"}
 NUMBERS = {"rows", "out_rows", "channels", "splits", "chunk", "height", "width", "out_height", "out_width"}
 NUMBERS |= {"num_pixels", "num_images", "num_greys", "step_image", "step_channel", "step_row", "step_column"}
 CONSTANTS = {"PARTS": 2, "RELU": True, "RESIDUAL": True, "SIZE": 3, "PADDING": 1, "HAS_SHIFT": True, "BM": 64, "BC": 32}
-CONSTANTS |= {"TWO": True, "HEIGHT": 84, "WIDTH": 84, "OUT_HEIGHT": 42, "OUT_WIDTH": 42, "BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
+CONSTANTS |= {"TWO": True, "BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
+CONSTANTS |= {"HEIGHT": 84, "WIDTH": 84, "OUT_HEIGHT": 42, "OUT_WIDTH": 42}
 
 
 def kind(name, own):

@@ -218,4 +218,5 @@ def test_an_encoder_learns_by_fused_kernels_as_it_does_on_the_cpu(used):
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         found, expected = outcome("cuda"), outcome("cpu")
     for one, other in zip(found, expected, strict=True):
-        assert float((one - other).norm() / other.norm()) < 1e-3
+        # Where a value lies near zero the ReLU falls on either side of it, and a gradient goes another way.
+        assert float((one - other).norm() / other.norm()) < 1e-2

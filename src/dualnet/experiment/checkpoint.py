@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 from torch import Tensor
@@ -17,14 +17,29 @@ from dualnet import atomic
 KEPT = 2  # checkpoints: if the newest is damaged, the one before it serves
 
 
+class Snapshot(NamedTuple):
+    """A tree as it was when it was taken: what goes on does not change it."""
+
+    values: Any  # for JSON; a tensor is named
+    tensors: dict[str, Tensor]  # on the host
+
+
+def snapshot(tree: Mapping[str, Any]) -> Snapshot:
+    tensors: dict[str, Tensor] = {}
+    return Snapshot(take_out_tensors(tree, tensors), tensors)
+
+
 def save(folder: Path, step: int, tree: Mapping[str, Any]) -> None:
+    write(folder, step, snapshot(tree))
+
+
+def write(folder: Path, step: int, taken: Snapshot) -> None:
     """Write the checkpoint of a step, then delete those that are no longer needed.
 
     The JSON file is written last and holds the digest of everything: without it there is no checkpoint.
     """
     folder.mkdir(exist_ok=True)
-    tensors: dict[str, Tensor] = {}
-    values = take_out_tensors(tree, tensors)
+    values, tensors = taken
     data = safetensors.torch.save(tensors)
     atomic.write(tensor_file(folder, step), data)
     atomic.write(value_file(folder, step), json.dumps({"digest": digest(data, values), "tree": values}))

@@ -43,6 +43,7 @@ class Run:
         self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
         self.stability = torch.empty(0, stream.num_tasks, dtype=torch.float64)  # a row for each look at earlier tasks
         self.pending: list[dict[str, Tensor]] = []
+        self.taken: tuple[int, checkpoint.Snapshot] | None = None  # a step and its state, on the way to the disk
         self.saved: int | None = None  # the step of the checkpoint that the run would go on from
         self.resume()
 
@@ -66,7 +67,8 @@ class Run:
         with self.folder.log_file.open("ab") as log:  # made anew if it was lost
             log.truncate(min(log.tell(), state["log_bytes"]))
 
-    def save(self) -> None:
+    def take_state(self) -> None:
+        """All that a checkpoint of this step holds is copied: it can be written while the run goes on."""
         self.check_finite()
         atomic.flush(self.folder.log_file)
         state = {
@@ -80,8 +82,14 @@ class Run:
             "device": self.stream.device.type,
             "log_bytes": self.folder.log_file.stat().st_size,
         }
-        checkpoint.save(self.folder.checkpoints, self.step, state)
-        self.saved = self.step
+        self.taken = (self.step, checkpoint.snapshot(state))
+
+    def write_state(self) -> None:
+        """The checkpoint of the state that was taken."""
+        assert self.taken is not None
+        step, state = self.taken
+        checkpoint.write(self.folder.checkpoints, step, state)
+        self.taken, self.saved = None, step
 
     def observed(self, losses: dict[str, Tensor]) -> None:
         self.step += 1

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from dualnet.nets.norm import BatchNorm
 
 CHANNELS_AT_A_TIME = 32
-SMALL_ROWS = 2048  # of a part, at most: so many of 8 channels, x and its gradient, fit into the registers of a program
+SMALL_ROWS = 512  # of a part, at most: more of them are read faster by many programs
 SMALL_CHANNELS = 8
 SPLITS_AT_A_TIME = tl.constexpr(32)
 

@@ -34,10 +34,11 @@ if TYPE_CHECKING:
 TAPS = tl.constexpr(27)  # of a 3x3 convolution of three channels
 PADDED_TAPS = tl.constexpr(32)  # products of matrices come in powers of two; the 28th is a 1
 CHANNELS = 64  # at a time
+FEW_CHANNELS = 16  # where all there is to do is a product with a matrix of taps
 LAST_BITS = tl.constexpr(15)  # of a number, which say which pixel of a window it is
 PATCHING = Shape(128, 4, 1056)  # rows are pixels
-POOLING = Shape(128, 8, 1056, stages=3)
-SUMMING = Shape(128, 8, 528, stages=3)
+POOLING = Shape(64, 4, 2112, stages=3)
+SUMMING = Shape(64, 4, 1056)
 
 
 @triton.jit(do_not_specialize=["rows", "chunk"])
@@ -254,7 +255,7 @@ class FusedStem(torch.autograd.Function):
         mean, rstd = torch.empty(2, parts, channels, device=images.device).unbind()
         stem_statistics[(columns_of(channels),)](
             patch_sums, kernel, shift if has_shift else kernel, norm.running_mean, norm.running_var, mean, rstd,
-            geometry.rows, channels, norm.momentum, norm.eps, PARTS=parts, HAS_SHIFT=has_shift, BC=CHANNELS,
+            geometry.rows, channels, norm.momentum, norm.eps, PARTS=parts, HAS_SHIFT=has_shift, BC=FEW_CHANNELS,
         )  # fmt: skip
         layout = torch.channels_last
         y = torch.empty(geometry.out_shape, dtype=kernel.dtype, device=images.device, memory_format=layout)
@@ -284,7 +285,7 @@ class FusedStem(torch.autograd.Function):
         dweight, dbias, dshift = torch.empty(3, geometry.channels, device=dy.device).unbind()
         stem_gradients[(columns_of(geometry.channels),)](
             patch_sums, products.sum(dim=1), kernel, weight, mean, rstd, dkernel, dshift, dweight, dbias,
-            geometry.rows, geometry.channels, PARTS=geometry.parts, HAS_SHIFT=ctx.has_shift, BC=CHANNELS,
+            geometry.rows, geometry.channels, PARTS=geometry.parts, HAS_SHIFT=ctx.has_shift, BC=FEW_CHANNELS,
         )  # fmt: skip
         return None, dkernel, dshift if ctx.has_shift else None, dweight, dbias, None, None, None
 
@@ -296,7 +297,7 @@ def sides(geometry: Geometry) -> dict[str, int]:
 
 
 def columns_of(channels: int) -> int:
-    return triton.cdiv(channels, CHANNELS)
+    return triton.cdiv(channels, FEW_CHANNELS)
 
 
 def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry) -> tuple[Tensor, Tensor]:
