@@ -108,6 +108,31 @@ for (shape, channels), bias, parts, pool, layout in itertools.product(
     results = [stem_outcome(net, channels, bias, images, pool, parts) for net in (eager, fused)]
     for one, other in zip(*results, strict=True):
         assert float((one - other).detach().norm() / one.detach().norm()) < 1e-5
+
+# By the running statistics, where nothing is learned.
+def answering(channels, relu=True):
+    norm = BatchNorm(channels, relu).eval()
+    for seed, tensor in enumerate((norm.weight, norm.bias, norm.running_mean, norm.running_var)):
+        torch.nn.init.uniform_(tensor, -1, 1, torch.Generator().manual_seed(seed))
+    norm.running_var.abs_()
+    return norm
+
+
+def same(one, other):
+    assert float((one - other).norm() / other.norm()) < 1e-5
+
+
+with torch.no_grad():
+    shapes, either = [(3, 20, 7, 5), (1, 70, 9, 9), (1, 13)], (True, False)
+    for shape, relu, residual in itertools.product(shapes, either, either):
+        x, added, norm = tensor(shape, 3), tensor(shape, 4) if residual else None, answering(shape[1], relu)
+        same(fused_norm(x, norm, 1, added)[0], norm(x, 1, added))
+    for pool, bias in itertools.product((Pool(3, 1), Pool(2, 0, True)), (True, False)):
+        x, norm = tensor((3, 20, 9, 7), 3), answering(20)
+        same(fused_pool(x, norm, pool, 1), norm.pooled(x, pool))
+        images, conv = torch.randn(3, 3, 9, 7, generator=torch.Generator().manual_seed(3)), stem(20, bias)
+        same(fused_stem(images, conv.weight, conv.bias, norm, pool, 1), norm.pooled(conv(images), pool))
+
 # A NaN must reach the loss: a diverged run is stopped by it.
 x = tensor((2, 4, 8, 8), 3)
 x[0, 1, 2, 2] = float("nan")

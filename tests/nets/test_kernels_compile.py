@@ -19,7 +19,7 @@ BYTES = {"chosen", "images", "blur"}
 NUMBERS = {"rows", "out_rows", "channels", "splits", "chunk", "height", "width", "out_height", "out_width"}
 NUMBERS |= {"num_pixels", "num_images", "num_greys", "step_image", "step_channel", "step_row", "step_column"}
 CONSTANTS = {"PARTS": 2, "RELU": True, "RESIDUAL": True, "SIZE": 3, "PADDING": 1, "HAS_SHIFT": True, "BM": 64, "BC": 32}
-CONSTANTS |= {"TWO": True, "BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
+CONSTANTS |= {"TWO": True, "GIVEN": False, "BLOCK": 512, "CHUNKS": 4, "GREYS": 4}
 CONSTANTS |= {"HEIGHT": 84, "WIDTH": 84, "OUT_HEIGHT": 42, "OUT_WIDTH": 42}
 
 
@@ -52,8 +52,10 @@ for flags in ({"TWO": False}, {"RELU": False}, {"RESIDUAL": False, "TWO": False}
     check(fused_norm.normalise_small_backward, flags | LARGEST, WARPS)
 check(fused_norm.normalise_small, LARGEST, WARPS)
 check(fused_norm.normalise_small_backward, LARGEST, WARPS)
+check(fused_norm.normalise, {"GIVEN": True, "PARTS": 1})
 for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
     check(getattr(fused_pool, name))
+check(fused_pool.normalise_and_pool, {"GIVEN": True, "PARTS": 1})
 for name in ("make_patches", "stem_statistics", "stem_pool", "gradient_products", "stem_gradients"):
     check(getattr(fused_stem, name), images="*fp32", kernel="*bf16", dkernel="*bf16")
 for name in ("crop_kernel", "colour_kernel"):

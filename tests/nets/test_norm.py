@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from dualnet.nets import BatchNorm, Encoder, two_batches
+from dualnet.nets import Adapter, BatchNorm, Encoder, two_batches
 from dualnet.nets import norm as norm_module
 from dualnet.nets.conv import Conv, weights_cast
-from dualnet.nets.norm import Pool, can_fuse
+from dualnet.nets.norm import Pool
 
 
 def random_pair(num_features: int, relu: bool, dims: int) -> tuple[BatchNorm, nn.Module]:
@@ -137,7 +137,7 @@ def large_inputs(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> torch
 def test_fused_kernels_equal_one_pass_after_another(parts, relu, with_residual, shape, dtype):
     ours, theirs = (norm.to("cuda") for norm in random_pair(shape[1], relu, len(shape)))
     x, residual = large_inputs(shape, 0, dtype), large_inputs(shape, 1, dtype)
-    assert can_fuse(x)
+    assert ours.can_fuse(x)
     x_copy, residual_copy = (tensor.detach().float().requires_grad_() for tensor in (x, residual))
 
     out = ours(x, parts, (residual - 5) if with_residual else None)
@@ -220,3 +220,29 @@ def test_an_encoder_learns_by_fused_kernels_as_it_does_on_the_cpu(used):
     for one, other in zip(found, expected, strict=True):
         # Where a value lies near zero the ReLU falls on either side of it, and a gradient goes another way.
         assert float((one - other).norm() / other.norm()) < 1e-2
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_network_answers_by_fused_kernels_as_it_does_without(autocast, monkeypatch):
+    images = torch.randn(9, 3, 64, 64, generator=torch.Generator().manual_seed(0)).to("cuda")
+    torch.manual_seed(1)
+    encoder = Encoder(20)
+    adapter = Adapter(encoder.channels, 10, "none")
+    for module in (*encoder.modules(), *adapter.modules()):
+        if isinstance(module, BatchNorm):
+            torch.nn.init.uniform_(module.running_mean, -0.5, 0.5)
+            torch.nn.init.uniform_(module.running_var, 0.5, 2)
+    encoder, adapter = (net.to("cuda", memory_format=torch.channels_last).eval() for net in (encoder, adapter))
+
+    def answers(enabled: bool) -> torch.Tensor:
+        with torch.no_grad(), torch.autocast("cuda", torch.bfloat16, enabled=enabled):
+            return adapter(images, encoder(images)).float()
+
+    with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
+        fused = answers(autocast)
+        monkeypatch.setattr(BatchNorm, "can_run_kernels", lambda *_, **__: False)
+        usual, exact = answers(autocast), answers(False)
+    error, usual_error = (float((found - exact).norm() / exact.norm()) for found in (fused, usual))
+    assert error < 1.5 * usual_error + 1e-4

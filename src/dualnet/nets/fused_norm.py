@@ -173,6 +173,28 @@ def move_running(
 
 
 @triton.jit
+def centre_and_scale(
+    x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
+    PARTS: tl.constexpr, GIVEN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Of a part, float [BC] each. The first programs note them for the way back and move the running statistics."""
+    if GIVEN:
+        centre = tl.load(running_mean + col, mask=real, other=0.0)
+        scale = 1.0 / tl.sqrt(tl.load(running_var + col, mask=real, other=0.0) + eps)
+    else:
+        centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BC)
+        scale = 1.0 / tl.sqrt(var + eps)
+        if block == 0:
+            tl.store(mean + part * channels + col, centre, mask=real)
+            tl.store(rstd + part * channels + col, scale, mask=real)
+            if part == 0:
+                move_running(
+                    x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
+                )
+    return centre, scale
+
+
+@triton.jit
 def store_weight_grads(
     dweight, dbias, sums, first, splits, channels, col, real,
     PARTS: tl.constexpr, BC: tl.constexpr,
@@ -190,24 +212,20 @@ def store_weight_grads(
 def normalise(
     x, residual, y, weight, bias, running_mean, running_var, mean, rstd, sums,
     rows, channels, splits, chunk, momentum, eps,
-    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, GIVEN: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
+    """GIVEN: by the running statistics, and nothing is moved."""
     part, block = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
     start = part.to(tl.int64) * rows * channels
-    centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BC)
-    scale = 1.0 / tl.sqrt(var + eps)
+    centre, scale = centre_and_scale(
+        x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
+        PARTS, GIVEN, BC,
+    )  # fmt: skip
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
     b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
-    if block == 0:
-        tl.store(mean + part * channels + col, centre, mask=real)
-        tl.store(rstd + part * channels + col, scale, mask=real)
-        if part == 0:
-            move_running(
-                x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
-            )
     x, residual, y = x + start, residual + start, y + start
     last = tl.minimum((block + 1) * chunk, rows)
     for row_0 in range(block * chunk, last, BM):
@@ -340,7 +358,7 @@ class FusedNorm(torch.autograd.Function):
             forward_sums[summing.grid](x, sums, ctx.rows, ctx.channels, summing.chunk, **summing.options)
             normalise[writing.grid](
                 *tensors, sums, ctx.rows, ctx.channels, summing.splits, writing.chunk, norm.momentum, norm.eps,
-                **flags, **writing.options,
+                GIVEN=False, **flags, **writing.options,
             )  # fmt: skip
         # y is read only where a residual was added: else it need not be kept for this.
         ctx.save_for_backward(x, y if residual is not None else x, weight, bias, mean, rstd)
@@ -419,10 +437,27 @@ def like(tensor: Tensor, model: Tensor, dtype: torch.dtype | None = None) -> Ten
 def fused_norm(x: Tensor, norm: BatchNorm, parts: int, residual: Tensor | None) -> tuple[Tensor, Tensor]:
     """The result twice in one memory; both may be used if there is a residual.
 
-    `x` must be channels-last, or plain features: see `can_fuse`.
+    `x` must be channels-last, or plain features: see `BatchNorm.can_fuse`.
     """
-    if x.numel() // x.shape[1] <= parts:
-        raise ValueError("BatchNorm needs more than one value per channel to learn from: give a larger batch")
     if residual is not None:
         residual = like(residual, x)
+    if not norm.training:
+        y = by_running_statistics(x, norm, residual)
+        return y, y
+    if x.numel() // x.shape[1] <= parts:
+        raise ValueError("BatchNorm needs more than one value per channel to learn from: give a larger batch")
     return FusedNorm.apply(x, norm.weight, norm.bias, residual, norm, parts)  # pyright: ignore[reportReturnType]
+
+
+def by_running_statistics(x: Tensor, norm: BatchNorm, residual: Tensor | None) -> Tensor:
+    """Without a gradient."""
+    y, channels = torch.empty_like(x), x.shape[1]
+    rows = x.numel() // channels
+    plan = Plan(WRITING, 1, rows, channels)
+    running = (norm.running_mean, norm.running_var)
+    normalise[plan.grid](
+        x, x if residual is None else residual, y, norm.weight, norm.bias, *running, *running, y,
+        rows, channels, 1, plan.chunk, norm.momentum, norm.eps,
+        PARTS=1, RELU=norm.relu, RESIDUAL=residual is not None, GIVEN=True, **plan.options,
+    )  # fmt: skip
+    return y

@@ -23,10 +23,9 @@ from dualnet.nets.fused_norm import (
     Plan,
     Shape,
     added_up,
+    centre_and_scale,
     forward_sums,
     like,
-    move_running,
-    statistics,
     store_sums,
     store_weight_grads,
 )
@@ -42,25 +41,23 @@ UNUSED = tl.constexpr(255)  # in place of a window's pixel: the ReLU cut it off,
 def normalise_and_pool(
     x, y, chosen, weight, bias, running_mean, running_var, mean, rstd, sums,
     rows, out_rows, channels, splits, chunk, height, width, out_height, out_width, momentum, eps,
-    PARTS: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr,
+    PARTS: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr, GIVEN: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """chosen: which pixel of its window, counted row by row, is the pooled one, or UNUSED."""
+    """chosen: which pixel of its window, counted row by row, is the pooled one, or UNUSED.
+
+    GIVEN: by the running statistics, and nothing is moved or chosen.
+    """
     part, block = tl.program_id(0), tl.program_id(1)
     col = tl.program_id(2) * BC + tl.arange(0, BC)
     real = col < channels
     start, out_start = part.to(tl.int64) * rows * channels, part.to(tl.int64) * out_rows * channels
-    centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BC)
-    scale = 1.0 / tl.sqrt(var + eps)
+    centre, scale = centre_and_scale(
+        x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
+        PARTS, GIVEN, BC,
+    )  # fmt: skip
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
     b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
-    if block == 0:
-        tl.store(mean + part * channels + col, centre, mask=real)
-        tl.store(rstd + part * channels + col, scale, mask=real)
-        if part == 0:
-            move_running(
-                x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
-            )
     x, y, chosen = x + start, y + out_start, chosen + out_start
     last = tl.minimum((block + 1) * chunk, out_rows)
     for row_0 in range(block * chunk, last, BM):
@@ -80,7 +77,8 @@ def normalise_and_pool(
             best_at = tl.where(better, window, best_at)
         at = row[:, None] * channels + col[None, :]
         tl.store(y + at, tl.where(best < 0, 0.0, best).to(y.dtype.element_ty), mask=inside)
-        tl.store(chosen + at, tl.where(best <= 0, UNUSED, best_at).to(tl.uint8), mask=inside)
+        if not GIVEN:
+            tl.store(chosen + at, tl.where(best <= 0, UNUSED, best_at).to(tl.uint8), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "out_rows", "chunk", "height", "width", "out_height", "out_width"])
@@ -219,7 +217,7 @@ def pool_forward(x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, geome
     normalise_and_pool[writing.grid](
         x, y, chosen, weight, bias, norm.running_mean, norm.running_var, mean, rstd, sums,
         geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
-        norm.momentum, norm.eps, PARTS=geometry.parts, **geometry.window, **writing.options,
+        norm.momentum, norm.eps, PARTS=geometry.parts, GIVEN=False, **geometry.window, **writing.options,
     )  # fmt: skip
     return y, chosen, mean, rstd
 
@@ -261,5 +259,20 @@ class FusedPool(torch.autograd.Function):
 
 
 def fused_pool(x: Tensor, norm: BatchNorm, pool: Pool, parts: int) -> Tensor:
-    """`x` must be channels-last: see `can_fuse`."""
+    """`x` must be channels-last: see `BatchNorm.can_fuse`."""
+    if not norm.training:
+        return pool_by_running_statistics(x, norm, Geometry(x.shape, pool, 1))
     return FusedPool.apply(x, norm.weight, norm.bias, norm, pool, parts)  # pyright: ignore[reportReturnType]
+
+
+def pool_by_running_statistics(x: Tensor, norm: BatchNorm, geometry: Geometry) -> Tensor:
+    """Without a gradient."""
+    y = torch.empty(geometry.out_shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    plan = geometry.plan(WRITING, geometry.out_rows)
+    running = (norm.running_mean, norm.running_var)
+    normalise_and_pool[plan.grid](
+        x, y, y, norm.weight, norm.bias, *running, *running, y,
+        geometry.rows, geometry.out_rows, geometry.channels, 1, plan.chunk, *geometry.sides,
+        norm.momentum, norm.eps, PARTS=1, GIVEN=True, **geometry.window, **plan.options,
+    )  # fmt: skip
+    return y

@@ -257,14 +257,7 @@ class FusedStem(torch.autograd.Function):
             patch_sums, kernel, shift if has_shift else kernel, norm.running_mean, norm.running_var, mean, rstd,
             geometry.rows, channels, norm.momentum, norm.eps, PARTS=parts, HAS_SHIFT=has_shift, BC=FEW_CHANNELS,
         )  # fmt: skip
-        layout = torch.channels_last
-        y = torch.empty(geometry.out_shape, dtype=kernel.dtype, device=images.device, memory_format=layout)
-        chosen = torch.empty_like(y, dtype=torch.uint8)
-        plan = Plan(POOLING, parts, geometry.out_rows, channels, CHANNELS)
-        stem_pool[plan.grid](
-            patches, kernel, weight, bias, mean, rstd, y, chosen,
-            geometry.out_rows, channels, plan.chunk, **sides(geometry), **plan.options,
-        )  # fmt: skip
+        y, chosen = pooled_conv(patches, kernel, weight, bias, mean, rstd, geometry)
         ctx.geometry, ctx.has_shift = geometry, has_shift
         ctx.save_for_backward(patches, patch_sums, kernel, weight, mean, rstd, chosen)
         return y
@@ -288,6 +281,21 @@ class FusedStem(torch.autograd.Function):
             geometry.rows, geometry.channels, PARTS=geometry.parts, HAS_SHIFT=ctx.has_shift, BC=FEW_CHANNELS,
         )  # fmt: skip
         return None, dkernel, dshift if ctx.has_shift else None, dweight, dbias, None, None, None
+
+
+def pooled_conv(
+    patches: Tensor, kernel: Tensor, weight: Tensor, bias: Tensor, mean: Tensor, rstd: Tensor, geometry: Geometry
+) -> tuple[Tensor, Tensor]:
+    """The block's output, and which pixels were chosen."""
+    layout = torch.channels_last
+    y = torch.empty(geometry.out_shape, dtype=kernel.dtype, device=patches.device, memory_format=layout)
+    chosen = torch.empty_like(y, dtype=torch.uint8)
+    plan = Plan(POOLING, geometry.parts, geometry.out_rows, geometry.channels, CHANNELS)
+    stem_pool[plan.grid](
+        patches, kernel, weight, bias, mean, rstd, y, chosen,
+        geometry.out_rows, geometry.channels, plan.chunk, **sides(geometry), **plan.options,
+    )  # fmt: skip
+    return y, chosen
 
 
 def sides(geometry: Geometry) -> dict[str, int]:
@@ -317,4 +325,19 @@ def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry) -> tuple[
 
 def fused_stem(images: Tensor, kernel: Tensor, shift: Tensor | None, norm: BatchNorm, pool: Pool, parts: int) -> Tensor:
     """`images` float [B, 3, H, W] of any layout, without a gradient; the result has the type of `kernel`."""
+    if not norm.training:
+        return stem_by_running_statistics(images, kernel, shift, norm, pool)
     return FusedStem.apply(images, kernel, shift, norm.weight, norm.bias, norm, pool, parts)  # pyright: ignore[reportReturnType]
+
+
+def stem_by_running_statistics(
+    images: Tensor, kernel: Tensor, shift: Tensor | None, norm: BatchNorm, pool: Pool
+) -> Tensor:
+    """Without a gradient."""
+    kernel = kernel.contiguous(memory_format=torch.channels_last)
+    geometry = Geometry((len(images), kernel.shape[0], *images.shape[2:]), pool, 1)
+    patches, _ = patches_of(images, kernel.dtype, geometry)
+    mean = norm.running_mean if shift is None else norm.running_mean - shift
+    return pooled_conv(patches, kernel, norm.weight, norm.bias, mean, (norm.running_var + norm.eps).rsqrt(), geometry)[
+        0
+    ]

@@ -45,7 +45,7 @@ class BatchNorm(nn.Module):
         self.relu, self.momentum, self.eps = relu, momentum, eps
 
     def forward(self, x: Tensor, parts: int = 1, residual: Tensor | None = None) -> Tensor:
-        if self.training and can_fuse(x):
+        if self.can_fuse(x):
             from dualnet.nets.fused_norm import fused_norm  # needs Triton, which comes with PyTorch for CUDA
 
             return fused_norm(x, self, parts, residual)[0]
@@ -56,7 +56,7 @@ class BatchNorm(nn.Module):
 
     def forked(self, x: Tensor, parts: int, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The result twice, for two consumers: their gradients then meet in the fused kernels, not in one more."""
-        if self.training and can_fuse(x):
+        if self.can_fuse(x):
             from dualnet.nets.fused_norm import fused_norm
 
             return fused_norm(x, self, parts, residual)
@@ -66,7 +66,7 @@ class BatchNorm(nn.Module):
     def pooled(self, x: Tensor, pool: Pool, parts: int = 1) -> Tensor:
         """Normalised, cut off by the ReLU and max-pooled."""
         assert self.relu
-        if self.training and can_fuse(x):
+        if self.can_fuse(x):
             from dualnet.nets.fused_pool import fused_pool
 
             return fused_pool(x, self, pool, parts)
@@ -74,11 +74,23 @@ class BatchNorm(nn.Module):
 
     def of_conv(self, images: Tensor, conv: Conv, pool: Pool, parts: int = 1) -> Tensor:
         """A convolution's output normalised, cut off and max-pooled; on images in one go where Triton can."""
-        if self.training and conv.ready is not None and images.is_cuda and has_triton() and is_stem(images, conv):
+        if conv.ready is not None and self.can_run_kernels(images, taps=32) and is_stem(images, conv):
             from dualnet.nets.fused_stem import fused_stem
 
             return fused_stem(images, conv.ready, conv.bias, self, pool, parts)
         return self.pooled(conv(images), pool, parts)
+
+    def can_fuse(self, x: Tensor) -> bool:
+        """Whether the Triton kernels can take it: a matrix [rows, channels] in the memory of a CUDA device."""
+        if not self.can_run_kernels(x):
+            return False
+        return x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.is_contiguous()
+
+    def can_run_kernels(self, x: Tensor, taps: int = 1) -> bool:
+        """By the running statistics they answer only, there is no way back; their offsets are of 32 bits."""
+        if self.training:
+            return x.is_cuda and has_triton()
+        return x.is_cuda and has_triton() and not torch.is_grad_enabled() and x.numel() * taps < 2**31
 
     def normalise(self, x: Tensor) -> Tensor:
         return F.batch_norm(
@@ -90,13 +102,6 @@ def is_stem(images: Tensor, conv: Conv) -> bool:
     """Whether it is a 3x3 convolution of three channels, and no gradient is asked for before it."""
     plain = conv.kernel_size == (3, 3) and conv.stride == (1, 1) and conv.padding == (1, 1)
     return plain and conv.in_channels == 3 and not images.requires_grad
-
-
-def can_fuse(x: Tensor) -> bool:
-    """Whether the Triton kernels can take it: a matrix [rows, channels] in the memory of a CUDA device."""
-    if not x.is_cuda or not has_triton():
-        return False
-    return x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.is_contiguous()
 
 
 def two_batches(
