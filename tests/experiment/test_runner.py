@@ -150,14 +150,50 @@ def test_a_checkpoint_written_behind_holds_the_state_of_its_step(
 
 
 def test_a_checkpoint_that_cannot_be_written_behind_stops_the_run(tiny, run, tmp_path, monkeypatch) -> None:
-    def full(*_) -> None:
-        raise OSError("no room")
-
-    monkeypatch.setattr(checkpoint, "write", full)
+    monkeypatch.setattr(checkpoint, "write", no_room)
     monkeypatch.setattr(Together, "writes_behind", True)
     with pytest.raises(OSError, match="no room"):
         run(tiny(), tmp_path / "run")
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_failed_checkpoint_is_told_before_the_run_says_that_it_stopped(tiny, run, stop_at, tmp_path, monkeypatch):
+    """Also where the signal comes while it is written."""
+    monkeypatch.setattr(checkpoint, "write", no_room)
+    monkeypatch.setattr(Together, "writes_behind", True)
+    with pytest.raises(OSError, match="no room"):
+        run(tiny(), tmp_path / "run", stop_at(3))
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_run_that_diverges_while_a_checkpoint_is_written(written, tiny, run, tmp_path, monkeypatch):
+    write = checkpoint.write
+
+    def slow_write(*arguments) -> None:
+        time.sleep(0.2)
+        write(*arguments) if written else no_room()
+
+    monkeypatch.setattr(checkpoint, "write", slow_write)
+    monkeypatch.setattr(Together, "writes_behind", True)
+    monkeypatch.setattr(Run, "mean_losses", diverge_after(Run.mean_losses, step=4))
+    with pytest.raises(NotFiniteError if written else OSError) as caught:
+        run(tiny(checkpoint_every=3), tmp_path / "run")
+    if written:
+        assert "the last good checkpoint is step 3" in str(caught.value)
+        assert log_of(tmp_path / "run")[-1]["checkpoint"] == 3
+
+
+def no_room(*_) -> None:
+    raise OSError("no room")
+
+
+def diverge_after(mean_losses, step: int):
+    def diverged(run: Run) -> dict[str, float]:
+        if run.step >= step:
+            raise run.not_finite("loss 'labels' is")
+        return mean_losses(run)
+
+    return diverged
 
 
 def test_seeds_that_stopped_at_different_places_go_on(tiny, benchmark, run, stop_at, tmp_path, remembered, monkeypatch):

@@ -233,6 +233,16 @@ def test_a_missing_label_is_a_missing_term_of_the_loss(name, small_learner, rand
 # Streams of all kinds
 
 
+@every_learner
+def test_a_task_may_end_before_anything_is_stored(name, small_learner, random_batch, monkeypatch):
+    """As where all labels come late. A kernel has no way to answer to no image."""
+    learner = small_learner(name)
+    answer = learner.answer
+    monkeypatch.setattr(learner, "answer", lambda images, ids: answer(images, ids) if len(images) else pytest.fail())
+    learner.end_task()
+    assert_losses(learner.observe(random_batch()))
+
+
 @every_task_free_learner
 def test_task_free_streams(name, small_learner, random_batch, spec):
     free = spec.task_free()

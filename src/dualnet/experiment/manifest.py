@@ -70,12 +70,18 @@ def manifest_of(experiment: Experiment, benchmark: AnyTasks) -> Manifest:
         label_share=experiment.labels.share,
         labels_drawn=experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
         label_delay=delay_words(experiment.labels),
-        augmentation=getattr(options, "augment", "none"),
+        augmentation=augmentation_of(options),
         **memory_fields(options, spec),
         updates=getattr(options, "updates", getattr(options, "inner_steps", None)),
         width=getattr(options, "width", None),
         forgetting=FORGETTING,
     )
+
+
+def augmentation_of(options: Any) -> str:
+    """A run that says `views` is older: its views were crops of a constant 43 % of the area."""
+    augment = getattr(options, "augment", "none")
+    return "barlow-twins-views" if augment == "views" else str(augment)
 
 
 def delay_words(labels: LabelsConfig) -> str:

@@ -89,7 +89,7 @@ class Run:
         assert self.taken is not None
         step, state = self.taken
         checkpoint.write(self.folder.checkpoints, step, state)
-        self.taken, self.saved = None, step
+        self.saved, self.taken = step, None
 
     def observed(self, losses: dict[str, Tensor]) -> None:
         self.step += 1
@@ -136,8 +136,9 @@ class Run:
 
     def not_finite(self, what: str) -> NotFiniteError:
         """Logged, and as an error to raise."""
-        self.log("diverged", reason=f"{what} not finite", checkpoint=self.saved)
-        good = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
+        last = self.saved if self.taken is None else self.taken[0]  # which is on its way
+        self.log("diverged", reason=f"{what} not finite", checkpoint=last)
+        good = "there is no checkpoint yet" if last is None else f"the last good checkpoint is step {last}"
         seed = self.experiment.seed
         remedy = f"try a lower rate, or leave seed {seed} out"
         return NotFiniteError({seed: f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"})

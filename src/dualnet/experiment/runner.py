@@ -43,6 +43,7 @@ class Together:
         self.side_by_side = len(runs)
         self.diverged: dict[int, str] = {}  # by seed
         self.engine = self.make_engine()
+        self.pool = ThreadPoolExecutor(len(runs))
         self.writing: list[Future[None]] = []  # checkpoints, on their way to the disk
         self.clock = time.monotonic()
 
@@ -67,11 +68,12 @@ class Together:
         seeds = ", ".join(str(run.experiment.seed) for run in self.runs)
         self.display.begin(f"{self.experiment.name} seed {seeds}", self.stream.num_steps, self.step)
         try:
-            with ThreadPoolExecutor(self.side_by_side) as self.pool:
-                self.go_through()
+            self.go_through()
         except NotFiniteError:
             assert not self.runs  # all have diverged; while one is left, it goes on
+            self.wait_for_writing()
         finally:
+            self.pool.shutdown()
             self.display.end()
         return self.diverged
 
@@ -161,9 +163,10 @@ class Together:
         # Side by side: five reservoirs of 180 MB took 5.5 s one after the other.
         self.leave_behind(list(self.pool.map(partial(error_of, Run.take_state), self.runs)))
         self.writing = [self.pool.submit(run.write_state) for run in self.runs]
-        if self.stop.asked or not self.writes_behind:
+        if not self.writes_behind:
             self.wait_for_writing()
         if self.stop.asked and self.step < self.stream.num_steps:
+            self.wait_for_writing()
             raise StopAsked(
                 f"stopped after step {self.step} of {self.stream.num_steps}; the same command goes on from there"
             )

@@ -84,7 +84,8 @@ class Learner(nn.Module, ABC):
     def remember_answers(self, memory: Memory) -> None:
         """Store what it answers now to the examples that have no answer yet. For the end of a task, not for a step."""
         for slots in memory.without_logits().split(ANSWER_SIZE):
-            memory.remember(slots, self.answer(memory.images[slots], memory.task_ids[slots]))
+            if len(slots) > 0:  # nothing is split into one part of nothing
+                memory.remember(slots, self.answer(memory.images[slots], memory.task_ids[slots]))
 
     def network_input(self, images: Tensor) -> Tensor:
         return image_ops.network_input(images, self.spec.network_size)

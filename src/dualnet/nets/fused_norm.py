@@ -396,9 +396,9 @@ class FusedNorm(torch.autograd.Function):
 
 
 def small_launch(rows: int, channels: int) -> tuple[tuple[int], dict[str, int]]:
-    """The grid of a small map's kernels, and their options: 32 values of x for a thread at most."""
+    """The grid of a small map's kernels, and their options: 16 values of x for a thread at most."""
     rows_held = triton.next_power_of_2(rows)
-    options = {"BM": rows_held, "BC": SMALL_CHANNELS, "num_warps": min(16, max(1, rows_held // 64))}
+    options = {"BM": rows_held, "BC": SMALL_CHANNELS, "num_warps": max(1, rows_held // 64)}
     return (triton.cdiv(channels, SMALL_CHANNELS),), options
 
 

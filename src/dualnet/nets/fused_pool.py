@@ -1,7 +1,7 @@
 """BatchNorm, ReLU and max-pool in one go, in Triton, for channels-last tensors on CUDA.
 
-What lies before the pool is the largest tensor of the network (the stem's: 58 MB for 64 images of 84 px). Fused, its
-normalised copy is never written, forward or backward; only the pooled map and one byte per pixel of it are.
+What lies before a pool is larger than what follows, four times. Fused, its normalised copy is never written, forward or
+backward; only the pooled map and one byte per pixel of it are.
 """
 
 # A kernel is compiled by Triton, not run as Python: its loops, indices and launch options mean nothing to pyright.
@@ -194,7 +194,7 @@ class Geometry:
 
     def __init__(self, shape: Sequence[int], pool: Pool, parts: int) -> None:
         images, self.channels, height, width = shape
-        self.parts, self.pool = parts, pool
+        self.parts = parts
         self.sides = (height, width, pool.out_side(height), pool.out_side(width))
         self.rows = images * height * width // parts
         self.out_rows = images * self.sides[2] * self.sides[3] // parts
@@ -206,56 +206,43 @@ class Geometry:
         return Plan(shape, self.parts, rows, self.channels)
 
 
-def pool_forward(x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, geometry: Geometry) -> tuple[Tensor, ...]:
-    """The pooled map, which pixels were chosen, and each part's mean and 1 / standard deviation."""
-    y = torch.empty(geometry.out_shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    chosen = torch.empty_like(y, dtype=torch.uint8)
-    mean, rstd = torch.empty(2, geometry.parts, geometry.channels, device=x.device).unbind()
-    summing, writing = geometry.plan(SUMMING, geometry.rows), geometry.plan(WRITING, geometry.out_rows)
-    sums = summing.empty_sums(x.device)
-    forward_sums[summing.grid](x, sums, geometry.rows, geometry.channels, summing.chunk, **summing.options)
-    normalise_and_pool[writing.grid](
-        x, y, chosen, weight, bias, norm.running_mean, norm.running_var, mean, rstd, sums,
-        geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
-        norm.momentum, norm.eps, PARTS=geometry.parts, GIVEN=False, **geometry.window, **writing.options,
-    )  # fmt: skip
-    return y, chosen, mean, rstd
-
-
-def pool_gradients(
-    x: Tensor, dy: Tensor, chosen: Tensor, weight: Tensor, mean: Tensor, rstd: Tensor, geometry: Geometry
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The gradients of x and of the normalisation's weight and bias."""
-    summing = geometry.plan(SUMMING, geometry.out_rows)
-    sums = summing.empty_sums(x.device)
-    pool_sums[summing.grid](
-        x, dy, chosen, mean, rstd, sums,
-        geometry.rows, geometry.out_rows, geometry.channels, summing.chunk, *geometry.sides,
-        **geometry.window, **summing.options,
-    )  # fmt: skip
-    dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
-    writing = geometry.plan(WRITING, geometry.blocks)
-    pool_backward[writing.grid](
-        x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
-        geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
-        PARTS=geometry.parts, **geometry.window, **writing.options,
-    )  # fmt: skip
-    return dx, dweight, dbias
-
-
 class FusedPool(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, pool: Pool, parts: int):
-        ctx.geometry = Geometry(x.shape, pool, parts)
-        y, chosen, mean, rstd = pool_forward(x, weight, bias, norm, ctx.geometry)
+        ctx.geometry = geometry = Geometry(x.shape, pool, parts)
+        y = torch.empty(geometry.out_shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+        chosen = torch.empty_like(y, dtype=torch.uint8)
+        mean, rstd = torch.empty(2, parts, geometry.channels, device=x.device).unbind()
+        summing, writing = geometry.plan(SUMMING, geometry.rows), geometry.plan(WRITING, geometry.out_rows)
+        sums = summing.empty_sums(x.device)
+        forward_sums[summing.grid](x, sums, geometry.rows, geometry.channels, summing.chunk, **summing.options)
+        normalise_and_pool[writing.grid](
+            x, y, chosen, weight, bias, norm.running_mean, norm.running_var, mean, rstd, sums,
+            geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
+            norm.momentum, norm.eps, PARTS=parts, GIVEN=False, **geometry.window, **writing.options,
+        )  # fmt: skip
         ctx.save_for_backward(x, chosen, weight, mean, rstd)
         return y
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
         x, chosen, weight, mean, rstd = ctx.saved_tensors
+        geometry: Geometry = ctx.geometry
         dy = like(grads[0], chosen, x.dtype)  # the pooled map's layout is that of `chosen`
-        return *pool_gradients(x, dy, chosen, weight, mean, rstd, ctx.geometry), None, None, None
+        summing, writing = geometry.plan(SUMMING, geometry.out_rows), geometry.plan(WRITING, geometry.blocks)
+        sums = summing.empty_sums(x.device)
+        pool_sums[summing.grid](
+            x, dy, chosen, mean, rstd, sums,
+            geometry.rows, geometry.out_rows, geometry.channels, summing.chunk, *geometry.sides,
+            **geometry.window, **summing.options,
+        )  # fmt: skip
+        dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
+        pool_backward[writing.grid](
+            x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
+            geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
+            PARTS=geometry.parts, **geometry.window, **writing.options,
+        )  # fmt: skip
+        return dx, dweight, dbias, None, None, None
 
 
 def fused_pool(x: Tensor, norm: BatchNorm, pool: Pool, parts: int) -> Tensor:

@@ -44,9 +44,12 @@ SUMMING = Shape(64, 4, 1056)
 @triton.jit(do_not_specialize=["rows", "chunk"])
 def make_patches(
     images, patches, products, step_image, step_channel, step_row, step_column, rows, chunk,
-    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, BM: tl.constexpr,
+    HEIGHT: tl.constexpr, WIDTH: tl.constexpr, SUMS: tl.constexpr, BM: tl.constexpr,
 ):  # fmt: skip
-    """patches[pixel]: the 3 by 3 pixels around it, then 1, 0, 0...; products[part, split]: a chunk's sum of p p^T."""
+    """patches[pixel]: the 3 by 3 pixels around it, then 1, 0, 0...
+
+    With SUMS, products[part, split]: a chunk's sum of p p^T.
+    """
     part, split = tl.program_id(0), tl.program_id(1)
     last = tl.minimum((split + 1) * chunk, rows)
     tap = tl.arange(0, PADDED_TAPS)
@@ -63,9 +66,11 @@ def make_patches(
         values = tl.load(images + at[None, :] + step[:, None], mask=there, other=0.0)
         values = tl.where((tap == TAPS)[:, None] & inside[None, :], 1.0, values).to(patches.dtype.element_ty)
         tl.store(patches + pixel[None, :] * PADDED_TAPS + tap[:, None], values, mask=inside[None, :])
-        total += tl.dot(values, tl.trans(values), input_precision="ieee")
-    out = products + (part * tl.num_programs(1) + split) * PADDED_TAPS * PADDED_TAPS
-    tl.store(out + tap[:, None] * PADDED_TAPS + tap[None, :], total)
+        if SUMS:
+            total += tl.dot(values, tl.trans(values), input_precision="ieee")
+    if SUMS:
+        out = products + (part * tl.num_programs(1) + split) * PADDED_TAPS * PADDED_TAPS
+        tl.store(out + tap[:, None] * PADDED_TAPS + tap[None, :], total)
 
 
 @triton.jit
@@ -310,17 +315,22 @@ def columns_of(channels: int) -> int:
 
 def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry) -> tuple[Tensor, Tensor]:
     """[pixel, PADDED_TAPS], and of each part the sum of p p^T, float32 [parts, PADDED_TAPS, PADDED_TAPS]."""
+    plan = Plan(PATCHING, geometry.parts, geometry.rows, 1)
+    products = torch.empty(geometry.parts, plan.splits, PADDED_TAPS.value, PADDED_TAPS.value, device=images.device)
+    return launch_patches(images, dtype, geometry, products), products.sum(dim=1)
+
+
+def launch_patches(images: Tensor, dtype: torch.dtype, geometry: Geometry, products: Tensor | None) -> Tensor:
     num_pixels = geometry.parts * geometry.rows
     assert num_pixels * PADDED_TAPS.value < 2**31, "too many images for 32-bit offsets"
     made = torch.empty(num_pixels, PADDED_TAPS.value, dtype=dtype, device=images.device)
     plan = Plan(PATCHING, geometry.parts, geometry.rows, 1)
-    products = torch.empty(geometry.parts, plan.splits, PADDED_TAPS.value, PADDED_TAPS.value, device=images.device)
     make_patches[plan.grid[:2]](
-        images, made, products, *images.stride(), geometry.rows, plan.chunk,
-        HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1],
+        images, made, made if products is None else products, *images.stride(), geometry.rows, plan.chunk,
+        HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1], SUMS=products is not None,
         BM=PATCHING.rows, num_warps=PATCHING.warps, num_stages=PATCHING.stages,
     )  # fmt: skip
-    return made, products.sum(dim=1)
+    return made
 
 
 def fused_stem(images: Tensor, kernel: Tensor, shift: Tensor | None, norm: BatchNorm, pool: Pool, parts: int) -> Tensor:
@@ -336,8 +346,8 @@ def stem_by_running_statistics(
     """Without a gradient."""
     kernel = kernel.contiguous(memory_format=torch.channels_last)
     geometry = Geometry((len(images), kernel.shape[0], *images.shape[2:]), pool, 1)
-    patches, _ = patches_of(images, kernel.dtype, geometry)
-    mean = norm.running_mean if shift is None else norm.running_mean - shift
-    return pooled_conv(patches, kernel, norm.weight, norm.bias, mean, (norm.running_var + norm.eps).rsqrt(), geometry)[
-        0
-    ]
+    patches = launch_patches(images, kernel.dtype, geometry, None)
+    mean, rstd = norm.running_mean, (norm.running_var + norm.eps).rsqrt()
+    mean = mean if shift is None else mean - shift
+    y, _ = pooled_conv(patches, kernel, norm.weight, norm.bias, mean, rstd, geometry)
+    return y

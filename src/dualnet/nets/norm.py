@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from dualnet.kernels import has_triton
 from dualnet.nets.conv import Conv
 
+PATCH_VALUES = 11  # that the first block's kernels make of one of an image's: 32 of the three of a pixel
+
 
 class Pool(NamedTuple):
     """A max-pool of stride 2."""
@@ -74,7 +76,7 @@ class BatchNorm(nn.Module):
 
     def of_conv(self, images: Tensor, conv: Conv, pool: Pool, parts: int = 1) -> Tensor:
         """A convolution's output normalised, cut off and max-pooled; on images in one go where Triton can."""
-        if conv.ready is not None and self.can_run_kernels(images, taps=32) and is_stem(images, conv):
+        if conv.ready is not None and self.can_run_kernels(images, PATCH_VALUES) and is_stem(images, conv):
             from dualnet.nets.fused_stem import fused_stem
 
             return fused_stem(images, conv.ready, conv.bias, self, pool, parts)
@@ -86,11 +88,14 @@ class BatchNorm(nn.Module):
             return False
         return x.is_contiguous(memory_format=torch.channels_last) if x.dim() == 4 else x.is_contiguous()
 
-    def can_run_kernels(self, x: Tensor, taps: int = 1) -> bool:
-        """By the running statistics they answer only, there is no way back; their offsets are of 32 bits."""
-        if self.training:
-            return x.is_cuda and has_triton()
-        return x.is_cuda and has_triton() and not torch.is_grad_enabled() and x.numel() * taps < 2**31
+    def can_run_kernels(self, x: Tensor, values: int = 1) -> bool:
+        """By the running statistics they answer only, there is no way back; their offsets are of 32 bits.
+
+        `values` is how many they make of one of x.
+        """
+        if not x.is_cuda or not has_triton() or not 0 < x.numel() * values < 2**31:
+            return False
+        return self.training or not torch.is_grad_enabled()
 
     def normalise(self, x: Tensor) -> Tensor:
         return F.batch_norm(

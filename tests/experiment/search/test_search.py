@@ -398,7 +398,7 @@ def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
     answer = Worker().work(job)
     failures = [read_failure(Path(folder)) for folder in job["folders"].values()]
     assert [reason[:8] for reason in failures if reason] == ["seed-0: ", "seed-1: "]
-    assert answer["failed"] == failures[0]
+    assert answer == {"failed": True}
 
 
 def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -> None:

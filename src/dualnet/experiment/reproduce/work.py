@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import multiprocessing
 import os
 import signal
@@ -75,8 +74,12 @@ def run_rows(
 def check_benchmark(benchmark: BenchmarkConfig, sound: list[BenchmarkConfig]) -> None:
     """Raises ValueError if its files are not there. The images are decoded here, once for all processes."""
     if benchmark not in sound:
-        with contextlib.suppress(OSError):  # the system's fault, not the user's: the process that meets it says so
+        try:
             benchmark.make()
+        except ValueError:
+            raise
+        except Exception:  # not the user's fault: the processes that meet it say so, and the other rows go on
+            return
         sound.append(benchmark)
 
 

@@ -43,7 +43,7 @@ class Worker:
             for seed, reason in error.reasons.items():
                 write_failure(folders[seed], shortened(reason))
             drop_checkpoints(folders)
-            return {"failed": shortened(str(error))}
+            return {"failed": True}
         except Exception as error:
             traceback.print_exc()
             return {"trouble": " ".join(f"{type(error).__name__}: {error}".split())}
