@@ -410,7 +410,7 @@ def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -
     point = point_of(plan, plan.stages[0][0])
     folders = point.folders(Path("out"), plan.seeds)
     job = {"experiment": point.experiment.mapping(), "folders": folders, "device": "cpu"}
-    assert Worker().work(job)["failed"].startswith("seed-1: loss")
+    assert Worker().work(job) == {"failed": True}
     found = outcome_of(point, Path("out"), plan, {})
     assert found is not None and found.mean is None and list(found.seeds) == ["0"]
     assert found.failed is not None and found.failed.startswith("seed-1: loss")
