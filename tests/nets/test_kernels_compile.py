@@ -12,7 +12,7 @@ from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 from dualnet import fused_views
-from dualnet.nets import fused_norm, fused_pool, fused_stem
+from dualnet.nets import fused_norm, fused_pool, fused_stem, fused_norm_kernels
 
 MAPS = {"x", "y", "dy", "dy_2", "dx", "residual", "dresidual", "patches"}  # bfloat16
 BYTES = {"chosen", "images", "blur"}
@@ -46,13 +46,13 @@ def check(kernel, flags={}, warps=4, /, **own):
 LARGEST = {"BM": fused_norm.SMALL_ROWS, "BC": fused_norm.SMALL_CHANNELS}
 WARPS = fused_norm.small_launch(fused_norm.SMALL_ROWS, 64)[1]["num_warps"]
 for name in ("forward_sums", "normalise", "backward_sums", "normalise_backward"):
-    check(getattr(fused_norm, name))
+    check(getattr(fused_norm_kernels, name))
 for flags in ({"TWO": False}, {"RELU": False}, {"RESIDUAL": False, "TWO": False}):
-    check(fused_norm.backward_sums, flags)
-    check(fused_norm.normalise_small_backward, flags | LARGEST, WARPS)
-check(fused_norm.normalise_small, LARGEST, WARPS)
-check(fused_norm.normalise_small_backward, LARGEST, WARPS)
-check(fused_norm.normalise, {"GIVEN": True, "PARTS": 1})
+    check(fused_norm_kernels.backward_sums, flags)
+    check(fused_norm_kernels.normalise_small_backward, flags | LARGEST, WARPS)
+check(fused_norm_kernels.normalise_small, LARGEST, WARPS)
+check(fused_norm_kernels.normalise_small_backward, LARGEST, WARPS)
+check(fused_norm_kernels.normalise, {"GIVEN": True, "PARTS": 1})
 for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
     check(getattr(fused_pool, name))
 check(fused_pool.normalise_and_pool, {"GIVEN": True, "PARTS": 1})

@@ -218,7 +218,8 @@ def test_an_encoder_learns_by_fused_kernels_as_it_does_on_the_cpu(used):
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         found, expected = outcome("cuda"), outcome("cpu")
     for one, other in zip(found, expected, strict=True):
-        # Where a value lies near zero the ReLU falls on either side of it, and a gradient goes another way.
+        # Where a value lies near zero the ReLU falls on either side of it, and a gradient goes another way: float32
+        # itself is 3e-3 from float64 here, and convolutions that are off by 1e-7 move float64 by 9e-3 at times.
         assert float((one - other).norm() / other.norm()) < 1e-2
 
 

@@ -17,18 +17,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from dualnet.nets.fused_norm import (
-    SUMMING,
-    WRITING,
-    Plan,
-    Shape,
-    added_up,
-    centre_and_scale,
-    forward_sums,
-    like,
-    store_sums,
-    store_weight_grads,
-)
+from dualnet.nets.fused_norm import SUMMING, WRITING, Plan, Shape, like
+from dualnet.nets.fused_norm_kernels import added_up, centre_and_scale, forward_sums, store_sums, store_weight_grads
 
 if TYPE_CHECKING:
     from dualnet.nets.norm import BatchNorm, Pool

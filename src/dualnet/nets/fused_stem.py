@@ -313,24 +313,19 @@ def columns_of(channels: int) -> int:
     return triton.cdiv(channels, FEW_CHANNELS)
 
 
-def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry) -> tuple[Tensor, Tensor]:
-    """[pixel, PADDED_TAPS], and of each part the sum of p p^T, float32 [parts, PADDED_TAPS, PADDED_TAPS]."""
+def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry, with_sums: bool = True) -> tuple[Tensor, Tensor]:
+    """[pixel, PADDED_TAPS], and of each part, if asked, the sum of p p^T: float32 [parts, PADDED_TAPS, PADDED_TAPS]."""
+    taps, num_pixels = PADDED_TAPS.value, geometry.parts * geometry.rows
+    assert num_pixels * taps < 2**31, "too many images for 32-bit offsets"
+    patches = torch.empty(num_pixels, taps, dtype=dtype, device=images.device)
     plan = Plan(PATCHING, geometry.parts, geometry.rows, 1)
-    products = torch.empty(geometry.parts, plan.splits, PADDED_TAPS.value, PADDED_TAPS.value, device=images.device)
-    return launch_patches(images, dtype, geometry, products), products.sum(dim=1)
-
-
-def launch_patches(images: Tensor, dtype: torch.dtype, geometry: Geometry, products: Tensor | None) -> Tensor:
-    num_pixels = geometry.parts * geometry.rows
-    assert num_pixels * PADDED_TAPS.value < 2**31, "too many images for 32-bit offsets"
-    made = torch.empty(num_pixels, PADDED_TAPS.value, dtype=dtype, device=images.device)
-    plan = Plan(PATCHING, geometry.parts, geometry.rows, 1)
+    products = torch.empty(geometry.parts, plan.splits if with_sums else 0, taps, taps, device=images.device)
     make_patches[plan.grid[:2]](
-        images, made, made if products is None else products, *images.stride(), geometry.rows, plan.chunk,
-        HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1], SUMS=products is not None,
+        images, patches, products, *images.stride(), geometry.rows, plan.chunk,
+        HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1], SUMS=with_sums,
         BM=PATCHING.rows, num_warps=PATCHING.warps, num_stages=PATCHING.stages,
     )  # fmt: skip
-    return made
+    return patches, products.sum(dim=1) if with_sums else products
 
 
 def fused_stem(images: Tensor, kernel: Tensor, shift: Tensor | None, norm: BatchNorm, pool: Pool, parts: int) -> Tensor:
@@ -346,7 +341,7 @@ def stem_by_running_statistics(
     """Without a gradient."""
     kernel = kernel.contiguous(memory_format=torch.channels_last)
     geometry = Geometry((len(images), kernel.shape[0], *images.shape[2:]), pool, 1)
-    patches = launch_patches(images, kernel.dtype, geometry, None)
+    patches, _ = patches_of(images, kernel.dtype, geometry, with_sums=False)
     mean, rstd = norm.running_mean, (norm.running_var + norm.eps).rsqrt()
     mean = mean if shift is None else mean - shift
     y, _ = pooled_conv(patches, kernel, norm.weight, norm.bias, mean, rstd, geometry)

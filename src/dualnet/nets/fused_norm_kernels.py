@@ -1,0 +1,305 @@
+"""BatchNorm, residual sum and ReLU as Triton kernels, for channels-last tensors on CUDA; fused_norm.py launches them.
+
+The input is a matrix [parts, rows, channels]: a row is a pixel of an example. A part begins at a 64-bit offset; inside
+of it 32 bits do, which halves the arithmetic of addresses. Of a large map the first kernel sums over blocks of rows;
+the second adds these sums up, each program for its own channels, and writes the result. The kernels of a small map keep
+all rows of a few channels in their registers.
+"""
+
+# A kernel is compiled by Triton, not run as Python: its loops and indices mean nothing to pyright.
+# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+SPLITS_AT_A_TIME = tl.constexpr(32)
+
+
+@triton.jit(do_not_specialize=["rows", "chunk"])
+def forward_sums(x, sums, rows, channels, chunk, BM: tl.constexpr, BC: tl.constexpr):
+    """sums[part, split, 0 or 1, channel] of x - pivot and of its square.
+
+    The pivot is the part's first pixel: the variance as a difference of two large numbers would lose its digits.
+    """
+    part, split = tl.program_id(0), tl.program_id(1)
+    col = tl.program_id(2) * BC + tl.arange(0, BC)
+    real = col < channels
+    x += part.to(tl.int64) * rows * channels
+    last = tl.minimum((split + 1) * chunk, rows)
+    pivot = tl.load(x + col, mask=real, other=0.0).to(tl.float32)
+    sum_1 = tl.zeros([BM, BC], tl.float32)
+    sum_2 = tl.zeros([BM, BC], tl.float32)
+    for row_0 in range(split * chunk, last, BM):
+        row = row_0 + tl.arange(0, BM)
+        inside = (row < last)[:, None] & real[None, :]
+        at = row[:, None] * channels + col[None, :]
+        value = tl.where(inside, tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - pivot[None, :], 0.0)
+        sum_1 += value
+        sum_2 += value * value
+    store_sums(sums, part, split, channels, col, real, sum_1, sum_2)
+
+
+@triton.jit
+def store_sums(sums, part, split, channels, col, real, sum_1, sum_2):
+    out = sums + ((part * tl.num_programs(1) + split) * 2) * channels + col
+    tl.store(out, tl.sum(sum_1, axis=0), mask=real)
+    tl.store(out + channels, tl.sum(sum_2, axis=0), mask=real)
+
+
+@triton.jit
+def masked_grad(dy, at, inside, x_hat, w, b, RELU: tl.constexpr):
+    """The gradient behind the ReLU, without a residual: x alone tells what was cut off, and y is not read."""
+    g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        g = tl.where(x_hat * w[None, :] + b[None, :] > 0, g, 0.0)
+    return g
+
+
+@triton.jit
+def joined_grad(y, dy, dy_2, dresidual, at, inside, RELU: tl.constexpr, TWO: tl.constexpr):
+    """The gradient of the residual sum, of one consumer or two: written once, as rounded, and not found again."""
+    g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
+    if TWO:
+        g += tl.load(dy_2 + at, mask=inside, other=0.0).to(tl.float32)
+    if RELU:
+        g = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
+    rounded = g.to(dresidual.dtype.element_ty)
+    tl.store(dresidual + at, rounded, mask=inside)
+    return rounded.to(tl.float32)
+
+
+@triton.jit(do_not_specialize=["rows", "chunk"])
+def backward_sums(
+    x, y, dy, dy_2, dresidual, weight, bias, mean, rstd, sums, rows, channels, chunk,
+    RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """sums[part, split, 0 or 1, channel] of the gradient g and of g * x_hat."""
+    part, split = tl.program_id(0), tl.program_id(1)
+    col = tl.program_id(2) * BC + tl.arange(0, BC)
+    real = col < channels
+    start = part.to(tl.int64) * rows * channels
+    x, y, dy, dy_2, dresidual = x + start, y + start, dy + start, dy_2 + start, dresidual + start
+    last = tl.minimum((split + 1) * chunk, rows)
+    centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
+    scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    sum_1 = tl.zeros([BM, BC], tl.float32)
+    sum_2 = tl.zeros([BM, BC], tl.float32)
+    for row_0 in range(split * chunk, last, BM):
+        row = row_0 + tl.arange(0, BM)
+        inside = (row < last)[:, None] & real[None, :]
+        at = row[:, None] * channels + col[None, :]
+        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+        if RESIDUAL:
+            g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
+        else:
+            g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        sum_1 += g
+        sum_2 += g * x_hat
+    store_sums(sums, part, split, channels, col, real, sum_1, sum_2)
+
+
+@triton.jit
+def added_up(sums, part, splits, channels, col, real, BC: tl.constexpr):
+    """Both sums of a part over all splits, float [BC] each."""
+    sum_1 = tl.zeros([SPLITS_AT_A_TIME, BC], tl.float32)
+    sum_2 = tl.zeros([SPLITS_AT_A_TIME, BC], tl.float32)
+    for first in range(0, splits, SPLITS_AT_A_TIME):
+        split = first + tl.arange(0, SPLITS_AT_A_TIME)
+        at = ((part * splits + split) * 2)[:, None] * channels + col[None, :]
+        inside = (split < splits)[:, None] & real[None, :]
+        sum_1 += tl.load(sums + at, mask=inside, other=0.0)
+        sum_2 += tl.load(sums + at + channels, mask=inside, other=0.0)
+    return tl.sum(sum_1, axis=0), tl.sum(sum_2, axis=0)
+
+
+@triton.jit
+def statistics(x, sums, part, splits, rows, channels, col, real, BC: tl.constexpr):
+    sum_1, sum_2 = added_up(sums, part, splits, channels, col, real, BC)
+    pivot = tl.load(x + part.to(tl.int64) * rows * channels + col, mask=real, other=0.0).to(tl.float32)
+    shift = sum_1 / rows
+    return pivot + shift, tl.maximum(sum_2 / rows - shift * shift, 0.0)
+
+
+@triton.jit
+def move_running(
+    x, sums, running_mean, running_var, first, splits, rows, channels, col, real, momentum,
+    PARTS: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """The running statistics move once per part, in order."""
+    run_mean = tl.load(running_mean + col, mask=real, other=0.0)
+    run_var = tl.load(running_var + col, mask=real, other=0.0)
+    for part in tl.static_range(PARTS):
+        mean, var = statistics(x, sums, first + part, splits, rows, channels, col, real, BC)
+        run_mean = (1 - momentum) * run_mean + momentum * mean
+        run_var = (1 - momentum) * run_var + momentum * var * (rows / (rows - 1.0))
+    tl.store(running_mean + col, run_mean, mask=real)
+    tl.store(running_var + col, run_var, mask=real)
+
+
+@triton.jit
+def centre_and_scale(
+    x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
+    PARTS: tl.constexpr, GIVEN: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """Of a part, float [BC] each. The first programs note them for the way back and move the running statistics."""
+    if GIVEN:
+        centre = tl.load(running_mean + col, mask=real, other=0.0)
+        scale = 1.0 / tl.sqrt(tl.load(running_var + col, mask=real, other=0.0) + eps)
+    else:
+        centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BC)
+        scale = 1.0 / tl.sqrt(var + eps)
+        if block == 0:
+            tl.store(mean + part * channels + col, centre, mask=real)
+            tl.store(rstd + part * channels + col, scale, mask=real)
+            if part == 0:
+                move_running(
+                    x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
+                )
+    return centre, scale
+
+
+@triton.jit
+def store_weight_grads(
+    dweight, dbias, sums, first, splits, channels, col, real,
+    PARTS: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    total_g, total_gx = added_up(sums, first, splits, channels, col, real, BC)
+    for part in tl.static_range(1, PARTS):
+        part_g, part_gx = added_up(sums, first + part, splits, channels, col, real, BC)
+        total_g += part_g
+        total_gx += part_gx
+    tl.store(dbias + col, total_g, mask=real)
+    tl.store(dweight + col, total_gx, mask=real)
+
+
+@triton.jit(do_not_specialize=["rows", "splits", "chunk"])
+def normalise(
+    x, residual, y, weight, bias, running_mean, running_var, mean, rstd, sums,
+    rows, channels, splits, chunk, momentum, eps,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, GIVEN: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """GIVEN: by the running statistics, and nothing is moved."""
+    part, block = tl.program_id(0), tl.program_id(1)
+    col = tl.program_id(2) * BC + tl.arange(0, BC)
+    real = col < channels
+    start = part.to(tl.int64) * rows * channels
+    centre, scale = centre_and_scale(
+        x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
+        PARTS, GIVEN, BC,
+    )  # fmt: skip
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    x, residual, y = x + start, residual + start, y + start
+    last = tl.minimum((block + 1) * chunk, rows)
+    for row_0 in range(block * chunk, last, BM):
+        row = row_0 + tl.arange(0, BM)
+        inside = (row < last)[:, None] & real[None, :]
+        at = row[:, None] * channels + col[None, :]
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        value = (value - centre[None, :]) * (scale * w)[None, :] + b[None, :]
+        if RESIDUAL:
+            value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.where(value < 0, 0.0, value)  # not a maximum: that would swallow a NaN
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows", "splits", "chunk"])
+def normalise_backward(
+    x, dy, dx, weight, bias, dweight, dbias, mean, rstd, sums,
+    rows, channels, splits, chunk,
+    PARTS: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """With a residual dy is the gradient behind the ReLU already: RELU is then off."""
+    part, block = tl.program_id(0), tl.program_id(1)
+    col = tl.program_id(2) * BC + tl.arange(0, BC)
+    real = col < channels
+    start = part.to(tl.int64) * rows * channels
+    sum_g, sum_gx = added_up(sums, part, splits, channels, col, real, BC)
+    if (block == 0) & (part == 0):
+        store_weight_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
+    centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
+    scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    x, dy, dx = x + start, dy + start, dx + start
+    last = tl.minimum((block + 1) * chunk, rows)
+    for row_0 in range(block * chunk, last, BM):
+        row = row_0 + tl.arange(0, BM)
+        inside = (row < last)[:, None] & real[None, :]
+        at = row[:, None] * channels + col[None, :]
+        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+        g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        grad = (g - (sum_g / rows)[None, :] - x_hat * (sum_gx / rows)[None, :]) * (scale * w)[None, :]
+        tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def normalise_small(
+    x, residual, y, weight, bias, running_mean, running_var, mean, rstd, rows, channels, momentum, eps,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    """All rows of some channels at once, part by part: so the running statistics move in order."""
+    row, col = tl.arange(0, BM), tl.program_id(0) * BC + tl.arange(0, BC)
+    real = col < channels
+    inside = (row < rows)[:, None] & real[None, :]
+    at = row[:, None] * channels + col[None, :]
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    run_mean = tl.load(running_mean + col, mask=real, other=0.0)
+    run_var = tl.load(running_var + col, mask=real, other=0.0)
+    for part in range(PARTS):
+        value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+        centre = tl.sum(value, axis=0) / rows
+        value = tl.where(inside, value - centre[None, :], 0.0)
+        var = tl.sum(value * value, axis=0) / rows
+        scale = 1.0 / tl.sqrt(var + eps)
+        run_mean = (1 - momentum) * run_mean + momentum * centre
+        run_var = (1 - momentum) * run_var + momentum * var * (rows / (rows - 1.0))
+        tl.store(mean + part * channels + col, centre, mask=real)
+        tl.store(rstd + part * channels + col, scale, mask=real)
+        value = value * (scale * w)[None, :] + b[None, :]
+        if RESIDUAL:
+            value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
+        if RELU:
+            value = tl.where(value < 0, 0.0, value)
+        tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
+        at += rows * channels
+    tl.store(running_mean + col, run_mean, mask=real)
+    tl.store(running_var + col, run_var, mask=real)
+
+
+@triton.jit(do_not_specialize=["rows"])
+def normalise_small_backward(
+    x, y, dy, dy_2, dresidual, dx, weight, bias, dweight, dbias, mean, rstd, rows, channels,
+    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr,
+    BM: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    row, col = tl.arange(0, BM), tl.program_id(0) * BC + tl.arange(0, BC)
+    real = col < channels
+    inside = (row < rows)[:, None] & real[None, :]
+    at = row[:, None] * channels + col[None, :]
+    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
+    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    total_g, total_gx = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
+    for part in range(PARTS):
+        centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
+        scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+        x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
+        if RESIDUAL:
+            g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
+        else:
+            g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        sum_g, sum_gx = tl.sum(g, axis=0), tl.sum(g * x_hat, axis=0)
+        total_g += sum_g
+        total_gx += sum_gx
+        grad = (g - (sum_g / rows)[None, :] - x_hat * (sum_gx / rows)[None, :]) * (scale * w)[None, :]
+        tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
+        at += rows * channels
+    tl.store(dbias + col, total_g, mask=real)
+    tl.store(dweight + col, total_gx, mask=real)
