@@ -17,7 +17,9 @@ import pytest
 import yaml
 
 from dualnet import cli
+from dualnet.data import BenchmarkConfig, Procedural
 from dualnet.experiment.experiment import read, shipped_experiments
+from dualnet.experiment.reproduce.work import check_benchmark
 
 BENCHMARK = {
     "name": "procedural",
@@ -106,6 +108,28 @@ def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dualnet: ")]
     assert "two/g/none: nowhere" in lines[0] and lines[1].startswith("dualnet: 1 of 2 rows failed")
     assert [row["seeds"] for row in ledger("two.yaml").values()] == [[0], []]
+
+
+def test_a_benchmark_is_tried_once_and_only_bad_input_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other fault is for the processes of its rows to meet: it must not end those of the other rows."""
+    calls: list[type[Exception]] = []
+
+    def broken(kind: type[Exception]) -> Callable[[object], None]:
+        def make(_: object) -> None:
+            calls.append(kind)
+            raise kind("broken")
+
+        return make
+
+    tried: list[BenchmarkConfig] = []
+    monkeypatch.setattr(Procedural, "make", broken(ValueError))
+    with pytest.raises(ValueError, match="broken"):
+        check_benchmark(Procedural(), tried)
+    for kind in (OSError, RuntimeError):
+        monkeypatch.setattr(Procedural, "make", broken(kind))
+        for _ in range(2):
+            check_benchmark(Procedural(seed=len(kind.__name__)), tried)
+    assert calls == [ValueError, OSError, RuntimeError]
 
 
 def test_a_row_that_fails_with_a_long_story_is_cut_short(

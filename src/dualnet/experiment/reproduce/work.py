@@ -56,12 +56,12 @@ def run_rows(
     """
     units: dict[str, list[Unit]] = {}  # by the row whose runs they are: two rows may share them
     failed: dict[str, str] = {}
-    sound: list[BenchmarkConfig] = []
+    tried: list[BenchmarkConfig] = []
     for row in rows:
         try:
             group = units_of(row, seeds or range(row.num_seeds), out, overrides, jobs > 1 and device == "cpu")
             if group:
-                check_benchmark(group[0].experiment.benchmark, sound)
+                check_benchmark(group[0].experiment.benchmark, tried)
             units[row.home] = group
         except ValueError as error:
             failed[row.name] = str(error).removeprefix(f"{row.name}: ")
@@ -71,16 +71,19 @@ def run_rows(
     return {**failed, **Crew([unit for group in units.values() for unit in group], device, jobs).run()}
 
 
-def check_benchmark(benchmark: BenchmarkConfig, sound: list[BenchmarkConfig]) -> None:
+def check_benchmark(benchmark: BenchmarkConfig, tried: list[BenchmarkConfig]) -> None:
     """Raises ValueError if its files are not there. The images are decoded here, once for all processes."""
-    if benchmark not in sound:
-        try:
-            benchmark.make()
-        except ValueError:
-            raise
-        except Exception:  # not the user's fault: the processes that meet it say so, and the other rows go on
-            return
-        sound.append(benchmark)
+    if benchmark in tried:
+        return
+    try:
+        benchmark.make()
+    except ValueError:
+        raise
+    except Exception:
+        # Not the user's fault, and not told here: the processes of its rows meet it again and show it, each with its
+        # traceback, while the other rows go on.
+        pass
+    tried.append(benchmark)
 
 
 def units_of(row: Row, seeds: Sequence[int], out: Path, overrides: Mapping[str, Any], apart: bool) -> list[Unit]:
