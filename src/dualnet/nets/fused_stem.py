@@ -314,12 +314,12 @@ def columns_of(channels: int) -> int:
 
 
 def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry, with_sums: bool = True) -> tuple[Tensor, Tensor]:
-    """[pixel, PADDED_TAPS], and of each part, if asked, the sum of p p^T: float32 [parts, PADDED_TAPS, PADDED_TAPS]."""
+    """[pixel, PADDED_TAPS], and of each part the sum of p p^T, float32 [parts, PADDED_TAPS, PADDED_TAPS], if asked."""
     taps, num_pixels = PADDED_TAPS.value, geometry.parts * geometry.rows
     assert num_pixels * taps < 2**31, "too many images for 32-bit offsets"
     patches = torch.empty(num_pixels, taps, dtype=dtype, device=images.device)
     plan = Plan(PATCHING, geometry.parts, geometry.rows, 1)
-    products = torch.empty(geometry.parts, plan.splits if with_sums else 0, taps, taps, device=images.device)
+    products = torch.empty(geometry.parts, plan.splits if with_sums else 1, taps, taps, device=images.device)
     make_patches[plan.grid[:2]](
         images, patches, products, *images.stride(), geometry.rows, plan.chunk,
         HEIGHT=geometry.sides[0], WIDTH=geometry.sides[1], SUMS=with_sums,
