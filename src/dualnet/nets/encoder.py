@@ -32,10 +32,10 @@ class ResidualBlock(nn.Module):
 class Encoder(nn.Module):
     """Images to four feature maps of width, 2, 4 and 8 times width channels: 42, 21, 11 and 6 px from 84.
 
-    With `last_relu=False` the last map is that before its ReLU.
+    With `block_relu=False` no ReLU follows a block's residual sum.
     """
 
-    def __init__(self, width: int, in_channels: int = 3, last_relu: bool = True) -> None:
+    def __init__(self, width: int, in_channels: int = 3, block_relu: bool = True) -> None:
         super().__init__()
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.stem = Conv(in_channels, width, 3, padding=1, bias=False)
@@ -43,9 +43,8 @@ class Encoder(nn.Module):
         self.stages = nn.ModuleList()
         for stage, channels in enumerate(self.channels):
             before = self.channels[max(stage - 1, 0)]
-            first = ResidualBlock(before, channels, stride=1 if stage == 0 else 2)
-            relu = last_relu or stage < len(self.channels) - 1
-            self.stages.append(nn.ModuleList([first, ResidualBlock(channels, channels, 1, relu)]))
+            first = ResidualBlock(before, channels, 1 if stage == 0 else 2, block_relu)
+            self.stages.append(nn.ModuleList([first, ResidualBlock(channels, channels, 1, block_relu)]))
 
     def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
         with weights_cast(self):

@@ -27,11 +27,14 @@ def of_length_1(vectors: Tensor) -> Tensor:
 
 
 class FilmClassifier(nn.Module):
-    """The base: the baselines' encoder and head, with features h that are relu(scale * h + shift) + relu(h)."""
+    """The base: an encoder and a head, with features h that are relu(scale * h + shift) + relu(h).
+
+    As in the authors' code no ReLU follows a residual sum: h, the last of them, keeps its sign for the scale to use.
+    """
 
     def __init__(self, width: int, num_classes: int, in_channels: int = 3) -> None:
         super().__init__()
-        self.encoder = Encoder(width, in_channels, last_relu=False)
+        self.encoder = Encoder(width, in_channels, block_relu=False)
         self.head = nn.Linear(self.encoder.channels[-1], num_classes)
 
     def features(self, images: Tensor, parts: int = 1) -> Tensor:
