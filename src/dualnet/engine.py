@@ -159,17 +159,14 @@ class Engine:
 def kernels_tried() -> Iterator[None]:
     """Within it cuDNN tries its kernels on each new shape. By rule of thumb the stem's gradient took 6.8 of 31 ms.
 
-    Only kernels that give the same bits each time are tried: they are as fast alone, and faster side by side.
-
     Steps have few shapes and repeat them. Answers come in many, each once: there it would cost more than it saves.
     """
-    cudnn = torch.backends.cudnn
-    before = cudnn.benchmark, cudnn.deterministic
-    cudnn.benchmark = cudnn.deterministic = True
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:
-        cudnn.benchmark, cudnn.deterministic = before
+        torch.backends.cudnn.benchmark = before
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
