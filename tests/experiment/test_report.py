@@ -137,6 +137,15 @@ def test_the_best_is_bold_among_rows_that_may_be_compared(tmp_path, make_run):
     assert bold == {"er": [False] * 3, "dualnet": [True] * 3, "alone": [False] * 3}
 
 
+def test_one_seed_does_not_win_against_several(tmp_path, make_run):
+    for seed in (0, 1):
+        make_run(tmp_path / f"a-{seed}", name="er", seed=seed)
+        make_run(tmp_path / f"b-{seed}", [[50.0, None], [10.0, 50.0]], name="finetune", seed=seed)
+    make_run(tmp_path / "c", BETTER, name="dualnet")
+    bold = {line[0].text: line[3].best for line in results_table(compare([tmp_path])).rows}
+    assert bold == {"er": True, "finetune": False, "dualnet": False}
+
+
 def test_namesakes_are_told_apart_by_their_options(tmp_path, make_run):
     make_run(tmp_path / "a", learner={"name": "er", "lr": 0.1})
     make_run(tmp_path / "b", learner={"name": "er", "lr": 0.3})

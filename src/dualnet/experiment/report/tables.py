@@ -76,12 +76,18 @@ def result_lines(rows: Sequence[Row], comparison: Comparison) -> list[list[Cell]
 
 
 def compared(values: Sequence[Sequence[float]], better: Callable[..., str], kind: str) -> list[Cell]:
-    """Mean and spread for rows that may be compared; the best is marked where there are two to choose from."""
+    """Mean and spread for rows that may be compared; the best is marked where there are two to choose from.
+
+    A row of one seed is not compared with rows of several: it would win by chance.
+    """
     means = [number_text(fmean(seeds)) for seeds in values]
-    known = {mean for mean in means if mean != DASH}
+    several = max(map(len, values), default=0) > 1
+    counted = [len(seeds) > 1 or not several for seeds in values]
+    known = {mean for mean, counts in zip(means, counted, strict=True) if counts and mean != DASH}
     best = better(known, key=float) if len(known) > 1 else None
     texts = [_plus_minus(mean, spread(seeds, kind)) for mean, seeds in zip(means, values, strict=True)]
-    return [Cell(text, best=mean == best) for text, mean in zip(texts, means, strict=True)]
+    marked = [counts and mean == best for mean, counts in zip(means, counted, strict=True)]
+    return [Cell(text, best) for text, best in zip(texts, marked, strict=True)]
 
 
 def _cost_texts(runs: Sequence[Run], with_samples: bool) -> list[str]:
