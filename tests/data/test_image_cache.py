@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 
 from dualnet.data import image_cache
 from dualnet.data.image_cache import cached_images
@@ -110,6 +110,25 @@ def test_orientation_is_applied(tmp_path: Path, folder: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned a quarter clockwise
     turned = jpeg(tmp_path / "a.jpg", exif=exif.tobytes())
+    assert np.array_equal(cached_images([turned], 16, folder)[0], np.rot90(plain(turned), -1, axes=(1, 2)))
+
+
+@pytest.mark.parametrize("orientation", range(9))
+def test_every_orientation_is_as_pillow_has_it(orientation: int, tmp_path: Path, folder: Path) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    turned = jpeg(tmp_path / "a.jpg", exif=exif.tobytes())
+    expected = np.asarray(ImageOps.exif_transpose(Image.open(turned)))
+    assert np.array_equal(cached_images([turned], 16, folder)[0], expected.transpose(2, 0, 1))
+
+
+def test_a_broken_tag_beside_the_orientation_does_no_harm(tmp_path: Path, folder: Path) -> None:
+    tags = struct.pack("<HHLHH", 0x0112, 3, 1, 6, 0)  # orientation, as it should be
+    tags += struct.pack("<HHL4s", 0x011A, 2, 3, b"72\0\0")  # the resolution as text
+    exif = b"Exif\0\0II*\0" + struct.pack("<LH", 8, 2) + tags + struct.pack("<L", 0)
+    turned = jpeg(tmp_path / "a.jpg", exif=exif)
+    with pytest.raises(TypeError):
+        ImageOps.exif_transpose(Image.open(turned))
     assert np.array_equal(cached_images([turned], 16, folder)[0], np.rot90(plain(turned), -1, axes=(1, 2)))
 
 
@@ -316,13 +335,15 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, folder: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_only_abandoned_files_are_removed(tmp_path: Path, folder: Path) -> None:
+def test_only_abandoned_files_of_a_cache_are_removed(tmp_path: Path, folder: Path) -> None:
     folder.mkdir()
-    (folder / "abandoned.tmp").touch()
-    with (folder / "in-use.tmp").open("w") as file:
+    abandoned, in_use, thesis = "a" * 32 + ".tmp", "b" * 32 + ".tmp", "thesis.tmp"
+    for name in (abandoned, thesis):
+        (folder / name).touch()
+    with (folder / in_use).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         cached_images(jpegs(tmp_path, 1), 16, folder)
-        assert [path.name for path in folder.glob("*.tmp")] == ["in-use.tmp"]
+        assert sorted(path.name for path in folder.glob("*.tmp")) == [in_use, thesis]
 
 
 BUILD = """

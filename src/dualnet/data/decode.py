@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 MAX_PIXELS = 64_000_000  # declared by a file's header: more is taken for a bomb and never decoded
 RESIZE_RULE = "short side, centre, bilinear; transparency on white"
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
-SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".bmp", ".webp"))
+ORIENTATION = 0x0112  # the number of that EXIF tag
+SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp"))
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, where an orientation would be
 
 
@@ -78,14 +79,33 @@ def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
 
 
 def _read_any(data: bytes, size: int) -> np.ndarray:
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     with Image.open(io.BytesIO(data), formats=FORMATS) as image:
         width, height = image.size
         if width * height > MAX_PIXELS:
             raise ValueError(f"{width} x {height} is more than {MAX_PIXELS / 1e6:.0f} megapixels")
-        ImageOps.exif_transpose(image, in_place=True)
-        return np.asarray(_square(_rgb(image), size))
+        return np.asarray(_square(_rgb(_upright(image)), size))
+
+
+def _upright(image: Image) -> Image:
+    """As the camera says that it was held. No other tag is read, and one that is broken does no harm."""
+    from PIL.Image import Transpose
+
+    turns = {
+        2: Transpose.FLIP_LEFT_RIGHT,
+        3: Transpose.ROTATE_180,
+        4: Transpose.FLIP_TOP_BOTTOM,
+        5: Transpose.TRANSPOSE,
+        6: Transpose.ROTATE_270,
+        7: Transpose.TRANSVERSE,
+        8: Transpose.ROTATE_90,
+    }
+    try:
+        turn = turns.get(image.getexif().get(ORIENTATION, 1))
+    except Exception:  # whatever Pillow raises for tags that are not even a list of tags
+        return image
+    return image if turn is None else image.transpose(turn)
 
 
 def _rgb(image: Image) -> Image:

@@ -13,6 +13,7 @@ import hashlib
 import io
 import math
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,8 @@ from dualnet import atomic
 from dualnet.data.decode import MAX_PIXELS, RESIZE_RULE, decoding, read_image
 
 FORMAT_VERSION = 1
+NAME_LENGTH = 32  # hexadecimal digits of a cache's name
+OWN_NAME = re.compile(rf"[0-9a-f]{{{NAME_LENGTH}}}")
 IMAGES_AT_A_TIME = 128  # of 84 pixels: 2.7 MB, which stays in the cache of a core between decoding and writing
 
 Progress = Callable[[int, int], None]  # (images done, images in all)
@@ -97,7 +100,7 @@ def _identity(paths: Sequence[str], rule: str) -> str:
         digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
     if missing:
         raise ValueError(f"{missing[0]}: no such image{_and_more(missing)}; restore it or leave it out")
-    return digest.hexdigest()[:32]
+    return digest.hexdigest()[:NAME_LENGTH]
 
 
 def _and_more(bad: Sequence[object]) -> str:
@@ -181,6 +184,8 @@ def _is_at(file: int, path: Path) -> bool:
 
 def _remove_abandoned(folder: Path) -> None:
     for path in folder.glob("*.tmp"):
+        if not OWN_NAME.fullmatch(path.stem):  # the folder is the user's, and may hold other things
+            continue
         with contextlib.suppress(OSError):  # in use by another process, already gone, or not ours to remove
             file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
             try:
