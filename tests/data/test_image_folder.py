@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -47,11 +48,24 @@ def test_only_images_count(config: ImageFolder) -> None:
     for name in ("a/.hidden.png", "a/notes.txt", "b/Thumbs.db", ".git/x.png", "README.md"):
         (root / name).parent.mkdir(exist_ok=True)
         (root / name).write_text("no image")
-    after = config.make()
+    with pytest.warns(UserWarning, match=r"a/notes.txt and 1 more: left out; images of a class are .bmp"):
+        after = config.make()
     assert after.class_names == before.class_names
     assert np.array_equal(after.tasks[0].train.array, before.tasks[0].train.array)
-    Image.new("RGB", (8, 8)).save(root / "a" / "LOUD.JPEG")
-    assert len(config.make().tasks[0].train.array) == len(before.tasks[0].train.array) + 1
+    for name in ("a/notes.txt", "b/Thumbs.db"):
+        (root / name).unlink()
+    for name in ("LOUD.JPEG", "old.jfif", "older.jpe"):
+        Image.new("RGB", (8, 8)).save(root / "a" / name, "JPEG")
+    assert len(config.make().tasks[0].train.array) == len(before.tasks[0].train.array) + 3
+
+
+def test_names_that_are_no_text(config: ImageFolder) -> None:
+    root, no_text = Path(config.root), os.fsdecode(b"caf\xe9")
+    next((root / "a").glob("*.png")).rename(root / "a" / f"{no_text}.png")
+    assert config.make().split_digest
+    (root / "a").rename(root / no_text)
+    with pytest.raises(ValueError, match=r"the name of the folder 'caf.udce9' is not UTF-8; rename it"):
+        config.make()
 
 
 def test_order_and_choice_of_classes(config: ImageFolder) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -29,6 +30,9 @@ def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
 def class_folders(root: str) -> list[str]:
     """Names of the sub-folders, in no order."""
     names = [entry.name for entry in entries(root) if entry.is_dir() and not entry.name.startswith(".")]
+    for name in names:
+        if any("\ud800" <= letter <= "\udfff" for letter in name):  # so Python spells bytes that are no text
+            raise ValueError(f"{root}: the name of the folder {name!r} is not UTF-8; rename it")
     if not names:
         raise ValueError(f"{root}: no class sub-folders; put the images of every class in a sub-folder with its name")
     return names
@@ -46,6 +50,22 @@ def _images_of(folder: str) -> list[str]:
     if not files:
         raise ValueError(f"{folder}: empty class, no {' '.join(sorted(SUFFIXES))}; add images or remove the folder")
     return files
+
+
+def warn_of_others(folders: Sequence[str]) -> None:
+    """One warning for all that lies beside the images and is left out."""
+    others = [
+        entry.path
+        for folder in folders
+        for entry in entries(folder)
+        if not entry.name.startswith(".") and not is_image(entry.name)
+    ]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        warnings.warn(
+            f"{min(others)}{more}: left out; images of a class are {' '.join(sorted(SUFFIXES))} in its folder itself",
+            stacklevel=2,
+        )
 
 
 def is_image(name: str) -> bool:

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig, ValidationTasks
-from dualnet.data.class_folders import class_folders, images_by_class
+from dualnet.data.class_folders import class_folders, images_by_class, warn_of_others
 from dualnet.data.image_cache import cache_folder, cached_images
 from dualnet.data.splits import Rows, benchmark_of, held_out, stream_order, tasks_of, validation_of
 
@@ -96,9 +96,12 @@ def _check_test_root(root: str, test_root: str) -> None:
             f"{test_root}: its classes are not those of {root}: {min(different)!r} is in one of them only; "
             "give both folders the same sub-folders"
         )
-    if os.path.realpath(root) == os.path.realpath(test_root):
+    if len({os.path.realpath(os.path.expanduser(folder)) for folder in (root, test_root)}) == 1:
         raise ValueError(f"{test_root}: test_root is root itself; name another folder, or leave it out for test_share")
 
 
 def _images(root: str, names: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    return images_by_class([os.path.join(root, name) for name in names])
+    folders = [os.path.join(root, name) for name in names]
+    files, labels = images_by_class(folders)
+    warn_of_others(folders)
+    return files, labels

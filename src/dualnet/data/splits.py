@@ -157,7 +157,7 @@ def split_digest(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[
     """
     rows = zip(labels.tolist(), is_test.tolist(), names, strict=True)
     lines = sorted(f"{class_names[label]}\t{test:d}\t{os.path.basename(name)}" for label, test, name in rows)
-    return hashlib.blake2b("\n".join(lines).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b("\n".join(lines).encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 def _task(array: np.ndarray, labels: np.ndarray, is_test: np.ndarray, rows: np.ndarray) -> Task:
