@@ -90,7 +90,8 @@ def _row(root: str, place: str, row: list[str]) -> Row:
 
 
 def _check_disjoint(root: Path, split: str, train: list[Row], test: list[Row]) -> None:
-    if both := {row.path for row in train} & {row.path for row in test}:
+    of_train, of_test = ({os.path.normpath(row.path) for row in rows} for rows in (train, test))
+    if both := of_train & of_test:
         first, second = LISTS[split]
         raise ValueError(f"{root / second}: {min(both)} is also in {first}; keep training and test images apart")
 
