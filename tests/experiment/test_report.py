@@ -137,6 +137,19 @@ def test_the_best_is_bold_among_rows_that_may_be_compared(tmp_path, make_run):
     assert bold == {"er": [False] * 3, "dualnet": [True] * 3, "alone": [False] * 3}
 
 
+def test_seeds_of_other_images_are_another_row(tmp_path, make_run):
+    for seed, split in enumerate(("1a", "1a", "2b")):
+        folder = make_run(tmp_path / f"seed-{seed}", seed=seed)
+        manifest = f"manifest: {{class_order: '0', split: '{split}'}}\n"
+        (folder / "experiment.yaml").write_text((folder / "experiment.yaml").read_text() + manifest)
+    comparison = compare([tmp_path])
+    assert [(row.label, len(row.runs)) for row in comparison.rows] == [
+        ("demo-er (images=0-1a)", 2),
+        ("demo-er (images=0-2b)", 1),
+    ]
+    assert len(comparison.settings()) == 2
+
+
 def test_one_seed_does_not_win_against_several(tmp_path, make_run):
     for seed in (0, 1):
         make_run(tmp_path / f"a-{seed}", name="er", seed=seed)

@@ -111,7 +111,8 @@ def test_other_images_are_refused(folder: RunFolder, tiny, benchmark: Benchmark)
     fewer = dataclasses.replace(benchmark, tasks=[dataclasses.replace(task, train=train), benchmark.tasks[1]])
     renamed = dataclasses.replace(benchmark, class_names=("a", "b", "c", "d"))
     folder.release()
-    for other in (fewer, renamed):
+    moved = dataclasses.replace(benchmark, split_digest="of a file with a new name")
+    for other in (fewer, renamed, moved):
         with pytest.raises(ValueError, match="was begun with other images or classes; bring those back or choose"):
             folder.prepare(tiny(), other, CPU)
         folder.release()

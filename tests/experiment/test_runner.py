@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import itertools
 import json
@@ -225,6 +226,14 @@ def test_another_experiment_is_refused_before_any_seed_runs(tiny, benchmark, run
     assert snapshot(tmp_path) == before, "not even the folder of seed 0 was made"
     with pytest.raises(ValueError, match="holds another experiment"):
         run(tiny("er"), finished)
+
+
+def test_a_seed_of_other_images_is_refused_beside_a_finished_one(tiny, benchmark, finished: Path, tmp_path) -> None:
+    other = dataclasses.replace(benchmark, split_digest="of other images")
+    folders = {0: finished, 1: tmp_path / "seed-1"}
+    with pytest.raises(ValueError, match="was begun with other images or classes"):
+        runner.run(tiny(), folders, CPU, benchmark=other)
+    assert not folders[1].exists()
 
 
 def test_a_learner_that_refuses_leaves_no_folder(tiny, run, tmp_path: Path) -> None:

@@ -103,8 +103,13 @@ class RunFolder:
         raise ValueError(f"{self.path}: holds a run on {there}; choose another --out")
 
     def check_same_stream(self, benchmark: AnyTasks) -> None:
-        """The options may be the same and the images others: a file that came or went moves the whole stream."""
-        if self.read()["stream"] != describe_stream(benchmark):
+        """The options may be the same and the images others: a file that came or went moves the whole stream.
+
+        A renamed file may change sides, from training to testing: the digest of the split tells.
+        """
+        content = self.read()
+        split = (content.get("manifest") or {}).get("split") or benchmark.split_digest  # an older folder has none
+        if content["stream"] != describe_stream(benchmark) or split != benchmark.split_digest:
             raise ValueError(
                 f"{self.path}: was begun with other images or classes; bring those back or choose another --out"
             )

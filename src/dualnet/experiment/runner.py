@@ -254,6 +254,9 @@ def run_on(
     if not todo:
         return list(folders)
     benchmark = make()
+    for folder in there.values():
+        if folder.finished:  # the seeds of one experiment are of the same images
+            folder.check_same_stream(benchmark)
     stream = stream_of(experiment, benchmark, device)
     diverged: dict[int, str] = {}
     with Stop() as stop:

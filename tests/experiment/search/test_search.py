@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -198,6 +199,17 @@ def test_a_finished_search_is_left_alone_and_a_grown_one_runs_what_is_new(search
     assert run_search("tiny.yaml", "--out", "out", "--jobs", "1") == 0
     assert "stage 1/2: 8 runs, 6 of them done before\n" in capsys.readouterr().err
     assert [point["options"]["learner.lr"] for point in read_search("out")["stages"][0]["points"]][1] == 0.02
+
+
+def test_figures_of_other_images_are_not_compared(capsys) -> None:
+    """As if the images had been replaced since."""
+    plan = {"experiment": EXPERIMENT, "grid": {"learner.lr": [0.01]}}
+    words = (write("images.yaml", plan), "--out", "out", "--jobs", "1")
+    assert run_search(*words) == 0
+    (run,) = Path("out").rglob("seed-0/experiment.yaml")
+    run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
+    assert run_search(*words) == 2
+    assert "seed-0: was begun with other images or classes; bring those back" in capsys.readouterr().err
 
 
 # More steps, so that there is something to stop.

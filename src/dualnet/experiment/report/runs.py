@@ -18,7 +18,9 @@ from dualnet.metrics import Matrix, accuracy_matrix
 from .events import Log, is_whole, read_log
 
 # A resumed or repeated run may differ in these; they do not make it another experiment.
-# Stream and manifest follow from the options. A look at earlier tasks changes no result.
+# Stream and manifest follow from the options and from the images, which `images_of` adds to them. A look at earlier
+# tasks changes no result.
+IMAGES = "benchmark.images"
 NOT_OPTIONS = ("seed", "stability_every", *WRITTEN_BESIDE, *FREE_TO_CHANGE)
 
 
@@ -82,12 +84,19 @@ def read_run(folder: Path) -> Run:
         folder=folder,
         name=str(experiment["name"]),
         seed=str(experiment["seed"]),
-        options=flatten(options),
+        options=flatten(options) | images_of(experiment),
         environment=flatten(experiment.get("environment") or {}),
         validation=is_validation(experiment),
         log=log,
         **{"last_step": log.last_step, **_read_result(folder / "result.json")},
     )
+
+
+def images_of(experiment: Mapping[str, Any]) -> dict[str, str]:
+    """As one more option, which images were learned and tested: a folder of the same name may hold others."""
+    manifest = experiment.get("manifest") or {}
+    digests = [manifest[key] for key in ("class_order", "split") if manifest.get(key)]
+    return {IMAGES: "-".join(digests)} if digests else {}
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, str]:

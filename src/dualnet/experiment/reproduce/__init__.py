@@ -7,7 +7,7 @@ from pathlib import Path
 from dualnet import atomic
 from dualnet.experiment.report import report
 
-from .ledger import Ledger, make_ledger
+from .ledger import Ledger, make_ledger, seed_folders
 from .table import PAPER, SETTINGS, Row, Table, read_tables, select, shipped_tables
 from .views import json_text, markdown_page, terminal_view
 from .work import run_rows
@@ -19,7 +19,7 @@ def write(ledger: Ledger, out: Path, table: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     atomic.write(folder / "ledger.md", markdown_page(ledger))
     atomic.write(folder / "ledger.json", json_text(ledger))
-    runs = [path for entry in ledger.entries if (path := out / entry.row.home).is_dir() and any(path.glob("seed-*"))]
+    runs = [path for entry in ledger.entries if seed_folders(path := out / entry.row.home)]
     if runs:
         report(list(dict.fromkeys(runs)), folder)
     return folder

@@ -11,7 +11,7 @@ from typing import Any
 
 from dualnet.experiment.manifest import FIELDS, FORGETTING, differences
 from dualnet.experiment.report.rows import differing
-from dualnet.experiment.report.runs import NOT_OPTIONS, Run, flatten, read_run
+from dualnet.experiment.report.runs import IMAGES, NOT_OPTIONS, Run, flatten, read_run
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.metrics import spread, summary
 
@@ -21,7 +21,7 @@ from .welch import Comparison, Sample, welch
 
 LEVEL = 0.05  # a difference that chance alone makes less often than this is one
 REPRODUCED, ABOVE, BELOW, NOT_RUN, NOTHING_PUBLISHED = "reproduced", "above", "below", "not run", "—"
-PLACES = ("benchmark.root", "benchmark.cache", "name")  # options that say where things lie, and decide no result
+PLACES = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # that say where things lie, and what lies there
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,7 @@ def make_ledger(tables: Sequence[Table], rows: Sequence[Row], out: Path, setting
 
 
 def make_entry(row: Row, published: Published | None, out: Path) -> Entry:
-    folders = sorted((out / row.home).glob("seed-*"), key=lambda path: (len(path.name), path.name))
-    runs = [read_run(folder) for folder in folders if RunFolder(folder).finished]
+    runs = [read_run(folder) for folder in seed_folders(out / row.home) if RunFolder(folder).finished]
     manifests = [RunFolder(run.folder).read().get("manifest") or {} for run in runs]
     check_same(runs, manifests)
     return Entry(
@@ -118,6 +117,12 @@ def make_entry(row: Row, published: Published | None, out: Path) -> Entry:
         changed=changed_options(row, runs),
         cost=mean_cost(runs),
     )
+
+
+def seed_folders(home: Path) -> list[Path]:
+    """By seed. A copy that somebody keeps beside them, such as seed-0.old, is not one more seed."""
+    folders = [path for path in home.glob("seed-*") if path.name.removeprefix("seed-").isdecimal()]
+    return sorted(folders, key=lambda path: int(path.name.removeprefix("seed-")))
 
 
 def check_same(runs: Sequence[Run], manifests: Sequence[dict[str, Any]]) -> None:

@@ -32,6 +32,8 @@ from dualnet.experiment.search.pool import Job, Pool, num_jobs, num_threads
 from dualnet.experiment.search.progress import Display, Quiet
 from dualnet.experiment.stop import Stop, StopAsked
 
+Benchmarks = list[tuple[BenchmarkConfig, ValidationTasks]]
+
 
 class NothingChosenError(RuntimeError):
     """Every point of a stage has failed."""
@@ -69,13 +71,14 @@ class Search:
     display: Display
     stages: list[Stage] = field(default_factory=list)
     troubles: dict[Path, str] = field(default_factory=dict)  # run folders that failed now and may not the next time
+    benchmarks: Benchmarks = field(default_factory=list)
 
     @property
     def file(self) -> Path:
         return self.out / "search.json"
 
     def run(self) -> None:
-        points = checked_points(self.plan, self.device)
+        points, self.benchmarks = checked_points(self.plan, self.device)
         self.common = common_options(self.plan, points[0])
         self.environment = environment(self.device) | {"threads": num_threads(self.device), "processes": self.jobs}
         folder = RunFolder(self.out)
@@ -138,6 +141,8 @@ class Search:
                 RunFolder(folder).check_same(point.experiment.with_seed(seed))
                 if not is_settled(folder):
                     todo[seed] = folder
+                elif RunFolder(folder).experiment_file.exists():  # figures of other images do not compare
+                    RunFolder(folder).check_same_stream(tasks_for(point, self.benchmarks))
             if self.device.type == "cuda":
                 yield from [Job(point, todo)] if todo else []
             else:
@@ -218,9 +223,9 @@ def search(
     return found
 
 
-def checked_points(plan: Plan, device: torch.device) -> list[Point]:
-    """All points, each accepted by its learner, before the first one runs. The images are decoded here, once."""
-    made: list[tuple[BenchmarkConfig, ValidationTasks]] = []
+def checked_points(plan: Plan, device: torch.device) -> tuple[list[Point], Benchmarks]:
+    """All points, each accepted by its learner, before the first one runs, and their benchmarks, decoded here, once."""
+    made: Benchmarks = []
     points = []
     for number, stage in enumerate(plan.stages):
         for options in stage:
@@ -228,10 +233,13 @@ def checked_points(plan: Plan, device: torch.device) -> list[Point]:
             benchmark = point.experiment.benchmark
             if all(known != benchmark for known, _ in made):
                 made.append((benchmark, benchmark.make_validation()))
-            tasks = next(tasks for known, tasks in made if known == benchmark)
-            stream_of(point.experiment, tasks, device)
+            stream_of(point.experiment, tasks_for(point, made), device)
             points.append(point)
-    return points
+    return points, made
+
+
+def tasks_for(point: Point, benchmarks: Benchmarks) -> ValidationTasks:
+    return next(tasks for known, tasks in benchmarks if known == point.experiment.benchmark)
 
 
 def short(options: Options) -> Options:
