@@ -224,6 +224,17 @@ def test_the_second_signal_is_the_process_s_own(heard: None) -> None:
             signal.raise_signal(signal.SIGINT)
 
 
+def test_a_signal_that_is_passed_on_may_come_twice(monkeypatch) -> None:
+    """A scheduler sends SIGTERM to parent and child, and the parent passes it on."""
+    monkeypatch.setattr(Stop, "passed_on", True)
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
 def test_outside_of_a_run_signals_are_as_they_were() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
     with Stop():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from types import FrameType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 
 class StopAsked(Exception):  # noqa: N818 (not an error)
@@ -13,7 +13,13 @@ class StopAsked(Exception):  # noqa: N818 (not an error)
 
 
 class Stop:
-    """Within the context the first signal sets `asked`; a second one ends the process at once."""
+    """Within the context the first signal sets `asked`; a second one ends the process at once.
+
+    Not so with `passed_on`, for a process whose parent passes SIGTERM on: a scheduler sends it to all processes, and
+    each one below hears of the same request twice.
+    """
+
+    passed_on: ClassVar[bool] = False  # of the whole process
 
     def __init__(self) -> None:
         self.asked = False
@@ -30,7 +36,11 @@ class Stop:
 
     def ask(self, number: int, frame: FrameType | None) -> None:
         self.asked = True
+        term = self.before.get(signal.SIGTERM)
         self.restore()
+        if self.passed_on and term is not None:
+            self.before[signal.SIGTERM] = term
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def restore(self) -> None:
         while self.before:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -41,6 +42,11 @@ class Deadly(Finetune):
 class Wordy(Finetune):
     def observe(self, batch):
         raise RuntimeError("word " * 100_000)
+
+class Stopped(Finetune):
+    def observe(self, batch):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().observe(batch)
 
 class Slow(Finetune):
     def observe(self, batch):
@@ -85,18 +91,20 @@ def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> 
         unknown={"learner": {"name": "nothing"}},
         diverges={"learner": {"name": own_learner, "loss_breaks_at": 2}},
         dies={"learner": {"name": "deadly.Deadly", "width": 2}},
+        stops={"learner": {"name": "deadly.Stopped", "width": 2}},
         er=ER,
     )
     assert reproduce(file) == 1
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if line.startswith("dualnet: ")]
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert "tiny/g/unknown: learner.name: 'nothing' is not one of" in lines[0]
     assert "tiny/g/diverges: " in lines[1] and "loss 'labels' is not finite" in lines[1]
     assert "tiny/g/dies: its process ended with signal 9; is there enough memory?" in lines[2]
-    assert lines[3] == "dualnet: 3 of 4 rows failed; the same command tries them again"
-    assert [(row["verdict"], row["seeds"]) for row in ledger().values()] == [("not run", [])] * 3 + [("—", [0])]
-    assert "4 rows, settings of the authors" in out and "out/tiny: ledger.md, ledger.json, report.html" in out
+    assert "tiny/g/stops: its process was told to stop" in lines[3]
+    assert lines[4] == "dualnet: 4 of 5 rows failed; the same command tries them again"
+    assert [(row["verdict"], row["seeds"]) for row in ledger().values()] == [("not run", [])] * 4 + [("—", [0])]
+    assert "5 rows, settings of the authors" in out and "out/tiny: ledger.md, ledger.json, report.html" in out
     assert ledger()["tiny/g/er"]["manifest"]["width"] == 2 and ledger()["tiny/g/er"]["options_changed"] == {}
 
 
@@ -241,6 +249,14 @@ def test_the_paper_s_rows_are_listed(capsys) -> None:
         "small-table-1/task-aware/er",
         "small-table-1/task-aware/er-aug",
     ]
+
+
+def test_a_copy_of_a_run_is_no_seed() -> None:
+    file = table(er=ER)
+    assert reproduce(file) == 0
+    shutil.copytree("out/tiny/g/er/seed-0", "out/tiny/g/er/seed-0.old")
+    assert reproduce(file) == 0
+    assert [row["seeds"] for row in ledger().values()] == [[0]]
 
 
 def test_the_ledger_alone_runs_nothing(capsys, here: Path) -> None:

@@ -155,6 +155,7 @@ class Crew:
 def work(unit: Unit, device: Device, jobs: int, words: connection.Connection) -> None:
     """In a process of its own: run the unit and say what went wrong, if anything did."""
     os.setpgid(0, 0)  # Ctrl-C is for the parent, which passes it on once: a second signal would end this at once
+    Stop.passed_on = True
     threading.Thread(target=stop_with_parent, daemon=True).start()
     words.send(run_unit(unit, device, jobs))
 
@@ -182,7 +183,7 @@ def run_unit(unit: Unit, device: Device, jobs: int) -> str:
     try:
         runner.run(unit.experiment, unit.folders, engine.choose_device(device), display)
     except StopAsked:
-        return ""  # the parent asked for it
+        return "its process was told to stop"  # if it was the parent that asked, it does not read this
     except (ValueError, NotFiniteError, OSError) as error:
         return one_line(str(error))
     except Exception as error:  # a bug, or a device without memory left: shown in full, and the other rows go on

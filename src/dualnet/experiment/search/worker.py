@@ -20,7 +20,7 @@ from dualnet.experiment.experiment import parse
 from dualnet.experiment.run import NotFiniteError
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.search.point import write_failure
-from dualnet.experiment.stop import StopAsked
+from dualnet.experiment.stop import Stop, StopAsked
 
 
 class Worker:
@@ -82,6 +82,7 @@ def main() -> None:
     os.dup2(2, 1)  # what a learner prints is no answer
     jobs: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=listen, args=(jobs,), daemon=True).start()
+    Stop.passed_on = True
     worker = Worker()
     while True:
         print(json.dumps(worker.work(json.loads(jobs.get()))), file=answers, flush=True)
