@@ -232,6 +232,11 @@ def test_an_experiment_needs_a_name() -> None:
         (["--learner.width"], "--learner.width: a value must follow"),
         (["10"], "10: an option begins with --, for example --learner.lr 0.1"),
         (["-x", "1"], "-x: an option begins with --"),
+        (
+            ["--learner", "er", "--learner.lr", "0.1"],
+            "--learner: a section, which has no value of its own",
+        ),
+        (["--a.b.c", "1", "--a.b", "2"], "--a.b: a section, which has no value of its own"),
     ],
 )
 def test_a_command_line_that_is_none(words: list[str], line: str) -> None:

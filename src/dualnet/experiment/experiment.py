@@ -337,5 +337,17 @@ def dotted(words: Sequence[str]) -> dict[str, Any]:
         nested: Any = value
         for part in reversed(key.split(".")):
             nested = {part: nested}
+        check_one_kind(out, nested)
         out = merged(out, nested)
     return out
+
+
+def check_one_kind(before: Mapping[str, Any], new: Mapping[str, Any], section: str = "") -> None:
+    """Raises ValueError where one word is a value and a section: one of the two would be lost."""
+    for key in before.keys() & new.keys():
+        kinds = [isinstance(options[key], Mapping) for options in (before, new)]
+        if all(kinds):
+            check_one_kind(before[key], new[key], f"{section}{key}.")
+        elif any(kinds):
+            name = f"--{section}{key}"
+            raise ValueError(f"{name}: a section, which has no value of its own; {name}.name chooses what it is")
