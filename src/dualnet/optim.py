@@ -59,11 +59,10 @@ class LookAhead:
 
     @torch.no_grad()
     def go_part_of_the_way(self, start: list[Tensor], kept: list[Tensor]) -> None:
-        """By less than half of the way `lerp` counts from its second end, phi: a beta of 0 leaves that bit by bit."""
         if start:
-            torch._foreach_lerp_(self.tensors, start, 1 - self.beta)  # pyright: ignore[reportPrivateImportUsage]
-        if kept:
-            torch._foreach_copy_(self.kept, kept)  # pyright: ignore[reportPrivateImportUsage]
+            torch._foreach_lerp_(start, self.tensors, self.beta)  # pyright: ignore[reportPrivateImportUsage]
+        if start or kept:
+            torch._foreach_copy_(self.tensors + self.kept, start + kept)  # pyright: ignore[reportPrivateImportUsage]
 
 
 @torch.no_grad()
