@@ -247,7 +247,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
     "missing folder": (image_folder, "images: cannot be read as a folder (No such file or directory); name one with"),
     "empty class": (
         empty_class,
-        "images/e: empty class, no .bmp .jpeg .jpg .png .webp; add images or remove the folder",
+        "images/e: empty class, no .bmp .jfif .jpe .jpeg .jpg .png .webp; add images or remove the folder",
     ),
     "unreadable image": (
         no_image,
