@@ -317,6 +317,13 @@ class Process:
         self.process.send_signal(number)
         return self.wait()
 
+    def past(self, step: int, checkpoints: Path, number: int) -> tuple[int, str]:
+        """However fast the machine is now."""
+        while max(checkpoint.steps(checkpoints), default=0) < step and self.process.poll() is None:
+            time.sleep(0.005)
+        self.process.send_signal(number)
+        return self.wait()
+
 
 @pytest.fixture(scope="module")
 def whole(start, tiny_file, tmp_path_factory, remembered) -> tuple[dict[str, Any], float]:
@@ -347,18 +354,19 @@ def test_killed_at_ten_random_moments(start, tiny_file, tmp_path, whole, remembe
 
 
 def test_stopped_by_ctrl_c_then_by_sigterm(start, tiny_file, tmp_path, whole, remembered, capsys) -> None:
-    never_stopped, seconds = whole
+    never_stopped, _ = whole
+    checkpoints = tmp_path / "seed-0" / "checkpoint"
     process = Process(start, tiny_file, tmp_path)
     again = cli.main(["run", str(tiny_file), "--out", str(tmp_path), "--device", "cpu", *map(str, LONG)])
     refusal = capsys.readouterr().err
-    code, said = process.after(seconds / 4, signal.SIGINT)
+    code, said = process.past(LONG_STEPS // 4, checkpoints, signal.SIGINT)
     assert (code, said.splitlines()[-1][:27]) == (130, "dualnet: stopped after step")
     assert "the same command goes on from there" in said and "Traceback" not in said
     assert again == 2, "a second process must not write into the folder of a running one"
     assert (
         refusal == f"dualnet: {tmp_path}/seed-0: another process is running here; wait for it or choose another --out\n"
     )
-    code, said = Process(start, tiny_file, tmp_path).after(seconds / 4, signal.SIGTERM)
+    code, said = Process(start, tiny_file, tmp_path).past(LONG_STEPS // 2, checkpoints, signal.SIGTERM)
     assert (code, said.splitlines()[-1][:27]) == (130, "dualnet: stopped after step")
     code, said = Process(start, tiny_file, tmp_path).wait()
     assert code == 0, said
