@@ -234,9 +234,9 @@ def test_an_experiment_needs_a_name() -> None:
         (["-x", "1"], "-x: an option begins with --"),
         (
             ["--learner", "er", "--learner.lr", "0.1"],
-            "--learner: a section, which has no value of its own",
+            "--learner: given as a value and as a section; --learner.name names it",
         ),
-        (["--a.b.c", "1", "--a.b", "2"], "--a.b: a section, which has no value of its own"),
+        (["--a.b.c", "1", "--a.b", "2"], "--a.b: given as a value and as a section; leave one of them out"),
     ],
 )
 def test_a_command_line_that_is_none(words: list[str], line: str) -> None:

@@ -349,5 +349,6 @@ def check_one_kind(before: Mapping[str, Any], new: Mapping[str, Any], section: s
         if all(kinds):
             check_one_kind(before[key], new[key], f"{section}{key}.")
         elif any(kinds):
-            name = f"--{section}{key}"
-            raise ValueError(f"{name}: a section, which has no value of its own; {name}.name chooses what it is")
+            named = not section and key in NAMED_SECTIONS
+            remedy = f"--{key}.name names it" if named else "leave one of them out"
+            raise ValueError(f"--{section}{key}: given as a value and as a section; {remedy}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,9 +19,9 @@ import pytest
 import yaml
 
 from dualnet import cli
-from dualnet.data import BenchmarkConfig, Procedural
+from dualnet.data import Procedural
 from dualnet.experiment.experiment import read, shipped_experiments
-from dualnet.experiment.reproduce.work import check_benchmark
+from dualnet.experiment.reproduce.work import Benchmarks, benchmark_for
 
 BENCHMARK = {
     "name": "procedural",
@@ -129,14 +130,14 @@ def test_a_benchmark_is_tried_once_and_only_bad_input_refused(monkeypatch: pytes
 
         return make
 
-    tried: list[BenchmarkConfig] = []
+    tried: Benchmarks = []
     monkeypatch.setattr(Procedural, "make", broken(ValueError))
     with pytest.raises(ValueError, match="broken"):
-        check_benchmark(Procedural(), tried)
+        benchmark_for(Procedural(), tried)
     for kind in (OSError, RuntimeError):
         monkeypatch.setattr(Procedural, "make", broken(kind))
         for _ in range(2):
-            check_benchmark(Procedural(seed=len(kind.__name__)), tried)
+            assert benchmark_for(Procedural(seed=len(kind.__name__)), tried) is None
     assert calls == [ValueError, OSError, RuntimeError]
 
 
@@ -251,12 +252,23 @@ def test_the_paper_s_rows_are_listed(capsys) -> None:
     ]
 
 
+def test_a_seed_of_other_images_is_refused_before_it_runs(capsys) -> None:
+    file = table(er=ER)
+    assert reproduce(file) == 0
+    run = Path("out/tiny/g/er/seed-0/experiment.yaml")
+    run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
+    assert reproduce(table(er=ER, seeds=2)) == 2
+    assert "er: out/tiny/g/er/seed-0: was begun with other images or classes" in capsys.readouterr().err
+    assert not Path("out/tiny/g/er/seed-1").exists()
+
+
 def test_a_copy_of_a_run_is_no_seed() -> None:
     file = table(er=ER)
     assert reproduce(file) == 0
     shutil.copytree("out/tiny/g/er/seed-0", "out/tiny/g/er/seed-0.old")
     assert reproduce(file) == 0
     assert [row["seeds"] for row in ledger().values()] == [[0]]
+    assert "seed-0.old" not in Path("out/tiny/report.md").read_text()
 
 
 def test_the_ledger_alone_runs_nothing(capsys, here: Path) -> None:

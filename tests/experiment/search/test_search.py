@@ -209,7 +209,18 @@ def test_figures_of_other_images_are_not_compared(capsys) -> None:
     (run,) = Path("out").rglob("seed-0/experiment.yaml")
     run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
     assert run_search(*words) == 2
+    assert Path("out/chosen.yaml").exists(), "nothing was done, and nothing is lost"
     assert "seed-0: was begun with other images or classes; bring those back" in capsys.readouterr().err
+
+
+def test_stages_that_both_change_the_benchmark_can_be_repeated() -> None:
+    """The second stage goes on from what the first chose: a benchmark that no first value made."""
+    stages = [{"benchmark.seed": [0, 1]}, {"benchmark.train_per_class": [6, 8]}]
+    words = (write("both.yaml", {"experiment": EXPERIMENT, "stages": stages}), "--out", "out", "--jobs", "1")
+    assert run_search(*words) == 0
+    first = read_search("out")
+    assert run_search(*words) == 0
+    assert read_search("out")["stages"] == first["stages"]
 
 
 # More steps, so that there is something to stop.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,25 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
         raise ValueError(f"{found.popitem()[1]}: a run of a search, on validation tasks; see the search's search.json")
     if left_out := len(runs) - len(results):
         warnings.warn(f"{left_out} runs of a search are left out: they are on validation tasks", stacklevel=2)
-    return results
+    return with_images(results)
+
+
+def with_images(runs: Sequence[Run]) -> list[Run]:
+    """A run that is older than manifests is taken to have the images of its benchmark, if all others have the same."""
+    known: dict[object, set[str]] = {}
+    for run in runs:
+        known.setdefault(_benchmark(run), set()).update({run.options[IMAGES]} if IMAGES in run.options else set())
+    filled = []
+    for run in runs:
+        images = known[_benchmark(run)]
+        if IMAGES not in run.options and len(images) == 1:
+            run = replace(run, options={**run.options, IMAGES: next(iter(images))})
+        filled.append(run)
+    return filled
+
+
+def _benchmark(run: Run) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted((k, v) for k, v in run.options.items() if k.startswith("benchmark.") and k != IMAGES))
 
 
 def _run_folders(root: Path) -> Iterator[Path]:

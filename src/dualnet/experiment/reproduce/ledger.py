@@ -128,7 +128,7 @@ def seed_folders(home: Path) -> list[Path]:
 def check_same(runs: Sequence[Run], manifests: Sequence[dict[str, Any]]) -> None:
     """Seeds are averaged only if they are seeds of one experiment under one protocol."""
     for run, manifest in zip(runs[1:], manifests[1:], strict=True):
-        options = differing([runs[0].options, run.options])
+        options = [key for key in differing([runs[0].options, run.options]) if key != IMAGES]  # the split tells them
         fields = list(differences(manifest, manifests[0]))  # an older manifest may lack a field
         if options or fields:
             what = ", ".join([*options, *fields][:3])

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import traceback
+import warnings
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import Any, Literal
 
-from dualnet.data import BenchmarkConfig
+from dualnet.data import Benchmark, BenchmarkConfig
 from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.stop import Stop, StopAsked
@@ -29,6 +30,9 @@ PROCESSES = {"cpu": multiprocessing.get_context("forkserver"), "cuda": multiproc
 # The first optimizer of a process imports the second, which takes 2 s. Nothing of ours: a server may not have the path.
 IMPORTED_ONCE = ["torch", "torch._dynamo"]
 LONGEST = 500  # characters that a process says at its end: they must fit into a pipe that is read when it has ended
+
+
+Benchmarks = list[tuple[BenchmarkConfig, Benchmark | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +60,12 @@ def run_rows(
     """
     units: dict[str, list[Unit]] = {}  # by the row whose runs they are: two rows may share them
     failed: dict[str, str] = {}
-    tried: list[BenchmarkConfig] = []
+    made: Benchmarks = []
     for row in rows:
         try:
             group = units_of(row, seeds or range(row.num_seeds), out, overrides, jobs > 1 and device == "cpu")
             if group:
-                check_benchmark(group[0].experiment.benchmark, tried)
+                check_images(group[0], seeds or range(row.num_seeds), out, made)
             units[row.home] = group
         except ValueError as error:
             failed[row.name] = str(error).removeprefix(f"{row.name}: ")
@@ -71,19 +75,30 @@ def run_rows(
     return {**failed, **Crew([unit for group in units.values() for unit in group], device, jobs).run()}
 
 
-def check_benchmark(benchmark: BenchmarkConfig, tried: list[BenchmarkConfig]) -> None:
-    """Raises ValueError if its files are not there. The images are decoded here, once for all processes."""
-    if benchmark in tried:
-        return
+def check_images(unit: Unit, seeds: Sequence[int], out: Path, made: Benchmarks) -> None:
+    """Raises ValueError if the images are not there, or not those of the seeds that are finished."""
+    benchmark = benchmark_for(unit.experiment.benchmark, made)
+    for folder in (RunFolder(run_folder(out, unit.row, seed)) for seed in seeds):
+        if benchmark is not None and folder.finished:
+            folder.check_same_stream(benchmark)
+
+
+def benchmark_for(config: BenchmarkConfig, made: Benchmarks) -> Benchmark | None:
+    """Made once; the images are decoded here for all processes. Raises ValueError if its files are not there.
+
+    None where something else is wrong, which is not told here: the processes of its rows meet it again and show it,
+    each with its traceback, while the other rows go on.
+    """
+    for known, benchmark in made:
+        if known == config:
+            return benchmark
     try:
-        benchmark.make()
+        made.append((config, config.make()))
     except ValueError:
         raise
     except Exception:
-        # Not the user's fault, and not told here: the processes of its rows meet it again and show it, each with its
-        # traceback, while the other rows go on.
-        pass
-    tried.append(benchmark)
+        made.append((config, None))
+    return made[-1][1]
 
 
 def units_of(row: Row, seeds: Sequence[int], out: Path, overrides: Mapping[str, Any], apart: bool) -> list[Unit]:
@@ -156,6 +171,7 @@ def work(unit: Unit, device: Device, jobs: int, words: connection.Connection) ->
     """In a process of its own: run the unit and say what went wrong, if anything did."""
     os.setpgid(0, 0)  # Ctrl-C is for the parent, which passes it on once: a second signal would end this at once
     Stop.passed_on = True
+    warnings.filterwarnings("ignore", message=".*: left out; images of a class")  # the parent has said so
     threading.Thread(target=stop_with_parent, daemon=True).start()
     words.send(run_unit(unit, device, jobs))
 

@@ -86,7 +86,6 @@ class Search:
         folder.take_lock()
         try:
             self.check_same()
-            (self.out / "chosen.yaml").unlink(missing_ok=True)  # there once the search is complete, and only then
             with Pool(self.jobs, self.device, num_threads(self.device), self.out / "processes.log") as pool:
                 for number in range(len(self.plan.stages)):
                     self.run_stage(number, pool)
@@ -118,6 +117,8 @@ class Search:
 
     def run_points(self, stage: Stage, title: str, pool: Pool) -> None:
         jobs = list(self.unsettled(stage.points))
+        if jobs:
+            (self.out / "chosen.yaml").unlink(missing_ok=True)  # there once the search is complete, and only then
         self.look(stage)
         self.display.begin(title, sum(len(job.folders) for job in jobs), len(stage.points) * len(self.plan.seeds))
         try:
@@ -230,16 +231,17 @@ def checked_points(plan: Plan, device: torch.device) -> tuple[list[Point], Bench
     for number, stage in enumerate(plan.stages):
         for options in stage:
             point = point_of(plan, plan.before(number) | options)
-            benchmark = point.experiment.benchmark
-            if all(known != benchmark for known, _ in made):
-                made.append((benchmark, benchmark.make_validation()))
             stream_of(point.experiment, tasks_for(point, made), device)
             points.append(point)
     return points, made
 
 
-def tasks_for(point: Point, benchmarks: Benchmarks) -> ValidationTasks:
-    return next(tasks for known, tasks in benchmarks if known == point.experiment.benchmark)
+def tasks_for(point: Point, made: Benchmarks) -> ValidationTasks:
+    """The point's benchmark, made once: what an earlier stage chooses may bring one that no point had before."""
+    benchmark = point.experiment.benchmark
+    if all(known != benchmark for known, _ in made):
+        made.append((benchmark, benchmark.make_validation()))
+    return next(tasks for known, tasks in made if known == benchmark)
 
 
 def short(options: Options) -> Options:
