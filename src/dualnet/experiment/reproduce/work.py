@@ -96,7 +96,7 @@ def benchmark_for(config: BenchmarkConfig, made: Benchmarks) -> Benchmark | None
         made.append((config, config.make()))
     except ValueError:
         raise
-    except Exception:
+    except Exception:  # a bug of a benchmark, or of a disk
         made.append((config, None))
     return made[-1][1]
 
