@@ -89,6 +89,34 @@ def test_the_seed_chooses_what_is_held_out(config: ImageFolder) -> None:
     assert held[0] == held[1] != held[2]
 
 
+def held(config: ImageFolder) -> set[tuple[str, int]]:
+    """Class and number of each file that is tested."""
+    made = config.make()
+    return {
+        (made.class_names[label], green)
+        for task in made.tasks
+        for label, (_, green, _) in zip(task.test.labels.tolist(), colours(task.test), strict=True)
+    }
+
+
+def test_the_order_of_the_classes_does_not_choose_what_is_held_out(config: ImageFolder) -> None:
+    first = held(config)
+    assert held(replace(config, order_seed=1)) == held(replace(config, class_order=["d", "c", "b", "a"])) == first
+    assert held(replace(config, class_order=["b", "d"])) == {(name, file) for name, file in first if name in "bd"}
+
+
+def test_new_files_leave_the_others_where_they_were(config: ImageFolder) -> None:
+    config = replace(config, root=str(fill(Path(config.root).parent / "more", "ab", 20)), classes_per_task=2)
+    before = held(config)
+    for number in range(20, 25):
+        Image.new("RGB", (8, 8), (0, number, 0)).save(Path(config.root) / "a" / f"{number}.png")
+    after = held(config)
+    assert {file for name, file in after if name == "b"} == {file for name, file in before if name == "b"}
+    old, new = ({file for name, file in side if name == "a"} for side in (before, after))
+    assert len(old) == 4 and len(new) == 5
+    assert sum(file < 20 for file in new - old) <= 1, "one more is tested: at most one that was learned from"
+
+
 def broken_image(root: Path) -> None:
     (root / "a" / "0.png").write_bytes(b"")
 
@@ -107,7 +135,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 2 need 6 classes, there are 4; lower"),
     "order": (lambda root: None, {"class_order": ["a", "x"]}, "class_order names 'x', which is no class; there are a"),
     "share": (lambda root: None, {"test_share": 0.0}, "test_share is 0.0; give a number between 0 and 1"),
-    "seed": (lambda root: None, {"split_seed": -1}, "seed of a shuffle is -1; give 0 or more"),
+    "seed": (lambda root: None, {"split_seed": -1}, "split_seed is -1; give 0 or more"),
     "size": (lambda root: None, {"image_size": 0}, "image_size is 0; give 1 to 8000"),
     "input": (lambda root: None, {"input_size": 0}, "input_size is 0; give at least 1"),
     "one-image": (

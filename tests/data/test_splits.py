@@ -11,6 +11,7 @@ from dualnet.data.splits import benchmark_of, class_mask, held_out, shuffled, st
 
 seeds = st.integers(0, 2**40)
 names = st.lists(st.text("abcdef", min_size=1), min_size=1, max_size=20, unique=True)
+FILES = ["0.png", "1.png", "2.png", "3.png"]
 
 
 @given(st.integers(0, 200), seeds)
@@ -45,7 +46,7 @@ def test_tasks_are_full_and_consecutive(num_classes: int, per_task: int, num_tas
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.floats(0.01, 0.99), seeds)
 def test_every_class_gives_its_share(classes: list[int], share: float, seed: int) -> None:
     labels = np.array(classes)
-    is_test = held_out(labels, share, seed)
+    is_test = held_out(labels, [f"{row}.png" for row in range(len(classes))], list("abcdef"), share, seed)
     for label in set(classes):
         count, kept = classes.count(label), int(is_test[labels == label].sum())
         assert abs(kept - share * count) <= 1
@@ -61,8 +62,9 @@ def test_every_class_gives_its_share(classes: list[int], share: float, seed: int
         (lambda: tasks_of(10, 0), "classes_per_task is 0; give at least 1"),
         (lambda: tasks_of(10, 5, 0), "num_tasks is 0; give at least 1"),
         (lambda: shuffled(3, -1), "seed of a shuffle is -1; give 0 or more"),
-        (lambda: held_out(np.zeros(4), 1.0, 0), "test_share is 1.0; give a number between 0 and 1"),
-        (lambda: held_out(np.zeros(4), float("nan"), 0), "test_share is nan; give"),
+        (lambda: held_out(np.zeros(4), FILES, ["a"], 1.0, 0), "test_share is 1.0; give a number between 0 and 1"),
+        (lambda: held_out(np.zeros(4), FILES, ["a"], float("nan"), 0), "test_share is nan; give"),
+        (lambda: held_out(np.zeros(4), FILES, ["a"], 0.5, -1), "split_seed is -1; give 0 or more"),
         (lambda: stream_order(["a"], order=["b"]), "class_order names 'b', which is no class; there are a"),
         (lambda: stream_order(["a", "b"], order=["a", "a"]), "class_order names 'a' twice; name every class once"),
         (lambda: stream_order(["a"], order=["a"], seed=1), "class_order and order_seed both .* give one"),

@@ -49,7 +49,7 @@ class ImageFolder(BenchmarkConfig):
         kept = np.flatnonzero(~is_test & (labels < len(tasks) * self.classes_per_task))
         names, files, labels = names[: tasks[-1].stop], [files[row] for row in kept], labels[kept]
         _check_two_each(labels, names)
-        is_test = held_out(labels, self.test_share, self.split_seed)
+        is_test = held_out(labels, files, names, self.test_share, self.split_seed)
         return validation_of(*self._rows(files, labels, is_test, names, tasks))
 
     def _classes(self) -> tuple[list[str], list[range]]:
@@ -62,7 +62,7 @@ class ImageFolder(BenchmarkConfig):
         """Files, class numbers int64 [n], and who is tested, bool [n]."""
         files, labels = _images(self.root, names)
         if self.test_root is None:
-            return files, labels, held_out(labels, self.test_share, self.split_seed)
+            return files, labels, held_out(labels, files, names, self.test_share, self.split_seed)
         _check_test_root(self.root, self.test_root)
         test_files, test_labels = _images(self.test_root, names)
         is_test = np.repeat([False, True], [len(files), len(test_files)])

@@ -84,22 +84,34 @@ def tasks_of(num_classes: int, classes_per_task: int, num_tasks: int | None = No
     return [range(start * classes_per_task, (start + 1) * classes_per_task) for start in range(num_tasks)]
 
 
-def held_out(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """bool [n]: the examples kept for testing, the same share of every class, chosen by the seed.
+def held_out(
+    labels: np.ndarray, files: Sequence[str], class_names: Sequence[str], share: float, seed: int
+) -> np.ndarray:
+    """bool [n]: the examples kept for testing, the same share of every class.
 
-    A class of two or more always keeps one example on either side.
+    An example's turn comes by the seed and the names of its class and its file alone: the order of the classes does not
+    move it, nor do other files, but for as many as the share asks for. A class of two or more always keeps one example
+    on either side.
 
-    >>> int(held_out(np.array([0] * 10 + [1] * 2), share=0.2, seed=0).sum())
-    3
+    >>> files = [f"{number}.jpg" for number in range(10)]
+    >>> held_out(np.array([0] * 8 + [1] * 2), files, ["cat", "dog"], share=0.2, seed=0).nonzero()[0].tolist()
+    [4, 6, 8]
     """
     if not 0 < share < 1:
         raise ValueError(f"test_share is {share}; give a number between 0 and 1, both excluded")
+    if seed < 0:
+        raise ValueError(f"split_seed is {seed}; give 0 or more")
     is_test = np.zeros(len(labels), bool)
-    order = shuffled(len(labels), seed)
-    for label in np.unique(labels):
-        members = order[labels[order] == label]
-        is_test[members[: max(1, min(len(members) - 1, round(len(members) * share)))]] = True
+    for label, name in enumerate(class_names):
+        members = np.flatnonzero(labels == label)
+        turns = [_digest(f"{seed}/{name}/{os.path.basename(files[row])}") for row in members]
+        by_turn = members[np.argsort(turns, kind="stable")]
+        is_test[by_turn[: max(1, min(len(members) - 1, round(len(members) * share)))]] = True
     return is_test
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 def class_mask(tasks: Sequence[Sequence[int]], num_classes: int) -> Tensor:
@@ -157,7 +169,7 @@ def split_digest(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[
     """
     rows = zip(labels.tolist(), is_test.tolist(), names, strict=True)
     lines = sorted(f"{class_names[label]}\t{test:d}\t{os.path.basename(name)}" for label, test, name in rows)
-    return hashlib.blake2b("\n".join(lines).encode(errors="surrogateescape"), digest_size=8).hexdigest()
+    return _digest("\n".join(lines))
 
 
 def _task(array: np.ndarray, labels: np.ndarray, is_test: np.ndarray, rows: np.ndarray) -> Task:
