@@ -22,7 +22,6 @@ from dualnet.metrics import (
     seen_accuracy,
     spread,
     stability_summary,
-    student_t_quantile,
     summary,
     worst_accuracy_per_task,
     worst_case_accuracy,
@@ -159,46 +158,3 @@ def test_spreads_by_hand():
 def test_one_seed_has_no_spread_and_equal_seeds_have_none_to_show(kind):
     assert spread([5.0], kind) is None
     assert spread([5.0, 5.0, 5.0], kind) == 0
-
-
-# Printed tables of Student's t.
-@pytest.mark.parametrize(
-    ("probability", "freedom", "value"),
-    [
-        (0.975, 1, 12.706),
-        (0.975, 2, 4.303),
-        (0.975, 3, 3.182),
-        (0.975, 4, 2.776),
-        (0.975, 9, 2.262),
-        (0.975, 30, 2.042),
-        (0.975, 120, 1.980),
-        (0.95, 5, 2.015),
-        (0.995, 10, 3.169),
-        (0.9995, 1, 636.619),
-        (0.9995, 7, 5.408),
-        (0.05, 4, -2.132),
-    ],
-)
-def test_t_quantile_against_tables(probability, freedom, value):
-    assert student_t_quantile(probability, freedom) == pytest.approx(value, abs=5e-4)
-
-
-@given(st.floats(0.51, 0.999), st.integers(1, 40))
-def test_t_quantile_inverts_the_integral_of_the_density(probability, freedom):
-    # Independent of the series: Simpson's rule over the density, in the angle t = sqrt(v) tan(x).
-    angle = np.linspace(0, math.atan(student_t_quantile(probability, freedom) / math.sqrt(freedom)), 2001)
-    heights = np.cos(angle) ** (freedom - 1)
-    integral = (heights[0] + heights[-1] + 4 * heights[1::2].sum() + 2 * heights[2:-1:2].sum()) * angle[1] / 3
-    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
-    assert 0.5 + scale * integral == pytest.approx(probability, abs=1e-9)
-
-
-@given(st.floats(0.01, 0.99), st.integers(1, 40))
-def test_t_quantile_is_symmetric(probability, freedom):
-    mirrored = -student_t_quantile(1 - probability, freedom)
-    assert student_t_quantile(probability, freedom) == pytest.approx(mirrored, abs=1e-9)
-
-
-def test_t_quantile_refuses_what_has_none():
-    with pytest.raises(ValueError, match="0 < p < 1"):
-        student_t_quantile(1.0, 3)

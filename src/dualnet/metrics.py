@@ -14,6 +14,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dualnet.student import two_sided_t
+
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
 
@@ -192,7 +194,7 @@ def _sem(values: Vector) -> float:
 
 
 def _ci95(values: Vector) -> float:
-    return student_t_quantile(0.975, len(values) - 1) * _sem(values)
+    return two_sided_t(0.05, len(values) - 1) * _sem(values)
 
 
 def _authors(values: Vector) -> float:
@@ -206,33 +208,6 @@ SPREADS: dict[str, Callable[[Vector], float]] = {
     "ci95": _ci95,  # half the width of the 95 % interval of the mean, Student's t
     "authors": _authors,  # what the authors' code prints as +-: 2 std / sqrt(runs)
 }
-
-
-def student_t_quantile(probability: float, freedom: int) -> float:
-    """The value that Student's t with a whole number of degrees of freedom stays below with this probability.
-
-    >>> round(student_t_quantile(0.975, 4), 3)
-    2.776
-    """
-    if not 0 < probability < 1 or freedom < 1:
-        raise ValueError(f"no t quantile for probability {probability} and {freedom} degrees; need 0 < p < 1 and >= 1")
-    inside = abs(2 * probability - 1)
-    low, high = 0.0, math.pi / 2
-    for _ in range(60):  # halves an interval of 1.6 down to the precision of a float
-        middle = (low + high) / 2
-        low, high = (middle, high) if _t_probability_within(middle, freedom) < inside else (low, middle)
-    return math.copysign(math.sqrt(freedom) * math.tan(low), probability - 0.5)
-
-
-def _t_probability_within(angle: float, freedom: int) -> float:
-    """P(|t| < sqrt(freedom) tan(angle)): Abramowitz and Stegun 26.7.3 (odd) and 26.7.4 (even), finite sums."""
-    odd = freedom % 2
-    term, total = (math.cos(angle) if odd else 1.0), 0.0
-    for power in range(odd, freedom - 1, 2):
-        total += term
-        term *= math.cos(angle) ** 2 * (power + 1) / (power + 2)
-    partial = math.sin(angle) * total
-    return (angle + partial) * 2 / math.pi if odd else partial
 
 
 def _best(matrix: Matrix) -> Vector:
