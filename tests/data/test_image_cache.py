@@ -9,6 +9,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 from PIL import Image, ImageOps
 
 from dualnet.data import image_cache
-from dualnet.data.image_cache import cached_images
+from dualnet.data.image_cache import _locked, cached_images
 
 RNG = np.random.default_rng(0)
 
@@ -344,6 +345,29 @@ def test_only_abandoned_files_of_a_cache_are_removed(tmp_path: Path, folder: Pat
         fcntl.flock(file, fcntl.LOCK_EX)
         cached_images(jpegs(tmp_path, 1), 16, folder)
         assert sorted(path.name for path in folder.glob("*.tmp")) == [in_use, thesis]
+
+
+def test_a_file_that_was_finished_while_one_waited_is_not_written_again(tmp_path: Path) -> None:
+    """The name is another's by then, or nobody's: who waited begins with a file of its own."""
+    unfinished, finished = tmp_path / "cache.tmp", tmp_path / "cache"
+    waiting = threading.Event()
+    held: list[bool] = []
+
+    def wait() -> None:
+        waiting.set()
+        with _locked(unfinished) as file:
+            held.append(os.path.samestat(os.fstat(file), unfinished.stat()))
+
+    with unfinished.open("w") as before:
+        fcntl.flock(before, fcntl.LOCK_EX)
+        thread = threading.Thread(target=wait)
+        thread.start()
+        waiting.wait()
+        thread.join(0.2)  # it has opened the file, and waits for the lock
+        assert thread.is_alive()
+        unfinished.rename(finished)
+    thread.join(10)
+    assert held == [True] and finished.stat().st_ino != unfinished.stat().st_ino
 
 
 BUILD = """

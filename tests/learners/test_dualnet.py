@@ -80,7 +80,11 @@ def equation_7(learner: DualNet, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
             terms.append(-(exponentials[label] / sum(exponentials.values())).log())
         return terms
 
-    now_logits, past_logits = logits_by_hand(learner, batch.images), logits_by_hand(learner, past.images)
+    if learner.config.joint_statistics:
+        both = logits_by_hand(learner, torch.cat([batch.images, past.images]))
+        now_logits, past_logits = both[: len(batch.images)], both[len(batch.images) :]
+    else:
+        now_logits, past_logits = logits_by_hand(learner, batch.images), logits_by_hand(learner, past.images)
     divergences = []
     for row, remembered, task in zip(past_logits, replay.logits, past.task_ids.tolist(), strict=True):
         chosen = classes_of(learner, task)
@@ -96,13 +100,15 @@ def equation_7(learner: DualNet, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
 
 @pytest.mark.parametrize("soft_label_mean", ["class", "example"])
 @pytest.mark.parametrize("replay_size", [4, 7])  # as many as the batch has: one pass; more: two
-def test_one_update_follows_equation_7(soft_label_mean, replay_size, make, random_batch):
+@pytest.mark.parametrize("joint_statistics", [False, True])
+def test_one_update_follows_equation_7(joint_statistics, soft_label_mean, replay_size, make, random_batch):
     learner = prepared(
         make,
         random_batch,
         slow_rounds=0,
         updates=1,
         replay_size=replay_size,
+        joint_statistics=joint_statistics,
         soft_label_mean=soft_label_mean,
         soft_label_weight=3.0,
         temperature=1.7,

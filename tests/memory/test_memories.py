@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring
@@ -131,6 +132,33 @@ def test_contents_are_always_sound(name, examples, batch_size):
     assert not memory.images[memory.drop].any() and not memory.logits[memory.drop].any()
     assert not memory.filled[memory.drop] and not memory.has_logits[memory.drop]
     assert memory.labels[memory.drop] == memory.task_ids[memory.drop] == UNLABELLED
+
+
+class Written(TorchDispatchMode):
+    """Notes the slots that images are written to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.slots: list[list[int]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.index_put_.default and args[0].dtype == torch.uint8:
+            self.slots.append(args[1][0].tolist())
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_slot_is_written_twice_at_a_time(name):
+    """On a GPU two writes to a slot come in any order, image and label of different examples among them."""
+    memory, chance = MEMORIES[name](SPEC, 6), generator(3)
+    with Written() as written:
+        for start in range(0, 60, 12):
+            memory.add(numbered(range(start, start + 12), tasks=0), chance)
+    assert len(written.slots) == 5
+    for slots in written.slots:
+        kept = [slot for slot in slots if slot != memory.drop]
+        assert len(set(kept)) == len(kept)
+    assert any(len(slots) > slots.count(memory.drop) > 0 for slots in written.slots), "some were to share a slot"
 
 
 @pytest.mark.parametrize("name", NAMES)
