@@ -14,7 +14,7 @@ from dualnet.nets import Encoder
 @dataclass
 class Cost:
     forward_samples: int = 0
-    backward_samples: int = 0  # a pass whose gradient goes back to the first layer
+    backward_samples: int = 0  # a pass whose gradient goes back to the first map
 
     def add(self, other: Cost) -> None:
         self.forward_samples += other.forward_samples

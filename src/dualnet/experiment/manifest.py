@@ -35,7 +35,7 @@ class Manifest:
     augmentation: str  # of the images that are learned with labels
     memory: str  # policy
     memory_slots: int  # in all
-    updates: int | None  # supervised steps per batch
+    updates: int | None  # supervised steps per batch; CTN's inner ones, taken in each outer step
     width: int | None  # channels of the first stage
     forgetting: str  # the definition of FM; ACC and LA have one
 

@@ -183,7 +183,7 @@ class DualNet(Learner):
         return self.config.soft_labels == "task_end" and self.config.soft_label_weight > 0
 
     def end_task(self) -> None:
-        if self.config.soft_labels == "task_end":
+        if self.config.soft_labels == "task_end":  # at insertion all that is stored was answered: nothing to look for
             self.remember_answers(self.memory)
 
     def optimizers(self) -> dict[str, Optimizer]:

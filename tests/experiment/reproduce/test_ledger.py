@@ -183,7 +183,7 @@ def test_the_three_forms_say_the_same(make_run, row, ledger, tmp_path: Path) -> 
     assert (ours["verdict"], acc["verdict"], acc["published"]["mean"]) == ("above", "above", 60.0)
     assert acc["comparison"]["p"] < 0.05 and acc["comparison"]["difference"] == pytest.approx(21.25)
     terminal, markdown = shown(made), markdown_page(made)
-    for word in ("81.25", "1.25", "60.00", "+21.25", "above", "12.8 M", "128 k", "256 MiB", "not run", "0/3"):
+    for word in ("81.25", "1.25", "60.00", "+21.25", "above", "12.8M", "128k", "256 MiB", "not run", "0/3"):
         assert word in terminal and word in markdown, word
     for line in (
         "a: printed otherwise",

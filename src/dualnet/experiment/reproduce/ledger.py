@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -156,11 +155,10 @@ def changed_options(row: Row, runs: Sequence[Run]) -> dict[str, tuple[str, str]]
 
 
 def mean_cost(runs: Sequence[Run]) -> Cost:
-    costs = [json.loads((run.folder / "result.json").read_text()).get("cost") or {} for run in runs]
     memory = [run.peak_memory for run in runs if run.peak_memory]
     return Cost(
-        forward=mean_of([cost.get("forward_samples") for cost in costs]),
-        backward=mean_of([cost.get("backward_samples") for cost in costs]),
+        forward=mean_of([run.forward_samples for run in runs]),
+        backward=mean_of([run.backward_samples for run in runs]),
         seconds=mean_of([run.seconds for run in runs]),
         memory=max(memory) if memory else None,
     )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet.experiment.report.markdown import markdown_table, markdown_text
 from dualnet.experiment.report.rows import DASH
-from dualnet.experiment.report.tables import Cell, memory_text, number_text, seconds_text
+from dualnet.experiment.report.tables import Cell, memory_text, number_text, samples_text, seconds_text
 from dualnet.experiment.report.tables import Table as TextTable
 
 from .ledger import LEVEL, REPRODUCED, Entry, Ledger
@@ -129,25 +129,11 @@ def sample_text(sample: Sample | None) -> str:
 def cost_texts(entry: Entry) -> list[str]:
     cost = entry.cost
     return [
-        count_text(cost.forward),
-        count_text(cost.backward),
+        samples_text(cost.forward),
+        samples_text(cost.backward),
         seconds_text(cost.seconds),
         memory_text(cost.memory),
     ]
-
-
-def count_text(number: float | None) -> str:
-    """A number of samples in three digits.
-
-    >>> count_text(None), count_text(950), count_text(128_000), count_text(12_750_000)
-    ('—', '950', '128 k', '12.8 M')
-    """
-    if number is None:
-        return DASH
-    for size, unit in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if number >= size:
-            return f"{number / size:.3g}{unit}"
-    return f"{number:.0f}"
 
 
 def notes(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
@@ -157,7 +143,9 @@ def notes(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
         for note in entry_notes(entry):
             words.setdefault(note, []).append(entry.row.short_name)
     group = entries[0].row.group
-    missing = [f"{name.rpartition('/')[2]}: {why}" for name, why in ledger.missing.items() if name.startswith(group)]
+    missing = [
+        f"{name.rpartition('/')[2]}: {why}" for name, why in ledger.missing.items() if name.startswith(f"{group}/")
+    ]
     return [f"{', '.join(names)}: {note}" for note, names in words.items()] + missing
 
 
