@@ -215,7 +215,16 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
         "demo-dualnt: no such experiment; did you mean demo-dualnet? (`dualnet list` names them all)",
     ),
     "missing file": (lambda: ["run", "missing.yaml"], "missing.yaml: no such file; `dualnet list` names"),
-    "file is a folder": (lambda: Path("folder.yaml").mkdir() or ["run", "folder.yaml"], "folder.yaml: no such file"),
+    "file is a folder": (
+        lambda: Path("folder.yaml").mkdir() or ["run", "folder.yaml"],
+        "folder.yaml: is a folder; give a file that ends in .yaml, or a name",
+    ),
+    "this folder": (lambda: ["run", "."], ".: is a folder; give a file that ends in .yaml"),
+    "another suffix": (lambda: ["run", text("mine", "a: 1")], "mine: a file must end in .yaml; rename it"),
+    "a section twice": (
+        lambda: ["run", text("bad.yaml", "benchmark: {name: procedural}\nlearner: {name: er}\n\nlearner: {name: mir}")],
+        "bad.yaml: line 4: `learner` is given twice; keep one of them",
+    ),
     "no YAML": (
         lambda: ["run", text("bad.yaml", "a: [1\nb: }")],
         "bad.yaml: cannot be read as YAML (line 2, column 2: exp",

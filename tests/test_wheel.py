@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 from dualnet.experiment.experiment import shipped_experiments
+from dualnet.experiment.option_files import shipped_files
 from dualnet.experiment.reproduce import shipped_tables
 from dualnet.experiment.search import shipped_searches
 
@@ -55,5 +56,5 @@ def test_what_an_installed_package_finds(tmp_path: Path) -> None:
 
 def test_all_that_is_shipped_lies_in_known_places() -> None:
     """A file in another folder below experiments/ would be in the wheel and never be found."""
-    known = {*shipped_experiments(), *shipped_searches(), *shipped_experiments("tables")}
+    known = {*shipped_experiments(), *shipped_searches(), *shipped_files("tables")}
     assert known == set((ROOT / "experiments").rglob("*.yaml"))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import re
 from argparse import ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-import yaml
-
 from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.experiment.labels import LabelsConfig
+from dualnet.experiment.option_files import find, nearest, read_yaml, shipped_files
 from dualnet.learners import LEARNERS, learner_class
 from dualnet.options import check_at_least
 
@@ -193,12 +190,6 @@ def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "
             raise ValueError(f"{full}: unknown option{near}")
 
 
-def nearest(word: str, valid: Iterable[str], prefix: str = "") -> str:
-    """A hint at the nearest valid word, or nothing."""
-    near = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)
-    return f"; did you mean {prefix + '.' if prefix else ''}{near[0]}?" if near else ""
-
-
 def with_defaults(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Written options, and the defaults of those that were not there yet when they were written. Nothing is checked."""
     known: dict[str, Mapping[str, type]] = {
@@ -241,12 +232,17 @@ def plain(value: Any) -> Any:
 def read(name_or_file: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """The experiment in a YAML file, or of that name among those shipped, with options laid over it."""
     path = find(name_or_file, shipped_experiments(), "experiment")
-    mapping = {"name": path.stem, **read_yaml(path, "demo-dualnet.yaml")}
+    mapping = options_in(path)
     over = overrides or {}
     try:
         return parse({**merged(mapping, over), "name": over.get("name", name_with(mapping, over))})
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
+
+
+def options_in(file: Path) -> dict[str, Any]:
+    """What an experiment's file holds, named after it if it says no name."""
+    return {"name": file.stem, **read_yaml(file, "demo-dualnet.yaml")}
 
 
 def name_with(mapping: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
@@ -264,44 +260,8 @@ def named(section: Any) -> Any:
     return section.get("name") if isinstance(section, Mapping) else None
 
 
-def read_yaml(path: Path, example: str) -> dict[str, Any]:
-    """The mapping in a file; one below experiments/ shows how it looks."""
-    try:
-        mapping = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: cannot be read as YAML ({yaml_trouble(error)})") from error
-    if not isinstance(mapping, dict):
-        raise ValueError(f"{path}: not a YAML mapping of options; see experiments/{example}")
-    return mapping
-
-
-def yaml_trouble(error: Exception) -> str:
-    """What is wrong in a file, and where, in one line."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
-    return " ".join(str(error).split())
-
-
-def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:
-    path = Path(name_or_file)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file; `dualnet list` names the {kind} files that are shipped")
-        return path
-    names = {path.stem: path for path in shipped}
-    if name_or_file not in names:
-        hint = nearest(name_or_file, names)
-        raise ValueError(f"{name_or_file}: no such {kind}{hint} (`dualnet list` names them all)")
-    return names[name_or_file]
-
-
-def shipped_experiments(below: str = "") -> list[Path]:
-    """The files in experiments/, or in a folder below: inside the installed package, or beside `src` in a checkout."""
-    package = Path(str(files("dualnet")))
-    for folder in (package / "experiments", package.parent.parent / "experiments"):
-        if folder.is_dir():
-            return sorted((folder / below).glob("*.yaml"))
-    return []
+def shipped_experiments() -> list[Path]:
+    return shipped_files()
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

@@ -292,8 +292,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
         "which table? There are small-table-1, small-table-4, table-1, table-2, table-3, table-4, table-5 and all",
     ),
     "unknown table": (["tabel-1"], "tabel-1: no such table; did you mean table-1?"),
-    "nothing like it": (["x"], "x: no such table; there are small-table-1, small-table-4, table-1"),
-    "missing file": (["x.yaml"], "x.yaml: no such file; `dualnet reproduce --list` names the rows"),
+    "nothing like it": (["x"], "x: no such table (`dualnet list` names them all)"),
+    "missing file": (["x.yaml"], "x.yaml: no such file; `dualnet list` names the table files"),
     "unknown row": (
         ["table-1", "--rows", "mini-imagenet-ta/er-augg"],
         "--rows mini-imagenet-ta/er-augg: no such row; did you mean mini-imagenet-ta/er-aug?",

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualnet.experiment.manifest import FIELDS
+from dualnet.experiment.option_files import read_yaml, shipped_files
 
-from .table import PUBLISHED_FILE, read_yaml, tables_folder
+from .table import EXAMPLE, FOLDER, PUBLISHED_FILE
 from .welch import Sample
 
 METRICS = ("ACC", "FM", "LA")
@@ -50,7 +51,8 @@ def sample_std(spread: float, kind: str, runs: int) -> float:
 
 def read_published() -> tuple[dict[str, Published], dict[str, str]]:
     """By the row's full name: what is published, and why something is not."""
-    content = read_yaml(tables_folder() / PUBLISHED_FILE)
+    file = next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE)
+    content = read_yaml(file, EXAMPLE)
     found: dict[str, Published] = {}
     missing: dict[str, str] = {}
     for table, facts in content["tables"].items():

@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from dualnet.experiment.experiment import Experiment, check_keys, merged, nearest, parse, yaml_trouble
+from dualnet.experiment.experiment import Experiment, check_keys, merged, parse
+from dualnet.experiment.option_files import find, nearest, read_yaml, shipped_files
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")
 LAYERS = ("shared", *SETTINGS)  # options of a table or a group: always, or under one of the settings
+FOLDER = "tables"  # below experiments/
+EXAMPLE = f"{FOLDER}/table-1.yaml"
 PUBLISHED_FILE = "published.yaml"  # lies beside the tables and is none
 
 
@@ -58,8 +57,8 @@ def read_tables(name_or_file: str, settings: str = "authors") -> list[Table]:
 
 
 def read_table(name_or_file: str, settings: str) -> Table:
-    path = find(name_or_file)
-    content = read_yaml(path)
+    path = find_table(name_or_file)
+    content = read_yaml(path, EXAMPLE)
     try:
         return Table(path.stem, str(content.get("title", path.stem)), list(rows_of(path, content, settings)))
     except ValueError as error:
@@ -89,7 +88,7 @@ def make_row(path: Path, way: tuple[str, str, str], settings: str, num_seeds: An
 
 def options_of(path: Path, way: tuple[str, str, str], settings: str) -> dict[str, Any]:
     """What all rows share, the group's rows, the row that it is like, and its own: each laid over those before."""
-    content = read_yaml(path)
+    content = read_yaml(path, EXAMPLE)
     out: dict[str, Any] = {}
     for level in (content, content["groups"][way[1]]):
         out = merged(merged(out, level.get("shared") or {}), level.get(settings) or {})
@@ -100,7 +99,7 @@ def own_options(path: Path, way: tuple[str, str, str], settings: str, depth: int
     """The options that a row itself has, after those of the row it is like."""
     if depth > 10:
         raise ValueError(f"{'/'.join(way)}: is like itself; `like` must name another row")
-    row = mapping(read_yaml(path)["groups"][way[1]]["rows"][way[2]], "/".join(way))
+    row = mapping(read_yaml(path, EXAMPLE)["groups"][way[1]]["rows"][way[2]], "/".join(way))
     like = liked(path, way)
     before = [] if like is None else own_options(*like, settings, depth + 1)
     return [*before, {key: row[key] for key in row if key not in ("like", *SETTINGS)}, row.get(settings) or {}]
@@ -108,15 +107,15 @@ def own_options(path: Path, way: tuple[str, str, str], settings: str, depth: int
 
 def liked(path: Path, way: tuple[str, str, str]) -> tuple[Path, tuple[str, str, str]] | None:
     """File and way of the row that this one is like; what the row says goes before its group and its table."""
-    content = read_yaml(path)
+    content = read_yaml(path, EXAMPLE)
     group = content["groups"][way[1]]
     levels = (group["rows"][way[2]], group, content)
     name = next((level["like"] for level in levels if level and "like" in level), None)
     if name is None:
         return None
     words = str(name).split("/")
-    place = (path if words[0] == path.stem else find(words[0])) if len(words) == 3 else None
-    rows = section(section(read_yaml(place), "groups").get(words[1]) or {}, "rows") if place else {}
+    place = (path if words[0] == path.stem else find_table(words[0])) if len(words) == 3 else None
+    rows = section(section(read_yaml(place, EXAMPLE), "groups").get(words[1]) or {}, "rows") if place else {}
     if place is None or words[2] not in rows:
         raise ValueError(f"{'/'.join(way)}: like {name!r}, but there is no such row; name one as table/group/row")
     return place, (words[0], words[1], words[2])
@@ -131,7 +130,7 @@ def merged_all(base: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> dic
 def section(content: Mapping[str, Any], key: str) -> dict[Any, Any]:
     found = content.get(key)
     if not isinstance(found, dict) or not found:
-        raise ValueError(f"{key}: a section with at least one entry is needed; see experiments/tables/table-1.yaml")
+        raise ValueError(f"{key}: a section with at least one entry is needed; see experiments/{EXAMPLE}")
     return found
 
 
@@ -141,22 +140,6 @@ def mapping(value: Any, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{name}: options are needed, not {value!r}")
     return value
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        content = parsed_yaml(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: cannot be read as YAML ({yaml_trouble(error)})") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{path}: not a YAML mapping; see experiments/tables/table-1.yaml")
-    return content
-
-
-@lru_cache(maxsize=32)  # every row reads its table, and the row that it is like
-def parsed_yaml(text: str) -> Any:
-    """Not to be written into."""
-    return yaml.safe_load(text)
 
 
 def select(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
@@ -173,25 +156,13 @@ def fits(row: Row, pattern: str) -> bool:
     return fnmatchcase(row.name, pattern) or fnmatchcase(row.name.partition("/")[2], pattern)
 
 
-def find(name_or_file: str) -> Path:
-    path = Path(name_or_file)
-    if path.suffix in (".yaml", ".yml"):
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file; `dualnet reproduce --list` names the rows of the paper's tables")
-        return path
-    names = shipped_tables()
-    if name_or_file not in names:
-        hint = nearest(name_or_file, names) or f"; there are {', '.join(names)} and all"
-        raise ValueError(f"{name_or_file}: no such table{hint}")
-    return tables_folder() / f"{name_or_file}.yaml"
+def find_table(name_or_file: str) -> Path:
+    return find(name_or_file, table_files(), "table")
 
 
 def shipped_tables() -> list[str]:
-    return sorted(path.stem for path in tables_folder().glob("*.yaml") if path.name != PUBLISHED_FILE)
+    return [path.stem for path in table_files()]
 
 
-def tables_folder() -> Path:
-    """Inside the installed package, or beside `src` in a checkout."""
-    package = Path(str(files("dualnet")))
-    folders = (package / "experiments" / "tables", package.parent.parent / "experiments" / "tables")
-    return next((folder for folder in folders if folder.is_dir()), folders[0])
+def table_files() -> list[Path]:
+    return [path for path in shipped_files(FOLDER) if path.name != PUBLISHED_FILE]

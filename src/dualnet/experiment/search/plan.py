@@ -13,12 +13,12 @@ from dualnet.experiment.experiment import (
     SECTIONS,
     Experiment,
     check_keys,
-    find,
     merged,
+    options_in,
     parse,
-    read_yaml,
     shipped_experiments,
 )
+from dualnet.experiment.option_files import SUFFIXES, find, read_yaml, shipped_files
 from dualnet.experiment.run_folder import flat
 
 Options = dict[str, Any]  # by dotted name
@@ -72,7 +72,7 @@ def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, see
 
 
 def shipped_searches() -> list[Path]:
-    return shipped_experiments("search")
+    return shipped_files("search")
 
 
 def plan_of(mapping: Mapping[str, Any], path: Path, overrides: Mapping[str, Any], seeds: Sequence[int]) -> Plan:
@@ -99,9 +99,8 @@ def base_options(experiment: Any, search: Path) -> dict[str, Any]:
     if not isinstance(experiment, str):
         raise ValueError(f"experiment: a name, a file or options are needed, not {experiment!r}")
     beside = search.parent / experiment
-    is_beside = beside.suffix in (".yaml", ".yml") and beside.is_file()
-    path = find(str(beside) if is_beside else experiment, shipped_experiments(), "experiment")
-    return {"name": path.stem, **read_yaml(path, "demo-dualnet.yaml")}
+    is_beside = beside.suffix in SUFFIXES and beside.is_file()
+    return options_in(find(str(beside) if is_beside else experiment, shipped_experiments(), "experiment"))
 
 
 def grids(mapping: Mapping[str, Any]) -> dict[str, Any]:
