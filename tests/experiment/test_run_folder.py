@@ -15,7 +15,8 @@ from dualnet.data import Benchmark
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.manifest import manifest_of
-from dualnet.experiment.run_folder import RunFolder, cpu_name, flat
+from dualnet.experiment.run_folder import RunFolder, flat
+from dualnet.machine import cpu_name
 
 CPU = torch.device("cpu")
 

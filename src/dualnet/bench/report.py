@@ -6,11 +6,12 @@ import json
 import os
 import platform
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from rich.table import Table
+
+from dualnet.machine import cpu_name, num_cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ def environment(device: torch.device, sizes: Any) -> dict[str, Any]:
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
         "device_type": device.type,
         "cpu": cpu_name(),
-        "cpu_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "cpu_cores": num_cores(),
         "load": round(os.getloadavg()[0], 2),  # processes that wanted to run before the bench began
         "torch_threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
@@ -79,14 +80,6 @@ def environment(device: torch.device, sizes: Any) -> dict[str, Any]:
         "system": platform.system(),
         "sizes": asdict(sizes),
     }
-
-
-def cpu_name() -> str:
-    """The processor's model where the system tells it, else its kind."""
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text().splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def milliseconds(what: str, seconds: float, note: str = "") -> Figure:

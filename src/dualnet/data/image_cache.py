@@ -24,6 +24,7 @@ import numpy as np
 
 from dualnet import atomic
 from dualnet.data.decode import MAX_PIXELS, RESIZE_RULE, decoding, read_image
+from dualnet.machine import num_cores
 
 FORMAT_VERSION = 1
 NAME_LENGTH = 32  # hexadecimal digits of a cache's name
@@ -210,17 +211,13 @@ def _write_images(file: int, offset: int, paths: Sequence[str], size: int, progr
     done = 0
     write_part = partial(_write_part, file, offset, size)
     parts = [paths[start : start + IMAGES_AT_A_TIME] for start in range(0, len(paths), IMAGES_AT_A_TIME)]
-    with decoding(), ThreadPoolExecutor(_num_cores()) as pool:
+    with decoding(), ThreadPoolExecutor(num_cores()) as pool:
         for part, errors in zip(parts, pool.map(write_part, range(len(parts)), parts), strict=True):
             bad, done = bad + errors, done + len(part)
             if progress is not None:
                 progress(done, len(paths))
     if bad:
         raise ValueError(f"{bad[0]}{_and_more(bad)}; replace it or leave it out")
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _write_part(file: int, start: int, size: int, number: int, paths: Sequence[str]) -> list[str]:

@@ -19,6 +19,7 @@ from dualnet.data import AnyTasks, ValidationTasks
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment, parse, plain
 from dualnet.experiment.manifest import manifest_of
+from dualnet.machine import cpu_name
 
 WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
 FREE_TO_CHANGE = ("log_every", "checkpoint_every")  # options that decide no result: a resumed run may have others
@@ -185,15 +186,6 @@ def environment(device: torch.device) -> dict[str, Any]:
         "hardware": hardware,
         "threads": torch.get_num_threads(),
     }
-
-
-def cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

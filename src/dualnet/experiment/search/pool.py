@@ -19,6 +19,7 @@ import torch
 
 from dualnet.experiment.search.point import Point
 from dualnet.experiment.stop import Stop
+from dualnet.machine import num_cores
 
 POLL = 0.2  # seconds between looks at whether a stop was asked for
 GRACE = 5.0  # seconds for a process to end by itself
@@ -155,9 +156,3 @@ def num_jobs(device: torch.device, asked: int | None) -> int:
         return asked
     threads = num_threads(device)
     return max(1, num_cores() // threads) if threads else 1
-
-
-def num_cores() -> int:
-    """Those that this process may use, where the system tells."""
-    allowed = getattr(os, "sched_getaffinity", None)
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
