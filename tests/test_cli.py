@@ -163,6 +163,10 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
     "no seeds": (lambda: run_tiny("--seeds", ""), "'' is not a list of whole numbers such as 0,1,2"),
     "seed too large": (lambda: run_tiny("--seeds", str(2**80)), f"seed: {2**80} is not between 0 and 4294967295"),
     "own seed below 0": (lambda: run_tiny("--seed", "-3"), "seed: -3 is not between 0 and"),
+    "seed and seeds": (
+        lambda: run_tiny("--seed", "5", "--seeds", "0,1"),
+        "--seed: --seeds says which seeds to run; leave one of the two out",
+    ),
     "flag like one of ours": (lambda: run_tiny("--devise", "cpu"), "devise: unknown option; did you mean device?"),
     "abbreviated flag": (lambda: run_tiny("--ou", "x"), "ou: unknown option; did you mean out?"),
     "out is a file": (lambda: run_tiny("--out", "tiny.yaml"), "tiny.yaml/seed-0: cannot be made (Not a directory)"),

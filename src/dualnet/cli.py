@@ -254,6 +254,8 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     options = experiment.dotted(rest)
     experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "out", "seeds", "device"])
+    if arguments.seeds is not None:
+        experiment.check_absent(options, seed="--seeds says which seeds to run; leave one of the two out")
     asked = experiment.read(arguments.experiment, options)
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / asked.name

@@ -190,6 +190,13 @@ def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "
             raise ValueError(f"{full}: unknown option{near}")
 
 
+def check_absent(options: Mapping[str, Any], **reasons: str) -> None:
+    """Raises ValueError for an option of a command line that would be ignored, with the reason."""
+    for key, reason in reasons.items():
+        if key in options:
+            raise ValueError(f"--{key}: {reason}")
+
+
 def with_defaults(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """Written options, and the defaults of those that were not there yet when they were written. Nothing is checked."""
     known: dict[str, Mapping[str, type]] = {

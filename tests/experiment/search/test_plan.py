@@ -192,6 +192,7 @@ BAD_COMMANDS: dict[str, tuple[list[str], str]] = {
         ["search", "good.yaml", "--seed", "1"],
         "--seed: a search runs every point with its seeds; give --seeds",
     ),
+    "a name": (["search", "good.yaml", "--name", "x"], "--name: a search is called after its file; give --out for"),
     "unknown flag": (["search", "good.yaml", "--job", "1"], "job: unknown option; did you mean jobs?"),
     "unknown option": (["search", "good.yaml", "--learner.widht", "1"], "learner.widht: unknown option; did you mean"),
     "an option that is varied": (

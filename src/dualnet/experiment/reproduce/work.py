@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dualnet.data import Benchmark, BenchmarkConfig
-from dualnet.experiment.experiment import Experiment
+from dualnet.experiment.experiment import Experiment, check_absent
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.stop import Stop, StopAsked
 
@@ -58,6 +58,11 @@ def run_rows(
 
     Raises ValueError if not one row is sound, and StopAsked once all has come to a stop.
     """
+    check_absent(
+        overrides,
+        seed="a table runs every row with its seeds; give --seeds",
+        name="the rows of a table have names of their own; give --out for another folder",
+    )
     units: dict[str, list[Unit]] = {}  # by the row whose runs they are: two rows may share them
     failed: dict[str, str] = {}
     made: Benchmarks = []

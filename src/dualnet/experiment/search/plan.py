@@ -12,6 +12,7 @@ from typing import Any
 from dualnet.experiment.experiment import (
     SECTIONS,
     Experiment,
+    check_absent,
     check_keys,
     merged,
     options_in,
@@ -84,8 +85,11 @@ def plan_of(mapping: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]
         seeds=tuple(seeds or checked_seeds(mapping.get("seeds", [0]))),
         metric=checked_metric(mapping.get("metric", "ACC")),
     )
-    if "seed" in overrides:
-        raise ValueError("--seed: a search runs every point with its seeds; give --seeds")
+    check_absent(
+        overrides,
+        seed="a search runs every point with its seeds; give --seeds",
+        name="a search is called after its file; give --out for another folder",
+    )
     for option in flat(overrides):
         if option in plan.varied:
             raise ValueError(f"{option}: the grid varies it; change the grid, or leave the option out")
