@@ -171,6 +171,11 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
     "abbreviated flag": (lambda: run_tiny("--ou", "x"), "ou: unknown option; did you mean out?"),
     "out is a file": (lambda: run_tiny("--out", "tiny.yaml"), "tiny.yaml/seed-0: cannot be made (Not a directory)"),
     "out cannot be written": (lambda: run_tiny("--out", "/proc/out"), "/proc/out/seed-0: cannot be made ("),
+    "a name that leads elsewhere": (
+        lambda: run_tiny("--name", "../../foo"),
+        "name: '../../foo' cannot be a folder below",
+    ),
+    "no name": (lambda: run_tiny("--name", ""), "name: '' cannot be a folder below runs; give words"),
     # Options
     "unknown option": (lambda: run_tiny("--batchsize", "3"), "batchsize: unknown option; did you mean batch_size?"),
     "unknown option of the learner": (

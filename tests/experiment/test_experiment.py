@@ -64,7 +64,7 @@ like_numbers = st.sampled_from(["1", "1e3", "true", "no", "null", "~", "2020-01-
     order=st.none() | st.lists(like_numbers | st.text("ab1:-#'\" ~{[", min_size=1), min_size=1),
     lr=numbers,
     area=numbers,
-    name=like_numbers | st.text("abc 1:#-", min_size=1),
+    name=like_numbers | st.text("abc 1:#-", min_size=1).filter(str.strip),
     seed=st.integers(0, 2**32 - 1),
     delay=st.integers(0, 10**9),
 )
@@ -219,6 +219,18 @@ def test_defaults_are_filled_into_what_an_older_version_wrote() -> None:
     filled = with_defaults(other)
     assert (filled["learner"], filled["benchmark"], filled["no"]) == (other["learner"], other["benchmark"], 1)
     assert filled["labels"] == {"share": 0.5, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
+
+
+@pytest.mark.parametrize("name", ["../x", "a/../b", "..", ".", "/x", "", " ", "a//b", "a/", "a\\b", "a\nb", "\x7f"])
+def test_a_name_that_would_lead_elsewhere(name: str) -> None:
+    with pytest.raises(ValueError) as caught:
+        parse({**BASE, "name": name})
+    assert str(caught.value).startswith(f"name: {name!r} cannot be a folder below runs; give words")
+
+
+@pytest.mark.parametrize("name", ["table-1/mini-imagenet-ta/er", "tiny,learner=my.Own", "käse 3", "...", "a..b"])
+def test_a_name_that_is_one(name: str) -> None:
+    assert parse({**BASE, "name": name}).name == name
 
 
 def test_an_experiment_needs_a_name() -> None:

@@ -41,6 +41,7 @@ class Experiment:
     stability_every: int = 0  # steps between two looks at the earlier tasks; 0: only when a task has ended
 
     def __post_init__(self) -> None:
+        check_name(self.name)
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed: {self.seed} is not between 0 and {2**32 - 1}")
         check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
@@ -59,6 +60,16 @@ class Experiment:
         learner = {"name": fields.pop("learner_name"), **dataclasses.asdict(fields.pop("learner"))}
         labels = dataclasses.asdict(fields.pop("labels"))
         return plain({**fields, "labels": labels, "benchmark": benchmark, "learner": learner})
+
+
+def check_name(name: str) -> None:
+    """A run's folder is called so: a slash makes a folder below, and nothing may lead out of `runs`.
+
+    >>> check_name("table-1/mini-imagenet-ta/er")
+    """
+    parts = name.split("/")
+    if not name.isprintable() or "\\" in name or any(not part.strip() or part in (".", "..") for part in parts):
+        raise ValueError(f"name: {name!r} cannot be a folder below runs; give words, with / between them if wanted")
 
 
 PLAIN_FIELDS = (
