@@ -169,7 +169,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
     ),
     "flag like one of ours": (lambda: run_tiny("--devise", "cpu"), "devise: unknown option; did you mean device?"),
     "abbreviated flag": (lambda: run_tiny("--ou", "x"), "ou: unknown option; did you mean out?"),
-    "out is a file": (lambda: run_tiny("--out", "tiny.yaml"), "tiny.yaml/seed-0: cannot be made (Not a directory)"),
+    "out is a file": (lambda: run_tiny("--out", "tiny.yaml"), "tiny.yaml is a file; give --out a folder"),
     "out cannot be written": (lambda: run_tiny("--out", "/proc/out"), "/proc/out/seed-0: cannot be made ("),
     "a name that leads elsewhere": (
         lambda: run_tiny("--name", "../../foo"),
@@ -386,6 +386,19 @@ def test_run_of_another_experiment_into_the_folder_is_refused(capsys) -> None:
         "dualnet: out/seed-0: holds another experiment (learner.lr is 0.03 there, 0.5 here); choose another --out\n"
     )
     assert files() == before
+
+
+@pytest.mark.parametrize("words", [["run", "tiny.yaml"], ["search", "demo-er"], ["reproduce", "small-table-1"]])
+def test_a_run_folder_is_no_place_for_runs(words: list[str], trained: Path, capsys) -> None:
+    before = sorted(trained.rglob("*"))
+    assert cli.main([*words, "--out", str(trained), "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == f"dualnet: {trained} is a run folder; give --out {trained.parent}\n"
+    assert sorted(trained.rglob("*")) == before
+
+
+def test_a_report_into_a_file(trained: Path, capsys) -> None:
+    assert cli.main(["report", str(trained), "--out", "tiny.yaml"]) == 2
+    assert capsys.readouterr() == ("", "dualnet: tiny.yaml is a file; give --out a folder\n")
 
 
 def test_the_folder_is_named_after_the_experiment_and_the_seed_is_its_own() -> None:

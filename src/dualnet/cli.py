@@ -250,6 +250,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from dualnet.experiment import experiment, runner
     from dualnet.experiment.progress import Lines, Live, display_for
     from dualnet.experiment.run import NotFiniteError
+    from dualnet.experiment.run_folder import check_out
     from dualnet.experiment.stop import StopAsked
 
     options = experiment.dotted(rest)
@@ -259,6 +260,7 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     asked = experiment.read(arguments.experiment, options)
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / asked.name
+    check_out(out)
     folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [asked.seed]}
     display = display_for(Console(stderr=True), Live, Lines)
     try:
@@ -283,6 +285,7 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
     from dualnet import engine
     from dualnet.experiment import experiment
     from dualnet.experiment.progress import display_for
+    from dualnet.experiment.run_folder import check_out
     from dualnet.experiment.search import NothingChosenError, read_plan, search
     from dualnet.experiment.search.progress import Lines, Live, tables
     from dualnet.experiment.stop import StopAsked
@@ -292,6 +295,7 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
     plan = read_plan(arguments.search, options, arguments.seeds or ())
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
+    check_out(out)
     display = display_for(Console(stderr=True), Live, Lines)
     try:
         found = search(plan, out, device, arguments.jobs, display)
@@ -312,6 +316,7 @@ def reproduce(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet import engine
     from dualnet.experiment import experiment, reproduce
+    from dualnet.experiment.run_folder import check_out
     from dualnet.experiment.stop import StopAsked
 
     tables = reproduce.read_tables(arguments.table or "all", arguments.settings)
@@ -324,6 +329,7 @@ def reproduce(arguments: argparse.Namespace, rest: list[str]) -> int:
         raise ValueError(f"which table? There are {', '.join(reproduce.shipped_tables())} and all")
     name = "reproduce" if arguments.settings == "authors" else "reproduce-paper"
     out: Path = arguments.out or Path("runs") / name
+    check_out(out)
     failed: dict[str, str] = {}
     if arguments.ledger_only:
         refuse(rest, "--ledger-only runs nothing and takes no options of experiments")

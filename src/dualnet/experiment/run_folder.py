@@ -151,6 +151,19 @@ class RunFolder:
         atomic.write(self.result_file, json.dumps(result, indent=1) + "\n")
 
 
+def check_out(out: Path) -> None:
+    """Raises ValueError if run folders cannot be made below."""
+    check_no_file(out)
+    if (out / "experiment.yaml").is_file() and (out / "log.jsonl").is_file():
+        raise ValueError(f"{out} is a run folder; give --out {out.parent}")
+
+
+def check_no_file(out: Path) -> None:
+    for place in (out, *out.parents):
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"{place} is a file; give --out a folder")
+
+
 def is_validation(content: Mapping[str, Any]) -> bool:
     """Whether an experiment.yaml was written by a run on validation tasks."""
     stream = content.get("stream")

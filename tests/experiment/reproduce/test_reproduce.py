@@ -317,6 +317,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     ),
     "a seed": (["small-table-1", "--seed", "5"], "--seed: a table runs every row with its seeds; give --seeds"),
     "a name": (["small-table-1", "--name", "x"], "--name: the rows of a table have names of their own; give --out"),
+    "out is a file": (["small-table-1", "--out", "deadly.py"], "deadly.py is a file; give --out a folder"),
+    "out is below a file": (["small-table-1", "--out", "deadly.py/x"], "deadly.py is a file; give --out a folder"),
     "options without runs": (
         ["table-1", "--ledger-only", "--learner.lr", "1"],
         "--learner.lr: --ledger-only runs nothing and",

@@ -199,7 +199,7 @@ BAD_COMMANDS: dict[str, tuple[list[str], str]] = {
         ["search", "good.yaml", "--learner.lr", "1"],
         "learner.lr: the grid varies it; change the grid, or leave the option out",
     ),
-    "out is a file": (["search", "good.yaml", "--out", "good.yaml"], "good.yaml: cannot be made (File exists)"),
+    "out is a file": (["search", "good.yaml", "--out", "good.yaml"], "good.yaml is a file; give --out a folder"),
     "split of validation": (
         ["run", "mini-imagenet-ta-er", "--benchmark.split", "validation"],
         "benchmark.split: 'validation' is not one of continual",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dualnet import atomic
+from dualnet.experiment.run_folder import check_no_file
 
 from .markdown import markdown_page
 from .page import html_page
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std", fm: str = "paper") -> Group:
     """Writes report.md and report.html into out, by default the first folder; returns what to print with rich."""
-    comparison = compare(folders, spread, fm)
     out = Path(folders[0]) if out is None else Path(out)
+    check_no_file(out)
+    comparison = compare(folders, spread, fm)
     out.mkdir(parents=True, exist_ok=True)
     atomic.write(out / "report.md", markdown_page(comparison))
     atomic.write(out / "report.html", html_page(comparison))
