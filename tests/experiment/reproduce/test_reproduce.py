@@ -21,7 +21,8 @@ import yaml
 from dualnet import cli
 from dualnet.data import Procedural
 from dualnet.experiment.experiment import read, shipped_experiments
-from dualnet.experiment.reproduce.work import Benchmarks, benchmark_for
+from dualnet.experiment.reproduce.table import Row, Table
+from dualnet.experiment.reproduce.work import Benchmarks, benchmark_for, homes
 
 BENCHMARK = {
     "name": "procedural",
@@ -89,7 +90,6 @@ def result(row: str, seed: int = 0) -> dict[str, Any]:
 
 def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> None:
     file = table(
-        unknown={"learner": {"name": "nothing"}},
         diverges={"learner": {"name": own_learner, "loss_breaks_at": 2}},
         dies={"learner": {"name": "deadly.Deadly", "width": 2}},
         stops={"learner": {"name": "deadly.Stopped", "width": 2}},
@@ -98,15 +98,42 @@ def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> 
     assert reproduce(file) == 1
     out, err = capsys.readouterr()
     lines = [line for line in err.splitlines() if line.startswith("dualnet: ")]
-    assert len(lines) == 5
-    assert "tiny/g/unknown: learner.name: 'nothing' is not one of" in lines[0]
-    assert "tiny/g/diverges: " in lines[1] and "loss 'labels' is not finite" in lines[1]
-    assert "tiny/g/dies: its process ended with signal 9; is there enough memory?" in lines[2]
-    assert "tiny/g/stops: its process was told to stop" in lines[3]
-    assert lines[4] == "dualnet: 4 of 5 rows failed; the same command tries them again"
-    assert [(row["verdict"], row["seeds"]) for row in ledger().values()] == [("not run", [])] * 4 + [("—", [0])]
-    assert "5 rows, settings of the authors" in out and "out/tiny: ledger.md, ledger.json, report.html" in out
+    assert len(lines) == 4
+    assert "tiny/g/diverges: " in lines[0] and "loss 'labels' is not finite" in lines[0]
+    assert "tiny/g/dies: its process ended with signal 9; is there enough memory?" in lines[1]
+    assert "tiny/g/stops: its process was told to stop" in lines[2]
+    assert lines[3] == "dualnet: 3 of 4 rows failed; the same command tries them again"
+    assert [(row["verdict"], row["seeds"]) for row in ledger().values()] == [("not run", [])] * 3 + [("—", [0])]
+    assert "4 rows, settings of the authors" in out and "out/tiny: ledger.md, ledger.json, report.html" in out
     assert ledger()["tiny/g/er"]["manifest"]["width"] == 2 and ledger()["tiny/g/er"]["options_changed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "line"),
+    [
+        ({"learner": {"name": "nothing"}}, [], "tiny/g/last: learner.name: 'nothing' is not one of"),
+        ({"learner": {"name": "er", "widht": 2}}, [], "tiny/g/last: learner.widht: unknown option; did you mean"),
+        (
+            {"learner": {"name": "finetune"}},
+            ["--learner.replay_size", "4"],
+            "last: learner.replay_size: unknown",
+        ),
+    ],
+)
+def test_options_of_all_rows_are_read_before_the_first_runs(row: dict, words: list[str], line: str, capsys) -> None:
+    assert reproduce(table(er=ER, last=row), *words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and line in err
+    assert not Path("out").exists()
+
+
+def test_rows_that_share_their_runs_get_the_seeds_of_both() -> None:
+    more = Table("a", "a", [Row("a/g/er", {}, 3, "a/g/er")])
+    fewer = Table("b", "b", [Row("b/g/er", {}, 1, "a/g/er"), Row("b/g/mir", {}, 1, "b/g/mir")])
+    for tables in ((more, fewer), (fewer, more)):
+        found = homes([row for table in tables for row in table.rows], None)
+        assert {home: seeds for home, (_, seeds) in found.items()} == {"a/g/er": [0, 1, 2], "b/g/mir": [0]}
+    assert homes([*more.rows, *fewer.rows], [4, 2])["a/g/er"] == (more.rows[0], [4, 2])
 
 
 def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:

@@ -56,28 +56,39 @@ def run_rows(
 ) -> dict[str, str]:
     """Run the seeds that have no result yet, `jobs` at a time. Returns what went wrong, by name of the row.
 
-    Raises ValueError if not one row is sound, and StopAsked once all has come to a stop.
+    Raises ValueError if the options of one are not sound, or if none can run, and StopAsked once all has come to a stop.
     """
     check_absent(
         overrides,
         seed="a table runs every row with its seeds; give --seeds",
         name="the rows of a table have names of their own; give --out for another folder",
     )
-    units: dict[str, list[Unit]] = {}  # by the row whose runs they are: two rows may share them
+    wanted = [(row, row.experiment(overrides), row_seeds) for row, row_seeds in homes(rows, seeds).values()]
+    units: list[list[Unit]] = []
     failed: dict[str, str] = {}
     made: Benchmarks = []
-    for row in rows:
+    for row, experiment, row_seeds in wanted:
         try:
-            group = units_of(row, seeds or range(row.num_seeds), out, overrides, jobs > 1 and device == "cpu")
+            group = units_of(row, experiment, row_seeds, out, jobs > 1 and device == "cpu")
             if group:
-                check_images(group[0], seeds or range(row.num_seeds), out, made)
-            units[row.home] = group
+                check_images(group[0], row_seeds, out, made)
+            units.append(group)
         except ValueError as error:
-            failed[row.name] = str(error).removeprefix(f"{row.name}: ")
+            failed[row.name] = str(error)
     if failed and not units:
         name, reason = next(iter(failed.items()))
         raise ValueError(f"{name}: {reason}")
-    return {**failed, **Crew([unit for group in units.values() for unit in group], device, jobs).run()}
+    return {**failed, **Crew([unit for group in units for unit in group], device, jobs).run()}
+
+
+def homes(rows: Sequence[Row], seeds: Sequence[int] | None) -> dict[str, tuple[Row, list[int]]]:
+    """By the row whose runs they are, a row and the seeds: two rows may share their runs, and want more or fewer."""
+    found: dict[str, tuple[Row, list[int]]] = {}
+    for row in rows:
+        first, before = found.get(row.home, (row, []))
+        more = [seed for seed in seeds or range(row.num_seeds) if seed not in before]
+        found[row.home] = first, before + more
+    return found
 
 
 def check_images(unit: Unit, seeds: Sequence[int], out: Path, made: Benchmarks) -> None:
@@ -106,9 +117,8 @@ def benchmark_for(config: BenchmarkConfig, made: Benchmarks) -> Benchmark | None
     return made[-1][1]
 
 
-def units_of(row: Row, seeds: Sequence[int], out: Path, overrides: Mapping[str, Any], apart: bool) -> list[Unit]:
+def units_of(row: Row, experiment: Experiment, seeds: Sequence[int], out: Path, apart: bool) -> list[Unit]:
     """The seeds of a row that are not finished: all of them in one process, or each in its own."""
-    experiment = row.experiment(overrides)
     missing: dict[int, Path] = {}
     for seed in seeds:
         folder = RunFolder(run_folder(out, row, seed))
