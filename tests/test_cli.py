@@ -388,6 +388,20 @@ def test_run_of_another_experiment_into_the_folder_is_refused(capsys) -> None:
     assert files() == before
 
 
+def test_a_result_that_was_damaged_is_made_again(capsys) -> None:
+    words = run_tiny("--out", "out", "--device", "cpu")
+    result = Path("out/seed-0/result.json")
+    assert cli.main(words) == 0
+    first = json.loads(result.read_text())
+    result.write_text("{")
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    assert "out/seed-0/result.json: cannot be read (no JSON" in capsys.readouterr().err
+    result.unlink()
+    assert cli.main(words) == 0
+    assert json.loads(result.read_text())["accuracy"] == first["accuracy"]
+
+
 @pytest.mark.parametrize("words", [["run", "tiny.yaml"], ["search", "demo-er"], ["reproduce", "small-table-1"]])
 def test_a_run_folder_is_no_place_for_runs(words: list[str], trained: Path, capsys) -> None:
     before = sorted(trained.rglob("*"))

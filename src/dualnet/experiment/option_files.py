@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -41,7 +42,7 @@ def read_yaml(path: Path, example: str) -> dict[str, Any]:
     except GivenTwiceError as error:
         raise ValueError(f"{path}: {error}") from error
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path}: cannot be read as YAML ({yaml_trouble(error)})") from error
+        raise ValueError(f"{path}: cannot be read as YAML ({trouble(error)})") from error
     if not isinstance(mapping, dict):
         raise ValueError(f"{path}: not a YAML mapping of options; see experiments/{example}")
     return mapping
@@ -52,11 +53,20 @@ def parsed_yaml(text: str) -> Any:
     return yaml.load(text, Loader)
 
 
-def yaml_trouble(error: Exception) -> str:
-    """What is wrong in a file, and where, in one line."""
+def trouble(error: Exception) -> str:
+    """What is wrong in a file, and where, in one line and in words for users."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
-    return " ".join(str(error).split())
+    if isinstance(error, json.JSONDecodeError):
+        return f"no JSON: line {error.lineno}, column {error.colno}: {error.msg}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"no UTF-8: byte {error.start}"
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    if isinstance(error, (AttributeError, TypeError)):
+        return "it does not hold what belongs there"
+    words = error.strerror if isinstance(error, OSError) else None
+    return " ".join((words or str(error)).split())
 
 
 def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:

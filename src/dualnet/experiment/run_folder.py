@@ -19,6 +19,7 @@ from dualnet.data import AnyTasks, ValidationTasks
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment, parse, plain
 from dualnet.experiment.manifest import manifest_of
+from dualnet.experiment.option_files import trouble
 from dualnet.machine import cpu_name
 
 WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
@@ -82,7 +83,8 @@ class RunFolder:
             self.lock = None
 
     def check_same(self, experiment: Experiment) -> None:
-        """Raises ValueError naming an option if the folder holds another experiment."""
+        """Raises ValueError naming an option if the folder holds another experiment, or one that is not whole."""
+        self.check_result()
         if not self.experiment_file.exists():
             return
         there, asked = flat(self.read_experiment().mapping()), flat(experiment.mapping())
@@ -95,6 +97,21 @@ class RunFolder:
                 f"{self.path}: holds another experiment ({key} is {there.get(key)} there, {asked.get(key)} here{more})"
                 "; choose another --out"
             )
+
+    def check_result(self) -> None:
+        if not self.finished:
+            return
+        if not self.experiment_file.exists():
+            raise ValueError(
+                f"{self.path}: has a result.json and no experiment.yaml, so what was run is not known; "
+                "remove it or choose another --out"
+            )
+        try:
+            json.loads(self.result_file.read_text(encoding="utf-8"))["accuracy"]
+        except (OSError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"{self.result_file}: cannot be read ({trouble(error)}); remove it, and the same command makes it again"
+            ) from error
 
     def check_purpose(self, validation: bool) -> None:
         """Raises ValueError if figures for choosing and figures for reporting would meet in this folder."""
@@ -121,8 +138,8 @@ class RunFolder:
             raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
         try:
             content = dict(yaml.safe_load(self.experiment_file.read_text(encoding="utf-8")))
-        except (UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
-            raise ValueError(f"{self.experiment_file}: cannot be read ({' '.join(str(error).split())})") from error
+        except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
+            raise ValueError(f"{self.experiment_file}: cannot be read ({trouble(error)})") from error
         if "stream" not in content:
             raise ValueError(f"{self.experiment_file}: has no `stream`, so no run has written it; give a run folder")
         return content

@@ -56,7 +56,7 @@ def run_rows(
 ) -> dict[str, str]:
     """Run the seeds that have no result yet, `jobs` at a time. Returns what went wrong, by name of the row.
 
-    Raises ValueError if the options of one are not sound, or if none can run, and StopAsked once all has come to a stop.
+    Raises ValueError if the options of one are not sound or if none can run, and StopAsked once all has come to a stop.
     """
     check_absent(
         overrides,

@@ -12,6 +12,7 @@ from typing import Any
 
 from dualnet import atomic, metrics
 from dualnet.experiment.experiment import Experiment
+from dualnet.experiment.option_files import trouble
 from dualnet.experiment.run_folder import RunFolder, flat
 from dualnet.experiment.search.plan import METRICS, Options, Plan
 
@@ -121,7 +122,7 @@ def read_json(file: Path) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (UnicodeDecodeError, ValueError, TypeError) as error:
-        raise ValueError(f"{file}: cannot be read ({error}); remove it, and the search makes it again") from error
+        raise ValueError(f"{file}: cannot be read ({trouble(error)}); remove it, the search makes it again") from error
 
 
 def best(outcomes: Sequence[Outcome], metric: str) -> int | None:
