@@ -244,6 +244,38 @@ def test_a_corrupt_file_is_named_in_one_line(tmp_path, file, content, make_run):
     assert "again" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("file", "content", "line"),
+    [
+        ("result.json", "{", "no JSON: line 1, column 2: Expecting property name"),
+        ("result.json", "[]", "it does not hold what belongs there"),
+        ("result.json", "{}", "it has no 'accuracy'"),
+        ("experiment.yaml", "a: [1\nb: }", "line 2, column 2: "),
+        ("experiment.yaml", None, "No such file or directory"),
+    ],
+)
+def test_a_damaged_run_is_named_and_the_others_are_reported(tmp_path, file, content, line, make_run):
+    make_run(tmp_path / "seed-0", seed=0)
+    make_run(tmp_path / "seed-1", seed=1)
+    path = tmp_path / "seed-1" / file
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.warns(UserWarning) as warned:
+        (row,) = compare([tmp_path]).rows
+    assert [run.seed for run in row.runs] == ["0"]
+    (words,) = [str(warning.message) for warning in warned]
+    assert words.startswith(f"left out, damaged: {path}") and line in words and "\n" not in words
+    assert not any(word in words for word in ("Error", "Errno", "object"))
+
+
+def test_many_damaged_runs_are_one_line(tmp_path, make_run):
+    for seed in range(4):
+        make_run(tmp_path / f"seed-{seed}", seed=seed)
+    for seed in (1, 2, 3):
+        (tmp_path / f"seed-{seed}" / "result.json").write_text("")
+    with pytest.warns(UserWarning, match=r"seed-1/result.json .*; remove it and run again, and 2 more$"):
+        assert len(compare([tmp_path]).rows[0].runs) == 1
+
+
 def test_a_result_without_its_experiment_is_not_dropped(tmp_path, make_run):
     (make_run(tmp_path / "seed-0") / "experiment.yaml").unlink()
     with pytest.raises(ValueError, match=r"experiment\.yaml"):

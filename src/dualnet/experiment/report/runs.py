@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from dualnet.experiment.experiment import with_defaults
+from dualnet.experiment.option_files import trouble
 from dualnet.experiment.run_folder import FREE_TO_CHANGE, WRITTEN_BESIDE, is_validation
 from dualnet.metrics import Matrix, accuracy_matrix
 
@@ -52,13 +53,30 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
     if not found:
         below = ", ".join(str(folder) for folder in folders) or "no folder"
         raise ValueError(f"no runs found in {below}; run an experiment first or give the folder that holds its runs")
-    runs = [read_run(folder) for folder in found.values()]
+    runs = whole_runs(found.values())
     results = [run for run in runs if not run.validation]
     if not results:
         raise ValueError(f"{found.popitem()[1]}: a run of a search, on validation tasks; see the search's search.json")
     if left_out := len(runs) - len(results):
         warnings.warn(f"{left_out} runs of a search are left out: they are on validation tasks", stacklevel=2)
     return with_images(results)
+
+
+def whole_runs(folders: Iterable[Path]) -> list[Run]:
+    """Those that can be read; one warning tells of the others. Raises ValueError if there are only others."""
+    runs: list[Run] = []
+    damaged: list[str] = []
+    for folder in folders:
+        try:
+            runs.append(read_run(folder))
+        except ValueError as error:
+            damaged.append(str(error))
+    if damaged and not runs:
+        raise ValueError(damaged[0])
+    if damaged:
+        more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
+        warnings.warn(f"left out, damaged: {damaged[0]}{more}", stacklevel=2)
+    return runs
 
 
 def with_images(runs: Sequence[Run]) -> list[Run]:
@@ -136,7 +154,7 @@ def _read_experiment(path: Path) -> Mapping[str, Any]:
     try:
         experiment = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read ({_one_line(error)}); remove the folder or run it again") from error
+        raise ValueError(f"{path} cannot be read ({trouble(error)}); remove the folder or run it again") from error
     if not isinstance(experiment, Mapping) or not {"name", "seed"} <= set(experiment):
         raise ValueError(f"{path} has no name and seed; remove the folder or run it again")
     if not isinstance(experiment.get("environment") or {}, Mapping):
@@ -159,7 +177,7 @@ def _read_result(path: Path) -> dict[str, Any]:
             **({"last_step": result["steps"]} if is_whole(result.get("steps")) else {}),
         }
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is not a result ({_one_line(error)}); remove it and run again") from error
+        raise ValueError(f"{path} is not a result ({trouble(error)}); remove it and run again") from error
 
 
 def _number(value: Any) -> Any:
@@ -167,7 +185,3 @@ def _number(value: Any) -> Any:
     if value is not None and not isinstance(value, int | float):
         raise ValueError(f"{value!r} is not a number")
     return value
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(f"{type(error).__name__}: {error}".split())
