@@ -307,7 +307,11 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
         Console(width=None if sys.stdout.isatty() else 140).print(table)
     print(f"{out}: finished; `dualnet run {out / 'chosen.yaml'}` evaluates what was chosen")
     if found.troubles:
-        return fail(f"{out}: {len(found.troubles)} runs failed for no fault of their options; try the same again", 1)
+        return fail(
+            f"{out}: {len(found.troubles)} runs failed for no fault of their options; {found.log_file} says why, "
+            "and the same command tries them again",
+            1,
+        )
     return 0
 
 

@@ -22,7 +22,7 @@ from dualnet import cli
 from dualnet.experiment.experiment import read
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.experiment.search import read_plan, search
-from dualnet.experiment.search.point import Outcome, best, folder_name, outcome_of, point_of, read_failure
+from dualnet.experiment.search.point import Outcome, Point, best, folder_name, outcome_of, point_of, read_failure
 from dualnet.experiment.search.pool import num_jobs, num_threads
 from dualnet.experiment.search.progress import Live, Quiet, table_of
 from dualnet.experiment.search.search import Search
@@ -281,7 +281,10 @@ def test_a_process_that_ends_badly_is_tried_again_by_the_same_command(fragile: s
     words = (fragile, "--out", "out", "--jobs", "1")
     assert run_search(*words) == 1
     last = capsys.readouterr().err.splitlines()[-1]
-    assert last == "dualnet: out: 3 runs failed for no fault of their options; try the same again"
+    assert last == (
+        "dualnet: out: 3 runs failed for no fault of their options; out/processes.log says why, "
+        "and the same command tries them again"
+    )
     well, raised, killed, stopped = read_search("out")["stages"][0]["points"]
     assert well["mean"] is not None and not well["retried"]
     assert (raised["failed"], raised["retried"]) == ("OSError: no luck", True)
@@ -296,11 +299,27 @@ def test_a_process_that_ends_badly_is_tried_again_by_the_same_command(fragile: s
     assert read_search("out")["chosen"] == {"learner.ends": "well"}, "of equals, the first"
 
 
+def test_where_every_point_raises_the_log_is_named(fragile: str, capsys) -> None:
+    Path(fragile).write_text(Path(fragile).read_text().replace("- well\n", "").replace("- kill\n  - stop\n", ""))
+    assert run_search(fragile, "--out", "out", "--jobs", "1") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "dualnet: out: every point has failed; learner.ends raise: OSError: no luck; out/processes.log says more"
+    )
+
+
 def leave(point: str, file: str, content: dict[str, Any]) -> None:
     """What a run of a search in `out` would have left."""
     folder = Path("out", "points", point, "seed-0")
     folder.mkdir(parents=True)
     (folder / file).write_text(json.dumps(content))
+
+
+def leave_result(point: Point, **metrics: float) -> None:
+    folder = RunFolder(point.folders(Path("out"), [0])[0])
+    folder.prepare(point.experiment, point.experiment.benchmark.make_validation(), CPU)
+    folder.release()
+    all_metrics = {"ACC": 50.0, "FM": 5.0, "LA": 50.0, "BWT": 0.0, **metrics}
+    folder.write_result({"accuracy": [[50.0]], "metrics": all_metrics, "seconds": 1.0})
 
 
 def test_nothing_is_chosen_where_everything_failed(capsys) -> None:
@@ -322,8 +341,7 @@ def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
     plan = read_plan("late.yaml")
     out = Path("out")
     for size, forgets in ((2, 9.0), (8, 1.0)):  # so that the larger draw is chosen
-        result = {"metrics": {"ACC": 50.0, "FM": forgets, "LA": 50.0, "BWT": 0.0}, "seconds": 1.0}
-        leave(f"replay_size={size},candidates=8", "result.json", result)
+        leave_result(point_of(plan, {"learner.replay_size": size}), FM=forgets)
     found = search(plan, out, CPU, jobs=1)
     assert [point.options["learner.candidates"] for point in found.stages[1].points] == [8]
     (refused,) = read_search(out)["stages"][1]["points"][1:]
@@ -407,7 +425,7 @@ def test_on_cuda_the_seeds_of_a_point_are_one_job() -> None:
     write("tiny.yaml", TINY)
     plan = read_plan("tiny.yaml")
     points = [point_of(plan, options) for options in plan.stages[0]]
-    leave("lr=0.01,replay_size=4", "result.json", {})
+    leave_result(points[0])
     leave("lr=1e+25,replay_size=4", "failed.json", {"reason": "diverged"})
     for device, seeds in (("cuda", [[1], [1], [0, 1]]), ("cpu", [[1], [1], [0], [1]])):
         jobs = Search(plan, Path("out"), torch.device(device), 1, Quiet()).unsettled(points)

@@ -77,6 +77,11 @@ class Search:
     def file(self) -> Path:
         return self.out / "search.json"
 
+    @property
+    def log_file(self) -> Path:
+        """What the processes say, with the traceback of a learner that raised."""
+        return self.out / "processes.log"
+
     def run(self) -> None:
         points, self.benchmarks = checked_points(self.plan, self.device)
         self.common = common_options(self.plan, points[0])
@@ -86,7 +91,7 @@ class Search:
         folder.take_lock()
         try:
             self.check_same()
-            with Pool(self.jobs, self.device, num_threads(self.device), self.out / "processes.log") as pool:
+            with Pool(self.jobs, self.device, num_threads(self.device), self.log_file) as pool:
                 for number in range(len(self.plan.stages)):
                     self.run_stage(number, pool)
             self.write_chosen()
@@ -100,7 +105,8 @@ class Search:
         choice = best(stage.settled, self.plan.metric)
         if choice is None:
             first = [*stage.settled, *stage.refused][0]
-            raise NothingChosenError(f"{self.out}: every point has failed; {said(first.options)}: {first.failed}")
+            more = f"; {self.log_file} says more" if self.troubles else ""
+            raise NothingChosenError(f"{self.out}: every point has failed; {said(first.options)}: {first.failed}{more}")
         stage.chosen = stage.points[choice]
         self.write()
 
