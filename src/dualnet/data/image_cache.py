@@ -29,6 +29,7 @@ from dualnet.machine import num_cores
 FORMAT_VERSION = 1
 NAME_LENGTH = 32  # hexadecimal digits of a cache's name
 OWN_NAME = re.compile(rf"[0-9a-f]{{{NAME_LENGTH}}}")
+NAMED = 10  # broken images in a message
 IMAGES_AT_A_TIME = 128  # of 84 pixels: 2.7 MB, which stays in the cache of a core between decoding and writing
 
 Progress = Callable[[int, int], None]  # (images done, images in all)
@@ -217,7 +218,14 @@ def _write_images(file: int, offset: int, paths: Sequence[str], size: int, progr
             if progress is not None:
                 progress(done, len(paths))
     if bad:
-        raise ValueError(f"{bad[0]}{_and_more(bad)}; replace it or leave it out")
+        raise ValueError(_broken(bad))
+
+
+def _broken(bad: Sequence[str]) -> str:
+    """Those that cannot be read, so that they need not be found one by one."""
+    more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
+    them = "them" if len(bad) > 1 else "it"
+    return "; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"])
 
 
 def _write_part(file: int, start: int, size: int, number: int, paths: Sequence[str]) -> list[str]:
