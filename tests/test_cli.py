@@ -537,6 +537,15 @@ def test_report_reads_what_run_wrote(trained: Path, capsys) -> None:
     assert {"report.md", "report.html"} <= set(names_in("report"))
 
 
+def test_a_terminal_that_knows_ascii_only(trained: Path) -> None:
+    """The report has dashes and ±."""
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "dualnet.cli", "report", str(trained), "--out", "report"]
+    path = str(Path(dualnet.__file__).parent.parent)
+    done = subprocess.run(command, env={**os.environ, **locale, "PYTHONPATH": path}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"") and b"tiny" in done.stdout
+
+
 def test_list_names_everything(capsys) -> None:
     assert cli.main(["list"]) == 0
     sections = yaml.safe_load(capsys.readouterr().out.replace("  ", "  - "))

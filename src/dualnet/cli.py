@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -38,6 +39,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     warnings.showwarning = show_warning
+    print_whatever_the_locale()
     try:
         arguments, rest = parser().parse_known_args(argv)
         verb: Callable[[argparse.Namespace, list[str]], int] = arguments.verb
@@ -54,6 +56,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail(f"{where}{error.strerror or error}; what was saved is whole: put this right and try again", 1)
     except KeyboardInterrupt:
         return fail("stopped; the same command goes on from the last checkpoint", 130)
+
+
+def print_whatever_the_locale() -> None:
+    """A character that the terminal does not know becomes `?`: it ends no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def fail(message: str, code: int) -> int:
