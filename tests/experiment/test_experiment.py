@@ -188,6 +188,18 @@ MISTAKES = {  # what is laid over BASE: the line it gets
         {"benchmark": {"name": "image_folder", "root": "r", "input_size": "big"}},
         "benchmark.input_size: Expected one of int, NoneType. Got value: big",
     ),
+    "words for a list": (
+        {"benchmark": {"name": "image_folder", "root": "r", "class_order": "birne,zebra"}},
+        "benchmark.class_order: a list is needed, not 'birne,zebra'; write [birne, zebra], in quotes on a command line",
+    ),
+    "a word for a list": (
+        {"benchmark": {"name": "image_folder", "root": "r", "class_order": "birne"}},
+        "benchmark.class_order: a list is needed, not 'birne'; write [birne]",
+    ),
+    "numbers for a pair": (
+        {"learner": {"name": "dualnet", "views": {"crop_area": "0.1,1"}}},
+        "learner.views.crop_area: a list is needed, not '0.1,1'; write [0.1, 1]",
+    ),
     "too small": ({"learner": {"width": 0}}, "width: 0 is not 1 or more"),
     "out of range": ({"batch_size": 0}, "batch_size: 0 is not 1 or more"),
     "one is too few": ({"batch_size": 1}, "batch_size: 1 is too few for BatchNorm; give 2 or more"),

@@ -187,9 +187,20 @@ def check_value(value: Any, hint: Any, key: str) -> None:
         check_options(value, hint, key)
     elif value is None and hint is not Any and type(None) not in get_args(hint):
         raise ValueError(f"{key}: has no value; give one, or leave it out for the default")
+    elif isinstance(value, str) and is_list(hint) and value.strip()[:1] not in ("[", "(") and value != "null":
+        words = ", ".join(word.strip() for word in value.split(","))
+        raise ValueError(f"{key}: a list is needed, not {value!r}; write [{words}], in quotes on a command line")
     choices = get_args(hint) if get_origin(hint) is Literal else ()
     if all(isinstance(choice, str) for choice in choices) and choices and value not in choices:
         raise ValueError(f"{key}: {value!r} is not one of {', '.join(choices)}{nearest(str(value), choices)}")
+
+
+def is_list(hint: Any) -> bool:
+    """
+    >>> is_list(tuple[float, float]), is_list(list[str] | None), is_list(str | None)
+    (True, True, False)
+    """
+    return any(get_origin(kind) in (list, tuple) for kind in (hint, *get_args(hint)))
 
 
 def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "") -> None:
