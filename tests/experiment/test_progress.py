@@ -71,6 +71,7 @@ def test_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     out = console(terminal=False)
     tell(shown_on(out), done=0)
     assert "\x1b" not in written(out)
+    assert all(line == line.rstrip() for line in written(out).splitlines()), "also before the first losses"
     third = written(out).splitlines()[4]
     assert re.fullmatch(r"demo seed 0: task 2/2, step 3/4, [\d.]+ steps/s, \d+ s left  labels 0.123  slow 20", third), (
         third

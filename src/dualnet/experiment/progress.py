@@ -99,7 +99,8 @@ class Lines:
         rate = (done - self.done) / (now - self.start)
         left = (self.num_steps - done) / max(rate, 1e-6)
         where = f"{self.name}: task {task + 1}/{num_tasks}, step {done}/{self.num_steps}"
-        say(self.console, f"{where}, {rate:.1f} steps/s, {left:.0f} s left  {self.text}")
+        losses = f"  {self.text}" if self.text else ""
+        say(self.console, f"{where}, {rate:.1f} steps/s, {left:.0f} s left{losses}")
 
     def losses(self, losses: Mapping[str, float]) -> None:
         self.text = loss_text(losses)
