@@ -18,6 +18,7 @@ import pytest
 from dualnet import atomic, cli
 from dualnet.experiment import checkpoint
 from dualnet.experiment.progress import Quiet
+from dualnet.experiment.report.runs import read_run
 from dualnet.experiment.stop import Stop, StopAsked
 from dualnet.learners import LEARNERS
 
@@ -34,6 +35,7 @@ def test_stopped_after_a_step(step, tiny, run, stop_at, remembered, never_stoppe
         run(tiny(), tmp_path, stop_at(step))
     assert not (tmp_path / "result.json").exists()
     assert checkpoint.steps(tmp_path / "checkpoint")[-1] == step
+    assert read_run(tmp_path).last_step == step, "the report says so too"
     assert remembered(run(tiny(), tmp_path)) == never_stopped
 
 

@@ -167,6 +167,8 @@ class Together:
             self.wait_for_writing()
         if self.stop.asked and self.step < self.stream.num_steps:
             self.wait_for_writing()
+            for run in self.runs:  # after the checkpoint, to which the log is cut back
+                run.log("stopped")
             raise StopAsked(
                 f"stopped after step {self.step} of {self.stream.num_steps}; the same command goes on from there"
             )
