@@ -15,6 +15,7 @@ from dualnet.data import Benchmark
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment
 from dualnet.experiment.manifest import manifest_of
+from dualnet.experiment.places import pixels_digest
 from dualnet.experiment.run_folder import RunFolder, flat
 from dualnet.machine import cpu_name
 
@@ -45,6 +46,7 @@ def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchma
         "tasks": [[0, 1], [2, 3]],
         "train_sizes": [12, 12],
         "test_sizes": [4, 4],
+        "pixels": pixels_digest(benchmark),
     }
     assert environment["torch"] == torch.__version__ and environment["python"] == platform.python_version()
     assert (environment["device"], environment["hardware"], environment["threads"]) == ("cpu", cpu_name(), 1)

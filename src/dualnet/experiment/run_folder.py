@@ -20,10 +20,12 @@ from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import Experiment, parse, plain
 from dualnet.experiment.manifest import manifest_of
 from dualnet.experiment.option_files import trouble
+from dualnet.experiment.places import CACHE, ROOTS, elsewhere, pixels_digest
 from dualnet.machine import cpu_name
 
 WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
-FREE_TO_CHANGE = ("log_every", "checkpoint_every")  # options that decide no result: a resumed run may have others
+HOW_OFTEN = ("log_every", "checkpoint_every")
+FREE_TO_CHANGE = (*HOW_OFTEN, *ROOTS, CACHE)  # options that decide no result: a resumed run may have others
 
 
 class RunFolder:
@@ -49,7 +51,7 @@ class RunFolder:
         checkpoint.clean(self.checkpoints)
         if self.experiment_file.exists():
             self.check_same(experiment)
-            self.check_same_stream(benchmark)
+            self.check_same_stream(experiment, benchmark)
             return
         content = {
             **experiment.mapping(),
@@ -90,6 +92,8 @@ class RunFolder:
         there, asked = flat(self.read_experiment().mapping()), flat(experiment.mapping())
         keys = [key for key in {**there, **asked} if key not in FREE_TO_CHANGE]
         different = [key for key in keys if there.get(key) != asked.get(key)]
+        if (root := elsewhere(there, asked)) and "pixels" not in self.read()["stream"]:  # an older folder has none
+            different.append(root)
         if different:
             key = different[0]
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""
@@ -120,16 +124,26 @@ class RunFolder:
         there = "the test tasks of an experiment" if validation else "validation tasks, for a search"
         raise ValueError(f"{self.path}: holds a run on {there}; choose another --out")
 
-    def check_same_stream(self, benchmark: AnyTasks) -> None:
+    def lies_elsewhere(self, experiment: Experiment) -> bool:
+        """Whether the images were read from another folder, which may have held the same ones."""
+        return self.experiment_file.exists() and elsewhere(flat(self.read()), flat(experiment.mapping())) is not None
+
+    def check_same_stream(self, experiment: Experiment, benchmark: AnyTasks) -> None:
         """The options may be the same and the images others: a file that came or went moves the whole stream.
 
-        A renamed file may change sides, from training to testing: the digest of the split tells.
+        A renamed file may change sides, from training to testing: the digest of the split tells. Where the images lie
+        in another folder now, their pixels must be the same too.
         """
-        content = self.read()
+        content, asked = self.read(), flat(experiment.mapping())
         split = (content.get("manifest") or {}).get("split") or benchmark.split_digest  # an older folder has none
-        if content["stream"] != describe_stream(benchmark) or split != benchmark.split_digest:
+        there, here = content["stream"], describe_stream(benchmark)
+        root = elsewhere(flat(content), asked)
+        if root is None:
+            there = {**there, "pixels": here["pixels"]}  # not compared: another decoder may differ in some bits
+        if there != here or split != benchmark.split_digest:
+            why = f" ({root} is {flat(content).get(root)} there, {asked.get(root)} here)" if root else ""
             raise ValueError(
-                f"{self.path}: was begun with other images or classes; bring those back or choose another --out"
+                f"{self.path}: was begun with other images or classes{why}; bring those back or choose another --out"
             )
 
     def read(self) -> dict[str, Any]:
@@ -198,6 +212,7 @@ def describe_stream(benchmark: AnyTasks) -> dict[str, Any]:
             "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
             "train_sizes": [len(task.train) for task in benchmark.tasks],
             "test_sizes": [len(task.test) for task in benchmark.tasks],
+            "pixels": pixels_digest(benchmark),
         }
     )
 

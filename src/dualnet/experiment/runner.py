@@ -253,12 +253,14 @@ def run_on(
         folder.check_purpose(validation)
         folder.check_same(experiment.with_seed(seed))
     todo = {seed: folder for seed, folder in there.items() if not folder.finished}
-    if not todo:
+    if not todo and not any(folder.lies_elsewhere(experiment) for folder in there.values()):
         return list(folders)
     benchmark = make()
     for folder in there.values():
         if folder.finished:  # the seeds of one experiment are of the same images
-            folder.check_same_stream(benchmark)
+            folder.check_same_stream(experiment, benchmark)
+    if not todo:
+        return list(folders)
     stream = stream_of(experiment, benchmark, device)
     diverged: dict[int, str] = {}
     with Stop() as stop:

@@ -13,7 +13,8 @@ import yaml
 
 from dualnet.experiment.experiment import with_defaults
 from dualnet.experiment.option_files import trouble
-from dualnet.experiment.run_folder import FREE_TO_CHANGE, WRITTEN_BESIDE, is_validation
+from dualnet.experiment.places import CACHE, ROOTS
+from dualnet.experiment.run_folder import HOW_OFTEN, WRITTEN_BESIDE, is_validation
 from dualnet.metrics import Matrix, accuracy_matrix
 
 from .events import Log, is_whole, read_log
@@ -22,7 +23,7 @@ from .events import Log, is_whole, read_log
 # Stream and manifest follow from the options and from the images, which `images_of` adds to them. A look at earlier
 # tasks changes no result.
 IMAGES = "benchmark.images"
-NOT_OPTIONS = ("seed", "stability_every", *WRITTEN_BESIDE, *FREE_TO_CHANGE)
+NOT_OPTIONS = ("seed", "stability_every", *WRITTEN_BESIDE, *HOW_OFTEN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class Run:
     environment: dict[str, str]
     log: Log
     last_step: int | None
+    pixels: str = ""  # digest of some images; "": not known, of an older version
     validation: bool = False  # a run of a search
     accuracy: Matrix | None = None  # percent, [tasks, tasks]
     seconds: float | None = None
@@ -59,7 +61,7 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
         raise ValueError(f"{found.popitem()[1]}: a run of a search, on validation tasks; see the search's search.json")
     if left_out := len(runs) - len(results):
         warnings.warn(f"{left_out} runs of a search are left out: they are on validation tasks", stacklevel=2)
-    return with_images(results)
+    return with_images(with_one_root(results))
 
 
 def whole_runs(folders: Iterable[Path]) -> list[Run]:
@@ -77,6 +79,18 @@ def whole_runs(folders: Iterable[Path]) -> list[Run]:
         more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
         warnings.warn(f"left out, damaged: {damaged[0]}{more}", stacklevel=2)
     return runs
+
+
+def with_one_root(runs: Sequence[Run]) -> list[Run]:
+    """Images that have moved are the same ones: their runs are taken to have the folder of the first."""
+    first: dict[object, dict[str, str]] = {}
+    known = []
+    for run in runs:
+        if run.pixels:
+            roots = {root: run.options[root] for root in ROOTS if root in run.options}
+            run = replace(run, options=run.options | first.setdefault((run.options.get(IMAGES), run.pixels), roots))
+        known.append(run)
+    return known
 
 
 def with_images(runs: Sequence[Run]) -> list[Run]:
@@ -120,8 +134,9 @@ def read_run(folder: Path) -> Run:
         folder=folder,
         name=str(experiment["name"]),
         seed=str(experiment["seed"]),
-        options=flatten(options) | images_of(experiment),
+        options={key: value for key, value in flatten(options).items() if key != CACHE} | images_of(experiment),
         environment=flatten(experiment.get("environment") or {}),
+        pixels=pixels_of(experiment),
         validation=is_validation(experiment),
         log=log,
         **{"last_step": log.last_step, **_read_result(folder / "result.json")},
@@ -133,6 +148,11 @@ def images_of(experiment: Mapping[str, Any]) -> dict[str, str]:
     manifest = experiment.get("manifest") or {}
     digests = [manifest[key] for key in ("class_order", "split") if manifest.get(key)]
     return {IMAGES: "-".join(digests)} if digests else {}
+
+
+def pixels_of(experiment: Mapping[str, Any]) -> str:
+    stream = experiment.get("stream")
+    return str(stream.get("pixels", "")) if isinstance(stream, Mapping) else ""
 
 
 def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, str]:

@@ -70,8 +70,7 @@ def run_rows(
     for row, experiment, row_seeds in wanted:
         try:
             group = units_of(row, experiment, row_seeds, out, jobs > 1 and device == "cpu")
-            if group:
-                check_images(group[0], row_seeds, out, made)
+            check_images(row, experiment, row_seeds, out, made)
             units.append(group)
         except ValueError as error:
             failed[row.name] = str(error)
@@ -91,12 +90,15 @@ def homes(rows: Sequence[Row], seeds: Sequence[int] | None) -> dict[str, tuple[R
     return found
 
 
-def check_images(unit: Unit, seeds: Sequence[int], out: Path, made: Benchmarks) -> None:
-    """Raises ValueError if the images are not there, or not those of the seeds that are finished."""
-    benchmark = benchmark_for(unit.experiment.benchmark, made)
-    for folder in (RunFolder(run_folder(out, unit.row, seed)) for seed in seeds):
-        if benchmark is not None and folder.finished:
-            folder.check_same_stream(benchmark)
+def check_images(row: Row, experiment: Experiment, seeds: Sequence[int], out: Path, made: Benchmarks) -> None:
+    """Raises ValueError if images are needed and not there, or not those of the seeds that were begun."""
+    folders = [RunFolder(run_folder(out, row, seed)) for seed in seeds]
+    if all(folder.finished and not folder.lies_elsewhere(experiment) for folder in folders):
+        return
+    benchmark = benchmark_for(experiment.benchmark, made)
+    for folder in folders:
+        if benchmark is not None and folder.experiment_file.exists():
+            folder.check_same_stream(experiment, benchmark)
 
 
 def benchmark_for(config: BenchmarkConfig, made: Benchmarks) -> Benchmark | None:

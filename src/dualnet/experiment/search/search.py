@@ -148,8 +148,8 @@ class Search:
                 RunFolder(folder).check_same(point.experiment.with_seed(seed))
                 if not is_settled(folder):
                     todo[seed] = folder
-                elif RunFolder(folder).experiment_file.exists():  # figures of other images do not compare
-                    RunFolder(folder).check_same_stream(tasks_for(point, self.benchmarks))
+                if RunFolder(folder).experiment_file.exists():  # figures of other images do not compare
+                    RunFolder(folder).check_same_stream(point.experiment, tasks_for(point, self.benchmarks))
             if self.device.type == "cuda":
                 yield from [Job(point, todo)] if todo else []
             else:
