@@ -26,6 +26,28 @@ def test_task_free_is_one_task_with_the_classes_of_all():
     assert torch.equal(free.task_free().class_mask, free.class_mask)
 
 
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"image_shape": (32, 32)}, r"image_shape: \(32, 32\) is not \(channels, height, width\)"),
+        ({"image_shape": (3, 32.0, 32)}, "image_shape: "),
+        ({"image_shape": (3, 0, 32)}, "image_shape: "),
+        ({"image_shape": 32}, "image_shape: 32 is not"),
+        ({"class_mask": torch.ones(1, 10)}, r"class_mask: float32 \[1, 10\] is not bool \[tasks, classes\]"),
+        ({"class_mask": torch.ones(10, dtype=torch.bool)}, r"class_mask: bool \[10\] is not .*torch\.ones\(1, 10"),
+        ({"class_mask": torch.ones(0, 10, dtype=torch.bool)}, r"class_mask: bool \[0, 10\] is not"),
+        ({"class_mask": [[True]]}, "class_mask: list is not"),
+        ({"input_size": 32.5}, "input_size: 32.5 is not a number of pixels"),
+        ({"input_size": 0}, "input_size: 0 is not a number of pixels"),
+    ],
+)
+def test_a_spec_that_is_none_is_refused(wrong, words):
+    right = {"image_shape": (3, 32, 32), "class_mask": torch.ones(1, 10, dtype=torch.bool)}
+    StreamSpec(**right, input_size=28)
+    with pytest.raises(ValueError, match=f"^{words}"):
+        StreamSpec(**{**right, **wrong})
+
+
 def test_a_batch_has_a_length_and_moves(random_batch, without_labels):
     batch = random_batch(size=5)
     assert len(batch) == 5

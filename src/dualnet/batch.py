@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 
 import torch
 from torch import Tensor
@@ -20,6 +22,18 @@ class StreamSpec:
     image_shape: tuple[int, int, int]  # (C, H, W) of the images as they are stored and delivered
     class_mask: Tensor  # bool [tasks, classes]: the classes that a task may answer
     input_size: int | None = None  # side in pixels that the networks see; None: as delivered
+
+    def __post_init__(self) -> None:
+        shape, mask = self.image_shape, self.class_mask
+        whole = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
+        if not (whole and len(shape) == 3):
+            raise ValueError(f"image_shape: {shape!r} is not (channels, height, width), such as (3, 32, 32)")
+        if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2 and 0 not in mask.shape):
+            found = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+            remedy = "for one head over 10 classes torch.ones(1, 10, dtype=torch.bool)"
+            raise ValueError(f"class_mask: {found.removeprefix('torch.')} is not bool [tasks, classes]; {remedy}")
+        if self.input_size is not None and not (isinstance(self.input_size, Integral) and self.input_size > 0):
+            raise ValueError(f"input_size: {self.input_size!r} is not a number of pixels, or None: as delivered")
 
     @property
     def num_tasks(self) -> int:
