@@ -52,6 +52,9 @@ def learner_class(name: str) -> type[Learner]:
 def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0, device: str = "cpu") -> Learner:
     """A learner with its options (default: its own defaults), all of its randomness from one seed."""
     cls = learner_class(name)
+    if config is not None and not isinstance(config, cls.Config):
+        options = f"{cls.__name__}.Config"
+        raise ValueError(f"config: {type(config).__name__} where {options} is needed; give {options}(...) or nothing")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         learner = cls(spec, cls.Config() if config is None else config)
