@@ -140,6 +140,19 @@ def test_replays_read_new_batches_and_keep_old_losses(capturing, small_learner, 
     assert not differing(state_of(stepped), state_of(plain))
 
 
+def test_a_replay_checks_its_batches_too(capturing, small_learner, random_batch, state_of, differing):
+    engine = Engine([small_learner("finetune")], "fp32")
+    engine.capture_steps = True
+    batch = random_batch()
+    for _ in range(EAGER_STEPS + 1):
+        engine.step([batch])
+    assert engine.captured
+    before = state_of(engine.learners[0])
+    with pytest.raises(ValueError, match="images are float32"):
+        engine.step([Batch(batch.images.float(), batch.labels, batch.task_ids)])
+    assert not differing(before, state_of(engine.learners[0]))
+
+
 def test_batches_with_and_without_labels_are_captured_apart(
     capturing, small_learner, random_batch, without_labels, state_of, differing
 ):

@@ -98,6 +98,8 @@ class Engine:
         return torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16", cache_enabled=False)
 
     def replay(self, captured: Captured, batches: Sequence[Batch]) -> Losses:
+        for learner, batch in zip(self.learners, batches, strict=True):
+            learner.check_batch(batch)  # a replay does not come by `observe`
         for cost, of_a_step in zip(self.costs, captured.costs, strict=True):
             cost.add(of_a_step)
         return captured.replay(batches)

@@ -329,6 +329,26 @@ def test_a_separable_stream_is_learned(name, small_learner, spec):
     assert torch.equal(learner.answer(fresh.images, fresh.task_ids).argmax(dim=1), fresh.labels)
 
 
+@every_learner
+def test_a_batch_that_does_not_fit_moves_nothing(name, small_learner, stream, state_of, differing):
+    """One that was learned in half, or stored, would spoil all that come after it."""
+    learner, batch = small_learner(name), stream[0]
+    before = state_of(learner)
+    wrong = [
+        dataclasses.replace(batch, images=batch.images / 255),
+        dataclasses.replace(batch, images=batch.images.permute(0, 2, 3, 1)),
+        dataclasses.replace(batch, labels=batch.labels + 6),  # classes 0 to 5
+        dataclasses.replace(batch, labels=batch.labels + 2),  # of the next task
+        dataclasses.replace(batch, task_ids=batch.task_ids + 3),  # tasks 0 to 2
+        Batch(batch.images, None, batch.task_ids + 3),
+    ]
+    for each in wrong:
+        with pytest.raises(ValueError, match=r"^(images|labels|task_ids)"):
+            learner.observe(each)
+    assert not differing(before, state_of(learner))
+    assert_losses(learner.observe(batch))
+
+
 # Nothing waits for the device
 
 
@@ -429,6 +449,13 @@ def test_learners_go_by_import_path_too(spec, small_config):
     assert learner_class("dualnet.learners.er.ER") is LEARNERS["er"]
     learner = make_learner("dualnet.learners.er.ER", spec, small_config("er"), seed=3)
     assert isinstance(learner, Learner) and learner.generator.initial_seed() == 3
+
+
+def test_options_that_are_no_config_are_refused(spec, small_config):
+    with pytest.raises(ValueError, match=r"^config: dict where ER\.Config is needed; give ER\.Config\(\.\.\.\)"):
+        make_learner("er", spec, {"width": 8})
+    with pytest.raises(ValueError, match=r"^config: Config where Finetune\.Config is needed"):
+        make_learner("finetune", spec, small_config("er"))
 
 
 def test_moving_a_learner_takes_its_generator_along(small_learner):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
@@ -11,6 +12,7 @@ from torch.optim import Optimizer
 
 from dualnet import image_ops
 from dualnet.batch import Batch, StreamSpec
+from dualnet.learners.batch_check import BatchCheck
 from dualnet.logits import MASKED as MASKED  # learners find it here
 from dualnet.logits import restricted
 from dualnet.memory import Memory
@@ -23,11 +25,17 @@ class Learner(nn.Module, ABC):
     """Abstract. A learner is a final class with a frozen dataclass `Config` and the constructor `(spec, config)`.
 
     `observe` is plain PyTorch without a host synchronisation or a branch on a tensor, so that the engine can replay
-    it. All randomness comes from `self.generator`, which travels with `state_dict()`.
+    it. All randomness comes from `self.generator`, which travels with `state_dict()`. Whoever writes an `observe`, it
+    is not reached by a batch that `check_batch` refuses.
     """
 
     Config: ClassVar[type]
     class_mask: Tensor  # bool [tasks, classes]
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "observe" in vars(cls):
+            cls.observe = of_checked_batches(cls.observe)
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__()
@@ -40,6 +48,7 @@ class Learner(nn.Module, ABC):
         self.spec, self.config = spec, config
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
+        self.batch_check = BatchCheck(spec)
 
     @abstractmethod
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
@@ -48,6 +57,10 @@ class Learner(nn.Module, ABC):
     @abstractmethod
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         """Learn from a batch. Returns the losses, left on the device."""
+
+    def check_batch(self, batch: Batch) -> None:
+        """Raises ValueError, in one line, for a batch that does not fit the spec."""
+        self.batch_check(batch, self.class_mask.device)
 
     @abstractmethod
     def optimizers(self) -> dict[str, Optimizer]:
@@ -116,3 +129,14 @@ class Learner(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.generator.set_state(state.cpu())
+
+
+def of_checked_batches(observe: Any) -> Any:
+    """The same `observe`, with nothing moved by a batch that is refused: one in the memory would spoil all to come."""
+
+    @functools.wraps(observe)
+    def checked(learner: Learner, batch: Batch) -> dict[str, Tensor]:
+        learner.check_batch(batch)
+        return observe(learner, batch)
+
+    return checked
