@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -73,6 +74,12 @@ def test_files_and_tensors_agree(model: Model, images: torch.Tensor, tmp_path: P
     assert torch.equal(model.read(files), images)
     assert model.predict(files, task=1) == model.predict(images, task=1)
     assert model.predict([str(file) for file in files]) == model.predict(images)
+
+
+def test_one_path_is_one_image(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
+    first, *_ = save(images, tmp_path)
+    assert model.predict(first) == model.predict(str(first)) == model.predict([first])
+    assert model.predict(path for path in [first]) == model.predict([first])
 
 
 def test_images_of_any_size(model: Model, tmp_path: Path) -> None:
@@ -155,14 +162,34 @@ def test_tensors_that_are_no_images(wrong: torch.Tensor, found: str, model: Mode
         model.predict(wrong)
 
 
-@pytest.mark.parametrize("task", [-1, 2])
-def test_a_task_that_is_not_there(task: int, model: Model, images: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=f"task {task}: this model knows the tasks 0 to 1"):
-        model.predict(images, task)
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (np.zeros((2, 28, 28, 3), np.uint8), "images are ndarray"),
+        (7, "images are int"),
+        ([np.zeros((28, 28, 3), np.uint8)], "images hold ndarray"),
+        ([1, 2], "images hold int"),
+    ],
+)
+def test_things_that_are_no_images(wrong: Any, found: str, model: Model) -> None:
+    """An array is not printed number by number."""
+    with pytest.raises(ValueError, match=rf"^{found}; give paths of files, or one Tensor uint8 \[B, C, H, W\]$"):
+        model.predict(wrong)
 
 
-@pytest.mark.parametrize("top", [0, -1])
-def test_no_class_to_name(top: int, model: Model, images: torch.Tensor) -> None:
+@pytest.mark.parametrize("task", [-1, 2, "0", 1.5, True])
+def test_a_task_that_is_not_there(task: Any, model: Model, images: torch.Tensor) -> None:
+    for some in (images, images[:0]):
+        with pytest.raises(ValueError, match=f"task {task!r}: this model knows the tasks 0 to 1"):
+            model.predict(some, task)
+
+
+def test_a_task_may_be_a_whole_number_of_any_kind(model: Model, images: torch.Tensor) -> None:
+    assert model.predict(images, np.int64(1)) == model.predict(images, 1)
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, "3"])
+def test_no_class_to_name(top: Any, model: Model, images: torch.Tensor) -> None:
     with pytest.raises(ValueError, match=f"top: {top} is not 1 or more"):
         model.predict(images, top=top)
 
@@ -171,6 +198,22 @@ def test_a_folder_without_checkpoint(stopped: Path) -> None:
     shutil.rmtree(stopped / "checkpoint")
     with pytest.raises(ValueError, match="holds no checkpoint that can be read; run it first with `dualnet run`"):
         dualnet.load(stopped)
+
+
+def test_a_finished_run_whose_checkpoints_are_damaged(tiny, run, finished: Path, tmp_path: Path) -> None:
+    """`dualnet run` would say that there is nothing to do: the remedy must be another, and help."""
+    folder = Path(shutil.copytree(finished, tmp_path / "seed-0"))
+    for file in (folder / "checkpoint").glob("*.safetensors"):
+        file.write_bytes(b"")
+    with (
+        pytest.warns(UserWarning, match="damaged checkpoint"),
+        pytest.raises(ValueError, match=r"remove its result\.json, or the folder, and run it again with `dualnet run`"),
+    ):
+        dualnet.load(folder)
+    (folder / "result.json").unlink()
+    with pytest.warns(UserWarning, match="damaged checkpoint"):
+        run(tiny(), folder)
+    assert dualnet.load(folder).class_names == dualnet.load(finished).class_names
 
 
 def test_an_experiment_file_that_no_run_wrote(stopped: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from dualnet.experiment.run_folder import RunFolder
 from dualnet.learners import Learner, make_learner
 
 PREDICT_SIZE = 250  # images in one pass
+Images = Tensor | str | Path | Iterable[str | Path]
 
 
 @dataclass(frozen=True)
@@ -45,28 +48,33 @@ class Model:
     learner: Learner
     class_names: tuple[str, ...]
 
-    def predict(self, images: Tensor | Sequence[str | Path], task: int | None = None, top: int = 5) -> list[Prediction]:
-        """What is on the images: files, or uint8 [B, C, H, W] of any size.
+    def predict(self, images: Images, task: int | None = None, top: int = 5) -> list[Prediction]:
+        """What is on the images: one file, several, or uint8 [B, C, H, W] of any size.
 
-        A task-aware model answers best when told the task (0, 1, ...); without one, every class may be the answer.
+        A model that learned task-aware has learned to tell apart the classes of a task, not the tasks: give it the task
+        (0, 1, ...). Without one every class may be the answer, it is right far less often, and its probabilities do not
+        tell. One that learned task-free needs none.
         """
-        if top < 1:
+        if not is_whole(top) or top < 1:
             raise ValueError(f"top: {top} is not 1 or more")
         rows = self.probabilities(images, task)
         return [self.prediction(row, self.candidates(task), top) for row in rows]
 
-    def probabilities(self, images: Tensor | Sequence[str | Path], task: int | None = None) -> Tensor:
+    def probabilities(self, images: Images, task: int | None = None) -> Tensor:
         """Float [B, classes]; 0 for the classes outside of the task."""
-        pixels = self.check(images) if isinstance(images, Tensor) else self.read(images)
+        self.check_task(task)
+        pixels = self.check(images) if isinstance(images, Tensor) else self.read(paths(images))
         parts = [self.answer(part, task) for part in pixels.split(PREDICT_SIZE)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.class_names))
 
     def answer(self, pixels: Tensor, task: int | None) -> Tensor:
-        num_tasks = self.learner.spec.num_tasks
-        if task is not None and not 0 <= task < num_tasks:
-            raise ValueError(f"task {task}: this model knows the tasks 0 to {num_tasks - 1}")
-        task_ids = None if task is None else torch.full((len(pixels),), task, device=pixels.device)
+        task_ids = None if task is None else torch.full((len(pixels),), int(task), device=pixels.device)
         return F.softmax(self.learner.answer(pixels, task_ids), dim=1)
+
+    def check_task(self, task: int | None) -> None:
+        num_tasks = self.learner.spec.num_tasks
+        if task is not None and not (is_whole(task) and 0 <= task < num_tasks):
+            raise ValueError(f"task {task!r}: this model knows the tasks 0 to {num_tasks - 1}")
 
     def read(self, files: Sequence[str | Path]) -> Tensor:
         """Files as the image cache reads them: uint8 [B, C, H, W] at the size the model was trained with."""
@@ -96,8 +104,9 @@ class Model:
 
     def prediction(self, probabilities: Tensor, candidates: Tensor, top: int) -> Prediction:
         values, order = probabilities[candidates].sort(descending=True, stable=True)
-        names = [self.class_names[number] for number in candidates[order][:top].tolist()]
-        return Prediction(tuple(names), tuple(values[:top].tolist()))
+        numbers: list[int] = candidates[order][:top].tolist()
+        names = tuple(self.class_names[number] for number in numbers)
+        return Prediction(names, tuple(values[:top].tolist()))
 
 
 def load(run: str | Path, device: str = "cpu") -> Model:
@@ -106,7 +115,9 @@ def load(run: str | Path, device: str = "cpu") -> Model:
     content, experiment = folder.read(), folder.read_experiment()
     found = folder.newest_checkpoint()
     if found is None:
-        raise ValueError(f"{run}: holds no checkpoint that can be read; run it first with `dualnet run`")
+        # A finished run would not be run again.
+        remedy = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
+        raise ValueError(f"{run}: holds no checkpoint that can be read; {remedy} with `dualnet run`")
     spec = stream_spec(content["stream"], experiment.protocol != "task_aware")
     learner = make_learner(experiment.learner_name, spec, experiment.learner, experiment.seed, device)
     _, state = found
@@ -122,3 +133,21 @@ def stream_spec(stream: dict[str, Any], task_free: bool) -> StreamSpec:
     channels, height, width = stream["image_shape"]
     spec = StreamSpec((channels, height, width), mask, stream["input_size"])
     return spec.task_free() if task_free else spec
+
+
+def paths(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
+    """One path is one image."""
+    if isinstance(images, (str, os.PathLike)):
+        return [images]
+    wanted = "give paths of files, or one Tensor uint8 [B, C, H, W]"
+    if isinstance(images, np.ndarray) or not isinstance(images, Iterable):
+        raise ValueError(f"images are {type(images).__name__}; {wanted}")
+    files = list(images)
+    for file in files:
+        if not isinstance(file, (str, os.PathLike)):
+            raise ValueError(f"images hold {type(file).__name__}; {wanted}")
+    return files
+
+
+def is_whole(value: object) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool)
