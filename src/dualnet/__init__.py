@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import ER, LEARNERS, DualNet, Finetune, Learner, make_learner
@@ -19,10 +19,23 @@ except PackageNotFoundError:  # a checkout that is not installed
 
 
 def load(run: str | Path, device: str = "cpu") -> Model:
-    """The model of a run folder: `load("runs/demo-dualnet/seed-0").predict(["cat.jpg"])`."""
+    """The model of a run folder, or one that was saved: `load("runs/demo-dualnet/seed-0").predict("cat.jpg")`.
+
+    If it learned task-aware, `predict` needs the task: see there.
+    """
     from dualnet.experiment import model  # files and YAML are not needed to teach a learner
 
     return model.load(run, device)
+
+
+if not TYPE_CHECKING:  # a checker would take any name for one of these
+
+    def __getattr__(name: str) -> Any:
+        if name == "Model":  # for the same reason it is not imported above
+            from dualnet.experiment.model import Model
+
+            return Model
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = [
@@ -33,6 +46,7 @@ __all__ = [
     "DualNet",
     "Finetune",
     "Learner",
+    "Model",
     "StreamSpec",
     "load",
     "make_learner",

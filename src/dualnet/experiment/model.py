@@ -1,4 +1,4 @@
-"""A trained model in use: a run folder becomes something that answers, and that can go on learning."""
+"""A trained model in use: a folder becomes something that answers, that can go on learning, and that can be kept."""
 
 from __future__ import annotations
 
@@ -7,18 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.batch import StreamSpec
 from dualnet.data.decode import decoding, read_image
-from dualnet.data.splits import class_mask
-from dualnet.experiment.run import load_state
+from dualnet.experiment import saved_model
 from dualnet.experiment.run_folder import RunFolder
+from dualnet.experiment.saved_model import restored, stream_spec
 from dualnet.learners import Learner, make_learner
 
 PREDICT_SIZE = 250  # images in one pass
@@ -43,10 +41,15 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Model:
-    """A learner with the names of its classes."""
+    """A learner with the names of its classes: one that was loaded, or any that `make_learner` gave."""
 
     learner: Learner
-    class_names: tuple[str, ...]
+    class_names: Sequence[str]  # by class number
+
+    def __post_init__(self) -> None:
+        names, needed = self.class_names, self.learner.spec.num_classes
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(names) != needed:
+            raise ValueError(f"class_names: {needed} names are needed, one for each class of the learner")
 
     def predict(self, images: Images, task: int | None = None, top: int = 5) -> list[Prediction]:
         """What is on the images: one file, several, or uint8 [B, C, H, W] of any size.
@@ -78,7 +81,10 @@ class Model:
 
     def read(self, files: Sequence[str | Path]) -> Tensor:
         """Files as the image cache reads them: uint8 [B, C, H, W] at the size the model was trained with."""
-        _, height, width = self.learner.spec.image_shape
+        channels, height, width = self.learner.spec.image_shape
+        if channels != 3 or height != width:
+            shape = [channels, height, width]
+            raise ValueError(f"files are read as squares in colour, and this model learned {shape}; give a tensor")
         images = np.empty((len(files), height, width, 3), np.uint8)
         with decoding():
             for file, image in zip(files, images, strict=True):
@@ -108,9 +114,15 @@ class Model:
         names = tuple(self.class_names[number] for number in numbers)
         return Prediction(names, tuple(values[:top].tolist()))
 
+    def save(self, folder: str | Path) -> None:
+        """Keep all of it in a folder of its own: `dualnet.load` gives it back, and it learns on with the same bits."""
+        saved_model.save(Path(folder), self.learner, self.class_names)
+
 
 def load(run: str | Path, device: str = "cpu") -> Model:
-    """The model of a run folder, by its newest checkpoint. Its `learner` can go on observing."""
+    """The model of a run folder, by its newest checkpoint, or one that was saved. Its `learner` can go on observing."""
+    if saved_model.is_saved(Path(run)):
+        return Model(*saved_model.load(Path(run), device))
     folder = RunFolder(Path(run))
     content, experiment = folder.read(), folder.read_experiment()
     found = folder.newest_checkpoint()
@@ -118,21 +130,10 @@ def load(run: str | Path, device: str = "cpu") -> Model:
         # A finished run would not be run again.
         remedy = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
         raise ValueError(f"{run}: holds no checkpoint that can be read; {remedy} with `dualnet run`")
-    spec = stream_spec(content["stream"], experiment.protocol != "task_aware")
+    spec = stream_spec(content["stream"])
+    spec = spec if experiment.protocol == "task_aware" else spec.task_free()
     learner = make_learner(experiment.learner_name, spec, experiment.learner, experiment.seed, device)
-    _, state = found
-    if state["device"] != learner.class_mask.device.type:
-        # A generator's state means nothing on another device.
-        state["learner"]["_extra_state"] = learner.get_extra_state()
-    load_state(learner, state)
-    return Model(learner, tuple(content["stream"]["class_names"]))
-
-
-def stream_spec(stream: dict[str, Any], task_free: bool) -> StreamSpec:
-    mask = class_mask(stream["tasks"], len(stream["class_names"]))
-    channels, height, width = stream["image_shape"]
-    spec = StreamSpec((channels, height, width), mask, stream["input_size"])
-    return spec.task_free() if task_free else spec
+    return Model(restored(learner, found[1]), tuple(content["stream"]["class_names"]))
 
 
 def paths(images: str | Path | Iterable[str | Path]) -> list[str | Path]:

@@ -72,8 +72,7 @@ class Run:
         self.check_finite()
         atomic.flush(self.folder.log_file)
         state = {
-            "learner": self.learner.state_dict(),
-            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.learner.optimizers().items()},
+            **learner_state(self.learner),
             "accuracy": self.accuracy,
             "stability": self.stability,
             "pending": self.pending,
@@ -164,6 +163,12 @@ class Run:
             "seeds_side_by_side": side_by_side,
             "peak_memory_bytes": peak_memory(self.stream.device),
         }
+
+
+def learner_state(learner: Learner) -> dict[str, Any]:
+    """All that a learner remembers: weights, memory and generator, and its optimizers."""
+    optimizers = {name: optimizer.state_dict() for name, optimizer in learner.optimizers().items()}
+    return {"learner": learner.state_dict(), "optimizers": optimizers}
 
 
 def load_state(learner: Learner, state: dict[str, Any]) -> None:

@@ -49,6 +49,17 @@ def learner_class(name: str) -> type[Learner]:
     return found
 
 
+def learner_name(learner: Learner) -> str:
+    """The name that `learner_class` finds its class by. Raises ValueError if there is none."""
+    for name, known in LEARNERS.items():
+        if type(learner) is known:
+            return name
+    module, name = type(learner).__module__, type(learner).__qualname__
+    if module == "__main__" or "." in name:  # a script, or inside of a function or a class
+        raise ValueError(f"{module}.{name}: cannot be imported by that name; put the learner into a file of its own")
+    return f"{module}.{name}"
+
+
 def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0, device: str = "cpu") -> Learner:
     """A learner with its options (default: its own defaults), all of its randomness from one seed."""
     cls = learner_class(name)
@@ -74,6 +85,7 @@ __all__ = [
     "Offline",
     "label_loss",
     "learner_class",
+    "learner_name",
     "make_learner",
     "soft_label_loss",
 ]
