@@ -514,6 +514,26 @@ def test_predict_as_json(trained: Path, capsys) -> None:
     assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_predict_warns_where_a_task_aware_model_is_told_no_task(json_too: list[str], trained: Path, capsys) -> None:
+    """Its answers look as sure as those with a task, and are far less often right."""
+    words = ["predict", str(trained), "image.png", *json_too]
+    assert cli.main(words) == 0
+    untold = capsys.readouterr()
+    assert untold.err.startswith("dualnet: warning: this model learned task-aware") and untold.err.count("\n") == 1
+    assert "give --task (0 to 1), or learn with protocol task_free_boundaries" in untold.err
+    assert len(untold.out.splitlines()) == 1 and untold.out.startswith("{" if json_too else "image.png: ")
+    assert cli.main([*words, "--task", "1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_predict_says_nothing_of_tasks_to_a_task_free_model(capsys) -> None:
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--protocol", "task_free_boundaries")) == 0
+    capsys.readouterr()
+    assert cli.main(["predict", "out/seed-0", "image.png"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 @pytest.mark.parametrize("task", [0, 1])
 def test_predict_with_a_task_names_its_classes_only(task: int, trained: Path, capsys) -> None:
     assert cli.main(["predict", str(trained), "image.png", "--task", str(task), "--json"]) == 0

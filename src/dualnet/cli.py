@@ -186,8 +186,16 @@ def add_report(verbs: argparse._SubParsersAction[Parser]) -> None:
 
 
 def add_predict(verbs: argparse._SubParsersAction[Parser]) -> None:
-    verb = verbs.add_parser("predict", help="say what is on images")
-    verb.add_argument("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-dualnet/seed-0")
+    verb = verbs.add_parser(
+        "predict",
+        help="say what is on images",
+        epilog="A model that learned task-aware tells apart the classes of a task, not the tasks: without --task it is "
+        "right far less often, and the figures do not show it. Where no task is known when an image comes, learn with "
+        "protocol task_free_boundaries.",
+    )
+    verb.add_argument(
+        "run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-dualnet/seed-0, or that of a saved model"
+    )
     verb.add_argument("images", nargs="+", metavar="IMAGE", help="a JPEG, PNG, BMP or WEBP file")
     verb.add_argument("--task", type=int, metavar="N", help="let only the classes of this task answer (from 0)")
     verb.add_argument("--top", type=int, default=3, metavar="K", help="how many classes to name (default: 3)")
@@ -383,7 +391,14 @@ def predict(arguments: argparse.Namespace, rest: list[str]) -> int:
     refuse(rest)
     from dualnet import load
 
-    predictions = load(arguments.run).predict(arguments.images, arguments.task, arguments.top)
+    model = load(arguments.run)
+    predictions = model.predict(arguments.images, arguments.task, arguments.top)
+    num_tasks = model.learner.spec.num_tasks
+    if arguments.task is None and num_tasks > 1:
+        show_warning(
+            "this model learned task-aware and is right far less often without its task; give --task "
+            f"(0 to {num_tasks - 1}), or learn with protocol task_free_boundaries"
+        )
     for image, prediction in zip(arguments.images, predictions, strict=True):
         pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
         if arguments.json:
