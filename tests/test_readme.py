@@ -37,16 +37,25 @@ def test_own_images_are_learned_and_answered(folder_of_images: Path, capsys: pyt
     Path("mine.yaml").write_text(yaml)
     small = ["--benchmark.image_size", "32", "--learner.width", "2", "--learner.slow_rounds", "1"]
     assert cli.main(["run", "mine.yaml", "--device", "cpu", *small]) == 0
+    capsys.readouterr()
     assert cli.main(["predict", "runs/mine/seed-0", "photo.jpg", "--json"]) == 0
     exec(blocks("python")[0], {})
-    assert "class-" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "class-" in out and err == "", "a photo has no task, and none is asked for"
+    assert cli.main(["predict", "models/mine", "photo.jpg"]) == 0
 
 
-def test_own_batches_are_learned() -> None:
+def test_own_batches_are_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     batches = [(torch.randint(0, 256, (8, 3, 32, 32), dtype=torch.uint8), torch.arange(8)) for _ in range(2)]
     names: dict[str, object] = {"my_batches": batches}
     exec(blocks("python")[1], names)
     assert isinstance(names["logits"], torch.Tensor) and names["logits"].shape == (8, 10)
+    Image.new("RGB", (40, 50)).save("photo.jpg")
+    assert cli.main(["predict", "models/own", "photo.jpg"]) == 0
+    assert capsys.readouterr().out.startswith("photo.jpg: class ")
 
 
 @pytest.mark.parametrize("verb", sorted(set(re.findall(r"^dualnet (\w+)", README, re.M))))
