@@ -90,7 +90,8 @@ def has_values(tensor: Tensor) -> bool:
 
 
 def described(tensor: Tensor) -> str:
-    """
+    """Type and shape, for a message.
+
     >>> described(torch.zeros(2, 3))
     'float32 [2, 3]'
     """
