@@ -21,7 +21,8 @@ EXAMPLES = """examples:
   dualnet search demo-er                              choose options on validation tasks
   dualnet reproduce small-table-1 --jobs 2            run a result table, and set it beside the published one
   dualnet report runs                                 compare everything below runs/
-  dualnet predict runs/demo-dualnet/seed-0 cat.jpg    say what is on an image
+  dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0
+                                                      say what is on an image
 
 `dualnet VERB --help` has the options of a verb. The manual is README.md and docs/.
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -166,3 +167,12 @@ def test_a_search_and_a_table_refuse_other_images(verb: str, finished: bool, cap
     shutil.move("images", "moved")
     assert cli.main(command(verb, "moved")) == 0
     assert result.exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_the_ledger_joins_seeds_from_before_and_after_a_move(capsys) -> None:
+    assert cli.main(command("reproduce", "images")) == 0
+    shutil.move("images", "moved")
+    assert cli.main(command("reproduce", "moved", "--seeds", "2")) == 0
+    (row,) = json.loads(Path("out/table/ledger.json").read_text())["rows"]
+    assert row["seeds"] == [0, 1]

@@ -104,7 +104,7 @@ def held_out(
     is_test = np.zeros(len(labels), bool)
     for label, name in enumerate(class_names):
         members = np.flatnonzero(labels == label)
-        turns = [_digest(f"{seed}/{name}/{os.path.basename(files[row])}") for row in members]
+        turns = [_digest(f"{seed}/{name}/{os.path.basename(files[row])}") for row in members.tolist()]
         by_turn = members[np.argsort(turns, kind="stable")]
         is_test[by_turn[: max(1, min(len(members) - 1, round(len(members) * share)))]] = True
     return is_test

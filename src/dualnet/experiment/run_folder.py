@@ -23,6 +23,7 @@ from dualnet.experiment.option_files import trouble
 from dualnet.experiment.places import CACHE, ROOTS, elsewhere, pixels_digest
 from dualnet.machine import cpu_name
 
+MODEL_FILE = "model.yaml"  # says what a model is that was saved apart from any run
 WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
 HOW_OFTEN = ("log_every", "checkpoint_every")
 FREE_TO_CHANGE = (*HOW_OFTEN, *ROOTS, CACHE)  # options that decide no result: a resumed run may have others
@@ -187,6 +188,8 @@ def check_out(out: Path) -> None:
     check_no_file(out)
     if (out / "experiment.yaml").is_file() and (out / "log.jsonl").is_file():
         raise ValueError(f"{out} is a run folder; give --out {out.parent}")
+    if (out / MODEL_FILE).is_file():
+        raise ValueError(f"{out} is a saved model; give --out another folder")
 
 
 def check_no_file(out: Path) -> None:

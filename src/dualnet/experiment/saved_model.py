@@ -16,10 +16,9 @@ from dualnet.data.splits import class_mask
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import check_value, instantiated, plain
 from dualnet.experiment.run import learner_state, load_state
-from dualnet.experiment.run_folder import RunFolder, environment
+from dualnet.experiment.run_folder import MODEL_FILE, RunFolder, environment
 from dualnet.learners import Learner, learner_class, learner_name, make_learner
 
-MODEL_FILE = "model.yaml"
 WHAT_IT_IS = ("learner", "seed", "stream")  # in model.yaml: what saving it again must find there
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from dualnet.experiment.manifest import FIELDS, FORGETTING, differences
 from dualnet.experiment.report.rows import differing
-from dualnet.experiment.report.runs import IMAGES, NOT_OPTIONS, Run, flatten, read_run
+from dualnet.experiment.report.runs import IMAGES, NOT_OPTIONS, Run, flatten, read_run, with_one_root
 from dualnet.experiment.run_folder import RunFolder
 from dualnet.metrics import spread, summary
 
@@ -104,7 +104,8 @@ def make_ledger(tables: Sequence[Table], rows: Sequence[Row], out: Path, setting
 
 
 def make_entry(row: Row, published: Published | None, out: Path) -> Entry:
-    runs = [read_run(folder) for folder in seed_folders(out / row.home) if RunFolder(folder).finished]
+    finished = [folder for folder in seed_folders(out / row.home) if RunFolder(folder).finished]
+    runs = with_one_root([read_run(folder) for folder in finished])
     manifests = [RunFolder(run.folder).read().get("manifest") or {} for run in runs]
     check_same(runs, manifests)
     return Entry(
