@@ -140,17 +140,21 @@ def test_replays_read_new_batches_and_keep_old_losses(capturing, small_learner, 
     assert not differing(state_of(stepped), state_of(plain))
 
 
-def test_a_replay_checks_its_batches_too(capturing, small_learner, random_batch, state_of, differing):
-    engine = Engine([small_learner("finetune")], "fp32")
-    engine.capture_steps = True
+@pytest.mark.parametrize("steps_before", range(EAGER_STEPS + 2))
+def test_a_bad_batch_moves_no_learner_and_ends_no_capturing(
+    steps_before, capturing, small_learner, random_batch, state_of, differing
+):
+    engine = capturing([small_learner("finetune"), small_learner("er")])
     batch = random_batch()
-    for _ in range(EAGER_STEPS + 1):
-        engine.step([batch])
-    assert engine.captured
-    before = state_of(engine.learners[0])
+    for _ in range(steps_before):
+        engine.step([batch, batch])
+    before = [state_of(learner) for learner in engine.learners]
     with pytest.raises(ValueError, match="images are float32"):
-        engine.step([Batch(batch.images.float(), batch.labels, batch.task_ids)])
-    assert not differing(before, state_of(engine.learners[0]))
+        engine.step([batch, Batch(batch.images.float(), batch.labels, batch.task_ids)])
+    assert not any(differing(*states) for states in zip(before, map(state_of, engine.learners), strict=True))
+    for _ in range(EAGER_STEPS + 1):
+        engine.step([batch, batch])
+    assert engine.captured
 
 
 def test_batches_with_and_without_labels_are_captured_apart(

@@ -72,6 +72,8 @@ class Engine:
 
     def step(self, batches: Sequence[Batch]) -> Losses:
         """Each learner observes its batch. The losses stay on the device."""
+        for learner, batch in zip(self.learners, batches, strict=True):
+            learner.check_batch(batch)  # all of them before one learns; and a replay does not come by `observe`
         shape = tuple((tuple(batch.images.shape), batch.labels is not None) for batch in batches)
         self.calls[shape] += 1
         if shape in self.captured:
@@ -98,8 +100,6 @@ class Engine:
         return torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16", cache_enabled=False)
 
     def replay(self, captured: Captured, batches: Sequence[Batch]) -> Losses:
-        for learner, batch in zip(self.learners, batches, strict=True):
-            learner.check_batch(batch)  # a replay does not come by `observe`
         for cost, of_a_step in zip(self.costs, captured.costs, strict=True):
             cost.add(of_a_step)
         return captured.replay(batches)
