@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dualnet.batch import UNLABELLED, Batch
-from dualnet.learners import Learner
+from dualnet.learners import Finetune, Learner
 from dualnet.learners.batch_check import BatchCheck
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -101,3 +101,17 @@ def test_a_learner_of_ones_own_is_guarded_too(spec, random_batch):
         own.observe(Batch(IMAGES, LABELS + 100, TASKS))
     assert own.reached == 0 and own.observe(batch=random_batch()) == {} and own.reached == 1
     assert own.observe.__doc__ == "Learns nothing."
+
+
+def test_an_observe_from_a_mixin_is_guarded_too(spec, random_batch):
+    class Mixin:
+        def observe(self, batch):
+            return {"labels": torch.zeros(())}
+
+    class Mixed(Mixin, Finetune):
+        pass
+
+    learner, batch = Mixed(spec, Finetune.Config(width=2)), random_batch()
+    assert learner.observe(batch)
+    with pytest.raises(ValueError, match="images are float32"):
+        learner.observe(Batch(batch.images.float(), batch.labels, batch.task_ids))

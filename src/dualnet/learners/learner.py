@@ -34,7 +34,7 @@ class Learner(nn.Module, ABC):
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
-        if "observe" in vars(cls):
+        if cls.observe is not Learner.observe and not hasattr(cls.observe, "checks_batches"):
             cls.observe = of_checked_batches(cls.observe)
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
@@ -139,4 +139,5 @@ def of_checked_batches(observe: Any) -> Any:
         learner.check_batch(batch)
         return observe(learner, batch)
 
+    checked.checks_batches = True  # pyright: ignore[reportAttributeAccessIssue]
     return checked
