@@ -302,6 +302,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str]] = {  # the command, an
         "no runs found in empty; run an",
     ),
     "report of no folder": (lambda: ["report", "missing"], "missing is not a folder; give a folder that holds runs"),
+    "report of a file": (lambda: ["report", "tiny.yaml"], "tiny.yaml is not a folder; give a folder that holds runs"),
     "report of an unknown spread": (
         lambda: ["report", ".", "--spread", "x"],
         "--spread: invalid choice: 'x' (choose from",

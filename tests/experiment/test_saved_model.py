@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -70,6 +71,12 @@ def test_all_that_a_learner_knows_of_its_stream_comes_back(tmp_path: Path) -> No
     Model(learner, ["ä", "b", "c", "d"]).save(tmp_path / "deep" / "model")
     spec = dualnet.load(tmp_path / "deep" / "model").learner.spec
     assert torch.equal(spec.class_mask, mask) and (spec.image_shape, spec.input_size) == ((1, 40, 36), 30)
+
+
+def test_numbers_and_names_of_numpy_are_written_as_any_others(tmp_path: Path) -> None:
+    spec = StreamSpec(tuple(np.array([3, 28, 28])), torch.ones(1, 2, dtype=torch.bool), np.int64(30))
+    Model(make_learner("finetune", spec), np.array(["a", "b"])).save(tmp_path / "model")
+    assert dualnet.load(tmp_path / "model").class_names == ("a", "b")
 
 
 def test_the_command_line_reads_it(taught: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,8 @@ from argparse import ArgumentError
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import MISSING, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.experiment.labels import LabelsConfig
@@ -196,11 +197,15 @@ def check_value(value: Any, hint: Any, key: str) -> None:
 
 
 def is_list(hint: Any) -> bool:
-    """
+    """Whether a word that is no list cannot be meant.
+
     >>> is_list(tuple[float, float]), is_list(list[str] | None), is_list(str | None)
     (True, True, False)
+    >>> is_list(str | list[str]), is_list(dict[str, list[float]])
+    (False, False)
     """
-    return any(get_origin(kind) in (list, tuple) for kind in (hint, *get_args(hint)))
+    kinds = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return str not in kinds and any(get_origin(kind) in (list, tuple) for kind in kinds)
 
 
 def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "") -> None:

@@ -32,8 +32,9 @@ def save(folder: Path, learner: Learner, class_names: Sequence[str]) -> None:
     if is_saved(folder):
         check_same(folder, content)
     else:
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         make(folder)
-        atomic.write(folder / MODEL_FILE, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+        atomic.write(folder / MODEL_FILE, text)
     checkpoints = RunFolder(folder).checkpoints
     checkpoint.clean(checkpoints)
     number = max(checkpoint.steps(checkpoints), default=0) + 1
@@ -71,9 +72,9 @@ def described(learner: Learner, class_names: Sequence[str]) -> dict[str, Any]:
             "learner": {"name": learner_name(learner), **dataclasses.asdict(learner.config)},
             "seed": learner.generator.initial_seed(),
             "stream": {
-                "image_shape": spec.image_shape,
-                "input_size": spec.input_size,
-                "class_names": class_names,
+                "image_shape": [int(side) for side in spec.image_shape],  # NumPy's numbers and words are taken too
+                "input_size": None if spec.input_size is None else int(spec.input_size),
+                "class_names": [str(name) for name in class_names],
                 "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
             },
             "environment": environment(learner.class_mask.device),

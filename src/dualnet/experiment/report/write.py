@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std", fm: str = "paper") -> Group:
     """Writes report.md and report.html into out, by default the first folder; returns what to print with rich."""
-    out = Path(folders[0]) if out is None else Path(out)
-    check_no_file(out)
+    if out is not None:
+        check_no_file(Path(out))
     comparison = compare(folders, spread, fm)
+    out = Path(folders[0]) if out is None else Path(out)
     out.mkdir(parents=True, exist_ok=True)
     atomic.write(out / "report.md", markdown_page(comparison))
     atomic.write(out / "report.html", html_page(comparison))
