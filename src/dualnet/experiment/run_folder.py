@@ -56,7 +56,7 @@ class RunFolder:
             return
         content = {
             **experiment.mapping(),
-            "stream": describe_stream(benchmark),
+            "stream": {**describe_stream(benchmark), "pixels": pixels_digest(benchmark)},
             "manifest": manifest_of(experiment, benchmark).mapping(),
             "environment": environment(device),
         }
@@ -137,11 +137,12 @@ class RunFolder:
         """
         content, asked = self.read(), flat(experiment.mapping())
         split = (content.get("manifest") or {}).get("split") or benchmark.split_digest  # an older folder has none
-        there, here = content["stream"], describe_stream(benchmark)
-        root = elsewhere(flat(content), asked)
-        if root is None:
-            there = {**there, "pixels": here["pixels"]}  # not compared: another decoder may differ in some bits
-        if there != here or split != benchmark.split_digest:
+        there = dict(content["stream"])
+        pixels, root = there.pop("pixels", None), elsewhere(flat(content), asked)
+        other_pixels = root is not None and pixels != pixels_digest(
+            benchmark
+        )  # another decoder may differ in some bits
+        if there != describe_stream(benchmark) or split != benchmark.split_digest or other_pixels:
             why = f" ({root} is {flat(content).get(root)} there, {asked.get(root)} here)" if root else ""
             raise ValueError(
                 f"{self.path}: was begun with other images or classes{why}; bring those back or choose another --out"
@@ -215,7 +216,6 @@ def describe_stream(benchmark: AnyTasks) -> dict[str, Any]:
             "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
             "train_sizes": [len(task.train) for task in benchmark.tasks],
             "test_sizes": [len(task.test) for task in benchmark.tasks],
-            "pixels": pixels_digest(benchmark),
         }
     )
 
