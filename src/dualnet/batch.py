@@ -29,9 +29,9 @@ class StreamSpec:
         if not (whole and len(shape) == 3):
             raise ValueError(f"image_shape: {shape!r} is not (channels, height, width), such as (3, 32, 32)")
         if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2 and 0 not in mask.shape):
-            found = f"{mask.dtype} {list(mask.shape)}" if isinstance(mask, Tensor) else type(mask).__name__
+            found = described(mask) if isinstance(mask, Tensor) else type(mask).__name__
             remedy = "for one head over 10 classes torch.ones(1, 10, dtype=torch.bool)"
-            raise ValueError(f"class_mask: {found.removeprefix('torch.')} is not bool [tasks, classes]; {remedy}")
+            raise ValueError(f"class_mask: {found} is not bool [tasks, classes]; {remedy}")
         if self.input_size is not None and not (isinstance(self.input_size, Integral) and self.input_size > 0):
             raise ValueError(f"input_size: {self.input_size!r} is not a number of pixels, or None: as delivered")
 
@@ -73,3 +73,12 @@ class Batch:
     def to(self, device: torch.device | str) -> Batch:
         labels = None if self.labels is None else self.labels.to(device)
         return Batch(self.images.to(device), labels, self.task_ids.to(device))
+
+
+def described(tensor: Tensor) -> str:
+    """Type and shape, for a message.
+
+    >>> described(torch.zeros(2, 3))
+    'float32 [2, 3]'
+    """
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dualnet.batch import described
 from dualnet.data.decode import decoding, read_image
 from dualnet.experiment import saved_model
 from dualnet.experiment.run_folder import RunFolder
@@ -95,8 +96,7 @@ class Model:
         """Any size goes: the learner resizes to what its networks see."""
         channels = self.learner.spec.image_shape[0]
         if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != channels:
-            found = f"{str(images.dtype).removeprefix('torch.')} {list(images.shape)}"
-            raise ValueError(f"images are {found}; give uint8 [B, {channels}, H, W]")
+            raise ValueError(f"images are {described(images)}; give uint8 [B, {channels}, H, W]")
         return images.to(self.device)
 
     @property

@@ -15,6 +15,7 @@ from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
 from dualnet.experiment import checkpoint
 from dualnet.experiment.experiment import check_value, instantiated, plain
+from dualnet.experiment.option_files import trouble
 from dualnet.experiment.run import learner_state, load_state
 from dualnet.experiment.run_folder import MODEL_FILE, RunFolder, environment
 from dualnet.learners import Learner, learner_class, learner_name, make_learner
@@ -104,7 +105,7 @@ def read(folder: Path) -> dict[str, Any]:
     try:
         return dict(yaml.safe_load((folder / MODEL_FILE).read_text(encoding="utf-8")))
     except (UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / MODEL_FILE}: cannot be read ({' '.join(str(error).split())})") from error
+        raise ValueError(f"{folder / MODEL_FILE}: cannot be read ({trouble(error)})") from error
 
 
 def parse_learner(options: dict[str, Any]) -> tuple[str, Any]:

@@ -7,7 +7,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.batch import UNLABELLED, Batch, StreamSpec, described
 
 
 class BatchCheck:
@@ -87,15 +87,6 @@ def check_numbers(name: str, tensor: Tensor, size: int) -> None:
 def has_values(tensor: Tensor) -> bool:
     """Whether they can be read for nothing. A tensor of another class, as those that trace a step, may have none."""
     return type(tensor) is Tensor and tensor.device.type == "cpu"
-
-
-def described(tensor: Tensor) -> str:
-    """Type and shape, for a message.
-
-    >>> described(torch.zeros(2, 3))
-    'float32 [2, 3]'
-    """
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
 
 
 def kind(value: object) -> str:
