@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dualnet import UNLABELLED, Batch, Learner, StreamSpec
-from dualnet.learners.losses import label_loss
+from dualnet.losses import label_loss
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Classifier, two_batches
 from dualnet.optim import descend

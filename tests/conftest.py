@@ -19,6 +19,8 @@ from dualnet.learners import Learner, learner_class, make_learner
 from dualnet.memory import MemoryConfig
 from dualnet.objectives import barlow_twins
 
+pytest_plugins = ["run_fixtures"]  # what the tests of runs share
+
 settings.register_profile("dualnet", deadline=None)  # a busy machine is no failure
 settings.load_profile("dualnet")
 

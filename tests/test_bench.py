@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import torch
 
-from dualnet import bench
-from dualnet.bench import counting, processes, report, sizes, steps, timing
-from dualnet.cli import main
+import benchmarks as bench
+from benchmarks import counting, processes, report, sizes, steps, timing
+from benchmarks.__main__ import main
 from dualnet.image_ops import ViewConfig, two_views
 
 CPU = torch.device("cpu")
@@ -33,11 +33,11 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What `dualnet bench` prints and what it writes, every section measured as briefly as can be."""
+    """What `python -m benchmarks` prints and what it writes, every section measured as briefly as can be."""
     out = tmp_path_factory.mktemp("bench") / "bench.json"
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         options = ["--device", "cpu", "--small", "--repeats", "2", "--images", "150", "--out", str(out)]
-        assert main(["bench", *options]) == 0
+        assert main(options) == 0
     return printed.getvalue(), json.loads(out.read_text())
 
 
@@ -168,11 +168,11 @@ def test_a_section_that_fails_leaves_the_others_their_figures(monkeypatch):
     ],
 )
 def test_mistakes_are_one_line_that_names_them(options, words, capsys):
-    assert main(["bench", "--device", "cpu", *options]) == 2
+    assert main(["--device", "cpu", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(word in line for word in words)
 
 
 def test_bench_needs_neither_yaml_nor_jsonargparse():
-    code = "import sys, dualnet.bench; print({'yaml', 'jsonargparse', 'kornia'} & sys.modules.keys())"
+    code = "import sys, benchmarks; print({'yaml', 'jsonargparse', 'kornia'} & sys.modules.keys())"
     assert processes.in_fresh_process(code) == "set()\n"

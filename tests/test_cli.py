@@ -18,7 +18,7 @@ from PIL import Image
 
 import dualnet
 from dualnet import cli
-from dualnet.experiment.experiment import parse, read, shipped_experiments
+from dualnet.runs.experiment import parse, read, shipped_experiments
 
 TINY = {
     "benchmark": {
@@ -597,7 +597,7 @@ def test_version(capsys) -> None:
     assert (caught.value.code, capsys.readouterr().out) == (0, f"dualnet {dualnet.__version__}\n")
 
 
-VERBS = ("run", "search", "reproduce", "report", "predict", "list", "bench")
+VERBS = ("run", "search", "reproduce", "report", "predict", "list")
 
 
 @pytest.mark.parametrize("words", [["--help"], *([verb, "--help"] for verb in VERBS)])

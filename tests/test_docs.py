@@ -11,11 +11,11 @@ import pytest
 
 from dualnet.cli import parser
 from dualnet.data import BENCHMARKS
-from dualnet.experiment.experiment import Protocol
-from dualnet.experiment.reproduce import shipped_tables
 from dualnet.learners import LEARNERS
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.objectives import OBJECTIVES
+from dualnet.reproduce import shipped_tables
+from dualnet.stream.stream import Protocol
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")]

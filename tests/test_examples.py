@@ -17,7 +17,7 @@ import yaml
 
 import dualnet
 from dualnet import cli
-from dualnet.experiment import checkpoint
+from dualnet.runs import checkpoint
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import dualnet
-from dualnet.peak_memory import peak_memory
+from dualnet.machine import peak_memory
 
 CPU = torch.device("cpu")
 ENVIRONMENT = {"PYTHONPATH": str(Path(dualnet.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
@@ -21,7 +21,7 @@ def test_a_peak_stays() -> None:
     """In a process of its own: to pass the peak of these tests would take as much memory again."""
     code = """
 import numpy as np, torch
-from dualnet.peak_memory import peak_memory
+from dualnet.machine import peak_memory
 cpu = torch.device("cpu")
 before = peak_memory(cpu)
 array = np.ones(before + 64 * 2**20, np.uint8)
@@ -50,7 +50,7 @@ for start in range(0, len(held), 4096):
     held[start] = 1
 print(subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, text=True, check=True).stdout)
 """
-    child = "import torch; from dualnet.peak_memory import peak_memory; print(peak_memory(torch.device('cpu')))"
+    child = "import torch; from dualnet.machine import peak_memory; print(peak_memory(torch.device('cpu')))"
     done = subprocess.run(
         [sys.executable, "-c", code, child], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )

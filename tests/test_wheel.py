@@ -8,18 +8,18 @@ import sys
 import tomllib
 from pathlib import Path
 
-from dualnet.experiment.experiment import shipped_experiments
-from dualnet.experiment.option_files import shipped_files
-from dualnet.experiment.reproduce import shipped_tables
-from dualnet.experiment.search import shipped_searches
+from dualnet.reproduce import shipped_tables
+from dualnet.runs.experiment import shipped_experiments
+from dualnet.runs.option_files import shipped_files
+from dualnet.search import shipped_searches
 
 ROOT = Path(__file__).parent.parent
 FOUND = """
 import dualnet
-from dualnet.experiment.experiment import shipped_experiments
-from dualnet.experiment.reproduce import read_tables, shipped_tables
-from dualnet.experiment.reproduce.published import read_published
-from dualnet.experiment.search import shipped_searches
+from dualnet.runs.experiment import shipped_experiments
+from dualnet.reproduce import read_tables, shipped_tables
+from dualnet.reproduce.published import read_published
+from dualnet.search import shipped_searches
 read_tables("all"), read_published()
 print(dualnet.__file__)
 print(*(path.name for path in shipped_experiments()))

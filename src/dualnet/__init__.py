@@ -10,7 +10,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import ER, LEARNERS, DualNet, Finetune, Learner, make_learner
 
 if TYPE_CHECKING:
-    from dualnet.experiment.model import Model
+    from dualnet.runs.model import Model
 
 try:
     __version__ = version("dualnet")
@@ -23,7 +23,7 @@ def load(run: str | Path, device: str = "cpu") -> Model:
 
     If it learned task-aware, `predict` needs the task: see there.
     """
-    from dualnet.experiment import model  # files and YAML are not needed to teach a learner
+    from dualnet.runs import model  # files and YAML are not needed to teach a learner
 
     return model.load(run, device)
 
@@ -32,7 +32,7 @@ if not TYPE_CHECKING:  # a checker would take any name for one of these
 
     def __getattr__(name: str) -> Any:
         if name == "Model":  # for the same reason it is not imported above
-            from dualnet.experiment.model import Model
+            from dualnet.runs.model import Model
 
             return Model
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -90,7 +90,6 @@ def parser() -> Parser:
     add_report(verbs)
     add_predict(verbs)
     add_list(verbs)
-    add_bench(verbs)
     return top
 
 
@@ -212,27 +211,6 @@ def add_list(verbs: argparse._SubParsersAction[Parser]) -> None:
     verb.set_defaults(verb=list_all)
 
 
-def add_bench(verbs: argparse._SubParsersAction[Parser]) -> None:
-    verb = verbs.add_parser("bench", help="measure speed and memory on this machine")
-    add_device(verb)
-    verb.add_argument("--out", type=Path, metavar="FILE", help="also write the figures as JSON (default: no file)")
-    verb.add_argument(
-        "--only",
-        type=lambda text: text.split(","),
-        default=[],
-        metavar="SECTION,...",
-        help="of steps, augmentation, cache, evaluation, memory, growth, import (default: all)",
-    )
-    verb.add_argument(
-        "--small",
-        action=argparse.BooleanOptionalAction,
-        help="small networks and images, for a few cores (default: where there is no GPU)",
-    )
-    verb.add_argument("--images", type=int, metavar="N", help="files in the image cache (default: 2000)")
-    verb.add_argument("--repeats", type=int, metavar="N", help="how often a time is taken (default: 20; small: 7)")
-    verb.set_defaults(verb=bench)
-
-
 def add_device(verb: Parser) -> None:
     choices = ("auto", "cpu", "cuda")
     verb.add_argument("--device", choices=choices, default="auto", help="default: auto, the GPU where there is one")
@@ -265,11 +243,11 @@ def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from rich.console import Console
 
     from dualnet import engine
-    from dualnet.experiment import experiment, runner
-    from dualnet.experiment.progress import Lines, Live, display_for
-    from dualnet.experiment.run import NotFiniteError
-    from dualnet.experiment.run_folder import check_out
-    from dualnet.experiment.stop import StopAsked
+    from dualnet.runs import experiment, runner
+    from dualnet.runs.progress import Lines, Live, display_for
+    from dualnet.runs.run import NotFiniteError
+    from dualnet.runs.run_folder import check_out
+    from dualnet.runs.stop import StopAsked
 
     options = experiment.dotted(rest)
     experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "out", "seeds", "device"])
@@ -301,12 +279,12 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
     from rich.console import Console
 
     from dualnet import engine
-    from dualnet.experiment import experiment
-    from dualnet.experiment.progress import display_for
-    from dualnet.experiment.run_folder import check_out
-    from dualnet.experiment.search import NothingChosenError, read_plan, search
-    from dualnet.experiment.search.progress import Lines, Live, tables
-    from dualnet.experiment.stop import StopAsked
+    from dualnet.runs import experiment
+    from dualnet.runs.progress import display_for
+    from dualnet.runs.run_folder import check_out
+    from dualnet.runs.stop import StopAsked
+    from dualnet.search import NothingChosenError, read_plan, search
+    from dualnet.search.progress import Lines, Live, tables
 
     options = experiment.dotted(rest)
     experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "out", "seeds", "jobs", "device"])
@@ -336,10 +314,10 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
 def reproduce(arguments: argparse.Namespace, rest: list[str]) -> int:
     from rich.console import Console
 
-    from dualnet import engine
-    from dualnet.experiment import experiment, reproduce
-    from dualnet.experiment.run_folder import check_out
-    from dualnet.experiment.stop import StopAsked
+    from dualnet import engine, reproduce
+    from dualnet.runs import experiment
+    from dualnet.runs.run_folder import check_out
+    from dualnet.runs.stop import StopAsked
 
     tables = reproduce.read_tables(arguments.table or "all", arguments.settings)
     rows = reproduce.select([row for table in tables for row in table.rows], arguments.rows)
@@ -378,7 +356,7 @@ def report(arguments: argparse.Namespace, rest: list[str]) -> int:
     refuse(rest)
     from rich.console import Console
 
-    from dualnet.experiment import report
+    from dualnet import report
 
     if arguments.picture is not None:
         report.picture_kind(arguments.picture)  # a name that cannot be drawn is refused before anything is written
@@ -414,12 +392,12 @@ def list_all(arguments: argparse.Namespace, rest: list[str]) -> int:
     import yaml
 
     from dualnet.data import BENCHMARKS
-    from dualnet.experiment import experiment
-    from dualnet.experiment.reproduce import shipped_tables
-    from dualnet.experiment.search import shipped_searches
     from dualnet.learners import LEARNERS
     from dualnet.memory import MEMORIES
     from dualnet.objectives import OBJECTIVES
+    from dualnet.reproduce import shipped_tables
+    from dualnet.runs import experiment
+    from dualnet.search import shipped_searches
 
     if arguments.experiment is not None:
         print(yaml.safe_dump(experiment.read(arguments.experiment).mapping(), sort_keys=False), end="")
@@ -438,32 +416,6 @@ def list_all(arguments: argparse.Namespace, rest: list[str]) -> int:
         for name in entries:
             print(f"  {name}")
     return 0
-
-
-def bench(arguments: argparse.Namespace, rest: list[str]) -> int:
-    refuse(rest)
-    from rich.console import Console
-
-    from dualnet import atomic
-    from dualnet.bench import bench
-
-    out: Path | None = arguments.out
-    if out is not None and not out.parent.is_dir():
-        raise ValueError(f"--out {out}: there is no folder {out.parent}; make it first")
-    with Console(stderr=True).status("measuring") as status:
-        found = bench(
-            arguments.device,
-            arguments.only,
-            arguments.small,
-            arguments.images,
-            arguments.repeats,
-            progress=lambda section: status.update(f"measuring {section}"),
-        )
-    wide = None if sys.stdout.isatty() else 140
-    Console(width=wide).print(found.table())
-    if out is not None:
-        atomic.write(out, found.json())
-    return fail(f"failed: {', '.join(found.failed)}; the table says why", 1) if found.failed else 0
 
 
 def refuse(rest: list[str], reason: str = "unknown option; see --help") -> None:

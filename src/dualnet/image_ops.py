@@ -122,7 +122,7 @@ def random_views(
     draws = torch.rand(copies * len(images), 12, device=images.device, generator=generator)
     blurred = draws[:, 10] < blur_probability
     if images.is_cuda and has_triton():
-        from dualnet.fused_views import fused_views  # needs Triton, which comes with PyTorch for CUDA
+        from dualnet.kernels.views import fused_views  # needs Triton, which comes with PyTorch for CUDA
 
         return fused_views(images, size, draws, blurred, settings(config, images.device), colour_basis(images.device))
     pixels = crop_and_flip(images.repeat(copies, 1, 1, 1).float().div_(255), size, config, draws[:, :5])

@@ -1,10 +1,16 @@
-"""This machine, as far as speed depends on it: its cores and its processor."""
+"""This machine: its cores, its processor, and the most memory that this process has held."""
 
 from __future__ import annotations
 
 import os
 import platform
+import resource
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 def num_cores() -> int:
@@ -21,3 +27,20 @@ def cpu_name() -> str:
         return platform.processor() or platform.machine()
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes, on the GPU or of main memory."""
+    import torch
+
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_main_memory()
+
+
+def peak_main_memory() -> int:
+    """Linux hands the parent's `ru_maxrss` down to a child, but counts VmHWM anew."""
+    status = Path("/proc/self/status")
+    fields = dict(line.split(":", 1) for line in status.read_text().splitlines()) if status.exists() else {}
+    if "VmHWM" in fields:  # not in every sandbox
+        return int(fields["VmHWM"].split()[0]) * 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dualnet.student import two_sided_t
+from dualnet.ttest import two_sided_t
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]

@@ -16,9 +16,9 @@ from dualnet.learners.dualnet import DualNet
 from dualnet.learners.er import ER
 from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import MASKED, Learner
-from dualnet.learners.losses import label_loss, soft_label_loss
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
+from dualnet.losses import label_loss, soft_label_loss
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import Augment
 from dualnet.learners.learner import Learner
-from dualnet.learners.losses import label_loss, soft_label_loss
+from dualnet.losses import label_loss, soft_label_loss
 from dualnet.memory import MemoryConfig, Ring, rank_among
 from dualnet.nets import Controller, FilmClassifier, two_batches
 from dualnet.optim import descend

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.learner import Learner
-from dualnet.learners.losses import label_loss, soft_label_loss
+from dualnet.losses import label_loss, soft_label_loss
 from dualnet.memory import MemoryConfig, Replay
 from dualnet.nets import Adapter, AdapterNorm, Encoder, two_batches
 from dualnet.objectives import OBJECTIVES

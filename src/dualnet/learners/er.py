@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 from dualnet.batch import Batch, StreamSpec
 from dualnet.image_ops import Augment
 from dualnet.learners.learner import Learner
-from dualnet.learners.losses import label_loss
+from dualnet.losses import label_loss
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Classifier, two_batches
 from dualnet.optim import descend

@@ -13,8 +13,8 @@ from torch.optim import Optimizer
 from dualnet import image_ops
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.batch_check import BatchCheck
-from dualnet.logits import MASKED as MASKED  # learners find it here
-from dualnet.logits import restricted
+from dualnet.losses import MASKED as MASKED  # learners find it here
+from dualnet.losses import restricted
 from dualnet.memory import Memory
 from dualnet.nets import SMALLEST_IMAGE
 

@@ -48,7 +48,7 @@ class BatchNorm(nn.Module):
 
     def forward(self, x: Tensor, parts: int = 1, residual: Tensor | None = None) -> Tensor:
         if self.can_fuse(x):
-            from dualnet.nets.fused_norm import fused_norm  # needs Triton, which comes with PyTorch for CUDA
+            from dualnet.kernels.norm import fused_norm  # needs Triton, which comes with PyTorch for CUDA
 
             return fused_norm(x, self, parts, residual)[0]
         out = torch.cat([self.normalise(part) for part in x.chunk(parts)]) if parts > 1 else self.normalise(x)
@@ -59,7 +59,7 @@ class BatchNorm(nn.Module):
     def forked(self, x: Tensor, parts: int, residual: Tensor) -> tuple[Tensor, Tensor]:
         """The result twice, for two consumers: their gradients then meet in the fused kernels, not in one more."""
         if self.can_fuse(x):
-            from dualnet.nets.fused_norm import fused_norm
+            from dualnet.kernels.norm import fused_norm
 
             return fused_norm(x, self, parts, residual)
         out = self(x, parts, residual)
@@ -69,7 +69,7 @@ class BatchNorm(nn.Module):
         """Normalised, cut off by the ReLU and max-pooled."""
         assert self.relu
         if self.can_fuse(x):
-            from dualnet.nets.fused_pool import fused_pool
+            from dualnet.kernels.pool import fused_pool
 
             return fused_pool(x, self, pool, parts)
         return F.max_pool2d(self(x, parts), pool.size, 2, pool.padding, ceil_mode=pool.ceil_mode)
@@ -77,7 +77,7 @@ class BatchNorm(nn.Module):
     def of_conv(self, images: Tensor, conv: Conv, pool: Pool, parts: int = 1) -> Tensor:
         """A convolution's output normalised, cut off and max-pooled; on images in one go where Triton can."""
         if conv.ready is not None and self.can_run_kernels(images, PATCH_VALUES) and is_stem(images, conv):
-            from dualnet.nets.fused_stem import fused_stem
+            from dualnet.kernels.stem import fused_stem
 
             return fused_stem(images, conv.ready, conv.bias, self, pool, parts)
         return self.pooled(conv(images), pool, parts)

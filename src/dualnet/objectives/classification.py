@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.logits import label_loss, restricted
+from dualnet.losses import label_loss, restricted
 from dualnet.nets import Encoder
 from dualnet.objectives.objective import Objective, embed, full_precision
 

@@ -1,0 +1,65 @@
+"""Measures speed and memory on this machine: times in turns, medians, units."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Literal
+
+import torch
+
+from benchmarks import growth, images, processes, steps
+from benchmarks.report import Figure, Report, environment
+from benchmarks.sizes import Sizes, choose_sizes
+from dualnet.engine import choose_device
+
+SECTIONS: dict[str, Callable[[torch.device, Sizes], list[Figure]]] = {
+    "steps": steps.steps,
+    "augmentation": images.augmentation,
+    "cache": images.cache,
+    "evaluation": steps.evaluation,
+    "memory": processes.memory,
+    "growth": growth.growth,
+    "import": processes.import_time,
+}
+
+Progress = Callable[[str], None]  # told the section that begins
+
+
+def bench(
+    device: Literal["auto", "cpu", "cuda"] = "auto",
+    only: Sequence[str] = (),
+    small: bool | None = None,
+    num_images: int | None = None,
+    repeats: int | None = None,
+    progress: Progress | None = None,
+) -> Report:
+    """The figures of some sections, by default of all. `small` sizes are the default where there is no GPU."""
+    for name in only:
+        if name not in SECTIONS:
+            raise ValueError(f"only: {name!r} is not a section; choose from {', '.join(SECTIONS)}")
+    chosen = choose_device(device)
+    sizes = choose_sizes(chosen.type == "cpu" if small is None else small, num_images, repeats)
+    report = Report(environment(chosen, sizes), figures=[], failed=[])
+    for name in [name for name in SECTIONS if name in only or not only]:
+        if progress is not None:
+            progress(name)
+        measure(name, chosen, sizes, report)
+    return report
+
+
+def measure(name: str, device: torch.device, sizes: Sizes, report: Report) -> None:
+    """Add a section's figures; one that fails leaves its reason, and the other sections their figures."""
+    try:
+        figures = SECTIONS[name](device, sizes)
+    except RuntimeError as error:  # such as too little memory on the device
+        report.failed.append(name)
+        figures = [Figure("failed", None, "", " ".join(str(error).split())[:300])]
+    report.figures.extend(replace(figure, section=name) for figure in figures)
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # the next section begins with the device as this one found it
+
+
+__all__ = ["SECTIONS", "Figure", "Report", "bench"]

@@ -1,0 +1,66 @@
+"""Speed and memory on this machine: `python -m benchmarks` in a checkout."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from benchmarks import SECTIONS, bench
+from dualnet import atomic
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    try:
+        return measured(parser().parse_args(argv))
+    except (ValueError, OSError) as error:
+        print(f"benchmarks: {error}", file=sys.stderr)
+        return 2
+
+
+def measured(arguments: argparse.Namespace) -> int:
+    if arguments.out is not None and not arguments.out.parent.is_dir():
+        raise ValueError(f"--out {arguments.out}: there is no folder {arguments.out.parent}; make it first")
+    with Console(stderr=True).status("measuring") as status:
+        found = bench(
+            arguments.device,
+            arguments.only,
+            arguments.small,
+            arguments.images,
+            arguments.repeats,
+            progress=lambda section: status.update(f"measuring {section}"),
+        )
+    Console(width=None if sys.stdout.isatty() else 140).print(found.table())
+    if arguments.out is not None:
+        atomic.write(arguments.out, found.json())
+    if found.failed:
+        print(f"failed: {', '.join(found.failed)}; the table says why", file=sys.stderr)
+    return 1 if found.failed else 0
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    made.add_argument("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
+    made.add_argument(
+        "--only",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="SECTION,...",
+        help=f"of {', '.join(SECTIONS)} (default: all)",
+    )
+    made.add_argument(
+        "--small",
+        action=argparse.BooleanOptionalAction,
+        help="small networks and images, for a few cores (default: where there is no GPU)",
+    )
+    made.add_argument("--images", type=int, metavar="N", help="files in the image cache (default: 2000)")
+    made.add_argument("--repeats", type=int, metavar="N", help="how often a time is taken (default: 20; small: 7)")
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Experiments: options, the stream, the runner, run folders, and what is read from them."""

@@ -1,0 +1,50 @@
+"""Writes the report of many runs: a table for the terminal, report.md, report.html, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dualnet import atomic
+from dualnet.runs.run_folder import check_no_file
+
+from .markdown import markdown_page
+from .page import html_page
+from .plots import picture_bytes
+from .rows import compare
+from .terminal import terminal_view
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+
+def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std", fm: str = "paper") -> Group:
+    """Writes report.md and report.html into out, by default the first folder; returns what to print with rich."""
+    if out is not None:
+        check_no_file(Path(out))
+    comparison = compare(folders, spread, fm)
+    out = Path(folders[0]) if out is None else Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    atomic.write(out / "report.md", markdown_page(comparison))
+    atomic.write(out / "report.html", html_page(comparison))
+    return terminal_view(comparison, out / "report.html")
+
+
+def picture(folders: Sequence[Path], path: Path, spread: str = "std", fm: str = "paper") -> None:
+    """Draws accuracy and forgetting of all finished runs into one SVG or PNG file."""
+    path = Path(path)
+    kind = picture_kind(path)
+    comparison = compare(folders, spread, fm)
+    if not comparison.rows:
+        raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished; let them finish")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, picture_bytes(comparison, kind))
+
+
+def picture_kind(path: Path) -> str:
+    """svg or png, by the file's name. Raises ValueError if it is neither."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("svg", "png"):
+        raise ValueError(f"cannot draw {path.name!r}; give a file name that ends in .svg or .png")
+    return kind

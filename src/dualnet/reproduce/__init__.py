@@ -1,0 +1,41 @@
+"""From a result table to its ledger: runs what is missing, and sets what came out beside what was published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dualnet import atomic
+from dualnet.report import report
+
+from .ledger import Ledger, make_ledger, seed_folders
+from .table import PAPER, SETTINGS, Row, Table, read_tables, select, shipped_tables
+from .views import json_text, markdown_page, terminal_view
+from .work import run_rows
+
+
+def write(ledger: Ledger, out: Path, table: str) -> Path:
+    """ledger.md, ledger.json and, where anything was run, the report's page. Returns the folder."""
+    folder = out / table
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic.write(folder / "ledger.md", markdown_page(ledger))
+    atomic.write(folder / "ledger.json", json_text(ledger))
+    runs = [path for entry in ledger.entries for path in seed_folders(out / entry.row.home)]
+    if runs:
+        report(list(dict.fromkeys(runs)), folder)
+    return folder
+
+
+__all__ = [
+    "PAPER",
+    "SETTINGS",
+    "Ledger",
+    "Row",
+    "Table",
+    "make_ledger",
+    "read_tables",
+    "run_rows",
+    "select",
+    "shipped_tables",
+    "terminal_view",
+    "write",
+]

@@ -1,0 +1,170 @@
+"""The ledger: each row's published values beside ours, how far apart they are, and where the protocols differ."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dualnet.metrics import spread, summary
+from dualnet.report.rows import differing
+from dualnet.report.runs import IMAGES, NOT_OPTIONS, Run, flatten, read_run, with_one_root
+from dualnet.runs.manifest import FIELDS, FORGETTING, differences
+from dualnet.runs.run_folder import RunFolder
+from dualnet.ttest import Comparison, Sample, welch
+
+from .published import METRICS, Published, read_published
+from .table import Row, Table
+
+LEVEL = 0.05  # a difference that chance alone makes less often than this is one
+REPRODUCED, ABOVE, BELOW, NOT_RUN, NOTHING_PUBLISHED = "reproduced", "above", "below", "not run", "—"
+PLACES = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # that say where things lie, and what lies there
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of one run, the mean over seeds; None where a run did not write it down."""
+
+    forward: float | None  # samples that went through a network
+    backward: float | None  # samples that a gradient was computed for
+    seconds: float | None  # with all seeds that shared the device
+    memory: float | None  # bytes, at most
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric of a row, on both sides."""
+
+    ours: Sample | None
+    published: Sample | None
+
+    @property
+    def comparison(self) -> Comparison | None:
+        return None if self.ours is None or self.published is None else welch(self.ours, self.published)
+
+    @property
+    def verdict(self) -> str:
+        """reproduced: chance alone makes such a difference in one of twenty repetitions or more often."""
+        if self.ours is None:
+            return NOT_RUN
+        if (comparison := self.comparison) is None:
+            return NOTHING_PUBLISHED
+        return verdict_of(comparison)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of the ledger."""
+
+    row: Row
+    published: Published | None
+    seeds: list[int]  # finished
+    metrics: dict[str, Metric]
+    manifest: dict[str, Any]  # of our runs; empty if there are none, or if they are older than manifests
+    changed: dict[str, tuple[str, str]]  # options that our runs have and the row has otherwise: theirs, the row's
+    cost: Cost
+
+    @property
+    def verdict(self) -> str:
+        """That of ACC."""
+        return self.metrics["ACC"].verdict
+
+    @property
+    def differs(self) -> dict[str, tuple[Any, Any]]:
+        """The fields of the protocol that are not what the paper states: ours, the paper's."""
+        return differences(self.manifest, self.published.protocol) if self.published else {}
+
+    @property
+    def unknown(self) -> list[str]:
+        return self.published.unknown if self.published else []
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    tables: list[Table]
+    entries: list[Entry]
+    missing: dict[str, str]  # rows that the paper names without a value, and why
+    settings: str
+
+
+def verdict_of(comparison: Comparison) -> str:
+    if comparison.p >= LEVEL:
+        return REPRODUCED
+    return ABOVE if comparison.difference > 0 else BELOW
+
+
+def make_ledger(tables: Sequence[Table], rows: Sequence[Row], out: Path, settings: str) -> Ledger:
+    """From the run folders below out. Only what is finished counts."""
+    published, missing = read_published()
+    groups = {row.group for row in rows}
+    entries = [make_entry(row, published.get(row.name), out) for row in rows]
+    return Ledger(list(tables), entries, {k: v for k, v in missing.items() if k.rpartition("/")[0] in groups}, settings)
+
+
+def make_entry(row: Row, published: Published | None, out: Path) -> Entry:
+    finished = [folder for folder in seed_folders(out / row.home) if RunFolder(folder).finished]
+    runs = with_one_root([read_run(folder) for folder in finished])
+    manifests = [RunFolder(run.folder).read().get("manifest") or {} for run in runs]
+    check_same(runs, manifests)
+    return Entry(
+        row=row,
+        published=published,
+        seeds=[int(run.seed) for run in runs],
+        metrics={name: make_metric(runs, published, name) for name in METRICS},
+        manifest={key: value for key, value in manifests[0].items() if key in FIELDS} if runs else {},
+        changed=changed_options(row, runs),
+        cost=mean_cost(runs),
+    )
+
+
+def seed_folders(home: Path) -> list[Path]:
+    """By seed. A copy that somebody keeps beside them, such as seed-0.old, is not one more seed."""
+    folders = [path for path in home.glob("seed-*") if path.name.removeprefix("seed-").isdecimal()]
+    return sorted(folders, key=lambda path: int(path.name.removeprefix("seed-")))
+
+
+def check_same(runs: Sequence[Run], manifests: Sequence[dict[str, Any]]) -> None:
+    """Seeds are averaged only if they are seeds of one experiment under one protocol."""
+    for run, manifest in zip(runs[1:], manifests[1:], strict=True):
+        options = [key for key in differing([runs[0].options, run.options]) if key != IMAGES]  # the split tells them
+        fields = list(differences(manifest, manifests[0]))  # an older manifest may lack a field
+        if options or fields:
+            what = ", ".join([*options, *fields][:3])
+            raise ValueError(f"{run.folder}: differs from {runs[0].folder} in {what}; keep only one of them")
+
+
+def make_metric(runs: Sequence[Run], published: Published | None, name: str) -> Metric:
+    return Metric(our_sample(runs, name), published.sample(name) if published else None)
+
+
+def our_sample(runs: Sequence[Run], metric: str) -> Sample | None:
+    values = [summary(run.accuracy, FORGETTING)[metric] for run in runs if run.accuracy is not None]
+    if not values or values[0] != values[0]:  # NaN: a stream of one task has no FM
+        return None
+    return Sample(statistics.fmean(values), spread(values), len(values))
+
+
+def changed_options(row: Row, runs: Sequence[Run]) -> dict[str, tuple[str, str]]:
+    """How our runs differ from the row as it stands in its table: options of a command line, other settings."""
+    if not runs:
+        return {}
+    asked = flatten({key: value for key, value in row.experiment().mapping().items() if key not in NOT_OPTIONS})
+    keys = [key for key in differing([runs[0].options, asked]) if key not in PLACES]
+    return {key: (runs[0].options.get(key, "—"), asked.get(key, "—")) for key in keys}
+
+
+def mean_cost(runs: Sequence[Run]) -> Cost:
+    memory = [run.peak_memory for run in runs if run.peak_memory]
+    return Cost(
+        forward=mean_of([run.forward_samples for run in runs]),
+        backward=mean_of([run.backward_samples for run in runs]),
+        seconds=mean_of([run.seconds for run in runs]),
+        memory=max(memory) if memory else None,
+    )
+
+
+def mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known and len(known) == len(values) else None

@@ -1,0 +1,71 @@
+"""What the paper publishes of each row: values, their spread, how many runs, where they stand, by which protocol."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from dualnet.runs.manifest import FIELDS
+from dualnet.runs.option_files import read_yaml, shipped_files
+from dualnet.ttest import Sample
+
+from .table import EXAMPLE, FOLDER, PUBLISHED_FILE
+
+METRICS = ("ACC", "FM", "LA")
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    source: str  # the table's label and the line in the LaTeX source
+    runs: int
+    spread: str  # what the number after ± is
+    metrics: dict[str, tuple[float, float]]  # value and spread, by name; some rows have no FM and LA
+    protocol: dict[str, Any]  # the fields of a manifest that the paper states
+    note: str = ""
+
+    def sample(self, metric: str) -> Sample | None:
+        if metric not in self.metrics:
+            return None
+        value, spread = self.metrics[metric]
+        return Sample(value, sample_std(spread, self.spread, self.runs), self.runs)
+
+    @property
+    def unknown(self) -> list[str]:
+        """The fields that the paper leaves open."""
+        return [field for field in FIELDS if field not in self.protocol]
+
+
+def sample_std(spread: float, kind: str, runs: int) -> float:
+    """The standard deviation of a sample, from what is printed after ±.
+
+    >>> sample_std(1.0, "std", 5), round(sample_std(1.0, "authors", 5), 4)
+    (1.0, 1.25)
+    """
+    if kind == "std":
+        return spread
+    if kind == "authors":  # 2 std / sqrt(runs), std by numpy's default
+        return spread * math.sqrt(runs) / 2 * math.sqrt(runs / (runs - 1))
+    raise ValueError(f"{PUBLISHED_FILE}: spread is {kind!r}; give std or authors")
+
+
+def read_published() -> tuple[dict[str, Published], dict[str, str]]:
+    """By the row's full name: what is published, and why something is not."""
+    file = next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE)
+    content = read_yaml(file, EXAMPLE)
+    found: dict[str, Published] = {}
+    missing: dict[str, str] = {}
+    for table, facts in content["tables"].items():
+        for name, group in facts["groups"].items():
+            protocol = content["protocols"][group["protocol"]]
+            for row, values in group["rows"].items():
+                found[f"{table}/{name}/{row}"] = Published(
+                    source=f"{facts['source']}, line {values['line']}",
+                    runs=group["runs"],
+                    spread=content["spread"],
+                    metrics={metric: tuple(values[metric]) for metric in METRICS if metric in values},
+                    protocol={**protocol, **values.get("states", {})},
+                    note=values.get("note", ""),
+                )
+            missing |= {f"{table}/{name}/{row}": why for row, why in group.get("not_available", {}).items()}
+    return found, missing

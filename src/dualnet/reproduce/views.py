@@ -1,0 +1,263 @@
+"""The ledger for people and programs: in a terminal of 120 columns, as Markdown, as JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from dualnet.report.markdown import markdown_table, markdown_text
+from dualnet.report.rows import DASH
+from dualnet.report.tables import Cell, memory_text, number_text, samples_text, seconds_text
+from dualnet.report.tables import Table as TextTable
+from dualnet.ttest import Sample
+
+from .ledger import LEVEL, REPRODUCED, Entry, Ledger
+from .published import METRICS
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table as RichTable
+
+ARROWS = {"ACC": "ACC ↑", "FM": "FM ↓", "LA": "LA ↑"}
+COSTS = ("fwd", "bwd", "s / run", "memory")
+DIFFERS = "†"
+FOOT = (
+    f"reproduced: a difference like this, or larger, comes from chance alone with p ≥ {LEVEL} (Welch's t-test on mean, "
+    "standard deviation and number of runs). above, below: p is smaller, and our figure is higher, lower. The verdict "
+    "is that of ACC; * marks a difference of FM or LA with a smaller p. Where all is reproduced, one figure in twenty "
+    "is still above or below.",
+    "diff: ours minus published, ± half of its 95 % interval: a wide one says that there are too few runs. A single "
+    "run is taken to spread as the published ones do. fwd, bwd: samples that went through a network, and back.",
+    "Published ± is taken as a standard deviation, as the paper says; the authors' code prints 2 std / √runs.",
+    f"{DIFFERS}: the protocol is not the one that the paper states, or the options are not the row's; both are named. "
+    "Unknown: the paper leaves these fields of the protocol open, so they are not compared.",
+)
+
+
+# In the terminal
+
+
+def terminal_view(ledger: Ledger) -> Group:
+    """One table for each group of rows, what must be known of its rows, and what the words mean."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[Any] = []
+    for name, entries in groups(ledger.entries):
+        parts += [rich_table(name, entries), *(Text(note, style="dim") for note in notes(entries, ledger)), ""]
+    return Group(*parts, Text(counts_text(ledger), style="bold"), *(Text(line, style="dim") for line in foot(ledger)))
+
+
+def foot(ledger: Ledger) -> tuple[str, ...]:
+    """What the words mean, where there is anything to compare."""
+    return FOOT if any(entry.published for entry in ledger.entries) else ()
+
+
+def rich_table(title: str, entries: Sequence[Entry]) -> RichTable:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.title, table.title_justify = Text(title, style="bold"), "left"
+    for head in ("row", "", "runs", *ARROWS.values(), "verdict", *COSTS):
+        left = head in ("row", "", "verdict")
+        table.add_column(Text(head), justify="left" if left else "right", no_wrap=True)
+    for entry in entries:
+        for number, line in enumerate(entry_lines(entry)):
+            table.add_row(*(Text(text, style=("", "dim", "dim")[number]) for text in line))
+    return table
+
+
+def entry_lines(entry: Entry) -> list[list[str]]:
+    """Ours with what it cost, the published line, and the difference; a row that was not run has no difference."""
+    cost = cost_texts(entry)
+    metrics = [entry.metrics[name] for name in METRICS]
+    name, mark = entry.row.short_name, verdict_text(entry)
+    theirs = entry.published
+    lines = [[name, "ours", runs_text(entry), *(sample_text(metric.ours) for metric in metrics), mark, *cost]]
+    if theirs is not None:
+        published = (sample_text(metric.published) for metric in metrics)
+        lines.append(["", "paper", str(theirs.runs), *published, "", *[""] * len(cost)])
+        if entry.seeds:
+            p = f"p {p_text(entry)}"
+            lines.append(["", "diff", "", *difference_texts(entry), p, *[""] * len(cost)])
+    return lines
+
+
+def verdict_text(entry: Entry) -> str:
+    return f"{entry.verdict} {DIFFERS}" if entry.differs or entry.changed else entry.verdict
+
+
+def runs_text(entry: Entry) -> str:
+    """How many seeds are finished, and of how many if some are missing.
+
+    The table says how many a row should have.
+    """
+    asked = entry.row.num_seeds
+    return str(len(entry.seeds)) if len(entry.seeds) >= asked else f"{len(entry.seeds)}/{asked}"
+
+
+def difference_texts(entry: Entry) -> list[str]:
+    texts = []
+    for name in METRICS:
+        found = entry.metrics[name].comparison
+        if found is None:
+            texts.append(DASH)
+            continue
+        star = "*" if name != "ACC" and found.p < LEVEL else ""
+        texts.append(f"{found.difference:+.2f}±{number_text(found.half_width)}{star}")
+    return texts
+
+
+def p_text(entry: Entry) -> str:
+    found = entry.metrics["ACC"].comparison
+    if found is None:
+        return DASH
+    return "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"
+
+
+def sample_text(sample: Sample | None) -> str:
+    if sample is None:
+        return DASH
+    return f"{number_text(sample.mean)}±{DASH if sample.std is None else number_text(sample.std)}"
+
+
+def cost_texts(entry: Entry) -> list[str]:
+    cost = entry.cost
+    return [
+        samples_text(cost.forward),
+        samples_text(cost.backward),
+        seconds_text(cost.seconds),
+        memory_text(cost.memory),
+    ]
+
+
+def notes(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
+    """What must be known of the rows of a group; what holds for many is said once."""
+    words: dict[str, list[str]] = {}
+    for entry in entries:
+        for note in entry_notes(entry):
+            words.setdefault(note, []).append(entry.row.short_name)
+    group = entries[0].row.group
+    missing = [
+        f"{name.rpartition('/')[2]}: {why}" for name, why in ledger.missing.items() if name.startswith(f"{group}/")
+    ]
+    return [f"{', '.join(names)}: {note}" for note, names in words.items()] + missing
+
+
+def entry_notes(entry: Entry) -> list[str]:
+    found = []
+    if entry.differs:
+        fields = ", ".join(f"{name} ({ours}, published {theirs})" for name, (ours, theirs) in entry.differs.items())
+        found.append(f"{DIFFERS} differs in {fields}")
+    if entry.changed:
+        options = ", ".join(f"{name} {ours} (the row: {row})" for name, (ours, row) in entry.changed.items())
+        found.append(f"{DIFFERS} run with {options}")
+    if entry.seeds and not entry.manifest:
+        found.append("the runs have no manifest, so their protocol is not compared")
+    if entry.seeds and entry.unknown:
+        found.append(f"unknown in the paper: {', '.join(entry.unknown)}")
+    if entry.row.home != entry.row.name:
+        found.append(f"the runs are those of {entry.row.home}")
+    if entry.published and entry.published.note:
+        found.append(entry.published.note)
+    return found
+
+
+def counts_text(ledger: Ledger) -> str:
+    """How many rows have which verdict."""
+    verdicts = [entry.verdict for entry in ledger.entries]
+    counts = [
+        f"{verdicts.count(word)} {word}" for word in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if word != DASH
+    ]
+    without = f", {verdicts.count(DASH)} run without a published value" if DASH in verdicts else ""
+    return f"{len(verdicts)} rows, settings of the {ledger.settings}: {', '.join(counts)}{without}."
+
+
+def groups(entries: Sequence[Entry]) -> list[tuple[str, list[Entry]]]:
+    return [(name, list(same)) for name, same in itertools.groupby(entries, key=lambda entry: entry.row.group)]
+
+
+# Markdown
+
+
+def markdown_page(ledger: Ledger) -> str:
+    parts = ["# Ledger", counts_text(ledger)]
+    titles = {table.name: table.title for table in ledger.tables}
+    for table, entries in itertools.groupby(ledger.entries, key=lambda entry: entry.row.name.partition("/")[0]):
+        parts.append(f"## {markdown_text(f'{table}: {titles.get(table, table)}')}")
+        for name, same in groups(list(entries)):
+            parts += [f"### {markdown_text(name)}", markdown_table(text_table(same))]
+            if said := notes(same, ledger):
+                parts.append("\n".join(f"- {markdown_text(note)}" for note in said))
+    if words := foot(ledger):
+        parts += ["## What the words mean", "\n".join(f"- {markdown_text(line)}" for line in words)]
+    return "\n\n".join(parts) + "\n"
+
+
+def text_table(entries: Sequence[Entry]) -> TextTable:
+    """One line for each row."""
+    header = ["row", "runs", "verdict", "p"]
+    for name in METRICS:
+        header += [ARROWS[name], "paper", "diff"]
+    header += [*COSTS, "source"]
+    return TextTable(header, [markdown_line(entry) for entry in entries], numeric=range(3, len(header) - 1))
+
+
+def markdown_line(entry: Entry) -> list[Cell]:
+    texts = [entry.row.short_name, runs_text(entry), verdict_text(entry), p_text(entry)]
+    for name, difference in zip(METRICS, difference_texts(entry), strict=True):
+        metric = entry.metrics[name]
+        texts += [sample_text(metric.ours), sample_text(metric.published), difference]
+    texts += [*cost_texts(entry), entry.published.source if entry.published else DASH]
+    return [Cell(text.replace("±", " ± ")) for text in texts]
+
+
+# JSON
+
+
+def json_text(ledger: Ledger) -> str:
+    content = {
+        "settings": ledger.settings,
+        "level": LEVEL,
+        "definitions": list(FOOT),
+        "rows": [json_entry(entry) for entry in ledger.entries],
+        "not_published": ledger.missing,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def json_entry(entry: Entry) -> dict[str, Any]:
+    published = entry.published
+    return {
+        "name": entry.row.name,
+        "runs_of": entry.row.home,
+        "verdict": entry.verdict,
+        "seeds": entry.seeds,
+        "seeds_asked": entry.row.num_seeds,
+        "metrics": {name: json_metric(entry, name) for name in METRICS},
+        "protocol_differs": entry.differs,
+        "options_changed": entry.changed,
+        "unknown": entry.unknown,
+        "manifest": entry.manifest,
+        "cost": dataclasses.asdict(entry.cost),
+        "source": published.source if published else None,
+        "published_runs": published.runs if published else None,
+        "published_spread": published.spread if published else None,
+        "note": published.note if published else "",
+    }
+
+
+def json_metric(entry: Entry, name: str) -> dict[str, Any]:
+    metric = entry.metrics[name]
+    comparison = metric.comparison
+    return {
+        "ours": dataclasses.asdict(metric.ours) if metric.ours else None,
+        "published": dataclasses.asdict(metric.published) if metric.published else None,
+        "comparison": dataclasses.asdict(comparison) if comparison else None,
+        "verdict": metric.verdict,
+    }

@@ -1,0 +1,1 @@
+"""Runs: an experiment and its options, the runner, run folders, checkpoints, trained models."""

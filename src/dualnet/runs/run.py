@@ -1,0 +1,181 @@
+"""One seed of an experiment: its learner, its place in the stream, what it measured; saved, and taken up again."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dualnet import atomic, metrics
+from dualnet.cost import Cost
+from dualnet.learners import Learner, make_learner
+from dualnet.machine import peak_memory
+from dualnet.runs import checkpoint
+from dualnet.runs.experiment import Experiment
+from dualnet.runs.run_folder import RunFolder
+from dualnet.stream.stream import Stream
+
+
+class NotFiniteError(RuntimeError):
+    """Learners that have diverged: by seed, what is not finite and what is left, in a line."""
+
+    def __init__(self, reasons: Mapping[int, str]) -> None:
+        super().__init__("; ".join(reasons.values()))
+        self.reasons = dict(reasons)
+
+
+class Run:
+    """One seed: its learner, its place in the stream, what it measured so far."""
+
+    def __init__(self, experiment: Experiment, folder: RunFolder, stream: Stream) -> None:
+        self.experiment, self.folder, self.stream = experiment, folder, stream
+        self.learner = make_learner(
+            experiment.learner_name, stream.spec, experiment.learner, experiment.seed, str(stream.device)
+        )
+        self.step = 0
+        self.seconds = 0.0
+        self.cost = Cost()
+        self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
+        self.stability = torch.empty(0, stream.num_tasks, dtype=torch.float64)  # a row for each look at earlier tasks
+        self.pending: list[dict[str, Tensor]] = []
+        self.taken: tuple[int, checkpoint.Snapshot] | None = None  # a step and its state, on the way to the disk
+        self.saved: int | None = None  # the step of the checkpoint that the run would go on from
+        self.resume()
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, if there is one; the log is cut back to it."""
+        found = self.folder.newest_checkpoint()
+        if found is None:
+            self.folder.log_file.write_bytes(b"")
+            return
+        self.step, state = found
+        if state["device"] != self.stream.device.type:
+            raise ValueError(
+                f"{self.folder.path}: was begun on {state['device']}; go on there, or choose another --out"
+            )
+        load_state(self.learner, state)
+        self.seconds, self.accuracy, self.saved = state["seconds"], state["accuracy"], self.step
+        self.cost, self.stability = Cost(**state["cost"]), state["stability"]
+        self.pending = [
+            {name: loss.to(self.stream.device) for name, loss in losses.items()} for losses in state["pending"]
+        ]
+        with self.folder.log_file.open("ab") as log:  # made anew if it was lost
+            log.truncate(min(log.tell(), state["log_bytes"]))
+
+    def take_state(self) -> None:
+        """All that a checkpoint of this step holds is copied: it can be written while the run goes on."""
+        self.check_finite()
+        atomic.flush(self.folder.log_file)
+        state = {
+            **learner_state(self.learner),
+            "accuracy": self.accuracy,
+            "stability": self.stability,
+            "pending": self.pending,
+            "seconds": self.seconds,
+            "cost": dataclasses.asdict(self.cost),
+            "device": self.stream.device.type,
+            "log_bytes": self.folder.log_file.stat().st_size,
+        }
+        self.taken = (self.step, checkpoint.snapshot(state))
+
+    def write_state(self) -> None:
+        """The checkpoint of the state that was taken."""
+        assert self.taken is not None
+        step, state = self.taken
+        checkpoint.write(self.folder.checkpoints, step, state)
+        self.saved, self.taken = step, None
+
+    def observed(self, losses: dict[str, Tensor]) -> None:
+        self.step += 1
+        self.pending.append(losses)
+
+    def looked_back(self, accuracy: list[float]) -> None:
+        """Keep and log the accuracy, in percent, on each task before this one."""
+        unknown = [math.nan] * (self.stream.num_tasks - len(accuracy))
+        row = torch.tensor([[*accuracy, *unknown]], dtype=torch.float64)
+        self.stability = torch.cat([self.stability, row])
+        self.log("stability", accuracy=[round(value, 4) for value in accuracy])
+
+    def log_memory(self) -> None:
+        """How many examples of each task and class the learner holds, in all of its memories together."""
+        if memories := self.learner.memories:
+            stored = torch.stack([memory.composition() for memory in memories]).sum(dim=0)
+            slots = sum(memory.num_slots for memory in memories)
+            self.log("memory", slots=slots, tasks=self.stream.by_task(stored), classes=stored.sum(dim=0).tolist())
+
+    def flush_losses(self) -> dict[str, float]:
+        """Log the mean of the losses since the last time."""
+        if not self.pending:
+            return {}
+        values = self.mean_losses()
+        self.pending.clear()
+        self.log("losses", losses=values)
+        return values
+
+    def mean_losses(self) -> dict[str, float]:
+        """Of the steps that are not logged yet. The one place where a step's numbers reach the host."""
+        names = sorted({name for losses in self.pending for name in losses})
+        means = [torch.stack([losses[name] for losses in self.pending if name in losses]).mean() for name in names]
+        values = dict(zip(names, torch.stack(means).tolist(), strict=True)) if names else {}
+        for name, value in values.items():
+            if not math.isfinite(value):
+                raise self.not_finite(f"loss '{name}' is")
+        return values
+
+    def check_finite(self) -> None:
+        """Before a checkpoint: losses may still be finite when the step that followed them has made the weights not."""
+        self.mean_losses()
+        if not all(parameter.isfinite().all() for parameter in self.learner.parameters()):
+            raise self.not_finite("the weights are")
+
+    def not_finite(self, what: str) -> NotFiniteError:
+        """Logged, and as an error to raise."""
+        last = self.saved if self.taken is None else self.taken[0]  # which is on its way
+        self.log("diverged", reason=f"{what} not finite", checkpoint=last)
+        good = "there is no checkpoint yet" if last is None else f"the last good checkpoint is step {last}"
+        seed = self.experiment.seed
+        remedy = f"try a lower rate, or leave seed {seed} out"
+        return NotFiniteError({seed: f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"})
+
+    def log(self, event: str, **facts: Any) -> None:
+        period, _ = self.stream.position(self.step - 1)
+        task = self.stream.periods[period].task
+        line = {"event": event, "task": task, "step": self.step, "seconds": round(self.seconds, 3), **facts}
+        with atomic.naming(self.folder.log_file), self.folder.log_file.open("a") as log:
+            log.write(json.dumps(line) + "\n")
+
+    def result(self, side_by_side: int) -> dict[str, Any]:
+        matrix = self.accuracy.tolist()
+        found = metrics.summary(matrix)
+        if len(self.stability):
+            found |= metrics.stability_summary(matrix, self.stability.numpy())
+        return {
+            "accuracy": [[None if math.isnan(value) else round(value, 4) for value in row] for row in matrix],
+            "metrics": {name: None if math.isnan(value) else value for name, value in found.items()},
+            "steps": self.step,
+            "cost": dataclasses.asdict(self.cost),
+            "seconds": round(self.seconds, 2),
+            "seeds_side_by_side": side_by_side,
+            "peak_memory_bytes": peak_memory(self.stream.device),
+        }
+
+
+def learner_state(learner: Learner) -> dict[str, Any]:
+    """All that a learner remembers: weights, memory and generator, and its optimizers."""
+    optimizers = {name: optimizer.state_dict() for name, optimizer in learner.optimizers().items()}
+    return {"learner": learner.state_dict(), "optimizers": optimizers}
+
+
+def load_state(learner: Learner, state: dict[str, Any]) -> None:
+    """Put a checkpoint's weights, memory, generator and optimizers back."""
+    try:
+        learner.load_state_dict(state["learner"])
+        for name, optimizer in learner.optimizers().items():
+            optimizer.load_state_dict(state["optimizers"][name])
+    except (KeyError, RuntimeError, ValueError) as error:
+        raise ValueError(f"the checkpoint does not fit the learner, whose code must have changed ({error})") from error

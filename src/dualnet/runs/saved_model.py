@@ -1,0 +1,123 @@
+"""A model on disk apart from any run: model.yaml says what it is, checkpoint/ holds all that its learner remembers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import MISSING
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dualnet import atomic
+from dualnet.batch import StreamSpec
+from dualnet.data.splits import class_mask
+from dualnet.learners import Learner, learner_class, learner_name, make_learner
+from dualnet.runs import checkpoint
+from dualnet.runs.experiment import check_value, instantiated, plain
+from dualnet.runs.option_files import trouble
+from dualnet.runs.run import learner_state, load_state
+from dualnet.runs.run_folder import MODEL_FILE, RunFolder, environment
+
+WHAT_IT_IS = ("learner", "seed", "stream")  # in model.yaml: what saving it again must find there
+
+
+def is_saved(folder: Path) -> bool:
+    return (folder / MODEL_FILE).is_file()
+
+
+def save(folder: Path, learner: Learner, class_names: Sequence[str]) -> None:
+    """Into a new folder, or once more into that of the same model. The save before it stays, in case of damage."""
+    content = described(learner, class_names)
+    if is_saved(folder):
+        check_same(folder, content)
+    else:
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        make(folder)
+        atomic.write(folder / MODEL_FILE, text)
+    checkpoints = RunFolder(folder).checkpoints
+    checkpoint.clean(checkpoints)
+    number = max(checkpoint.steps(checkpoints), default=0) + 1
+    checkpoint.save(checkpoints, number, {**learner_state(learner), "device": learner.class_mask.device.type})
+
+
+def load(folder: Path, device: str) -> tuple[Learner, tuple[str, ...]]:
+    """The learner as it was saved, and the names of its classes."""
+    content = read(folder)
+    found = RunFolder(folder).newest_checkpoint()
+    if found is None:
+        raise ValueError(f"{folder}: holds no checkpoint that can be read; save the model again")
+    try:
+        name, config = parse_learner(content["learner"])
+        spec, seed, names = stream_spec(content["stream"]), content["seed"], tuple(content["stream"]["class_names"])
+    except (KeyError, TypeError, ValueError) as error:
+        remedy = "if another version of dualnet made it, use that one"
+        raise ValueError(f"{folder / MODEL_FILE}: cannot be used ({error}); {remedy}") from error
+    return restored(make_learner(name, spec, config, seed, device), found[1]), names
+
+
+def restored(learner: Learner, state: dict[str, Any]) -> Learner:
+    """The learner with the state of a checkpoint, which may come from another device."""
+    if state["device"] != learner.class_mask.device.type:
+        # A generator's state means nothing there: it begins anew.
+        state["learner"]["_extra_state"] = learner.get_extra_state()
+    load_state(learner, state)
+    return learner
+
+
+def described(learner: Learner, class_names: Sequence[str]) -> dict[str, Any]:
+    spec = learner.spec
+    return plain(
+        {
+            "learner": {"name": learner_name(learner), **dataclasses.asdict(learner.config)},
+            "seed": learner.generator.initial_seed(),
+            "stream": {
+                "image_shape": [int(side) for side in spec.image_shape],  # NumPy's numbers and words are taken too
+                "input_size": None if spec.input_size is None else int(spec.input_size),
+                "class_names": [str(name) for name in class_names],
+                "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
+            },
+            "environment": environment(learner.class_mask.device),
+        }
+    )
+
+
+def make(folder: Path) -> None:
+    """Raises ValueError for a folder that holds something: nothing of a run, or of yours, is written over."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if [path for path in folder.iterdir() if not path.name.startswith(MODEL_FILE)]:  # half a file may be left
+            what = "a run" if RunFolder(folder).experiment_file.exists() else "other files"
+            raise ValueError(f"{folder}: holds {what}; save the model to a folder of its own")
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise ValueError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+
+
+def check_same(folder: Path, content: dict[str, Any]) -> None:
+    there = read(folder)
+    for key in WHAT_IT_IS:
+        if there.get(key) != content[key]:
+            raise ValueError(f"{folder}: holds another model (its `{key}` differs); choose another folder")
+
+
+def read(folder: Path) -> dict[str, Any]:
+    try:
+        return dict(yaml.safe_load((folder / MODEL_FILE).read_text(encoding="utf-8")))
+    except (UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
+        raise ValueError(f"{folder / MODEL_FILE}: cannot be read ({trouble(error)})") from error
+
+
+def parse_learner(options: dict[str, Any]) -> tuple[str, Any]:
+    """Name and Config of a learner whose options were written out."""
+    name, kind = options["name"], learner_class(options["name"]).Config
+    given = {key: value for key, value in options.items() if key != "name"}
+    check_value(given, kind, "learner")
+    return name, instantiated({"learner": given}, {"learner": (kind, MISSING)})["learner"]
+
+
+def stream_spec(stream: dict[str, Any]) -> StreamSpec:
+    """What a learner was told of its stream, as it is written in a folder."""
+    mask = class_mask(stream["tasks"], len(stream["class_names"]))
+    channels, height, width = stream["image_shape"]
+    return StreamSpec((channels, height, width), mask, stream["input_size"])

@@ -1,0 +1,215 @@
+"""A search file: an experiment, and the values that its options may take, in one grid or in several stages."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dualnet.runs.experiment import (
+    SECTIONS,
+    Experiment,
+    check_absent,
+    check_keys,
+    merged,
+    options_in,
+    parse,
+    shipped_experiments,
+)
+from dualnet.runs.option_files import SUFFIXES, find, read_yaml, shipped_files
+from dualnet.runs.run_folder import flat
+
+Options = dict[str, Any]  # by dotted name
+
+KEYS = ("experiment", "seeds", "metric", "grid", "stages")
+TOGETHER = "values"  # the key of a grid whose values are mappings of several options
+METRICS = {"ACC": 1, "LA": 1, "BWT": 1, "FM": -1}  # 1: more is better, -1: less is
+NOT_VARIED = {  # options that a grid cannot hold, and what to do
+    "name": "the points have one name",
+    "seed": "give `seeds`",
+    "log_every": "it decides no result",
+    "checkpoint_every": "it decides no result",
+}
+MAX_POINTS = 10_000  # of a grid: at ten seconds a run, a day
+EXAMPLE = "search/demo-er.yaml"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be searched. Every point of every stage has been checked."""
+
+    name: str
+    base: dict[str, Any]  # options of the experiment, nested, as written
+    stages: tuple[tuple[Options, ...], ...]  # the points of one grid after the other, as written
+    seeds: tuple[int, ...] = (0,)
+    metric: str = "ACC"
+
+    @property
+    def varied(self) -> list[str]:
+        """The options that some stage varies, in order."""
+        return list(dict.fromkeys(option for stage in self.stages for point in stage for option in point))
+
+    def experiment(self, options: Options) -> Experiment:
+        return parse(merged(self.base, nested(options)))
+
+    def before(self, stage: int) -> Options:
+        """The first values of the stages before: what a later stage is checked with, while nothing is chosen."""
+        return {option: value for points in self.stages[:stage] for option, value in points[0].items()}
+
+
+def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()) -> Plan:
+    """The search in a YAML file, or of that name among those shipped, with options laid over its experiment."""
+    path = find(name_or_file, shipped_searches(), "search")
+    mapping = read_yaml(path, EXAMPLE)
+    try:
+        plan = plan_of(mapping, path, overrides or {}, seeds)
+        check_points(plan)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from error
+    return plan
+
+
+def shipped_searches() -> list[Path]:
+    return shipped_files("search")
+
+
+def plan_of(mapping: Mapping[str, Any], path: Path, overrides: Mapping[str, Any], seeds: Sequence[int]) -> Plan:
+    check_keys(mapping, KEYS)
+    plan = Plan(
+        name=path.stem,
+        base=merged(base_options(mapping.get("experiment"), path), overrides),
+        stages=tuple(points_of(grid, where) for where, grid in grids(mapping).items()),
+        seeds=tuple(seeds or checked_seeds(mapping.get("seeds", [0]))),
+        metric=checked_metric(mapping.get("metric", "ACC")),
+    )
+    check_absent(
+        overrides,
+        seed="a search runs every point with its seeds; give --seeds",
+        name="a search is called after its file; give --out for another folder",
+    )
+    for option in flat(overrides):
+        if option in plan.varied:
+            raise ValueError(f"{option}: the grid varies it; change the grid, or leave the option out")
+    return plan
+
+
+def base_options(experiment: Any, search: Path) -> dict[str, Any]:
+    """Options in place, or those of an experiment by name, by file, or by a file beside the search file."""
+    if isinstance(experiment, Mapping):
+        return {"name": search.stem, **experiment}
+    if not isinstance(experiment, str):
+        raise ValueError(f"experiment: a name, a file or options are needed, not {experiment!r}")
+    beside = search.parent / experiment
+    is_beside = beside.suffix in SUFFIXES and beside.is_file()
+    return options_in(find(str(beside) if is_beside else experiment, shipped_experiments(), "experiment"))
+
+
+def grids(mapping: Mapping[str, Any]) -> dict[str, Any]:
+    """One grid, or those of the stages, by where they are in the file."""
+    if ("grid" in mapping) == ("stages" in mapping):
+        raise ValueError(f"give either `grid` or `stages`, a list of grids; see experiments/{EXAMPLE}")
+    if "grid" in mapping:
+        return {"grid": mapping["grid"]}
+    stages = mapping["stages"]
+    if not isinstance(stages, list) or not stages:
+        raise ValueError(f"stages: a list of grids is needed, not {stages!r}")
+    return {f"stages[{number}]": grid for number, grid in enumerate(stages)}
+
+
+def points_of(grid: Any, where: str) -> tuple[Options, ...]:
+    """All combinations of a grid's values, the last option varying fastest."""
+    if not isinstance(grid, Mapping) or not grid:
+        raise ValueError(f"{where}: options with lists of values are needed, not {grid!r}")
+    axes = [together(values) if key == TOGETHER else axis(key, values) for key, values in grid.items()]
+    if (count := math.prod(len(values) for values in axes)) > MAX_POINTS:
+        raise ValueError(f"{where}: {count} points are more than {MAX_POINTS}; shorten it, or search in `stages`")
+    return tuple(combined(choice) for choice in itertools.product(*axes))
+
+
+def axis(option: Any, values: Any) -> list[Options]:
+    check_varied(option)
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{option}: a list of values is needed, not {values!r}")
+    if any(isinstance(value, Mapping) for value in values):
+        raise ValueError(f"{option}: its values are options themselves; name them dotted, such as {option}.NAME")
+    return [{option: value} for value in values]
+
+
+def together(values: Any) -> list[Options]:
+    """Options that take their values together: [{learner.lr: 0.1, learner.updates: 1}, ...]."""
+    if not isinstance(values, list) or not all(isinstance(value, Mapping) and value for value in values) or not values:
+        raise ValueError(f"{TOGETHER}: a list of options with their values is needed, not {values!r}")
+    for options in values:
+        if different := set(values[0]) ^ set(options):
+            raise ValueError(f"{TOGETHER}: {min(map(str, different))} is in some entries only; give it in all of them")
+        for option, value in options.items():
+            axis(option, [value])
+    return [dict(options) for options in values]
+
+
+def combined(choice: Sequence[Options]) -> Options:
+    options: Options = {}
+    for part in choice:
+        if twice := options.keys() & part.keys():
+            raise ValueError(f"{min(twice)}: is in the grid twice; name it once")
+        options |= part
+    return options
+
+
+def check_varied(option: Any) -> None:
+    if not isinstance(option, str):
+        raise ValueError(f"{option!r}: an option's dotted name is needed, such as learner.lr")
+    if option in SECTIONS:
+        raise ValueError(f"{option}: a whole section; name an option of it, such as {option}.NAME")
+    if option in NOT_VARIED:
+        raise ValueError(f"{option}: cannot be searched: {NOT_VARIED[option]}")
+
+
+def checked_seeds(seeds: Any) -> list[int]:
+    whole = isinstance(seeds, list) and all(isinstance(seed, int) and not isinstance(seed, bool) for seed in seeds)
+    if not whole or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ValueError(f"seeds: {seeds!r} is not a list of whole numbers such as [0, 1], each once and none below 0")
+    return seeds
+
+
+def checked_metric(metric: Any) -> str:
+    if not isinstance(metric, str) or metric not in METRICS:
+        raise ValueError(f"metric: {metric!r} is not one of {', '.join(METRICS)}")
+    return metric
+
+
+def check_points(plan: Plan) -> None:
+    """Types, names and ranges of every value, and that no value is there twice."""
+    for number, stage in enumerate(plan.stages):
+        seen: dict[str, Options] = {}
+        for options in stage:
+            experiment = plan.experiment(plan.before(number) | options)
+            for seed in plan.seeds:
+                experiment.with_seed(seed)
+            if (text := str(experiment.mapping())) in seen:
+                raise ValueError(f"{said(options)}: is in the grid twice; give every value once")
+            seen[text] = options
+
+
+def said(options: Options) -> str:
+    """
+    >>> said({"learner.lr": 0.1, "learner.updates": 2})
+    'learner.lr 0.1, learner.updates 2'
+    """
+    return ", ".join(f"{option} {value}" for option, value in options.items())
+
+
+def nested(options: Options) -> dict[str, Any]:
+    """
+    >>> nested({"learner.lr": 0.1, "learner.memory.policy": "ring", "batch_size": 5})
+    {'learner': {'lr': 0.1, 'memory': {'policy': 'ring'}}, 'batch_size': 5}
+    """
+    out: dict[str, Any] = {}
+    for option, value in options.items():
+        for part in reversed(option.split(".")):
+            value = {part: value}
+        out = merged(out, value)
+    return out

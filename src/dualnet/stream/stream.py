@@ -1,0 +1,184 @@
+"""The stream of an experiment: its steps as batches on the device, with the examples in an order that the seed fixes.
+
+Everything here follows from the experiment, the seed and the step: a stopped run needs nothing but their numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.data import AnyTasks, Examples
+from dualnet.stream.labels import LabelsConfig
+from dualnet.stream.schedule import Period, Step, all_together, task_by_task
+
+Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A period of the stream as one seed goes through it: its batches, one behind the other."""
+
+    examples: Tensor  # int64 [n]: numbers among all training examples
+    labels: Tensor  # int64 [n]
+    task_ids: Tensor  # int64 [n]
+    steps: Sequence[Step]
+    ends: list[int]  # where each step's batch ends
+    images: Callable[[Tensor], Tensor]  # uint8 [B, C, H, W] by the numbers of the examples
+
+    def batch(self, number: int) -> Batch:
+        step = self.steps[number]
+        rows = slice(self.ends[number] - len(step.places), self.ends[number])
+        labels = None if step.labelled is None else self.labels[rows]
+        return Batch(self.images(self.examples[rows]), labels, self.task_ids[rows])
+
+
+PROBE_SIZE = 100  # test images of a task that are looked at while a later one is learned
+
+
+class Stream:
+    """A benchmark under a protocol, with all labels in time unless `labels` says otherwise.
+
+    With `epochs_over_all` the labelled examples of all tasks are mixed, and the stream goes over them so many times.
+    """
+
+    def __init__(
+        self,
+        benchmark: AnyTasks,
+        protocol: Protocol,
+        batch_size: int,
+        device: torch.device,
+        labels: LabelsConfig | None = None,
+        epochs_over_all: int = 0,
+    ) -> None:
+        self.tasks, self.device, self.epochs_over_all = benchmark.tasks, device, epochs_over_all
+        self.task_aware = protocol == "task_aware"
+        self.tells_boundaries = protocol != "task_free"
+        self.spec = spec_under(benchmark, protocol)
+        self.reads_in_place = device.type == "cpu"  # a GPU is given the images of the tasks at hand
+        sizes = [len(task.train) for task in self.tasks]
+        self.first_example = np.cumsum([0, *sizes])  # of each task, among all
+        self.labels = torch.from_numpy(np.concatenate([task.train.labels for task in self.tasks]).astype(np.int64))
+        self.task_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        self.periods = task_by_task(sizes, batch_size, labels or LabelsConfig())
+        if epochs_over_all:
+            self.ever_labelled = labelled_places(self.periods)
+            self.periods = all_together(len(self.ever_labelled), batch_size, epochs_over_all, self.num_tasks - 1)
+        self.window: tuple[int, int, Tensor] | None = None
+        self.tests: dict[int, tuple[Tensor, Tensor]] = {}
+        self.probes: dict[int, tuple[Tensor, Tensor]] = {}
+        self.classes_of_tasks = benchmark.spec.class_mask  # bool [tasks, classes], also where no task is told
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def num_steps(self) -> int:
+        return sum(len(period.steps) for period in self.periods)
+
+    def position(self, step: int) -> tuple[int, int]:
+        """Number of the period, and of the step in it, after so many steps of the stream."""
+        for number, period in enumerate(self.periods):
+            if step < len(period.steps):
+                return number, step
+            step -= len(period.steps)
+        return len(self.periods), 0
+
+    def walk(self, period: Period, seed: int) -> Walk:
+        places = torch.cat([step.places for step in period.steps])
+        ends = np.cumsum([len(step.places) for step in period.steps]).tolist()
+        labelled = torch.cat([labelled_in(step) for step in period.steps])
+        examples = self.order(seed)[places]
+        labels, tasks = self.labels[examples].masked_fill(~labelled, UNLABELLED), self.task_of[examples]
+        task_ids = tasks if self.task_aware else torch.zeros_like(tasks)
+        if self.reads_in_place:
+            return Walk(examples, labels, task_ids, period.steps, ends, self.images_of)
+        first, images = self.images_on_device(int(tasks.min()), int(tasks.max()))
+        rows = (examples - first).to(self.device)
+        on_device = labels.to(self.device), task_ids.to(self.device)
+        return Walk(rows, *on_device, period.steps, ends, images.__getitem__)
+
+    def order(self, seed: int) -> Tensor:
+        """Which example stands at each place of the stream, for a seed: int64 [places]."""
+        one_by_one = torch.cat([self.order_in_task(task, seed) for task in range(self.num_tasks)])
+        if not self.epochs_over_all:
+            return one_by_one
+        mixed = one_by_one[self.ever_labelled]
+        return torch.cat([mixed[shuffled(len(mixed), seed, self.num_tasks + n)] for n in range(self.epochs_over_all)])
+
+    def order_in_task(self, task: int, seed: int) -> Tensor:
+        return int(self.first_example[task]) + shuffled(len(self.tasks[task].train), seed, task)
+
+    def images_of(self, examples: Tensor) -> Tensor:
+        """Read where they lie, which may be a memory map: main memory need not hold the training images."""
+        tasks = self.task_of[examples].tolist()
+        return torch.from_numpy(np.stack([self.image(*which) for which in zip(tasks, examples.tolist(), strict=True)]))
+
+    def image(self, task: int, example: int) -> np.ndarray:
+        train = self.tasks[task].train
+        return train.array[train.rows[example - self.first_example[task]]]
+
+    def images_on_device(self, first: int, last: int) -> tuple[int, Tensor]:
+        """The training images of neighbouring tasks, and the number of the first one. Others leave the device."""
+        if self.window is None or self.window[:2] != (first, last):
+            self.window = None
+            ends = self.first_example[first : last + 2] - self.first_example[first]
+            images = torch.empty(int(ends[-1]), *self.spec.image_shape, dtype=torch.uint8, device=self.device)
+            for task, start, end in zip(range(first, last + 1), ends[:-1], ends[1:], strict=True):
+                images[start:end] = self.tasks[task].train.load()[0]
+            self.window = (first, last, images)
+        return int(self.first_example[first]), self.window[2]
+
+    def test_set(self, task: int) -> tuple[Tensor, Tensor]:
+        if task not in self.tests:
+            self.tests[task] = self.on_device(self.tasks[task].test)
+        return self.tests[task]
+
+    def probe(self, task: int) -> tuple[Tensor, Tensor]:
+        """Some of a task's test images, always the same ones. The learner's chance is left alone."""
+        if task not in self.probes:
+            images, labels = self.test_set(task)
+            order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(task))
+            rows = order[:PROBE_SIZE].to(self.device)
+            self.probes[task] = images[rows], labels[rows]
+        return self.probes[task]
+
+    def by_task(self, stored: Tensor) -> list[int] | None:
+        """Examples of each task, from their numbers by task id and class; None if a class does not tell its task."""
+        if self.task_aware:
+            return stored.sum(dim=1).tolist()
+        if (self.classes_of_tasks.sum(dim=0) > 1).any():
+            return None
+        return (self.classes_of_tasks.long() @ stored.sum(dim=0).cpu()).tolist()
+
+    def on_device(self, examples: Examples) -> tuple[Tensor, Tensor]:
+        images, labels = examples.load()
+        return images.to(self.device), labels.to(self.device)
+
+    def task_ids(self, task: int, size: int) -> Tensor:
+        return torch.full((size,), task if self.task_aware else 0, device=self.device)
+
+
+def spec_under(benchmark: AnyTasks, protocol: Protocol) -> StreamSpec:
+    return benchmark.spec if protocol == "task_aware" else benchmark.spec.task_free()
+
+
+def shuffled(size: int, seed: int, number: int) -> Tensor:
+    """An order of so many things, int64 [size]; each number has its own."""
+    return torch.randperm(size, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
+
+
+def labelled_in(step: Step) -> Tensor:
+    return torch.zeros(len(step.places), dtype=torch.bool) if step.labelled is None else step.labelled
+
+
+def labelled_places(periods: Sequence[Period]) -> Tensor:
+    """The places that ever have a label, in the order in which they have it: int64 [n]."""
+    return torch.cat([step.places[labelled_in(step)] for period in periods for step in period.steps])

@@ -1,0 +1,155 @@
+"""The Triton kernels against the eager BatchNorm: by Triton's interpreter on the CPU, so that CI sees them too."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+CHECKS = """
+import itertools
+import torch
+from dualnet.kernels import norm as module
+from dualnet.kernels.norm import fused_norm
+from dualnet.kernels.pool import fused_pool
+from dualnet.kernels.stem import fused_stem
+from dualnet.nets.conv import Conv
+from dualnet.nets.norm import BatchNorm, Pool
+
+LAYOUT = torch.channels_last
+
+
+def tensor(shape, seed):
+    values = 3 * torch.randn(shape, generator=torch.Generator().manual_seed(seed)) + 5
+    return values.to(memory_format=LAYOUT) if len(shape) == 4 else values
+
+
+def outcome(net, norm, used, *inputs):
+    inputs = [value.clone().requires_grad_() for value in inputs]
+    y, same = net(norm, *inputs)
+    uses = {"first": [y], "second": [same], "both": [y, same]}[used]
+    torch.autograd.backward(uses, [tensor(y.shape, seed) - 5 for seed in (7, 8)[: len(uses)]])
+    grads = [value.grad for value in (*inputs, norm.weight, norm.bias)]
+    return [y, same, *grads, norm.running_mean, norm.running_var]
+
+
+def compare(channels, relu, eager, fused, *inputs, used="first"):
+    results = []
+    for net in (eager, fused):
+        norm = BatchNorm(channels, relu)
+        torch.nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(1))
+        torch.nn.init.normal_(norm.bias, generator=torch.Generator().manual_seed(2))
+        results.append(outcome(net, norm, used, *inputs))
+    for one, other in zip(*results, strict=True):
+        # As a whole: a gradient of a few rows is a difference of large numbers, and single ones lose their digits.
+        assert float((one - other).detach().norm() / one.detach().norm()) < 1e-5
+
+
+def twice(y):
+    return y, y
+
+
+by_two_kernels = [(0, shape) for shape in ((4, 20, 7, 5), (2, 70, 9, 9), (6, 130))]
+by_one = [(2048, shape) for shape in ((4, 20, 7, 5), (6, 36))]
+for (small_rows, shape), parts, relu, used in itertools.product(
+    by_two_kernels + by_one, (1, 2), (True, False), (None, "first", "second", "both")
+):
+    module.SMALL_ROWS = small_rows
+    fused = lambda norm, x, r=None: fused_norm(x, norm, parts, r)
+    if used is None:
+        compare(shape[1], relu, lambda norm, x: twice(norm(x, parts)), fused, tensor(shape, 3))
+    else:
+        eager = lambda norm, x, r: norm.forked(x, parts, r)
+        compare(shape[1], relu, eager, fused, tensor(shape, 3), tensor(shape, 4) - 5, used=used)
+
+# Both results lie in one memory: neither may be written over.
+x, residual = (tensor((4, 20, 7, 5), seed).requires_grad_() for seed in (3, 4))
+y, same = fused_norm(x, BatchNorm(20), 2, residual)
+assert y.data_ptr() == same.data_ptr()
+for result in (same, y):
+    try:
+        (result.mul_(2).sum() + y.sum()).backward()
+    except RuntimeError as error:
+        assert "inplace" in str(error) or "in-place" in str(error)
+    else:
+        raise AssertionError("written over")
+
+for shape, parts, pool in itertools.product(
+    [(4, 20, 8, 8), (2, 40, 7, 9), (4, 5, 11, 11)], (1, 2), (Pool(3, 1), Pool(2, 0, True))
+):
+    eager = lambda norm, x: twice(norm.pooled(x, pool, parts))
+    fused = lambda norm, x: twice(fused_pool(x, norm, pool, parts))
+    compare(shape[1], True, eager, fused, tensor(shape, 3))
+
+def stem(channels, bias, seed=1):
+    conv = Conv(3, channels, 3, padding=1, bias=bias)
+    for weight in conv.parameters():
+        torch.nn.init.normal_(weight, generator=torch.Generator().manual_seed(seed))
+    return conv.to(memory_format=LAYOUT)
+
+
+def stem_outcome(net, channels, bias, images, pool, parts):
+    conv, norm = stem(channels, bias), BatchNorm(channels)
+    torch.nn.init.normal_(norm.weight, generator=torch.Generator().manual_seed(1))
+    y = net(conv, norm, images, pool, parts)
+    y.backward(tensor(y.shape, 7) - 5)
+    # Before a BatchNorm a bias has no gradient but the rounding: its size tells nothing.
+    return [y, conv.weight.grad, norm.weight.grad, norm.bias.grad, norm.running_mean, norm.running_var]
+
+
+for (shape, channels), bias, parts, pool, layout in itertools.product(
+    [((4, 3, 9, 7), 20), ((2, 3, 8, 12), 70)], (True, False), (1, 2), (Pool(3, 1), Pool(2, 0, True)), (LAYOUT, None)
+):
+    images = torch.randn(shape, generator=torch.Generator().manual_seed(3))
+    images = images if layout is None else images.to(memory_format=layout)
+    eager = lambda conv, norm, *rest: norm.pooled(conv(rest[0]), *rest[1:])
+    fused = lambda conv, norm, images, *rest: fused_stem(images, conv.weight, conv.bias, norm, *rest)
+    results = [stem_outcome(net, channels, bias, images, pool, parts) for net in (eager, fused)]
+    for one, other in zip(*results, strict=True):
+        assert float((one - other).detach().norm() / one.detach().norm()) < 1e-5
+
+# By the running statistics, where nothing is learned.
+def answering(channels, relu=True):
+    norm = BatchNorm(channels, relu).eval()
+    for seed, tensor in enumerate((norm.weight, norm.bias, norm.running_mean, norm.running_var)):
+        torch.nn.init.uniform_(tensor, -1, 1, torch.Generator().manual_seed(seed))
+    norm.running_var.abs_()
+    return norm
+
+
+def same(one, other):
+    assert float((one - other).norm() / other.norm()) < 1e-5
+
+
+with torch.no_grad():
+    shapes, either = [(3, 20, 7, 5), (1, 70, 9, 9), (1, 13)], (True, False)
+    for shape, relu, residual in itertools.product(shapes, either, either):
+        x, added, norm = tensor(shape, 3), tensor(shape, 4) if residual else None, answering(shape[1], relu)
+        same(fused_norm(x, norm, 1, added)[0], norm(x, 1, added))
+    for pool, bias in itertools.product((Pool(3, 1), Pool(2, 0, True)), (True, False)):
+        x, norm = tensor((3, 20, 9, 7), 3), answering(20)
+        same(fused_pool(x, norm, pool, 1), norm.pooled(x, pool))
+        images, conv = torch.randn(3, 3, 9, 7, generator=torch.Generator().manual_seed(3)), stem(20, bias)
+        same(fused_stem(images, conv.weight, conv.bias, norm, pool, 1), norm.pooled(conv(images), pool))
+
+# A NaN must reach the loss: a diverged run is stopped by it.
+x = tensor((2, 4, 8, 8), 3)
+x[0, 1, 2, 2] = float("nan")
+for module.SMALL_ROWS in (0, 2048):
+    assert fused_norm(x, BatchNorm(4), 1, None)[0][:, 1].isnan().all()
+assert fused_pool(x, BatchNorm(4), Pool(3, 1), 1)[:, 1].isnan().all()
+conv = stem(4, True)
+assert fused_stem(x[:, :3], conv.weight, conv.bias, BatchNorm(4), Pool(3, 1), 1).isnan().all()
+print("all agree")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_fused_kernels_agree_with_eager_batch_norm():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHECKS], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all agree" in done.stdout

@@ -1,0 +1,64 @@
+"""The Triton kernels that make views against the eager ones: by Triton's interpreter on the CPU."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from dualnet import image_ops
+from dualnet.image_ops import ViewConfig
+
+CHECKS = """
+import itertools
+import torch
+from dualnet import image_ops
+from dualnet.kernels.views import fused_views
+from dualnet.image_ops import ViewConfig, colour_basis, settings, two_views
+
+CPU = torch.device("cpu")
+CONFIGS = [
+    ViewConfig(),
+    ViewConfig(crop_area=(0.08, 1.0), crop_ratio=(0.75, 1.3333), normalisation="imagenet"),
+    ViewConfig(blur_probability=(0.0, 1.0), grey_probability=1.0, flip_probability=0.0),
+    ViewConfig(jitter_probability=0.0, blur_probability=(0.0, 0.0)),
+]
+SHAPES = itertools.cycle([((40, 40), (28, 28)), ((31, 52), (33, 47))])
+for config, ((height, width), size) in zip(CONFIGS[:1] + CONFIGS, SHAPES):
+    generator = torch.Generator().manual_seed(height)
+    images = torch.randint(0, 256, (3, 3, height, width), dtype=torch.uint8, generator=generator)
+    draws = torch.rand(6, 12, generator=torch.Generator().manual_seed(5))
+    eager = torch.cat(two_views(images, size, config, torch.Generator().manual_seed(5)))
+    blur = draws[:, 10] < torch.tensor(config.blur_probability).repeat_interleave(3)
+    fused = fused_views(images, size, draws, blur, settings(config, CPU), colour_basis(CPU))
+    assert fused.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(fused, eager, rtol=1e-4, atol=2e-4)
+print("all agree")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_fused_views_agree_with_eager_ones():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHECKS], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all agree" in done.stdout
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_views_on_cuda_equal_those_on_the_cpu():
+    from dualnet.kernels.views import fused_views
+
+    config, size, cuda = ViewConfig(), (48, 56), torch.device("cuda")
+    images = torch.randint(0, 256, (8, 3, 64, 72), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    draws = torch.rand(16, 12, generator=torch.Generator().manual_seed(5))
+    blur = draws[:, 10] < torch.tensor(config.blur_probability).repeat_interleave(8)
+    known = image_ops.settings(config, cuda), image_ops.colour_basis(cuda)
+    fused = fused_views(images.cuda(), size, draws.cuda(), blur.cuda(), *known)
+    eager = torch.cat(image_ops.two_views(images, size, config, torch.Generator().manual_seed(5)))
+    torch.testing.assert_close(fused.cpu(), eager, rtol=1e-4, atol=1e-3)

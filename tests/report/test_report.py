@@ -1,0 +1,400 @@
+"""The report on run folders made by hand: rows, labels, tables, page, picture, and what is wrong with a folder."""
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from io import StringIO
+
+import pytest
+import yaml
+from rich.console import Console
+
+from dualnet.metrics import accuracy_matrix
+from dualnet.report import picture, report
+from dualnet.report.heat_map import heat_map
+from dualnet.report.look import mark
+from dualnet.report.rows import Row, compare
+from dualnet.report.runs import read_run
+from dualnet.report.tables import options_table, results_table, runs_table
+from dualnet.runs.experiment import parse
+
+TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
+BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83, FM 10, LA 88
+
+
+def texts(table):
+    return [[cell.text for cell in line] for line in table.rows]
+
+
+def printed(renderable) -> str:
+    console = Console(width=100, file=StringIO())
+    with console.capture() as capture:
+        console.print(renderable)
+    return capture.get()
+
+
+def test_seeds_become_one_row_with_mean_and_spread(tmp_path, make_run):
+    make_run(tmp_path / "er" / "seed-0", seed=0)
+    make_run(tmp_path / "deep" / "er" / "seed-1", [[80.0, None], [62.0, 72.0]], seed=1)
+    (line,) = texts(results_table(compare([tmp_path])))
+    assert line == ["demo-er", "task_aware", "2", "66.00 ± 1.41", "19.00 ± 1.41", "75.50 ± 0.71", "61.2", "300 MiB"]
+
+
+def test_one_seed_shows_a_dash_for_the_spread(tmp_path, make_run):
+    make_run(tmp_path / "seed-0")
+    assert texts(results_table(compare([tmp_path])))[0][3] == "65.00 ± —"
+
+
+def test_one_task_shows_a_dash_for_forgetting(tmp_path, make_run):
+    make_run(tmp_path / "seed-0", [[50.0]])
+    report([tmp_path])
+    assert texts(results_table(compare([tmp_path])))[0][4] == "—"
+
+
+LAST_ROW_ONLY = [[None, None], [60.0, 70.0]]  # as Offline leaves it
+
+
+@pytest.mark.parametrize("fm", ["paper", "seen", "all"])
+def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
+    """Forgetting and learning accuracy are dashes everywhere, and nothing is drawn of them."""
+    for seed in (0, 1):
+        make_run(tmp_path / "offline" / f"seed-{seed}", LAST_ROW_ONLY, name="offline", seed=seed)
+    shown = printed(report([tmp_path], fm=fm))
+    assert "65.00±0.00" in shown and "nan" not in shown
+    assert texts(results_table(compare([tmp_path], fm=fm)))[0][3:6] == ["65.00 ± 0.00", "—", "—"]
+    assert [line[2:6] for line in texts(runs_table(compare([tmp_path], fm=fm)))] == [["65.00", "—", "—", "—"]] * 2
+    page = (tmp_path / "report.html").read_text()
+    assert not Tags(page).open and "Forgetting of each task" not in page
+    assert page.count("after task 2, on task") == 2 and "after task 1, on task" not in page
+    assert "nan" not in page.lower() and "nan" not in (tmp_path / "report.md").read_text()
+    picture([tmp_path], tmp_path / "p.svg", fm=fm)
+
+
+def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
+    make_run(tmp_path / "offline", LAST_ROW_ONLY, name="offline")
+    make_run(tmp_path / "er", [[80.0, None], [50.0, 60.0]], name="er")
+    table = results_table(compare([tmp_path]))
+    by_name = {line[0].text: [(cell.text, cell.best) for cell in line[3:6]] for line in table.rows}
+    assert by_name["offline"] == [("65.00 ± —", True), ("—", False), ("—", False)]
+    assert by_name["er"] == [("55.00 ± —", False), ("30.00 ± —", False), ("70.00 ± —", False)]
+    report([tmp_path])
+    page = (tmp_path / "report.html").read_text()
+    assert "Forgetting of each task: er" in page
+    picture([tmp_path], tmp_path / "p.svg")
+
+
+def test_an_option_that_an_older_version_did_not_have_has_its_default(tmp_path, make_run):
+    """The same experiment, written before and after options were added, is one row."""
+    make_run(tmp_path / "old", seed=0)
+    whole = parse({"name": "demo-er", "seed": 1, "benchmark": {"name": "procedural"}, "learner": {"name": "er"}})
+    new = make_run(tmp_path / "new", seed=1)
+    (new / "experiment.yaml").write_text(yaml.safe_dump(whole.mapping()))
+    (row,) = compare([tmp_path]).rows
+    assert [run.seed for run in row.runs] == ["1", "0"]
+    assert row.options["labels.share"] == "1.0" and row.options["learner.memory.slots_per_class"] == "10"
+
+
+def test_an_option_that_no_version_knows_stays(tmp_path, make_run):
+    make_run(tmp_path / "a", learner={"name": "er", "lr": 0.03, "gone": 1})
+    make_run(tmp_path / "b", learner={"name": "er", "lr": 0.03})
+    assert [row.label for row in compare([tmp_path]).rows] == ["demo-er (gone=1)", "demo-er (gone=—)"]
+
+
+def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
+    for folder, share in (("a", 1.0), ("b", 0.1)):
+        file = make_run(tmp_path / folder, name=folder) / "experiment.yaml"
+        file.write_text(file.read_text() + yaml.safe_dump({"labels": {"share": share}}))
+    comparison = compare([tmp_path])
+    names = [rows[0].setting_name for rows in comparison.settings()]
+    assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
+    assert [line[1] for line in texts(results_table(comparison))] == ["task_aware", "task_aware, labels.share 0.1"]
+
+
+def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
+    for seed, first in enumerate((80.0, 90.0)):
+        make_run(tmp_path / f"seed-{seed}", [[first, None], [95.0, 70.0]], seed=seed)
+    assert texts(results_table(compare([tmp_path], fm="paper", spread="sem")))[0][4] == "-10.00 ± 5.00"
+    assert texts(results_table(compare([tmp_path], fm="all", spread="sem")))[0][4] == "0.00 ± 0.00"
+
+
+def test_a_folder_given_twice_counts_once(tmp_path, make_run):
+    make_run(tmp_path / "er" / "seed-0")
+    (row,) = compare([tmp_path, tmp_path / "er"]).rows
+    assert len(row.runs) == 1
+
+
+def test_seeds_are_in_the_order_of_numbers(tmp_path, make_run):
+    for seed in (10, 2):
+        make_run(tmp_path / f"seed-{seed}", seed=seed)
+    assert [run.seed for run in compare([tmp_path]).rows[0].runs] == ["2", "10"]
+
+
+def test_the_best_is_bold_among_rows_that_may_be_compared(tmp_path, make_run):
+    make_run(tmp_path / "a", name="er")
+    make_run(tmp_path / "b", BETTER, name="dualnet")
+    make_run(tmp_path / "c", name="alone", protocol="task_free")
+    bold = {line[0].text: [cell.best for cell in line[3:6]] for line in results_table(compare([tmp_path])).rows}
+    assert bold == {"er": [False] * 3, "dualnet": [True] * 3, "alone": [False] * 3}
+
+
+def test_seeds_of_other_images_are_another_row(tmp_path, make_run):
+    for seed, split in enumerate(("1a", "1a", "2b")):
+        folder = make_run(tmp_path / f"seed-{seed}", seed=seed)
+        manifest = f"manifest: {{class_order: '0', split: '{split}'}}\n"
+        (folder / "experiment.yaml").write_text((folder / "experiment.yaml").read_text() + manifest)
+    comparison = compare([tmp_path])
+    assert [(row.label, len(row.runs)) for row in comparison.rows] == [
+        ("demo-er (images=0-1a)", 2),
+        ("demo-er (images=0-2b)", 1),
+    ]
+    assert len(comparison.settings()) == 2
+    make_run(tmp_path / "older" / "seed-3", seed=3)
+    assert len(compare([tmp_path]).rows) == 3, "its images may be of either row"
+
+
+def test_a_run_without_a_manifest_goes_with_the_others(tmp_path, make_run):
+    make_run(tmp_path / "older", seed=0)
+    folder = make_run(tmp_path / "newer", seed=1)
+    file = folder / "experiment.yaml"
+    file.write_text(file.read_text() + "manifest: {class_order: '0', split: '1'}\n")
+    (row,) = compare([tmp_path]).rows
+    assert row.label == "demo-er" and len(row.runs) == 2
+
+
+def test_one_seed_does_not_win_against_several(tmp_path, make_run):
+    for seed in (0, 1):
+        make_run(tmp_path / f"a-{seed}", name="er", seed=seed)
+        make_run(tmp_path / f"b-{seed}", [[50.0, None], [10.0, 50.0]], name="finetune", seed=seed)
+    make_run(tmp_path / "c", BETTER, name="dualnet")
+    bold = {line[0].text: line[3].best for line in results_table(compare([tmp_path])).rows}
+    assert bold == {"er": True, "finetune": False, "dualnet": False}
+
+
+def test_namesakes_are_told_apart_by_their_options(tmp_path, make_run):
+    make_run(tmp_path / "a", learner={"name": "er", "lr": 0.1})
+    make_run(tmp_path / "b", learner={"name": "er", "lr": 0.3})
+    assert [row.label for row in compare([tmp_path]).rows] == ["demo-er (lr=0.1)", "demo-er (lr=0.3)"]
+
+
+def test_namesakes_with_many_differences_are_numbered(tmp_path, make_run):
+    for i, folder in enumerate("ab"):
+        make_run(tmp_path / folder, learner={"name": f"er{i}", "lr": i, "size": i, "beta": i})
+    assert [row.label for row in compare([tmp_path]).rows] == ["demo-er #1", "demo-er #2"]
+
+
+def test_only_options_that_differ_are_listed(tmp_path, make_run):
+    make_run(tmp_path / "a", name="one", learner={"name": "my.One", "lr": 0.03})
+    make_run(tmp_path / "b", name="two", learner={"name": "my.Two", "lr": 0.03, "slow": {"rounds": 3}})
+    rows = texts(options_table(compare([tmp_path])))
+    assert rows == [["learner.name", "my.One", "my.Two"], ["learner.slow.rounds", "—", "3"]]
+
+
+def test_a_seed_that_occurs_twice_is_noted(tmp_path, make_run):
+    make_run(tmp_path / "a")
+    make_run(tmp_path / "b")
+    assert "demo-er: a seed occurs twice" in printed(report([tmp_path]))
+
+
+def test_unfinished_runs_are_listed_with_their_last_step(tmp_path, make_run):
+    make_run(tmp_path / "seed-0")
+    make_run(tmp_path / "seed-1", None, seed=1)
+    shown = printed(report([tmp_path]))
+    assert "not finished" in shown
+    assert "60" in shown
+    for name in ("report.md", "report.html"):
+        assert "Not finished" in (tmp_path / name).read_text()
+
+
+def test_only_unfinished_runs_make_a_report_but_no_picture(tmp_path, make_run):
+    make_run(tmp_path / "seed-0", None)
+    assert "not finished" in printed(report([tmp_path]))
+    with pytest.raises(ValueError, match="none of the 1 runs is finished"):
+        picture([tmp_path], tmp_path / "p.svg")
+
+
+def test_a_torn_log_line_and_repeated_steps_of_a_resumed_run_are_understood(tmp_path, make_run):
+    folder = make_run(tmp_path / "seed-0")
+    with (folder / "log.jsonl").open("a") as log:
+        log.write('{"event": "losses", "step": 7')
+        log.write('\n{"event": "losses", "task": 0, "step": 20, "losses": {"labels": NaN}}\n')
+    assert [point.step for point in read_run(folder).log.losses] == [20]
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("result.json", "{"),
+        ("result.json", "[]"),
+        ("result.json", '{"accuracy": [[1, 2]]}'),
+        ("result.json", '{"accuracy": [["x"]]}'),
+        ("result.json", '{"accuracy": [[1]], "seconds": "long"}'),
+        ("result.json", '{"accuracy": [[1]], "cost": {"forward_samples": "many"}}'),
+        ("result.json", '{"accuracy": [[1]], "cost": 3}'),
+        ("experiment.yaml", "a: [1"),
+        ("experiment.yaml", "just words"),
+        ("experiment.yaml", "name: er"),
+        ("experiment.yaml", "name: er\nseed: 0\nenvironment: 3"),
+    ],
+)
+def test_a_corrupt_file_is_named_in_one_line(tmp_path, file, content, make_run):
+    (make_run(tmp_path / "seed-0") / file).write_text(content)
+    with pytest.raises(ValueError, match=file) as caught:
+        report([tmp_path])
+    assert "\n" not in str(caught.value)
+    assert "again" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "line"),
+    [
+        ("result.json", "{", "no JSON: line 1, column 2: Expecting property name"),
+        ("result.json", "[]", "it does not hold what belongs there"),
+        ("result.json", "{}", "it has no 'accuracy'"),
+        ("experiment.yaml", "a: [1\nb: }", "line 2, column 2: "),
+        ("experiment.yaml", None, "No such file or directory"),
+    ],
+)
+def test_a_damaged_run_is_named_and_the_others_are_reported(tmp_path, file, content, line, make_run):
+    make_run(tmp_path / "seed-0", seed=0)
+    make_run(tmp_path / "seed-1", seed=1)
+    path = tmp_path / "seed-1" / file
+    path.unlink() if content is None else path.write_text(content)
+    with pytest.warns(UserWarning) as warned:
+        (row,) = compare([tmp_path]).rows
+    assert [run.seed for run in row.runs] == ["0"]
+    (words,) = [str(warning.message) for warning in warned]
+    assert words.startswith(f"left out, damaged: {path}") and line in words and "\n" not in words
+    assert not any(word in words for word in ("Error", "Errno", "object"))
+
+
+def test_many_damaged_runs_are_one_line(tmp_path, make_run):
+    for seed in range(4):
+        make_run(tmp_path / f"seed-{seed}", seed=seed)
+    for seed in (1, 2, 3):
+        (tmp_path / f"seed-{seed}" / "result.json").write_text("")
+    with pytest.warns(UserWarning, match=r"seed-1/result.json .*; remove it and run again, and 2 more$"):
+        assert len(compare([tmp_path]).rows[0].runs) == 1
+
+
+def test_a_result_without_its_experiment_is_not_dropped(tmp_path, make_run):
+    (make_run(tmp_path / "seed-0") / "experiment.yaml").unlink()
+    with pytest.raises(ValueError, match=r"experiment\.yaml"):
+        report([tmp_path])
+
+
+def test_wrong_arguments_say_what_to_do(tmp_path):
+    with pytest.raises(ValueError, match=r"no runs found in .*run an experiment first"):
+        report([tmp_path])
+    with pytest.raises(ValueError, match="is not a folder"):
+        report([tmp_path / "missing"])
+    with pytest.raises(ValueError, match="choose one of std"):
+        report([tmp_path], spread="iqr")
+    with pytest.raises(ValueError, match="choose one of paper"):
+        report([tmp_path], fm="mine")
+
+
+def test_the_same_experiment_with_other_tasks_is_refused(tmp_path, make_run):
+    make_run(tmp_path / "a", seed=0)
+    make_run(tmp_path / "b", [[50.0]], seed=1)
+    with pytest.raises(ValueError, match="different numbers of tasks"):
+        report([tmp_path])
+
+
+def test_writes_into_out_and_leaves_nothing_else(tmp_path, make_run):
+    make_run(tmp_path / "runs" / "seed-0")
+    report([tmp_path / "runs"], tmp_path / "new" / "out")
+    assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["report.html", "report.md"]
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["seed-0"]
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path, make_run):
+    make_run(tmp_path / "seed-0")
+    pages = []
+    for out in (tmp_path / "one", tmp_path / "two"):
+        report([tmp_path], out)
+        picture([tmp_path], out / "p.svg")
+        pages.append([(out / name).read_bytes() for name in ("report.html", "report.md", "p.svg")])
+    assert pages[0] == pages[1]
+
+
+class Tags(HTMLParser):
+    """Which tags a page opens, what it would load, and whether they are closed in order."""
+
+    VOID = frozenset({"meta", "br", "wbr"})
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+        self.links: list[str | None] = []
+        self.open: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.add(tag)
+        self.links += [value for key, value in attrs if key in ("src", "href", "xlink:href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        self.handle_endtag(tag)
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+
+def test_the_page_stands_alone_and_shows_names_as_text(tmp_path, make_run):
+    evil = "<script>alert('1')</script> a|b $x$ [red]"
+    make_run(tmp_path / "a", name=evil, learner={"name": "<b>", "lr": '"><img src=x>'})
+    make_run(tmp_path / "b", BETTER, name="dualnet")
+    shown = printed(report([tmp_path]))
+    assert "[red]" in shown
+    page = (tmp_path / "report.html").read_text()
+    tags = Tags(page)
+    assert not tags.open
+    assert not tags.seen & {"script", "link", "img", "iframe", "object"}
+    assert all(link is not None and link.startswith("#") for link in tags.links)
+    assert "&lt;script&gt;" in page
+    assert "a\\|b" in (tmp_path / "report.md").read_text()
+    assert "<script" not in (tmp_path / "report.md").read_text()
+
+
+def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
+    make_run(tmp_path / "a", name="a|b\\|c")
+    make_run(tmp_path / "b", name="plain")
+    report([tmp_path])
+    lines = (tmp_path / "report.md").read_text().split("\n\n")[1].splitlines()
+    cells = {line.replace("\\\\", "").replace("\\|", "").count("|") for line in lines}
+    assert cells == {9}
+
+
+def test_every_row_keeps_its_own_look():
+    looks = {(index % 7, mark(Row(index, "", []))) for index in range(28)}
+    assert len(looks) == 28
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_picture(tmp_path, kind, make_run):
+    make_run(tmp_path / "a", name="cost $5 and $6 漢字")
+    make_run(tmp_path / "b", [[50.0]], name="one task", size=1)
+    picture([tmp_path], tmp_path / "docs" / f"p.{kind}")
+    start = (tmp_path / "docs" / f"p.{kind}").read_bytes()[:8]
+    assert start == (b"\x89PNG\r\n\x1a\n" if kind == "png" else b"<?xml ve")
+
+
+def test_picture_of_an_unknown_kind(tmp_path):
+    with pytest.raises(ValueError, match=r"ends in \.svg or \.png"):
+        picture([tmp_path], tmp_path / "p.gif")
+
+
+def test_heat_map_shows_what_was_evaluated():
+    svg = heat_map(accuracy_matrix(TWO_TASKS), (0, 100), 'a "name"')
+    assert svg.count("<rect") == 3
+    assert "after task 2, on task 1: 60.00 %" in svg
+    assert "&quot;name&quot;" in svg
+
+
+def test_importing_the_report_does_not_import_matplotlib():
+    code = "import sys, dualnet.report; sys.exit('matplotlib' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

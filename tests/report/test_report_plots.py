@@ -1,0 +1,246 @@
+"""Plots that appear only where runs make them meaningful: against an option, stability, the memory; and the cost."""
+
+import re
+from io import StringIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from dualnet.report import report
+from dualnet.report import stability as stability_module
+from dualnet.report.composition import mean_over_seeds as mean_stored
+from dualnet.report.elements import FEW_TASKS, task_legend
+from dualnet.report.look import PALETTE, task_colour
+from dualnet.report.rows import compare
+from dualnet.report.runs import read_run
+from dualnet.report.stability import mean_over_seeds, stability_table, thinned
+from dualnet.report.tables import results_table, runs_table
+from dualnet.report.trend import TRENDS, lines
+
+ROUNDS, SHARE = TRENDS
+TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65
+BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83
+
+
+def dualnet(rounds: int, slots: int = 10) -> dict:
+    return {"name": "dualnet", "slow_rounds": rounds, "memory": {"slots_per_class": slots}}
+
+
+def look(step: int, *accuracy: float) -> dict:
+    return {"event": "stability", "task": 1, "step": step, "seconds": 1.0, "accuracy": list(accuracy)}
+
+
+def stored(task: int, tasks: list[int] | None, classes: list[int]) -> dict:
+    return {"event": "memory", "task": task, "step": 40 * (task + 1), "slots": 8, "tasks": tasks, "classes": classes}
+
+
+def texts(table) -> list[list[str]]:
+    return [[cell.text for cell in line] for line in table.rows]
+
+
+def headings(folder: Path) -> list[str]:
+    report([folder])
+    return re.findall(r"<h2>(.*?)</h2>", (folder / "report.html").read_text())
+
+
+# Accuracy against an option
+
+
+def test_one_line_for_each_size_of_the_memory(tmp_path, make_run):
+    """The names of the experiments may differ; rows without the option, and values that stand alone, make no line."""
+    for slots in (10, 50):
+        for rounds in (10, 0, 3):
+            make_run(tmp_path / f"{slots}-{rounds}", name=f"n{rounds}-{slots}", learner=dualnet(rounds, slots))
+    make_run(tmp_path / "er", name="er")
+    make_run(tmp_path / "alone", name="alone", learner=dualnet(3, slots=7))
+    found = lines(compare([tmp_path]).rows, ROUNDS)
+    assert [line.label for line in found] == ["dualnet (slots_per_class=10)", "dualnet (slots_per_class=50)"]
+    assert [list(line.rows) for line in found] == [[0, 3, 10], [0, 3, 10]]
+    assert not lines(compare([tmp_path]).rows, SHARE)
+
+
+def test_a_point_is_the_accuracy_of_its_seeds(tmp_path, make_run):
+    for seed, accuracy in enumerate((TWO_TASKS, BETTER)):
+        make_run(tmp_path / f"0-{seed}", accuracy, seed=seed, learner=dualnet(0))
+    make_run(tmp_path / "3", BETTER, learner=dualnet(3))
+    (line,) = lines(compare([tmp_path]).rows, ROUNDS)
+    assert (line.accuracies(0, "paper"), line.accuracies(3, "paper")) == ([65, 83], [83])
+
+
+def test_one_line_for_each_learner_over_the_labelled_share(tmp_path, make_run):
+    """A run of a version that had no labels to leave out had all of them."""
+    for name in ("er", "dualnet"):
+        for share in (0.1, 0.25):
+            labels = {"share": share, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
+            make_run(tmp_path / f"{name}-{share}", name=f"{name}-{share}", learner={"name": name}, labels=labels)
+        make_run(tmp_path / name, name=name, learner={"name": name})
+    found = lines(compare([tmp_path]).rows, SHARE)
+    assert [line.label for line in found] == ["dualnet", "er"]
+    assert [list(line.rows) for line in found] == [[10, 25, 100], [10, 25, 100]]
+
+
+def test_older_and_newer_runs_of_one_experiment_are_one_row(tmp_path, make_run):
+    make_run(tmp_path / "old", seed=0)
+    make_run(tmp_path / "new", seed=1, labels={"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0})
+    (row,) = compare([tmp_path]).rows
+    assert [run.seed for run in row.runs] == ["1", "0"]
+
+
+def test_runs_that_may_not_be_compared_share_no_line(tmp_path, make_run):
+    make_run(tmp_path / "a", learner=dualnet(0), size=1)
+    make_run(tmp_path / "b", learner=dualnet(3), size=2)
+    assert "Accuracy against an option" not in " ".join(headings(tmp_path))
+    make_run(tmp_path / "c", learner=dualnet(5), size=2)
+    assert "Accuracy against an option" in headings(tmp_path)
+
+
+def test_an_option_that_is_no_number_makes_no_line(tmp_path, make_run):
+    for i, rounds in enumerate(("many", "more", "nan")):
+        make_run(tmp_path / str(i), learner={"name": "own", "slow_rounds": rounds})
+    assert not lines(compare([tmp_path]).rows, ROUNDS)
+
+
+# Stability
+
+
+def test_stability_appears_where_it_was_measured(tmp_path, make_run):
+    make_run(tmp_path / "a", name="plain")
+    assert "Stability over the stream" not in headings(tmp_path)
+    make_run(tmp_path / "b", name="watched", told=[look(45, 40.0), look(60, 62.0)])
+    assert "Stability over the stream" in headings(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "Accuracy on each earlier task: watched" in page and "Accuracy on each earlier task: plain" not in page
+    assert "Mean accuracy on earlier tasks" not in page, "there is one experiment only"
+    assert "## Stability over the stream" in (tmp_path / "report.md").read_text()
+
+
+def test_the_worst_cases_of_seeds_are_in_the_table(tmp_path, make_run):
+    """Of each seed its own lowest moment, not the lowest moment of the mean: seed 0 fell first, seed 1 later."""
+    make_run(tmp_path / "0", seed=0, told=[look(45, 40.0), look(60, 62.0)])
+    make_run(tmp_path / "1", seed=1, told=[look(45, 70.0), look(60, 50.0)])
+    comparison = compare([tmp_path])
+    table = stability_table(comparison.rows, comparison)
+    assert table.header == ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
+    assert texts(table) == [["demo-er", "65.00 ± 0.00", "45.00 ± 7.07", "57.50 ± 3.54"]]
+    steps, values = mean_over_seeds(comparison.rows[0])
+    assert steps.tolist() == [45, 60] and values[:, 0].tolist() == [55, 56] and np.isnan(values[:, 1]).all()
+
+
+def test_a_run_whose_looks_were_too_rare_shows_a_dash(tmp_path, make_run):
+    three = [[80.0, None, None], [60.0, 70.0, None], [50.0, 60.0, 70.0]]
+    make_run(tmp_path / "0", three, told=[look(45, 40.0)])
+    comparison = compare([tmp_path])
+    assert texts(stability_table(comparison.rows, comparison))[0][2:] == ["—", "—"]
+    report([tmp_path])
+
+
+def test_looks_that_a_resumed_run_repeats_or_that_are_torn_are_understood(tmp_path, make_run):
+    broken = [{"event": "stability", "step": 70}, look(80), {**look(90), "accuracy": ["x"]}, {**look(95), "step": None}]
+    folder = make_run(tmp_path / "0", told=[look(45, 40.0), look(60, 62.0), look(60, 63.0), *broken])
+    assert [(point.step, point.accuracy) for point in read_run(folder).log.stability] == [(45, [40]), (60, [63])]
+    report([tmp_path])
+
+
+def test_seeds_with_and_without_looks_are_one_row(tmp_path, make_run):
+    make_run(tmp_path / "0", seed=0, told=[look(45, 40.0)])
+    file = make_run(tmp_path / "1", seed=1) / "experiment.yaml"
+    file.write_text(file.read_text() + "stability_every: 20\n")
+    assert len(compare([tmp_path]).rows) == 1
+    report([tmp_path])
+
+
+def test_of_too_many_points_the_lowest_stay(monkeypatch):
+    monkeypatch.setattr(stability_module, "MAX_POINTS", 10)
+    steps, values = np.arange(95.0), np.full(95, 50.0)
+    values[[7, 93]] = 10, 20
+    shown, lowest = thinned(steps, values)
+    assert len(shown) == 10 and {(7, 10), (93, 20)} <= set(zip(shown, lowest, strict=True))
+
+
+# The memory
+
+
+def test_the_memory_appears_where_it_was_told(tmp_path, make_run):
+    make_run(tmp_path / "a", name="plain")
+    assert "Composition of the memory" not in headings(tmp_path)
+    make_run(tmp_path / "b", name="er", told=[stored(0, [4, 0], [2, 2, 0, 0]), stored(1, [4, 4], [2, 2, 2, 2])])
+    assert "Composition of the memory" in headings(tmp_path)
+    page = (tmp_path / "report.html").read_text()
+    assert "Stored examples of each task: er" in page and "Stored examples of each task: plain" not in page
+
+
+def test_stored_examples_are_the_mean_over_seeds(tmp_path, make_run):
+    """A seed whose log was lost for a while does not move the others' tasks."""
+    make_run(tmp_path / "0", seed=0, told=[stored(0, [4, 0], [4, 0]), stored(1, [2, 6], [2, 6])])
+    make_run(tmp_path / "1", seed=1, told=[stored(1, [4, 4], [4, 4])])
+    tasks, counts = mean_stored(compare([tmp_path]).rows[0])
+    assert tasks.tolist() == [0, 1] and counts.tolist() == [[4, 0], [3, 5]]
+
+
+def test_classes_are_shown_where_tasks_are_not_known(tmp_path, make_run):
+    make_run(tmp_path / "0", told=[stored(0, None, [3, 1, 0]), stored(1, None, [2, 2, 4])])
+    report([tmp_path])
+    page = (tmp_path / "report.html").read_text()
+    assert "Stored examples of each class" in page and "class 3" in page
+
+
+def test_few_tasks_have_names_and_many_a_scale():
+    assert task_legend(FEW_TASKS).count("<span>") == FEW_TASKS
+    assert "linear-gradient" in task_legend(FEW_TASKS + 1) and "task 11" in task_legend(FEW_TASKS + 1)
+    assert task_legend(5, shown=4).count("<span>") == 4
+    assert len({task_colour(task, 30) for task in range(30)}) == 30
+    assert not {task_colour(task, 30) for task in range(30)} & set(PALETTE), "rows keep their colours for themselves"
+
+
+# The page and the cost
+
+
+def test_the_page_with_everything_stands_alone_and_is_the_same_twice(tmp_path, make_run):
+    told = [look(45, 40.0), look(60, 62.0), stored(0, [4, 0], [2, 2]), stored(1, [4, 4], [2, 2])]
+    for rounds in (0, 1, 3):
+        make_run(tmp_path / str(rounds), name=f"<b>{rounds}", learner=dualnet(rounds), told=told)
+    pages = []
+    for out in ("one", "two"):
+        report([tmp_path / str(rounds) for rounds in (0, 1, 3)], tmp_path / out)
+        pages.append((tmp_path / out / "report.html").read_text())
+    assert pages[0] == pages[1]
+    assert "<b>0" not in pages[0] and "http" not in pages[0].replace("http-equiv", "")
+    assert pages[0].count("Accuracy against n") == 2 and "#070809" not in pages[0]  # title and description; no raw ink
+
+
+@pytest.fixture
+def counted(tmp_path, make_run) -> Path:
+    for seed, forward in enumerate((1_000_000, 1_500_000)):
+        cost = {"forward_samples": forward, "backward_samples": 31_260}
+        make_run(tmp_path / f"new-{seed}", BETTER, name="a-rather-long-name-of-an-experiment", seed=seed, cost=cost)
+    make_run(tmp_path / "old", name="old")
+    return tmp_path
+
+
+def test_the_cost_is_a_mean_over_seeds_and_a_dash_where_it_was_not_counted(counted):
+    table = results_table(compare([counted]))
+    assert table.header[-4:] == ["fwd", "bwd", "s / run", "memory"]
+    assert [line[-4:] for line in texts(table)] == [
+        ["1.25M", "31.3k", "61.2", "300 MiB"],
+        ["—", "—", "61.2", "300 MiB"],
+    ]
+    each = runs_table(compare([counted]))
+    assert [line[each.header.index("fwd")] for line in texts(each)] == ["1.00M", "1.50M", "—"]
+
+
+def test_runs_that_counted_nothing_have_no_such_columns(tmp_path, make_run):
+    make_run(tmp_path / "old")
+    assert not {"fwd", "bwd"} & {*results_table(compare([tmp_path])).header, *runs_table(compare([tmp_path])).header}
+    report([tmp_path])
+    assert "fwd" not in (tmp_path / "report.md").read_text()
+
+
+def test_eighty_columns_are_enough_for_the_terminal(counted):
+    console = Console(width=80, file=StringIO())
+    with console.capture() as capture:
+        console.print(report([counted]))
+    shown = capture.get()
+    assert all(len(line) <= 80 for line in shown.splitlines())
+    assert "1.25M" in shown and "83.00±0.00" in shown and "a-rather-long-name-of-an-experiment" in shown

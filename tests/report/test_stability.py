@@ -1,0 +1,144 @@
+"""Looking back at earlier tasks while learning: what is measured, that it changes nothing, and that it resumes."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from dualnet import cli, load
+from dualnet.metrics import stability_summary
+from dualnet.runs import runner
+from dualnet.runs import stream as stream_module
+from dualnet.runs.progress import Quiet
+from dualnet.runs.stop import StopAsked
+from dualnet.stream.stream import Stream
+
+CPU = torch.device("cpu")
+THREE_TASKS = {"num_tasks": 3}
+
+
+def events(folder: Path, kind: str) -> list[dict[str, Any]]:
+    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [line for line in lines if line["event"] == kind]
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory, tiny, run) -> Path:
+    """Three tasks of three steps, looked back at after every second step. Not to be written to."""
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("watched") / "seed-0"
+    return run(tiny("er", benchmark=THREE_TASKS, stability_every=2), folder)
+
+
+def test_every_earlier_task_is_measured_every_k_steps(watched: Path) -> None:
+    told = [(event["step"], event["task"], len(event["accuracy"])) for event in events(watched, "stability")]
+    assert told == [(4, 1, 1), (6, 1, 1), (8, 2, 2)], "nothing is earlier than the first task"
+
+
+def test_the_last_look_of_a_task_is_its_evaluation(tiny, run, tmp_path: Path) -> None:
+    """The test sets are smaller than a look, so both see the same images."""
+    folder = run(tiny("er", benchmark=THREE_TASKS, stability_every=3), tmp_path)
+    evaluated = {event["step"]: event["accuracy"][:-1] for event in events(folder, "evaluation")[1:]}
+    assert {event["step"]: event["accuracy"] for event in events(folder, "stability")} == evaluated
+
+
+def test_the_worst_case_is_in_the_result(watched: Path) -> None:
+    rows = [event["accuracy"] + [math.nan] * (3 - len(event["accuracy"])) for event in events(watched, "stability")]
+    worst = [min(row[0] for row in rows), rows[-1][1]]
+    metrics = result_of(watched)["metrics"]
+    last = result_of(watched)["accuracy"][-1][-1]
+    assert metrics["min-ACC"] == pytest.approx(sum(worst) / 2)
+    assert metrics["WC-ACC"] == pytest.approx((last + sum(worst)) / 3)
+    assert {key: metrics[key] for key in ("min-ACC", "WC-ACC")} == stability_summary(
+        result_of(watched)["accuracy"], rows
+    )
+
+
+def test_what_was_never_measured_has_no_worst_case(tiny, run, tmp_path: Path) -> None:
+    folder = run(tiny("er", benchmark=THREE_TASKS, stability_every=4), tmp_path)
+    assert [len(event["accuracy"]) for event in events(folder, "stability")] == [1, 2]
+    metrics = result_of(run(tiny("er", benchmark=THREE_TASKS, stability_every=5), tmp_path / "5"))["metrics"]
+    assert metrics["min-ACC"] is None and metrics["WC-ACC"] is None and metrics["ACC"] is not None
+
+
+def test_without_the_option_nothing_is_measured(finished: Path) -> None:
+    assert not events(finished, "stability")
+    assert set(result_of(finished)["metrics"]) == {"ACC", "FM", "LA", "BWT"}
+
+
+@pytest.mark.parametrize("name", ["er", "dualnet"])
+def test_looking_changes_nothing(name, tiny, run, remembered, tmp_path: Path) -> None:
+    """Weights, statistics, memory, generator, losses, accuracies, cost: bit by bit those of a run that never looked."""
+    plain = remembered(run(tiny(name), tmp_path / "plain"))
+    looked = remembered(run(tiny(name, stability_every=1), tmp_path / "looked"))
+    looked["log"] = [event for event in looked["log"] if event["event"] != "stability"]
+    for key in ("min-ACC", "WC-ACC"):
+        del looked["result"]["metrics"][key]
+    assert plain.pop(".stability") != looked.pop(".stability")
+    assert looked == plain
+
+
+@pytest.mark.parametrize("step", [4, 5, 6, 7, 8])
+def test_stopped_and_resumed_equals_never_stopped(step, tiny, run, stop_at, remembered, watched, tmp_path) -> None:
+    experiment = tiny("er", benchmark=THREE_TASKS, stability_every=2)
+    with pytest.raises(StopAsked):
+        run(experiment, tmp_path, stop_at(step))
+    assert remembered(run(experiment, tmp_path)) == remembered(watched)
+
+
+def test_a_crash_after_a_look_goes_back_to_the_checkpoint(tiny, run, remembered, watched, tmp_path: Path) -> None:
+    class Crash(Quiet):
+        def step(self, task: int, num_tasks: int, done: int) -> None:
+            if done == 7:
+                raise KeyboardInterrupt
+
+    experiment = tiny("er", benchmark=THREE_TASKS, stability_every=2, checkpoint_every=100)
+    with pytest.raises(KeyboardInterrupt):
+        run(experiment, tmp_path, Crash())
+    assert remembered(run(experiment, tmp_path)) == remembered(watched)
+
+
+def test_a_look_is_at_the_same_few_test_images(benchmark, finished: Path, monkeypatch) -> None:
+    monkeypatch.setattr(stream_module, "PROBE_SIZE", 3)
+    one, other = (Stream(benchmark, protocol, 4, CPU) for protocol in ("task_aware", "task_free"))
+    learner = load(finished).learner
+    for task in range(2):
+        images, labels = one.probe(task)
+        assert len(labels) == 3 and torch.equal(images, other.probe(task)[0])
+        tests, truths = benchmark.tasks[task].test.load()
+        places = [int((tests == image).flatten(1).all(dim=1).nonzero()) for image in images]
+        assert len(set(places)) == 3 and labels.tolist() == truths[places].tolist()
+        right = learner.answer(images, one.task_ids(task, 3)).argmax(dim=1) == labels
+        found = runner.accuracy(runner.Engine([learner], "fp32"), learner, one, task, one.probe(task))
+        assert float(found) == pytest.approx(100 * right.double().mean().item())
+
+
+def test_an_accuracy_stays_on_the_device(finished: Path, benchmark, synchronising) -> None:
+    """So that a look at many tasks waits once, for all of them."""
+    stream, learner = Stream(benchmark, "task_aware", 4, CPU), load(finished).learner
+    engine, probe = runner.Engine([learner], "fp32"), stream.probe(0)
+    assert not synchronising(lambda: runner.accuracy(engine, learner, stream, 0, probe))
+
+
+def test_how_often_it_is_measured_is_part_of_the_experiment(tiny, run, stop_at, tmp_path: Path) -> None:
+    with pytest.raises(StopAsked):
+        run(tiny("er", stability_every=2), tmp_path, stop_at(4))
+    with pytest.raises(ValueError, match="stability_every is 2 there, 3 here"):
+        run(tiny("er", stability_every=3), tmp_path)
+
+
+def test_a_bad_value_is_named(tiny, tiny_file: Path, tmp_path: Path, capsys) -> None:
+    with pytest.raises(ValueError, match=r"stability_every: -1 is not 0 \(off\) or more"):
+        tiny(stability_every=-1)
+    for value in ("-1", "often"):
+        assert cli.main(["run", str(tiny_file), "--stability_every", value, "--out", str(tmp_path)]) == 2
+        assert "stability_every" in capsys.readouterr().err

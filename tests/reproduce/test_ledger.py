@@ -1,0 +1,207 @@
+"""The ledger: verdicts at their borders, protocols that differ are named, and its three forms say the same."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from dualnet.data import Benchmark
+from dualnet.reproduce import ledger as ledger_module
+from dualnet.reproduce import write
+from dualnet.reproduce.ledger import Ledger, Metric, make_ledger, verdict_of
+from dualnet.reproduce.published import Published
+from dualnet.reproduce.table import Row, Table
+from dualnet.reproduce.views import json_text, markdown_page, terminal_view
+from dualnet.runs.manifest import manifest_of
+from dualnet.ttest import Comparison, Sample
+
+STATED = {"width": 2, "heads": "per_task", "updates": 1}
+PAPER = Published("tab:x, line 7", 5, "std", {"ACC": (60.0, 1.0), "FM": (5.0, 1.0), "LA": (65.0, 1.0)}, STATED)
+samples = st.builds(Sample, st.floats(0, 100), st.floats(0.1, 10), st.integers(2, 10))
+
+
+@given(st.floats(0, 1), st.floats(-10, 10))
+def test_the_borders_of_a_verdict(p: float, difference: float) -> None:
+    assume(difference != 0)
+    verdict = verdict_of(Comparison(difference, 8, p, 1))
+    assert (verdict == "reproduced") == (p >= 0.05)
+    assert verdict == "reproduced" or verdict == ("above" if difference > 0 else "below")
+
+
+@given(samples, samples)
+def test_a_verdict_is_what_the_interval_says(ours: Sample, published: Sample) -> None:
+    metric = Metric(ours, published)
+    assert metric.comparison is not None
+    low = metric.comparison.difference - metric.comparison.half_width
+    high = metric.comparison.difference + metric.comparison.half_width
+    assume(min(abs(low), abs(high)) > 1e-6)
+    assert metric.verdict == ("above" if low > 0 else "below" if high < 0 else "reproduced")
+
+
+@given(samples)
+def test_a_verdict_needs_both_sides(sample: Sample) -> None:
+    assert Metric(None, sample).verdict == "not run"
+    assert Metric(sample, None).verdict == "—"
+    assert Metric(sample, sample).verdict == "reproduced"
+
+
+@pytest.fixture
+def make_run(tmp_path: Path, tiny, benchmark: Benchmark):
+    """make_run("t/g/a", seed, ACC): a finished run of the tiny ER with that accuracy everywhere."""
+
+    def make(row: str, seed: int, accuracy: float, learner: dict[str, Any] | None = None, **result: Any) -> Path:
+        folder = tmp_path / row / f"seed-{seed}"
+        folder.mkdir(parents=True)
+        experiment = dataclasses.replace(tiny({**SMALL_ER, **(learner or {})}, seed=seed), name=row)
+        content = {**experiment.mapping(), "stream": {}, "manifest": manifest_of(experiment, benchmark).mapping()}
+        (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
+        matrix = [[accuracy, None], [accuracy, accuracy]]
+        written = {"accuracy": matrix, "seconds": 2.0, "peak_memory_bytes": 2**28, **result}
+        (folder / "result.json").write_text(json.dumps(written))
+        return folder
+
+    return make
+
+
+SMALL_ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
+
+
+@pytest.fixture
+def row(tiny):
+    def make(name: str, home: str | None = None) -> Row:
+        options = {key: value for key, value in tiny(SMALL_ER).mapping().items() if key not in ("name", "seed")}
+        return Row(name, options, 3, home or name)
+
+    return make
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """ledger([rows], {name: published}): of what lies below the test's folder."""
+
+    def make(rows: list[Row], published: dict[str, Published]) -> Ledger:
+        monkeypatch.setattr(ledger_module, "read_published", lambda: (published, {"t/g/z": "N/A, for a reason"}))
+        return make_ledger([Table("t", "A table", rows)], rows, tmp_path, "authors")
+
+    return make
+
+
+def test_means_spreads_and_difference(make_run, row, ledger) -> None:
+    values = [61.0, 62.5, 60.0]
+    for seed, value in enumerate(values):
+        make_run("t/g/a", seed, value, cost={"forward_samples": 1000 + seed, "backward_samples": 500})
+    (entry,) = ledger([row("t/g/a")], {"t/g/a": PAPER}).entries
+    acc = entry.metrics["ACC"]
+    assert acc.ours is not None and acc.comparison is not None
+    assert (acc.ours.mean, acc.ours.std, acc.ours.size) == pytest.approx((np.mean(values), np.std(values, ddof=1), 3))
+    assert acc.comparison.difference == pytest.approx(np.mean(values) - 60)
+    assert entry.verdict == "reproduced" and entry.seeds == [0, 1, 2]
+    assert entry.metrics["FM"].verdict == "below", "nothing is forgotten, the paper has 5 points"
+    assert (entry.cost.forward, entry.cost.backward, entry.cost.seconds) == (1001, 500, 2.0)
+    assert not entry.differs and not entry.changed
+    assert set(entry.unknown) >= {"split", "class_order"} and "width" not in entry.unknown
+
+
+def test_rows_that_were_not_run_or_have_nothing_published(make_run, row, ledger) -> None:
+    make_run("t/g/b", 0, 70.0)
+    one, two = ledger([row("t/g/a"), row("t/g/b")], {"t/g/a": PAPER}).entries
+    assert (one.verdict, one.seeds, one.cost.seconds) == ("not run", [], None)
+    assert (two.verdict, two.seeds, two.cost.forward) == ("—", [0], None)
+
+
+def test_an_unfinished_seed_does_not_count(make_run, row, ledger) -> None:
+    make_run("t/g/a", 0, 70.0)
+    (make_run("t/g/a", 1, 71.0) / "result.json").unlink()
+    (entry,) = ledger([row("t/g/a")], {}).entries
+    assert entry.seeds == [0]
+
+
+def test_another_protocol_is_named_and_marked(make_run, row, ledger) -> None:
+    make_run("t/g/a", 0, 60.0)
+    wide = dataclasses.replace(PAPER, protocol={**STATED, "width": 20, "memory": "ring"})
+    (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": wide})).entries
+    assert entry.differs == {"width": (2, 20)}
+    assert entry.verdict == "reproduced", "the verdict stands, marked"
+    for text in (shown(made), markdown_page(made)):
+        assert "reproduced †" in text and "differs in width (2, published 20)" in text
+    assert json.loads(json_text(made))["rows"][0]["protocol_differs"] == {"width": [2, 20]}
+
+
+def test_options_of_a_command_line_are_named(make_run, row, ledger) -> None:
+    make_run("t/g/a", 0, 60.0, {"lr": 0.5})
+    (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": PAPER})).entries
+    assert entry.changed == {"learner.lr": ("0.5", "0.03")}
+    assert "run with learner.lr 0.5 (the row: 0.03)" in shown(made)
+
+
+def test_seeds_of_two_experiments_are_not_averaged(make_run, row, ledger) -> None:
+    make_run("t/g/a", 0, 60.0)
+    make_run("t/g/a", 1, 60.0, {"width": 3})
+    with pytest.raises(ValueError, match=r"seed-1: differs from .*seed-0 in learner.width, width; keep only one"):
+        ledger([row("t/g/a")], {})
+
+
+def test_runs_without_a_manifest(make_run, row, ledger) -> None:
+    folder = make_run("t/g/a", 0, 60.0)
+    content = yaml.safe_load((folder / "experiment.yaml").read_text())
+    del content["manifest"]
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
+    made = ledger([row("t/g/a")], {"t/g/a": PAPER})
+    assert made.entries[0].verdict == "reproduced" and "no manifest" in shown(made)
+
+
+def test_two_rows_may_share_their_runs(make_run, row, ledger) -> None:
+    make_run("t/g/a", 0, 60.0)
+    one, two = (made := ledger([row("t/g/a"), row("t/h/b", home="t/g/a")], {})).entries
+    assert one.seeds == two.seeds == [0] and not two.changed
+    assert "b: the runs are those of t/g/a" in shown(made)
+
+
+def shown(made: Ledger, width: int = 120) -> str:
+    console = Console(width=width, record=True, file=None, force_terminal=False, quiet=False)
+    with console.capture() as captured:
+        console.print(terminal_view(made))
+    return captured.get()
+
+
+def test_the_three_forms_say_the_same(make_run, row, ledger, tmp_path: Path) -> None:
+    for seed, value in enumerate([81.25, 82.5, 80.0]):
+        make_run("t/g/a", seed, value, cost={"forward_samples": 12_750_000, "backward_samples": 128_000})
+    note = dataclasses.replace(PAPER, note="printed otherwise")
+    made = ledger([row("t/g/a"), row("t/g/a-long-name")], {"t/g/a": note, "t/g/a-long-name": PAPER})
+    written = json.loads(json_text(made))
+    ours, acc = written["rows"][0], written["rows"][0]["metrics"]["ACC"]
+    assert (ours["verdict"], acc["verdict"], acc["published"]["mean"]) == ("above", "above", 60.0)
+    assert acc["comparison"]["p"] < 0.05 and acc["comparison"]["difference"] == pytest.approx(21.25)
+    terminal, markdown = shown(made), markdown_page(made)
+    for word in ("81.25", "1.25", "60.00", "+21.25", "above", "12.8M", "128k", "256 MiB", "not run", "0/3"):
+        assert word in terminal and word in markdown, word
+    for line in (
+        "a: printed otherwise",
+        "z: N/A, for a reason",
+        "2 rows, settings of the authors: 0 reproduced, 1 above",
+    ):
+        assert line in terminal and line in markdown
+    assert "tab:x, line 7" in markdown and ours["source"] == "tab:x, line 7"
+    assert "Welch" in terminal and "Welch" in markdown, "the words are defined where they stand"
+    assert max(map(len, terminal.splitlines())) <= 120 and "…" not in terminal
+    folder = write(made, tmp_path, "t")
+    assert {path.name for path in folder.iterdir()} >= {"ledger.md", "ledger.json", "report.md", "report.html"}
+
+
+def test_the_widest_cells_fit_120_columns(make_run, row, ledger) -> None:
+    for seed, value in enumerate([0.0, 100.0, 50.0]):
+        cost = {"forward_samples": 123_456_789, "backward_samples": 123_456_789}
+        make_run("t/g/classification", seed, value, cost=cost, seconds=123_456.7, peak_memory_bytes=139 * 2**30)
+    wide = dataclasses.replace(PAPER, metrics=dict.fromkeys(PAPER.metrics, (55.55, 33.33)), protocol={"width": 1})
+    text = shown(ledger([row("t/g/classification")], {"t/g/classification": wide}))
+    assert "…" not in text and "139.0 GiB" in text and "123,457" in text and "reproduced †" in text

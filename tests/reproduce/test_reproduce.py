@@ -1,0 +1,363 @@
+"""`dualnet reproduce`: runs what is missing, goes on past what fails, survives being killed, and says what is wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dualnet import cli
+from dualnet.data import Procedural
+from dualnet.reproduce.table import Row, Table
+from dualnet.reproduce.work import Benchmarks, benchmark_for, homes
+from dualnet.runs.experiment import read, shipped_experiments
+
+BENCHMARK = {
+    "name": "procedural",
+    "num_tasks": 2,
+    "classes_per_task": 2,
+    "train_per_class": 8,
+    "test_per_class": 2,
+    "image_size": 28,
+}
+ER = {"learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4}}
+DEADLY = """
+import os, signal, time
+from dualnet import Finetune
+
+class Deadly(Finetune):
+    def observe(self, batch):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+class Wordy(Finetune):
+    def observe(self, batch):
+        raise RuntimeError("word " * 100_000)
+
+class Stopped(Finetune):
+    def observe(self, batch):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return super().observe(batch)
+
+class Slow(Finetune):
+    def observe(self, batch):
+        time.sleep(0.1)
+        return super().observe(batch)
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "deadly.py").write_text(DEADLY)
+    monkeypatch.syspath_prepend(tmp_path)
+    return tmp_path
+
+
+def table(name: str = "tiny", seeds: int = 1, **rows: Any) -> str:
+    content = {
+        "seeds": seeds,
+        "shared": {"benchmark": BENCHMARK, "batch_size": 4, "checkpoint_every": 1},
+        "groups": {"g": {"rows": rows}},
+    }
+    Path(f"{name}.yaml").write_text(yaml.safe_dump(content, sort_keys=False))
+    return f"{name}.yaml"
+
+
+def reproduce(*words: str) -> int:
+    return cli.main(["reproduce", *words, "--device", "cpu", "--out", "out"])
+
+
+def ledger(name: str = "tiny.yaml") -> dict[str, Any]:
+    rows = json.loads(Path("out", Path(name).stem, "ledger.json").read_text())["rows"]
+    return {row["name"]: row for row in rows}
+
+
+def result(row: str, seed: int = 0) -> dict[str, Any]:
+    return json.loads(Path("out", row, f"seed-{seed}", "result.json").read_text())
+
+
+def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> None:
+    file = table(
+        diverges={"learner": {"name": own_learner, "loss_breaks_at": 2}},
+        dies={"learner": {"name": "deadly.Deadly", "width": 2}},
+        stops={"learner": {"name": "deadly.Stopped", "width": 2}},
+        er=ER,
+    )
+    assert reproduce(file) == 1
+    out, err = capsys.readouterr()
+    lines = [line for line in err.splitlines() if line.startswith("dualnet: ")]
+    assert len(lines) == 4
+    assert "tiny/g/diverges: " in lines[0] and "loss 'labels' is not finite" in lines[0]
+    assert "tiny/g/dies: its process ended with signal 9; is there enough memory?" in lines[1]
+    assert "tiny/g/stops: its process was told to stop" in lines[2]
+    assert lines[3] == "dualnet: 3 of 4 rows failed; the same command tries them again"
+    assert [(row["verdict"], row["seeds"]) for row in ledger().values()] == [("not run", [])] * 3 + [("—", [0])]
+    assert "4 rows, settings of the authors" in out and "out/tiny: ledger.md, ledger.json, report.html" in out
+    assert ledger()["tiny/g/er"]["manifest"]["width"] == 2 and ledger()["tiny/g/er"]["options_changed"] == {}
+
+
+@pytest.mark.parametrize(
+    ("row", "words", "line"),
+    [
+        ({"learner": {"name": "nothing"}}, [], "tiny/g/last: learner.name: 'nothing' is not one of"),
+        ({"learner": {"name": "er", "widht": 2}}, [], "tiny/g/last: learner.widht: unknown option; did you mean"),
+        (
+            {"learner": {"name": "finetune"}},
+            ["--learner.replay_size", "4"],
+            "last: learner.replay_size: unknown",
+        ),
+    ],
+)
+def test_options_of_all_rows_are_read_before_the_first_runs(row: dict, words: list[str], line: str, capsys) -> None:
+    assert reproduce(table(er=ER, last=row), *words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1 and line in err
+    assert not Path("out").exists()
+
+
+def test_rows_that_share_their_runs_get_the_seeds_of_both() -> None:
+    more = Table("a", "a", [Row("a/g/er", {}, 3, "a/g/er")])
+    fewer = Table("b", "b", [Row("b/g/er", {}, 1, "a/g/er"), Row("b/g/mir", {}, 1, "b/g/mir")])
+    for tables in ((more, fewer), (fewer, more)):
+        found = homes([row for table in tables for row in table.rows], None)
+        assert {home: seeds for home, (_, seeds) in found.items()} == {"a/g/er": [0, 1, 2], "b/g/mir": [0]}
+    assert homes([*more.rows, *fewer.rows], [4, 2])["a/g/er"] == (more.rows[0], [4, 2])
+
+
+def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:
+    no_images = {"benchmark": {"name": "image_folder", "root": "nowhere"}, "learner": {"name": "er"}}
+    rows = {"er": {"benchmark": BENCHMARK, **ER}, "none": no_images}
+    Path("two.yaml").write_text(yaml.safe_dump({"groups": {"g": {"rows": rows}}}))
+    assert reproduce("two.yaml") == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dualnet: ")]
+    assert "two/g/none: nowhere" in lines[0] and lines[1].startswith("dualnet: 1 of 2 rows failed")
+    assert [row["seeds"] for row in ledger("two.yaml").values()] == [[0], []]
+
+
+def test_a_benchmark_is_tried_once_and_only_bad_input_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any other fault is for the processes of its rows to meet: it must not end those of the other rows."""
+    calls: list[type[Exception]] = []
+
+    def broken(kind: type[Exception]) -> Callable[[object], None]:
+        def make(_: object) -> None:
+            calls.append(kind)
+            raise kind("broken")
+
+        return make
+
+    tried: Benchmarks = []
+    monkeypatch.setattr(Procedural, "make", broken(ValueError))
+    with pytest.raises(ValueError, match="broken"):
+        benchmark_for(Procedural(), tried)
+    for kind in (OSError, RuntimeError):
+        monkeypatch.setattr(Procedural, "make", broken(kind))
+        for _ in range(2):
+            assert benchmark_for(Procedural(seed=len(kind.__name__)), tried) is None
+    assert calls == [ValueError, OSError, RuntimeError]
+
+
+def test_a_row_that_fails_with_a_long_story_is_cut_short(
+    here: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """A pipe holds 64 KB: a process that says more would wait for a reader that waits for its end."""
+    file = table(wordy={"learner": {"name": "deadly.Wordy", "width": 2}})
+    path = f"{Path(cli.__file__).parent.parent}:{here}"
+    words = ("reproduce", file, "--device", "cpu", "--out", "out")
+    process = start(*words, PYTHONPATH=path, stderr=subprocess.STDOUT)
+    try:
+        out, _ = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    (line,) = (line for line in out.splitlines() if line.startswith("dualnet: tiny/g/wordy: RuntimeError: word"))
+    assert len(line) < 1000 and process.returncode == 1
+
+
+def test_only_what_is_missing_is_run_and_two_at_a_time_are_the_same(capsys) -> None:
+    file = table(er=ER, like={"like": "tiny/g/er"}, wide={"like": "tiny/g/er", "learner": {"width": 3}})
+    assert reproduce(file, "--rows", "g/er", "--seeds", "1,") == 0
+    first = Path("out/tiny/g/er/seed-1/result.json")
+    before = (first.read_bytes(), first.stat().st_mtime_ns)
+    assert reproduce(file, "--seeds", "2", "--jobs", "2", "--learner.lr", "0.03") == 0
+    assert (first.read_bytes(), first.stat().st_mtime_ns) == before
+    rows = ledger()
+    assert [row["seeds"] for row in rows.values()] == [[0, 1]] * 3
+    assert rows["tiny/g/like"]["runs_of"] == "tiny/g/er" and not Path("out/tiny/g/like").exists()
+    capsys.readouterr()
+    assert cli.main(["run", alone(), "--device", "cpu", "--out", "alone"]) == 0
+    assert json.loads(Path("alone/seed-0/result.json").read_text())["accuracy"] == result("tiny/g/er")["accuracy"]
+    assert reproduce(file, "--seeds", "2", "--learner.lr", "0.5") == 2
+    assert "holds another experiment (learner.lr is 0.03 there, 0.5 here)" in capsys.readouterr().err
+
+
+def alone() -> str:
+    """The row's experiment as a file of its own."""
+    content = {"benchmark": BENCHMARK, "batch_size": 4, "protocol": "task_aware", **ER}
+    Path("alone.yaml").write_text(yaml.safe_dump(content))
+    return "alone.yaml"
+
+
+def wait_for(happened: Callable[[], object], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < end, "it never happened"
+        time.sleep(0.02)
+
+
+def is_free(folder: Path) -> bool:
+    """Whether nobody is at work there."""
+    with (folder / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def stopped_then_resumed(file: str, folder: Path) -> None:
+    """After it was stopped: the first row has a checkpoint and no result, and the same command goes on from there."""
+    assert not (folder / "result.json").exists() and not Path("out/tiny/g/er").exists()
+    steps = max(int(path.stem.removeprefix("step-")) for path in folder.glob("checkpoint/*.json"))
+    assert 0 < steps < 8
+    assert reproduce(file) == 0
+    assert [row["seeds"] for row in ledger().values()] == [[0], [0]]
+    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert [event["step"] for event in events if event["event"] == "evaluation"] == [4, 8]
+
+
+SLOW = {"learner": {"name": "deadly.Slow", "width": 2, "updates": 1}}
+
+
+def test_a_reproduce_that_was_killed_goes_on(here: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+    """The process of a row sees that its parent is gone, saves itself and ends."""
+    file, folder = table(slow=SLOW, er=ER), Path("out/tiny/g/slow/seed-0")
+    path = f"{Path(cli.__file__).parent.parent}:{here}"
+    words = ("reproduce", file, "--device", "cpu", "--out", "out")
+    process = start(*words, PYTHONPATH=path, stderr=subprocess.DEVNULL)
+    wait_for(lambda: any(folder.glob("checkpoint/*.json")))
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for(lambda: is_free(folder))
+    stopped_then_resumed(file, folder)
+
+
+def test_a_reproduce_that_is_asked_to_stop_saves_and_goes_on(capsys) -> None:
+    file, folder = table(slow=SLOW, er=ER), Path("out/tiny/g/slow/seed-0")
+
+    def ask() -> None:
+        wait_for(lambda: any(folder.glob("checkpoint/*.json")))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    assert reproduce(file) == 130
+    asking.join()
+    assert capsys.readouterr().err.endswith("dualnet: stopped; the same command goes on from there\n")
+    assert is_free(folder)
+    stopped_then_resumed(file, folder)
+
+
+def test_the_paper_s_rows_are_listed(capsys) -> None:
+    assert cli.main(["reproduce", "--list"]) == 0
+    names = capsys.readouterr().out.splitlines()
+    assert len(names) == len(set(names)) == 54 and "table-1/mini-imagenet-ta/er-aug" in names
+    assert cli.main(["reproduce", "small-table-1", "--list", "--rows", "*/er*"]) == 0
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "small-table-1/task-aware/er",
+        "small-table-1/task-aware/er-aug",
+    ]
+
+
+def test_a_seed_of_other_images_is_refused_before_it_runs(capsys) -> None:
+    file = table(er=ER)
+    assert reproduce(file) == 0
+    run = Path("out/tiny/g/er/seed-0/experiment.yaml")
+    run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
+    assert reproduce(table(er=ER, seeds=2)) == 2
+    assert "er: out/tiny/g/er/seed-0: was begun with other images or classes" in capsys.readouterr().err
+    assert not Path("out/tiny/g/er/seed-1").exists()
+
+
+def test_a_copy_of_a_run_is_no_seed() -> None:
+    file = table(er=ER)
+    assert reproduce(file) == 0
+    shutil.copytree("out/tiny/g/er/seed-0", "out/tiny/g/er/seed-0.old")
+    assert reproduce(file) == 0
+    assert [row["seeds"] for row in ledger().values()] == [[0]]
+    assert "seed-0.old" not in Path("out/tiny/report.md").read_text()
+
+
+def test_the_ledger_alone_runs_nothing(capsys, here: Path) -> None:
+    before = sorted(here.rglob("*"))
+    assert cli.main(["reproduce", "table-1", "--ledger-only", "--rows", "core50-tf/*"]) == 0
+    out = capsys.readouterr().out
+    assert "5 rows, settings of the authors: 0 reproduced, 5 not run." in out and "38.76±1.52" in out
+    assert "ctn: N/A, CTN is strictly task-aware" in out
+    assert sorted(here.rglob("*")) == before
+
+
+def test_tables_are_no_experiments() -> None:
+    assert not [path for path in shipped_experiments() if "table" in path.stem or path.stem == "published"]
+    with pytest.raises(ValueError, match="no such experiment"):
+        read("table-1")
+
+
+BAD_INPUT: dict[str, tuple[list[str], str]] = {
+    "no table": (
+        [],
+        "which table? There are small-table-1, small-table-4, table-1, table-2, table-3, table-4, table-5 and all",
+    ),
+    "unknown table": (["tabel-1"], "tabel-1: no such table; did you mean table-1?"),
+    "nothing like it": (["x"], "x: no such table (`dualnet list` names them all)"),
+    "missing file": (["x.yaml"], "x.yaml: no such file; `dualnet list` names the table files"),
+    "unknown row": (
+        ["table-1", "--rows", "mini-imagenet-ta/er-augg"],
+        "--rows mini-imagenet-ta/er-augg: no such row; did you mean mini-imagenet-ta/er-aug?",
+    ),
+    "no row fits": (["table-1", "--rows", "zzz*"], "--rows zzz*: no such row; `dualnet reproduce TABLE --list` names"),
+    "settings": (["table-1", "--settings", "ours"], "--settings: invalid choice: 'ours'"),
+    "no seeds": (["table-1", "--seeds", "0"], "--seeds: '0' is not a whole number of 1 or more"),
+    "seeds that are none": (["table-1", "--seeds", "a,b"], "'a,b' is not a list of whole numbers such as 0,1,2"),
+    "a seed twice": (["table-1", "--seeds", "1,1"], "--seeds: '1,1': every seed once"),
+    "no jobs": (["table-1", "--jobs", "0"], "--jobs: '0' is not a whole number of 1 or more"),
+    "unknown option": (["table-1", "--jbos", "2"], "jbos: unknown option; did you mean jobs?"),
+    "unknown option like one of ours": (["table-1", "--setings", "paper"], "did you mean settings?"),
+    "options of a list": (["table-1", "--list", "--learner.lr", "1"], "--learner.lr: --list runs nothing and"),
+    "unknown option of every row": (
+        ["table-1", "--rows", "*/er", "--learner.widht", "3"],
+        "learner.widht: unknown option; did you mean learner.width?",
+    ),
+    "no images": (
+        ["table-1", "--rows", "mini-imagenet-*/er", "--benchmark.root", "nowhere"],
+        "table-1/mini-imagenet-ta/er: nowhere/cl_train.csv: cannot be read (No such file or directory); benchmark.root",
+    ),
+    "a seed": (["small-table-1", "--seed", "5"], "--seed: a table runs every row with its seeds; give --seeds"),
+    "a name": (["small-table-1", "--name", "x"], "--name: the rows of a table have names of their own; give --out"),
+    "out is a file": (["small-table-1", "--out", "deadly.py"], "deadly.py is a file; give --out a folder"),
+    "out is below a file": (["small-table-1", "--out", "deadly.py/x"], "deadly.py is a file; give --out a folder"),
+    "options without runs": (
+        ["table-1", "--ledger-only", "--learner.lr", "1"],
+        "--learner.lr: --ledger-only runs nothing and",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_line_and_leaves_nothing(case: str, here: Path, capsys) -> None:
+    words, line = BAD_INPUT[case]
+    before = sorted(here.rglob("*"))
+    assert cli.main(["reproduce", *words]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("dualnet: ") and err.count("\n") == 1 and line in err
+    assert sorted(here.rglob("*")) == before

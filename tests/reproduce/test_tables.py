@@ -1,0 +1,234 @@
+"""The shipped tables: 54 rows with what the paper publishes of them, and how a table's file becomes experiments."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dualnet.data import BENCHMARKS
+from dualnet.learners import LEARNERS
+from dualnet.reproduce.published import METRICS, read_published, sample_std
+from dualnet.reproduce.table import PAPER, SETTINGS, read_table, read_tables, select, shipped_tables
+from dualnet.runs.manifest import FIELDS
+
+ROWS = {
+    settings: {row.name: row for table in read_tables("all", settings) for row in table.rows} for settings in SETTINGS
+}
+PUBLISHED, MISSING = read_published()
+SMALL = {row.name: row for row in read_table("small-table-1", "authors").rows}
+
+
+def test_the_paper_s_54_rows() -> None:
+    assert len(ROWS["authors"]) == 54 and list(ROWS["paper"]) == list(ROWS["authors"])
+    counts = {table: sum(name.startswith(f"{table}/") for name in ROWS["authors"]) for table in PAPER}
+    assert counts == {"table-1": 24, "table-2": 6, "table-3": 8, "table-4": 8, "table-5": 8}
+    assert set(PUBLISHED) == set(ROWS["authors"]), "every row has a published value, and every value a row"
+    assert not set(MISSING) & set(PUBLISHED)
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+@pytest.mark.parametrize("name", ROWS["authors"])
+def test_every_row_is_an_experiment(name: str, settings: str) -> None:
+    made = ROWS[settings][name].experiment()
+    assert made.name == ROWS[settings][name].home
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_every_row_of_the_small_table_is_an_experiment(name: str) -> None:
+    assert SMALL[name].experiment().benchmark_name == "procedural"
+
+
+def test_the_small_table_has_every_learner_under_both_protocols() -> None:
+    for group, without in (("task-aware", set()), ("task-free", {"ctn"})):
+        rows = [row for row in SMALL.values() if row.group.endswith(group)]
+        names = {row.options["learner"]["name"] for row in rows}
+        assert names >= set(LEARNERS) - without and not names & without
+        assert {row.options["learner"].get("augment", "none") for row in rows} >= {"none"}
+    assert {row.num_seeds for row in SMALL.values()} == {3}
+
+
+SPOT = {
+    "table-1/mini-imagenet-ta/er": (5, [(53.43, 1.18), (11.21, 1.35), (63.46, 1.05)], "tab:main, line 200"),
+    "table-1/mini-imagenet-tf/dualnet": (3, [(37.56, 0.52), (29.46, 1.68), (65.00, 1.79)], "tab:main, line 206"),
+    "table-1/core50-ta/er-aug": (5, [(44.16, 2.05), (5.72, 0.02), (47.83, 1.61)], "tab:main, line 210"),
+    "table-1/core50-tf/derpp-aug": (3, [(28.10, 0.80), (10.43, 2.10), (36.16, 0.19)], "tab:main, line 212"),
+    "table-2/sgd/barlow-twins": (5, [(64.20, 2.37), (4.79, 1.19), (64.83, 1.67)], "tab:slow-obj, line 234"),
+    "table-2/look-ahead/classification": (5, [(70.96, 1.08), (6.33, 0.28), (73.92, 1.14)], "tab:slow-obj, line 236"),
+    "table-3/memory-100/n-20": (5, [(77.86, 0.43), (3.01, 0.27), (75.96, 0.97)], "tab:slow-iter, line 255"),
+    "table-4/labels-25/ctn": (3, [(55.90, 0.86), (3.84, 0.32), (55.69, 0.98)], "tab:semi, line 276"),
+    "table-5/core50-tf/mir": (3, [(23.88, 0.65), (11.48, 1.17), (32.12, 1.07)], "tab:additional, line 425"),
+}
+
+
+@pytest.mark.parametrize("name", SPOT)
+def test_published_values(name: str) -> None:
+    runs, values, source = SPOT[name]
+    found = PUBLISHED[name]
+    assert (found.runs, found.source, found.spread) == (runs, source, "std")
+    assert found.metrics == dict(zip(METRICS, values, strict=True))
+
+
+def test_what_is_printed_otherwise_is_said() -> None:
+    assert PUBLISHED["table-2/sgd/barlow-twins"].note == "printed as 64.20/-2.37"
+    assert "DER" in PUBLISHED["table-1/core50-ta/derpp"].note
+    assert PUBLISHED["table-5/core50-ta/offline"].metrics == {"ACC": (58.69, 0.41)}
+    assert MISSING["table-1/core50-tf/ctn-aug"].startswith("N/A")
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_the_published_protocol_is_a_part_of_a_manifest(name: str) -> None:
+    found = PUBLISHED[name]
+    assert set(found.protocol) <= set(FIELDS) and set(found.protocol) | set(found.unknown) == set(FIELDS)
+    assert found.protocol["label_share"] == (0.1 if "labels-10" in name else 0.25 if "labels-25" in name else 1.0)
+    assert ("split" in found.unknown) == ("core50" in name)
+
+
+def test_the_paper_leaves_updates_of_dualnet_and_derpp_open() -> None:
+    for row, unknown in (("er", False), ("ctn", False), ("derpp", True), ("dualnet", True)):
+        assert ("updates" in PUBLISHED[f"table-1/mini-imagenet-ta/{row}"].unknown) == unknown
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "way", "value"),
+    [
+        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.width", 64),
+        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.width", 20),
+        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.beta", 0.05),
+        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.beta", 0.5),
+        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.soft_label_weight", 2.0),
+        ("table-1/mini-imagenet-tf/dualnet", "authors", "protocol", "task_free_boundaries"),
+        ("table-1/mini-imagenet-tf/dualnet", "authors", "learner.width", 64),
+        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.soft_label_weight", 10.0),
+        ("table-1/mini-imagenet-tf/dualnet", "authors", "learner.soft_label_weight", 100.0),
+        ("table-1/mini-imagenet-tf/dualnet", "paper", "learner.soft_label_weight", 2.0),
+        ("table-1/core50-ta/dualnet", "authors", "learner.replay_size", 32),
+        ("table-1/core50-tf/dualnet", "authors", "learner.replay_size", 10),
+        ("table-1/core50-tf/dualnet", "authors", "learner.beta", 0.05),
+        ("table-1/core50-tf/dualnet", "authors", "batch_size", 10),
+        ("table-1/core50-tf/dualnet", "paper", "batch_size", 32),
+        ("table-4/labels-10/dualnet", "authors", "learner.replay_size", 32),
+        ("table-4/labels-25/dualnet", "authors", "learner.slow_rounds", 2),
+        ("table-4/labels-25/dualnet", "paper", "learner.slow_rounds", 3),
+        ("table-1/mini-imagenet-tf/dualnet", "paper", "protocol", "task_free"),
+        ("table-1/mini-imagenet-tf/er-aug", "paper", "learner.augment", "crop"),
+        ("table-1/core50-ta/dualnet", "authors", "learner.beta", 0.1),
+        ("table-1/core50-ta/dualnet", "authors", "learner.slow_lr", 0.0001),
+        ("table-1/core50-ta/dualnet", "paper", "learner.width", 64),
+        ("table-1/core50-ta/dualnet", "paper", "learner.slow_lr", 0.0003),
+        ("table-1/core50-ta/ctn", "authors", "learner.inner_steps", 1),
+        ("table-1/core50-ta/er", "authors", "batch_size", 32),
+        ("table-1/core50-tf/dualnet", "authors", "learner.memory.slots_per_class", 100),
+        ("table-3/memory-100/n-20", "authors", "learner.slow_rounds", 20),
+        ("table-4/labels-25/dualnet", "authors", "labels.drawn_per", "batch"),
+        ("table-4/labels-25/dualnet", "paper", "labels.drawn_per", "sample"),
+        ("table-4/labels-25/dualnet", "authors", "learner.slow_momentum", 0.9),
+        ("table-5/core50-ta/offline", "paper", "learner.epochs", 3),
+    ],
+)
+def test_settings_of_a_row(name: str, settings: str, way: str, value: Any) -> None:
+    found: Any = ROWS[settings][name].options
+    for part in way.split("."):
+        found = found[part]
+    assert found == value
+
+
+def test_rows_of_one_experiment_share_their_runs() -> None:
+    for rows in ROWS.values():
+        shared = {name for name, row in rows.items() if row.home != name}
+        assert shared == {"table-2/look-ahead/barlow-twins", "table-3/memory-50/n-3"}
+        assert {rows[name].home for name in shared} == {"table-1/mini-imagenet-ta/dualnet"}
+
+
+def test_the_benchmarks_of_the_tables() -> None:
+    assert {row.options["benchmark"]["name"] for row in ROWS["paper"].values()} == {"mini_imagenet", "core50"}
+    assert "mini_imagenet" in BENCHMARKS
+
+
+@pytest.mark.parametrize(
+    ("patterns", "count"),
+    [
+        ([], 24),
+        (["mini-imagenet-ta/er"], 1),
+        (["table-1/mini-imagenet-ta/er"], 1),
+        (["*/er", "*/er-aug"], 8),
+        (["*"], 24),
+    ],
+)
+def test_rows_by_name(patterns: list[str], count: int) -> None:
+    assert len(select(read_table("table-1", "authors").rows, patterns)) == count
+
+
+def test_a_spread_as_a_standard_deviation() -> None:
+    assert sample_std(1.18, "std", 5) == 1.18
+    assert sample_std(2 * 3 / 5**0.5, "authors", 5) == pytest.approx(3 * (5 / 4) ** 0.5)
+    with pytest.raises(ValueError, match="spread is 'sem'; give std or authors"):
+        sample_std(1.0, "sem", 5)
+
+
+GOOD = {"groups": {"g": {"shared": {"learner": {"name": "er"}}, "rows": {"a": {}, "b": {"batch_size": 20}}}}}
+BAD_TABLES: dict[str, tuple[Any, str]] = {
+    "a list": ([1], "not a YAML mapping of options; see experiments/tables/table-1.yaml"),
+    "no groups": ({"title": "x"}, "groups: a section with at least one entry is needed"),
+    "a group is no section": ({"groups": {"g": 3}}, "g: options are needed, not 3"),
+    "no rows": ({"groups": {"g": {}}}, "rows: a section with at least one entry is needed"),
+    "a row is no section": ({"groups": {"g": {"rows": {"a": 3}}}}, "bad/g/a: options are needed, not 3"),
+    "typo": ({**GOOD, "setings": {}}, "setings: unknown option"),
+    "typo in a group": ({"groups": {"g": {"row": {"a": {}}}}}, "g.row: unknown option; did you mean g.rows?"),
+    "no seeds": ({**GOOD, "seeds": 0}, "seeds: 0 is not 1 or more"),
+    "like nothing": ({**GOOD, "like": "bad/g/z"}, "bad/g/a: like 'bad/g/z', but there is no such row"),
+    "like no row": ({**GOOD, "like": "g"}, "bad/g/a: like 'g', but there is no such row; name one as table/group/row"),
+    "like itself": ({**GOOD, "like": "bad/g/a"}, "is like itself; `like` must name another row"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_a_table_that_is_none(case: str, tmp_path: Path) -> None:
+    content, line = BAD_TABLES[case]
+    (tmp_path / "bad.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError) as caught:
+        read_table(str(tmp_path / "bad.yaml"), "authors")
+    assert line in str(caught.value) and "bad.yaml: " in str(caught.value)
+
+
+def test_a_row_twice(tmp_path: Path) -> None:
+    file = tmp_path / "t.yaml"
+    file.write_text("groups:\n  g:\n    rows:\n      er: {batch_size: 10}\n      er: {batch_size: 20}\n")
+    with pytest.raises(ValueError, match=r"t\.yaml: line 5: `er` is given twice; keep one of them"):
+        read_table(str(file), "authors")
+
+
+def test_what_a_row_begins_with(tmp_path: Path) -> None:
+    """Table, group, the row it is like, itself; the settings after each of them."""
+    content = {
+        "shared": {"a": "table", "b": "table", "c": "table", "d": "table"},
+        "paper": {"b": "table, paper", "c": "table, paper", "d": "table, paper"},
+        "groups": {
+            "g": {
+                "shared": {"c": "group", "d": "group"},
+                "rows": {"one": {"d": "one", "paper": {"e": "one, paper"}}, "two": {"like": "t/g/one"}},
+            },
+            "h": {"rows": {"three": {"like": "t/g/two", "authors": {"e": "three, authors"}}}},
+        },
+    }
+    (tmp_path / "t.yaml").write_text(yaml.safe_dump(content))
+    paper = {row.short_name: row for row in read_table(str(tmp_path / "t.yaml"), "paper").rows}
+    authors = {row.short_name: row for row in read_table(str(tmp_path / "t.yaml"), "authors").rows}
+    assert paper["one"].options == {"a": "table", "b": "table, paper", "c": "group", "d": "one", "e": "one, paper"}
+    assert paper["two"].options == paper["one"].options and paper["two"].home == "t/g/one"
+    assert (
+        paper["three"].options == {**paper["one"].options, "c": "table, paper"} and paper["three"].home == "t/h/three"
+    )
+    assert authors["three"].options == {"a": "table", "b": "table", "c": "table", "d": "one", "e": "three, authors"}
+
+
+def test_the_small_table_of_few_and_late_labels() -> None:
+    rows = {row.name.partition("/")[2]: row.experiment() for row in read_table("small-table-4", "authors").rows}
+    assert {rows[name].labels.share for name in ("share-10/er", "share-25/er", "share-100/er")} == {0.1, 0.25, 1.0}
+    assert rows["late/dualnet"].labels.delay == 20 and rows["late/dualnet"].learner.slow_source == "memory_and_batch"
+
+
+def test_shipped_tables() -> None:
+    assert shipped_tables() == ["small-table-1", "small-table-4", *PAPER]

@@ -1,0 +1,55 @@
+"""Welch's test by hand, and what must hold for any two samples."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dualnet.ttest import Sample, two_sided_p, two_sided_t, welch
+
+means = st.floats(-100, 100)
+samples = st.builds(Sample, means, st.floats(0.01, 20), st.integers(2, 30))
+
+
+def test_two_groups_of_numbers() -> None:
+    """By hand: means 5 and 8, variances 2.5 and 10, five each: t = -3 / sqrt(2.5), f = 12.5^2 4 / (6.25 + 100)."""
+    ours = Sample(float(np.mean([3, 4, 5, 6, 7])), float(np.std([3, 4, 5, 6, 7], ddof=1)), 5)
+    theirs = Sample(float(np.mean([4, 6, 8, 10, 12])), float(np.std([4, 6, 8, 10, 12], ddof=1)), 5)
+    found = welch(ours, theirs)
+    assert found.difference == pytest.approx(-3)
+    assert found.freedom == pytest.approx(12.5**2 * 4 / 106.25)
+    assert found.p == pytest.approx(two_sided_p(3 / math.sqrt(2.5), found.freedom))
+
+
+@given(samples, samples)
+def test_what_holds_for_any_two(a: Sample, b: Sample) -> None:
+    one, other = welch(a, b), welch(b, a)
+    assert one.p == pytest.approx(other.p) and one.difference == -other.difference
+    assert 0 <= one.p <= 1
+    assert min(a.size, b.size) - 1 <= one.freedom + 1e-9 <= a.size + b.size - 2 + 1e-6
+    assume(abs(one.p - 0.05) > 1e-6)
+    assert (abs(one.difference) <= one.half_width) == (one.p >= 0.05), "the interval holds 0 where p says so"
+
+
+@given(means, st.floats(0.01, 20), st.integers(2, 30))
+def test_equal_spreads_and_sizes_are_student_s_test(mean: float, std: float, size: int) -> None:
+    assert welch(Sample(mean, std, size), Sample(0, std, size)).freedom == pytest.approx(2 * size - 2)
+
+
+@given(means, means, st.floats(0.01, 20), st.integers(2, 30))
+def test_a_single_run_is_one_more_of_the_others(ours: float, theirs: float, std: float, size: int) -> None:
+    found = welch(Sample(ours, None, 1), Sample(theirs, std, size))
+    assert found.freedom == size - 1
+    expected = two_sided_t(0.05, size - 1) * std * math.sqrt(1 + 1 / size)
+    assert found.half_width == pytest.approx(expected)
+
+
+def test_no_spread_at_all() -> None:
+    assert welch(Sample(1, 0, 3), Sample(1, 0, 3)).p == 1
+    assert welch(Sample(1, 0, 3), Sample(2, 0, 3)).p == 0
+    with pytest.raises(ValueError, match="two single runs cannot be compared"):
+        welch(Sample(1, None, 1), Sample(2, None, 1))

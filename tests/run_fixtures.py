@@ -1,0 +1,318 @@
+"""What the tests of runs share: a tiny experiment, ways to stop it, and all that a run folder remembers."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+import dualnet
+from dualnet.data import Benchmark
+from dualnet.learners import learner_class
+from dualnet.runs import checkpoint, runner
+from dualnet.runs.experiment import Experiment, merged, parse
+from dualnet.runs.progress import Display, Quiet
+from dualnet.runs.stop import StopAsked
+
+# Options that make any learner small; those that it lacks are left out.
+# Momentum gives the slow optimizer a state that a checkpoint must hold.
+SMALL = {
+    "width": 2,
+    "slow_rounds": 1,
+    "inner_steps": 1,
+    "slow_batch_size": 4,
+    "slow_momentum": 0.9,
+    "updates": 1,
+    "replay_size": 4,
+    "memory": {"slots_per_class": 2},
+}
+TINY = {  # two tasks of three batches each
+    "name": "tiny",
+    "benchmark": {
+        "name": "procedural",
+        "num_tasks": 2,
+        "classes_per_task": 2,
+        "train_per_class": 6,
+        "test_per_class": 2,
+        "image_size": 28,
+    },
+    "learner": {"name": "dualnet", **SMALL},
+    "batch_size": 4,
+    "log_every": 2,
+    "checkpoint_every": 2,
+}
+CPU = torch.device("cpu")
+
+# A learner from outside of the package. It answers by one weight and goes wrong at a step, in one of two ways.
+OWN_LEARNER = """
+from dataclasses import dataclass
+import torch
+from dualnet import Learner
+
+
+@dataclass(frozen=True)
+class Config:
+    lr: float = 0.1
+    loss_breaks_at: int = 0
+    weight_breaks_at: int = 0
+    only_seed: int | None = None  # that breaks; None: all
+
+
+class OwnLearner(Learner):
+    Config = Config
+
+    def __init__(self, spec, config):
+        super().__init__(spec, config)
+        self.weight = torch.nn.Parameter(torch.zeros(spec.num_classes))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.int64))
+        self.register_buffer("task_ends", torch.zeros((), dtype=torch.int64))
+        self.optimizer = torch.optim.SGD([self.weight], lr=config.lr, momentum=0.5)
+
+    def forward(self, images, task_ids):
+        return self.restricted(self.weight.expand(len(images), -1), task_ids)
+
+    def observe(self, batch):
+        self.steps += 1
+        loss = torch.nn.functional.cross_entropy(self(batch.images, batch.task_ids), batch.labels)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        breaks = self.config.only_seed in (None, self.generator.initial_seed())
+        if breaks and self.steps == self.config.weight_breaks_at:
+            self.weight.data[0] = float("inf")
+        if breaks and self.steps == self.config.loss_breaks_at:
+            loss = loss * float("nan")
+        return {"labels": loss.detach()}
+
+    def end_task(self):
+        self.task_ends += 1
+
+    def optimizers(self):
+        return {"all": self.optimizer}
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Sums over threads have no fixed order; bits are compared here."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> Callable[..., Experiment]:
+    """tiny("er", batch_size=2): the tiny experiment with another learner and other options.
+
+    A mapping for `learner` is laid over the options of the tiny DualNet, or begins anew if it has a name.
+    """
+
+    def make(learner: str | Mapping[str, Any] = "dualnet", **options: Any) -> Experiment:
+        if isinstance(learner, str):
+            known = {field.name for field in dataclasses.fields(learner_class(learner).Config)}
+            learner = {"name": learner, **{key: value for key, value in SMALL.items() if key in known}}
+        base = {**TINY, "learner": {}} if "name" in learner else TINY
+        return parse(merged(base, {"learner": learner, **options}))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tiny experiment as a file for the command line."""
+    file = tmp_path_factory.mktemp("experiment") / "tiny.yaml"
+    file.write_text(yaml.safe_dump(TINY))
+    return file
+
+
+@pytest.fixture(scope="session")
+def benchmark(tiny: Callable[..., Experiment]) -> Benchmark:
+    return tiny().benchmark.make()
+
+
+class StopAt(Quiet):
+    """Sends this process a signal after a step, or after a task was evaluated."""
+
+    def __init__(self, step: int | None, task: int | None, number: int) -> None:
+        self.at_step, self.at_task, self.number = step, task, number
+
+    def step(self, task: int, num_tasks: int, done: int) -> None:
+        if done == self.at_step:
+            signal.raise_signal(self.number)
+
+    def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None:
+        if task == self.at_task:
+            signal.raise_signal(self.number)
+
+
+@pytest.fixture(scope="session")
+def stop_at() -> Callable[..., Display]:
+    """stop_at(step) or stop_at(task=0): a display that asks the run to stop there."""
+    return lambda step=None, task=None, number=signal.SIGINT: StopAt(step, task, number)
+
+
+@pytest.fixture(scope="session")
+def run(tiny: Callable[..., Experiment], benchmark: Benchmark) -> Callable[..., Path]:
+    """run(experiment, folder, display): one seed, until it is finished or stops. Returns the folder."""
+    drawn = tiny().benchmark  # once for all tests
+
+    def one(experiment: Experiment, folder: Path, display: Display | None = None) -> Path:
+        images = benchmark if experiment.benchmark == drawn else None
+        runner.run(experiment, {experiment.seed: folder}, CPU, display, images)
+        return folder
+
+    return one
+
+
+@pytest.fixture(scope="session")
+def remembered() -> Callable[[Path], dict[str, Any]]:
+    """All that two runs must have in common: the newest checkpoint bit by bit, result and log. Only times are left out.
+
+    By name, so that a failure shows what differs.
+    """
+
+    def read(folder: Path) -> dict[str, Any]:
+        steps = checkpoint.steps(folder / "checkpoint")
+        tree = checkpoint.load(folder / "checkpoint", steps[-1])
+        for of_time in ("seconds", "log_bytes"):  # seconds are written with more or fewer digits
+            del tree[of_time]
+        result = json.loads((folder / "result.json").read_text())
+        log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        return {
+            **dict(leaves(tree)),
+            "step": steps[-1],
+            "result": {key: result[key] for key in ("accuracy", "metrics", "steps", "cost")},
+            "log": [{key: value for key, value in event.items() if key != "seconds"} for event in log],
+        }
+
+    return read
+
+
+def leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Every tensor of a tree, as its bytes, and every value, by the way to it."""
+    if isinstance(node, Tensor):
+        yield name, (str(node.dtype), tuple(node.shape), node.contiguous().numpy().tobytes())
+    elif isinstance(node, Mapping):
+        for key, value in node.items():
+            yield from leaves(value, f"{name}.{key}")
+    elif isinstance(node, list):
+        for index, value in enumerate(node):
+            yield from leaves(value, f"{name}[{index}]")
+    else:
+        yield name, node
+
+
+@pytest.fixture(scope="session")
+def finished(
+    tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., Experiment], run: Callable[..., Path]
+) -> Path:
+    """The tiny experiment, never stopped. Not to be written to."""
+    torch.set_num_threads(1)
+    return run(tiny(), tmp_path_factory.mktemp("finished") / "seed-0")
+
+
+@pytest.fixture(scope="session")
+def never_stopped(finished: Path, remembered: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    return remembered(finished)
+
+
+@pytest.fixture(scope="session")
+def stopped_once(
+    tmp_path_factory: pytest.TempPathFactory, tiny: Callable[..., Experiment], run: Callable[..., Path], stop_at: Any
+) -> Path:
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("stopped") / "seed-0"
+    with pytest.raises(StopAsked):
+        run(tiny(), folder, stop_at(5))
+    return folder
+
+
+@pytest.fixture
+def stopped(stopped_once: Path, tmp_path: Path) -> Path:
+    """The tiny experiment, stopped after step 5 of 6, with checkpoints of steps 4 and 5: a copy to write into."""
+    return Path(shutil.copytree(stopped_once, tmp_path / "stopped" / "seed-0"))
+
+
+@pytest.fixture
+def own_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The import path of a learner in a file of the user's."""
+    (tmp_path / "own_module.py").write_text(OWN_LEARNER)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield "own_module.OwnLearner"
+    sys.modules.pop("own_module", None)
+
+
+@pytest.fixture(scope="session")
+def start() -> Callable[..., subprocess.Popen[str]]:
+    """start("run", ..., NAME=value): the command line in a process and an environment of its own, on one thread."""
+    source = Path(dualnet.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
+
+    def process(*words: Any, stderr: int = subprocess.PIPE, **variables: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "dualnet.cli", *map(str, words)]
+        return subprocess.Popen(
+            command, env=environment | variables, stdout=subprocess.PIPE, stderr=stderr, text=True, bufsize=1
+        )
+
+    return process
+
+
+@pytest.fixture(scope="session")
+def make_run() -> Callable[..., Path]:
+    """make_run(folder, accuracy, name=..., ...): a run folder made by hand, for the report."""
+    return write_run
+
+
+def write_run(
+    folder: Path,
+    accuracy=((80.0, None), (60.0, 70.0)),
+    *,
+    name="demo-er",
+    seed=0,
+    protocol="task_aware",
+    learner=None,
+    labels=None,
+    cost=None,
+    told=(),
+    **options,
+):
+    """One finished run of two tasks, by hand; accuracy=None leaves it unfinished. What is told joins its log."""
+    folder.mkdir(parents=True)
+    experiment = {
+        "name": name,
+        "seed": seed,
+        "protocol": protocol,
+        "batch_size": 10,
+        "benchmark": {"name": "procedural", **options},
+        "learner": learner or {"name": "er", "lr": 0.03},
+        "stream": {"image_shape": [3, 32, 32], "class_names": ["a"], "tasks": [[0]]},
+        "environment": {"dualnet": "0.1.0", "device": "cpu"},
+        **({"labels": labels} if labels else {}),
+    }
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
+    events = [
+        {"event": "losses", "task": 0, "step": 20, "seconds": 1.0, "losses": {"labels": 1.2, "replay": 0.9}},
+        {"event": "evaluation", "task": 0, "step": 40, "seconds": 2.0, "accuracy": [80.0]},
+        {"event": "losses", "task": 1, "step": 60, "seconds": 3.0, "losses": {"labels": 0.8, "replay": 0.7}},
+        {"event": "something else"},
+        *told,
+    ]
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+    if accuracy is not None:
+        result = {"accuracy": accuracy, "metrics": {}, "seconds": 61.2, "peak_memory_bytes": 300 * 2**20, "steps": 80}
+        result |= {"cost": cost} if cost else {}
+        (folder / "result.json").write_text(json.dumps(result))
+    return folder

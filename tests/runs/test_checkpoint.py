@@ -1,0 +1,163 @@
+"""Checkpoints: what goes in comes out, bit by bit; what is damaged does not come out at all."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dualnet.runs import checkpoint
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+def tensor(dtype: torch.dtype, shape: list[int], seed: int, strided: bool) -> torch.Tensor:
+    made = torch.randint(0, 200, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return made.transpose(0, -1) if strided and shape else made
+
+
+tensors = st.builds(
+    tensor, st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=4), st.integers(0, 9), st.booleans()
+)
+values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+trees = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        tensors | values,
+        lambda node: (
+            st.lists(node, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), node, max_size=3)
+        ),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)  # the folder serves for all
+@given(trees)
+def test_a_tree_comes_back(tmp_path: Path, tree: dict[str, Any]) -> None:
+    checkpoint.save(tmp_path, 0, tree)
+    assert same(tree, checkpoint.load(tmp_path, 0))
+
+
+def test_odd_values_come_back(tmp_path: Path) -> None:
+    shared = torch.arange(6.0)
+    tree = {
+        "names like ours": {"tensor": "0", "dict": [1]},
+        "pair": (1, 2),
+        "nan": float("nan"),
+        "matrix with nan": torch.tensor([math.nan, -0.0, math.inf]),
+        "shared": [shared, shared[2:], shared.view(2, 3).t()],
+        "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "needs a gradient": torch.nn.Parameter(torch.ones(2)),
+    }
+    checkpoint.save(tmp_path, 0, tree)
+    loaded = checkpoint.load(tmp_path, 0)
+    assert loaded["names like ours"] == tree["names like ours"]
+    assert loaded["pair"] == [1, 2]
+    assert math.isnan(loaded["nan"])
+    assert loaded["matrix with nan"].numpy().tobytes() == tree["matrix with nan"].numpy().tobytes()
+    assert same(loaded["shared"], tree["shared"])
+    assert torch.equal(loaded["channels last"], tree["channels last"])
+    assert not loaded["needs a gradient"].requires_grad
+
+
+def test_the_state_of_a_real_optimizer_comes_back(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    weight.sum().backward()
+    optimizer.step()
+    checkpoint.save(tmp_path, 0, optimizer.state_dict())
+    other = torch.optim.AdamW([torch.nn.Parameter(torch.rand(3))], lr=0.5)
+    other.load_state_dict(checkpoint.load(tmp_path, 0))
+    assert same(other.state_dict()["state"], optimizer.state_dict()["state"])
+    assert other.param_groups[0]["lr"] == 0.1
+
+
+def test_the_files_are_plain_safetensors_and_json(tmp_path: Path) -> None:
+    """No pickle: another program, or a suspicious one, can read them."""
+    checkpoint.save(tmp_path, 7, {"weight": torch.ones(2), "rate": 0.1})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000007.json", "step-00000007.safetensors"]
+    with safetensors.safe_open(tmp_path / "step-00000007.safetensors", "pt") as file:
+        assert file.get_tensor("0").tolist() == [1, 1]
+    content = json.loads((tmp_path / "step-00000007.json").read_text())
+    assert content["tree"] == {"dict": [["weight", {"tensor": "0"}], ["rate", 0.1]]}
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    for step in (5, 10, 100_000_000, 100_000_001):
+        checkpoint.save(tmp_path, step, {"step": step})
+    assert checkpoint.steps(tmp_path) == [100_000_000, 100_000_001]
+    assert len(list(tmp_path.iterdir())) == 4
+    assert checkpoint.load(tmp_path, 100_000_001) == {"step": 100_000_001}
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)})
+    checkpoint.save(tmp_path, 1, {"x": torch.ones(1)})
+    assert checkpoint.load(tmp_path, 1)["x"] == 1
+
+
+def test_later_steps_make_room(tmp_path: Path) -> None:
+    """A run that had to go back further writes earlier steps than the damaged ones that it passed over."""
+    for step in (8, 9, 2):
+        checkpoint.save(tmp_path, step, {})
+    assert checkpoint.steps(tmp_path) == [2]
+
+
+def test_half_a_checkpoint_is_found_and_deleted(tmp_path: Path) -> None:
+    (tmp_path / "step-00000003.safetensors").write_bytes(b"the process was killed before the JSON file")
+    assert checkpoint.steps(tmp_path) == [3]
+    with pytest.raises(ValueError, match=r"step-00000003.json: damaged checkpoint \(.*No such file"):
+        checkpoint.load(tmp_path, 3)
+    for step in (4, 5):
+        checkpoint.save(tmp_path, step, {})
+    assert checkpoint.steps(tmp_path) == [4, 5] and len(list(tmp_path.iterdir())) == 4
+
+
+def test_what_is_not_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    assert checkpoint.steps(tmp_path / "missing") == []
+    for name in ("step-1.txt", "step-x.json", "notes.json"):
+        (tmp_path / name).write_text("mine")
+    for step in range(4):
+        checkpoint.save(tmp_path, step, {})
+    assert {"step-1.txt", "step-x.json", "notes.json"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_clean_deletes_what_was_half_written(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path, 1, {})
+    (tmp_path / "step-00000002.safetensors.4711.tmp").write_bytes(b"half")
+    checkpoint.clean(tmp_path)
+    assert len(list(tmp_path.iterdir())) == 2
+    checkpoint.clean(tmp_path / "missing")
+
+
+def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
+    """Every byte of both files, one at a time: a digit of a rate is as bad as a bit of a weight."""
+    tree = {"weights": torch.arange(5.0), "rate": 0.125, "names": ["a", "b"], "numbers": {0: 1, 1: 2}}
+    checkpoint.save(tmp_path, 0, tree)
+    for file in sorted(tmp_path.iterdir()):
+        whole = file.read_bytes()
+        for place in range(len(whole)):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(ValueError, match=r"step-00000000.json: damaged checkpoint \("):
+                checkpoint.load(tmp_path, 0)
+        file.write_bytes(whole)
+    assert same(checkpoint.load(tmp_path, 0), tree)

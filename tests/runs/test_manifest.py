@@ -1,0 +1,123 @@
+"""The manifest: which options are the protocol's, and that its digest tells two protocols apart and nothing else."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dualnet.data import Benchmark
+from dualnet.data.splits import benchmark_of, split_digest, tasks_of
+from dualnet.runs.manifest import FIELDS, Manifest, class_order_digest, differences, manifest_of
+
+TASK_AWARE = {"heads": "per_task", "boundaries": "told", "memory": "ring", "memory_slots": 8}
+
+
+def test_what_a_manifest_says(tiny, benchmark: Benchmark) -> None:
+    found = manifest_of(tiny("er"), benchmark)
+    expected = {
+        **TASK_AWARE,
+        "benchmark": "procedural",
+        "num_tasks": 2,
+        "image_size": 28,
+        "batch_size": 4,
+        "passes": 1,
+        "label_share": 1.0,
+        "labels_drawn": "all",
+        "label_delay": "0",
+        "augmentation": "none",
+        "updates": 1,
+        "width": 2,
+        "forgetting": "paper",
+    }
+    assert {key: getattr(found, key) for key in expected} == expected
+    assert found.split == benchmark.split_digest != ""
+
+
+CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and the fields that must change with it
+    "batch size": ({"batch_size": 2}, {"batch_size"}),
+    "few labels": ({"labels": {"share": 0.5}}, {"label_share", "labels_drawn"}),
+    "all labels, however drawn": ({"labels": {"drawn_per": "batch"}}, set()),
+    "late labels": ({"labels": {"delay": 1}}, {"label_delay"}),
+    "labels out of order": ({"labels": {"delay_spread": 1}}, {"label_delay"}),
+    "width": ({"learner": {"width": 3}}, {"width"}),
+    "updates": ({"learner": {"updates": 2}}, {"updates"}),
+    "slots": ({"learner": {"memory": {"slots_per_class": 3}}}, {"memory_slots"}),
+    "policy": ({"learner": {"memory": {"policy": "reservoir"}}}, {"memory"}),
+    "no task told": ({"protocol": "task_free"}, {"heads", "boundaries", "memory"}),
+    "boundaries told": ({"protocol": "task_free_boundaries"}, {"heads", "memory"}),
+    "other images": ({"benchmark": {"seed": 1}}, {"split"}),
+    "more images": ({"benchmark": {"train_per_class": 7}}, {"split"}),
+    "larger images": ({"benchmark": {"image_size": 32}}, {"image_size"}),
+    "more tasks": ({"benchmark": {"num_tasks": 3}}, {"num_tasks", "class_order", "split", "memory_slots"}),
+    "no memory": ({"learner": {"name": "finetune", "width": 2, "updates": 1}}, {"memory", "memory_slots"}),
+    # What decides a result, but is the method's own, or decides nothing
+    "rates": ({"learner": {"fast_lr": 0.5, "slow_lr": 0.5, "beta": 0.1, "slow_rounds": 2}}, set()),
+    "seed": ({"seed": 3, "name": "other", "log_every": 7, "precision": "fp32"}, set()),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_digest_changes_with_a_field_and_with_nothing_else(change: str, tiny) -> None:
+    options, fields = CHANGES[change]
+    one, other = (manifest_of(each, each.benchmark.make()) for each in (tiny(), tiny(**{"learner": {}, **options})))
+    changed = {field for field in FIELDS if getattr(one, field) != getattr(other, field)}
+    assert changed == fields
+    assert (one.digest != other.digest) == bool(fields)
+    assert set(differences(dataclasses.asdict(other), dataclasses.asdict(one))) == fields
+
+
+def test_labels_that_are_lost_by_batch_are_another_protocol(tiny, benchmark: Benchmark) -> None:
+    by_sample, by_batch = (
+        dataclasses.asdict(manifest_of(tiny(labels={"share": 0.5, "drawn_per": what}), benchmark))
+        for what in ("sample", "batch")
+    )
+    assert differences(by_sample, by_batch) == {"labels_drawn": ("sample", "batch")}
+
+
+@given(st.sampled_from(FIELDS), st.integers(1000, 2000))
+def test_every_field_is_in_the_digest(field: str, value: int) -> None:
+    plain = Manifest(**dict.fromkeys(FIELDS, 1))  # pyright: ignore
+    assert dataclasses.replace(plain, **{field: value}).digest != plain.digest  # pyright: ignore
+    assert dataclasses.replace(plain).digest == plain.digest
+
+
+def test_the_order_of_classes_counts_across_tasks_only() -> None:
+    labels, is_test = np.repeat(np.arange(4), 2), np.tile([False, True], 4)
+    images = np.zeros((8, 3, 28, 28), np.uint8)
+
+    def digests(names: list[str]) -> tuple[str, str]:
+        order = [names.index(name) for name in "abcd"]  # class number by name: each name keeps its images
+        made = benchmark_of(
+            lambda: images,
+            np.array(order)[labels],
+            is_test,
+            names,
+            tasks_of(4, 2),
+            names=[f"{i}.png" for i in range(8)],
+        )
+        return class_order_digest(made), made.split_digest
+
+    order, split = digests(list("abcd"))
+    assert digests(list("badc")) == (order, split), "within a task"
+    swapped, same = digests(list("cdab"))
+    assert swapped != order and same == split, "another order of the same split"
+
+
+def test_a_split_is_told_by_names_not_by_places() -> None:
+    labels, is_test = np.array([0, 0, 1, 1]), np.array([False, True, False, True])
+    files = ["x/1.png", "x/2.png", "x/3.png", "x/4.png"]
+    one = split_digest(labels, is_test, ["a", "b"], files)
+    assert split_digest(labels, is_test, ["a", "b"], [f"/elsewhere/{name}" for name in files]) == one
+    assert split_digest(labels[::-1], is_test[::-1], ["a", "b"], files[::-1]) == one
+    assert split_digest(labels, ~is_test, ["a", "b"], files) != one
+    assert split_digest(labels, is_test, ["a", "c"], files) != one
+
+
+def test_differences_leave_out_what_is_open() -> None:
+    assert differences({"width": 64}, {}) == differences({}, {"width": 20}) == {}
+    assert differences({"digest": "x"}, {"digest": "y"}) == {}, "a digest is no field"

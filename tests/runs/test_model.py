@@ -1,0 +1,224 @@
+"""A trained model in use: it answers, by files and by tensors, and it can go on learning."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import dualnet
+from dualnet.batch import Batch
+from dualnet.data import Benchmark
+from dualnet.runs import checkpoint
+from dualnet.runs.model import Model
+from dualnet.runs.run_folder import RunFolder
+
+
+@pytest.fixture(scope="module")
+def model(finished: Path) -> Model:
+    return dualnet.load(finished)
+
+
+@pytest.fixture(scope="module")
+def images(benchmark: Benchmark) -> torch.Tensor:
+    """Test images of the second task: uint8 [4, 3, 28, 28]."""
+    return benchmark.tasks[1].test.load()[0]
+
+
+def save(images: torch.Tensor, folder: Path) -> list[Path]:
+    files = [folder / f"{number}.png" for number in range(len(images))]
+    for image, file in zip(images, files, strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(file)
+    return files
+
+
+def test_probabilities(model: Model, images: torch.Tensor) -> None:
+    probabilities = model.probabilities(images)
+    assert probabilities.shape == (4, 4)
+    assert torch.allclose(probabilities.sum(dim=1), torch.ones(4)) and (probabilities > 0).all()
+    assert torch.equal(probabilities, model.learner.answer(images, None).softmax(dim=1))
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_task_lets_only_its_classes_answer(
+    task: int, model: Model, images: torch.Tensor, benchmark: Benchmark
+) -> None:
+    probabilities = model.probabilities(images, task)
+    inside = benchmark.spec.class_mask[task]
+    assert torch.allclose(probabilities[:, inside].sum(dim=1), torch.ones(4))
+    assert (probabilities[:, ~inside] == 0).all()
+    own = {name for name, member in zip(benchmark.class_names, inside, strict=True) if member}
+    for prediction in model.predict(images, task, top=3):
+        assert set(prediction.classes) == own, "others are not even named with 0 %"
+
+
+def test_predictions_are_sorted(model: Model, images: torch.Tensor, benchmark: Benchmark) -> None:
+    predictions = model.predict(images, top=10)
+    for prediction, row in zip(predictions, model.probabilities(images), strict=True):
+        assert list(prediction.probabilities) == sorted(row.tolist(), reverse=True)
+        assert set(prediction.classes) == set(benchmark.class_names)
+        assert prediction.name == benchmark.class_names[row.argmax()]
+        assert prediction.probability == row.max()
+        assert sum(prediction.probabilities) == pytest.approx(1)
+    assert [one.classes for one in model.predict(images, top=2)] == [one.classes[:2] for one in predictions]
+
+
+def test_files_and_tensors_agree(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
+    files = save(images, tmp_path)
+    assert torch.equal(model.read(files), images)
+    assert model.predict(files, task=1) == model.predict(images, task=1)
+    assert model.predict([str(file) for file in files]) == model.predict(images)
+
+
+def test_one_path_is_one_image(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
+    first, *_ = save(images, tmp_path)
+    assert model.predict(first) == model.predict(str(first)) == model.predict([first])
+    assert model.predict(path for path in [first]) == model.predict([first])
+
+
+def test_images_of_any_size(model: Model, tmp_path: Path) -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+    Image.fromarray(colours).save(tmp_path / "large.png")
+    Image.fromarray(colours[:5, :7]).convert("L").save(tmp_path / "small grey.png")
+    assert len(model.predict([tmp_path / "large.png", tmp_path / "small grey.png"])) == 2
+    assert len(model.predict(torch.from_numpy(colours).permute(2, 0, 1).unsqueeze(0))) == 1
+
+
+def test_many_images_go_in_parts(model: Model, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = model.probabilities(images, task=0)
+    monkeypatch.setattr("dualnet.runs.model.PREDICT_SIZE", 3)
+    assert torch.allclose(model.probabilities(images, task=0), whole)
+
+
+def test_no_images_no_answers(model: Model, images: torch.Tensor) -> None:
+    assert model.predict([]) == [] and model.predict(images[:0]) == []
+
+
+def test_answering_changes_nothing(finished: Path, images: torch.Tensor, state_of, differing) -> None:
+    model = dualnet.load(finished)
+    before = state_of(model.learner)
+    model.predict(images, task=0)
+    assert not differing(before, state_of(model.learner))
+    assert model.learner.training, "it can go on observing at once"
+
+
+def test_a_loaded_learner_is_the_one_that_was_saved(finished: Path, state_of, differing) -> None:
+    state = checkpoint.load(finished / "checkpoint", 6)
+    loaded = state_of(dualnet.load(finished).learner)
+    assert not differing({name: loaded[name] for name in state["learner"]}, state["learner"])
+    assert any(name.endswith("momentum_buffer") for name in loaded), "the optimizers are back too"
+
+
+def test_a_loaded_learner_goes_on(tiny, run, stopped: Path, benchmark: Benchmark, state_of, differing) -> None:
+    """By hand, it does what the run would have done."""
+    learner = dualnet.load(stopped).learner
+    rows = torch.randperm(12, generator=torch.Generator().manual_seed(1))[8:]  # the last batch of task 1, seed 0
+    images, labels = benchmark.tasks[1].train.load()
+    losses = learner.observe(Batch(images[rows], labels[rows], torch.ones(4, dtype=torch.int64)))
+    assert all(loss.isfinite() for loss in losses.values())
+    learner.end_task()
+    run(tiny(), stopped)
+    assert not differing(state_of(learner), state_of(dualnet.load(stopped).learner))
+
+
+@pytest.mark.parametrize("protocol", ["task_free", "task_free_boundaries"])
+def test_a_task_free_model(protocol: str, tiny, run, images: torch.Tensor, tmp_path: Path) -> None:
+    model = dualnet.load(run(tiny("er", protocol=protocol), tmp_path))
+    assert model.learner.spec.num_tasks == 1
+    assert model.predict(images) == model.predict(images, task=0)
+    with pytest.raises(ValueError, match="task 1: this model knows the tasks 0 to 0"):
+        model.predict(images, task=1)
+
+
+def test_an_unfinished_run_can_be_used(stopped: Path, images: torch.Tensor) -> None:
+    assert len(dualnet.load(str(stopped)).predict(images)) == 4
+
+
+def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, differing) -> None:
+    """The state of a generator means nothing elsewhere: it begins anew, all else is as it was."""
+    there = state_of(dualnet.load(stopped).learner)
+    step, state = RunFolder(stopped).newest_checkpoint() or (0, {})
+    state["learner"]["_extra_state"] = torch.zeros(16, dtype=torch.uint8)  # as a CUDA generator's
+    checkpoint.save(stopped / "checkpoint", step, {**state, "device": "cuda"})
+    assert differing(there, state_of(dualnet.load(stopped).learner)) == {"_extra_state"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (torch.zeros(2, 3, 28, 28), r"float32 \[2, 3, 28, 28\]"),
+        (torch.zeros(3, 28, 28, dtype=torch.uint8), r"uint8 \[3, 28, 28\]"),
+        (torch.zeros(2, 1, 28, 28, dtype=torch.uint8), r"uint8 \[2, 1, 28, 28\]"),
+    ],
+)
+def test_tensors_that_are_no_images(wrong: torch.Tensor, found: str, model: Model) -> None:
+    with pytest.raises(ValueError, match=rf"images are {found}; give uint8 \[B, 3, H, W\]"):
+        model.predict(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (np.zeros((2, 28, 28, 3), np.uint8), "images are ndarray"),
+        (7, "images are int"),
+        ([np.zeros((28, 28, 3), np.uint8)], "images hold ndarray"),
+        ([1, 2], "images hold int"),
+    ],
+)
+def test_things_that_are_no_images(wrong: Any, found: str, model: Model) -> None:
+    """An array is not printed number by number."""
+    with pytest.raises(ValueError, match=rf"^{found}; give paths of files, or one Tensor uint8 \[B, C, H, W\]$"):
+        model.predict(wrong)
+
+
+@pytest.mark.parametrize("task", [-1, 2, "0", 1.5, True])
+def test_a_task_that_is_not_there(task: Any, model: Model, images: torch.Tensor) -> None:
+    for some in (images, images[:0]):
+        with pytest.raises(ValueError, match=f"task {task!r}: this model knows the tasks 0 to 1"):
+            model.predict(some, task)
+
+
+def test_a_task_may_be_a_whole_number_of_any_kind(model: Model, images: torch.Tensor) -> None:
+    assert model.predict(images, np.int64(1)) == model.predict(images, 1)
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, "3"])
+def test_no_class_to_name(top: Any, model: Model, images: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=f"top: {top} is not 1 or more"):
+        model.predict(images, top=top)
+
+
+def test_a_folder_without_checkpoint(stopped: Path) -> None:
+    shutil.rmtree(stopped / "checkpoint")
+    with pytest.raises(ValueError, match="holds no checkpoint that can be read; run it first with `dualnet run`"):
+        dualnet.load(stopped)
+
+
+def test_a_finished_run_whose_checkpoints_are_damaged(tiny, run, finished: Path, tmp_path: Path) -> None:
+    """`dualnet run` would say that there is nothing to do: the remedy must be another, and help."""
+    folder = Path(shutil.copytree(finished, tmp_path / "seed-0"))
+    for file in (folder / "checkpoint").glob("*.safetensors"):
+        file.write_bytes(b"")
+    with (
+        pytest.warns(UserWarning, match="damaged checkpoint"),
+        pytest.raises(ValueError, match=r"remove its result\.json, or the folder, and run it again with `dualnet run`"),
+    ):
+        dualnet.load(folder)
+    (folder / "result.json").unlink()
+    with pytest.warns(UserWarning, match="damaged checkpoint"):
+        run(tiny(), folder)
+    assert dualnet.load(folder).class_names == dualnet.load(finished).class_names
+
+
+def test_an_experiment_file_that_no_run_wrote(stopped: Path) -> None:
+    content = yaml.safe_load((stopped / "experiment.yaml").read_text())
+    del content["stream"]
+    (stopped / "experiment.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=r"experiment\.yaml: has no `stream`"):
+        dualnet.load(stopped)

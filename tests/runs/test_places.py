@@ -1,0 +1,178 @@
+"""Where the images lie decides no result: a run goes on when they have moved, and never with other ones."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from dualnet import cli
+from dualnet.report.rows import compare
+from dualnet.runs import runner
+from dualnet.runs.experiment import Experiment, parse
+from dualnet.runs.run_folder import RunFolder
+from dualnet.runs.stop import StopAsked
+
+CPU = torch.device("cpu")
+OTHER = r"was begun with other images or classes \(benchmark.root is images there, other here\); bring those back or"
+LEARNER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """`images`, and `other` with the same names and other pixels: no digest of names tells them apart."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("warnings.showwarning", cli.show_warning)
+    draw("images", 0)
+    draw("other", 1)
+    yield tmp_path
+
+
+def draw(root: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    for name in "abcd":
+        Path(root, name).mkdir(parents=True)
+        for number in range(5):
+            pixels = random.integers(0, 256, (28, 28, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(Path(root, name, f"{number}.png"))
+
+
+def options(root: str = "images", **more: Any) -> dict[str, Any]:
+    return {"name": "image_folder", "root": root, "classes_per_task": 2, "image_size": 28, **more}
+
+
+@pytest.fixture
+def on(tiny: Callable[..., Experiment]) -> Callable[..., Experiment]:
+    """on(root): the tiny experiment on a folder of images."""
+
+    def make(root: str = "images", **more: Any) -> Experiment:
+        mapping = tiny("er", checkpoint_every=1).mapping() | {"benchmark": options(root, **more)}
+        return parse(mapping)
+
+    return make
+
+
+def moved() -> dict[str, Any]:
+    """Another folder, the same images."""
+    shutil.move("images", "moved")
+    return {"root": "moved"}
+
+
+MOVES: dict[str, Callable[[], dict[str, Any]]] = {
+    "a slash": lambda: {"root": "images/"},
+    "from the root": lambda: {"root": str(Path("images").resolve())},
+    "moved": moved,
+    "another cache": lambda: {"root": "images", "cache": "elsewhere"},
+}
+
+
+@pytest.mark.parametrize("way", MOVES)
+def test_a_stopped_run_goes_on_with_the_same_images(way: str, on, run, stop_at, remembered) -> None:
+    never_stopped = remembered(run(on(), Path("whole")))
+    with pytest.raises(StopAsked):
+        run(on(), Path("run"), stop_at(3))
+    assert remembered(run(on(**MOVES[way]()), Path("run"))) == never_stopped
+
+
+def test_a_stopped_run_does_not_go_on_with_other_images(on, run, stop_at) -> None:
+    with pytest.raises(StopAsked):
+        run(on(), Path("run"), stop_at(3))
+    with pytest.raises(ValueError, match=rf"^run: {OTHER}"):
+        run(on("other"), Path("run"))
+
+
+def test_other_images_for_testing_are_refused(on, run, stop_at) -> None:
+    draw("test", 2)
+    with pytest.raises(StopAsked):
+        run(on(test_root="test"), Path("run"), stop_at(3))
+    with pytest.raises(ValueError, match=r"other images or classes \(benchmark.test_root is test there, other here\)"):
+        run(on(test_root="other"), Path("run"))
+    shutil.copytree("test", "copy")
+    run(on(test_root="copy"), Path("run"))
+
+
+def test_a_finished_run_is_not_that_of_other_images(on, run) -> None:
+    """Nothing is left to do, and still it must not be said that it was done before."""
+    run(on(), Path("out/seed-0"))
+    with pytest.raises(ValueError, match=rf"^out/seed-0: {OTHER}"):
+        run(on("other"), Path("out/seed-0"))
+    with pytest.raises(ValueError, match=rf"^out/seed-0: {OTHER}"):
+        runner.run(on("other"), {seed: Path(f"out/seed-{seed}") for seed in (0, 1)}, CPU)
+    assert not Path("out/seed-1").exists()
+    assert runner.run(on(**moved()), {0: Path("out/seed-0")}, CPU) == [0]
+
+
+def test_a_folder_of_an_older_version_keeps_to_its_root(on, run) -> None:
+    """It does not say which pixels it has seen."""
+    folder = RunFolder(run(on(), Path("run")))
+    content = folder.read()
+    del content["stream"]["pixels"]
+    folder.experiment_file.write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=r"holds another experiment \(benchmark.root is images there, moved here"):
+        run(on(**moved()), Path("run"))
+    shutil.move("moved", "images")
+    run(on("./images/", cache="elsewhere"), Path("run"))
+
+
+def test_the_report_tells_the_folders_apart(on, run) -> None:
+    run(on(), Path("out/seed-0"))
+    run(on("other").with_seed(1), Path("out/seed-1"))
+    run(on(cache="elsewhere").with_seed(2), Path("out/seed-2"))
+    assert seeds_by_row() == [["0", "2"], ["1"]]
+
+
+def test_the_report_knows_images_that_have_moved(on, run) -> None:
+    run(on(), Path("out/seed-0"))
+    run(on(**moved()).with_seed(1), Path("out/seed-1"))
+    assert seeds_by_row() == [["0", "1"]]
+
+
+def seeds_by_row() -> list[list[str]]:
+    return [[run.seed for run in row.runs] for row in compare([Path("out")]).rows]
+
+
+def command(verb: str, root: str, *words: str) -> list[str]:
+    file = {"search": "search.yaml", "reproduce": "table.yaml"}[verb]
+    return [verb, file, "--benchmark.root", root, "--out", "out", "--device", "cpu", "--jobs", "1", *words]
+
+
+@pytest.fixture
+def files() -> None:
+    experiment = {"benchmark": options(), "learner": LEARNER, "batch_size": 4}
+    Path("search.yaml").write_text(yaml.safe_dump({"experiment": experiment, "grid": {"learner.lr": [0.1]}}))
+    Path("table.yaml").write_text(yaml.safe_dump({"shared": experiment, "groups": {"g": {"rows": {"er": {}}}}}))
+
+
+@pytest.mark.usefixtures("files")
+@pytest.mark.parametrize("verb", ["search", "reproduce"])
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_search_and_a_table_refuse_other_images(verb: str, finished: bool, capsys) -> None:
+    assert cli.main(command(verb, "images")) == 0
+    (result,) = Path("out").rglob("result.json")
+    if not finished:
+        result.unlink()
+    capsys.readouterr()
+    assert cli.main(command(verb, "other")) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "seed-0: was begun with other images or classes (benchmark.root is images" in err
+    shutil.move("images", "moved")
+    assert cli.main(command(verb, "moved")) == 0
+    assert result.exists()
+
+
+@pytest.mark.usefixtures("files")
+def test_the_ledger_joins_seeds_from_before_and_after_a_move(capsys) -> None:
+    assert cli.main(command("reproduce", "images")) == 0
+    shutil.move("images", "moved")
+    assert cli.main(command("reproduce", "moved", "--seeds", "2")) == 0
+    (row,) = json.loads(Path("out/table/ledger.json").read_text())["rows"]
+    assert row["seeds"] == [0, 1]

@@ -1,0 +1,375 @@
+"""Stopped and resumed equals never stopped: bit by bit, wherever the run was stopped and whatever stopped it."""
+
+from __future__ import annotations
+
+import os
+import random
+import resource
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualnet import atomic, cli
+from dualnet.learners import LEARNERS
+from dualnet.report.runs import read_run
+from dualnet.runs import checkpoint
+from dualnet.runs.progress import Quiet
+from dualnet.runs.stop import Stop, StopAsked
+
+NUM_STEPS = 6  # of the tiny experiment, three in a task
+
+
+class Killed(BaseException):
+    """As sudden as SIGKILL: nothing in the package catches it."""
+
+
+@pytest.mark.parametrize("step", range(1, NUM_STEPS))
+def test_stopped_after_a_step(step, tiny, run, stop_at, remembered, never_stopped, tmp_path) -> None:
+    with pytest.raises(StopAsked, match=f"stopped after step {step} of {NUM_STEPS}; the same command goes on"):
+        run(tiny(), tmp_path, stop_at(step))
+    assert not (tmp_path / "result.json").exists()
+    assert checkpoint.steps(tmp_path / "checkpoint")[-1] == step
+    assert read_run(tmp_path).last_step == step, "the report says so too"
+    assert remembered(run(tiny(), tmp_path)) == never_stopped
+
+
+def test_stopped_between_two_tasks(tiny, run, stop_at, remembered, never_stopped, tmp_path) -> None:
+    with pytest.raises(StopAsked, match="after step 3 of 6"):
+        run(tiny(), tmp_path, stop_at(task=0, number=signal.SIGTERM))
+    assert remembered(run(tiny(), tmp_path)) == never_stopped
+
+
+def test_stopped_after_every_single_step(tiny, run, stop_at, remembered, never_stopped, tmp_path) -> None:
+    for step in range(1, NUM_STEPS):
+        with pytest.raises(StopAsked):
+            run(tiny(), tmp_path, stop_at(step))
+    assert remembered(run(tiny(), tmp_path)) == never_stopped
+
+
+@pytest.mark.parametrize("where", [{"step": NUM_STEPS}, {"task": 1}])
+def test_asked_too_late_to_stop_the_run_is_finished(where, tiny, run, stop_at, remembered, never_stopped, tmp_path):
+    assert remembered(run(tiny(), tmp_path, stop_at(**where))) == never_stopped
+
+
+PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol"),
+    [(name, protocol) for protocol in PROTOCOLS for name in LEARNERS if protocol == "task_aware" or name != "ctn"],
+)
+def test_every_learner_resumes(name, protocol, tiny, run, stop_at, remembered, tmp_path) -> None:
+    learner = {"soft_labels": "insertion"} if (name, protocol) == ("dualnet", "task_free") else name
+    experiment = tiny(learner, protocol=protocol, log_every=4, checkpoint_every=100)
+    whole = remembered(run(experiment, tmp_path / "whole"))
+    with pytest.raises(StopAsked):
+        run(experiment, tmp_path / "stopped", stop_at(4))
+    assert remembered(run(experiment, tmp_path / "stopped")) == whole
+
+
+def test_a_learner_of_ones_own_resumes(own_learner, tiny, run, stop_at, remembered, tmp_path) -> None:
+    whole = remembered(run(tiny(own_learner), tmp_path / "whole"))
+    with pytest.raises(StopAsked):
+        run(tiny(own_learner), tmp_path / "stopped", stop_at(5))
+    assert remembered(run(tiny(own_learner), tmp_path / "stopped")) == whole
+
+
+def count_writes(tiny, run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> int:
+    calls = []
+    write = atomic.write
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic, "write", lambda path, data: (calls.append(path), write(path, data)))
+        run(tiny(), folder)
+    return len(calls)
+
+
+@pytest.mark.filterwarnings("ignore:.*damaged checkpoint")  # half of one is passed over
+def test_killed_at_any_write(tiny, run, remembered, never_stopped, tmp_path, monkeypatch) -> None:
+    """Before a file, with half of it written, or after it: experiment.yaml, the checkpoints' files, the result."""
+    write = atomic.write
+    num_writes = count_writes(tiny, run, tmp_path / "count", monkeypatch)
+    assert num_writes == 1 + 2 * 4 + 1
+    for number in range(num_writes):
+        moment = ("before", "half", "after")[number % 3]
+        left = [number]
+
+        def die(path: Path, data: bytes | str, left: list[int] = left, moment: str = moment) -> None:
+            if left[0] == 0:
+                if moment == "half":
+                    path.with_name(f"{path.name}.123{atomic.TEMPORARY}").write_bytes(b"half")
+                if moment == "after":
+                    write(path, data)
+                raise Killed
+            left[0] -= 1
+            write(path, data)
+
+        folder = tmp_path / str(number)
+        with monkeypatch.context() as patch, pytest.raises(Killed):
+            patch.setattr(atomic, "write", die)
+            run(tiny(), folder)
+        assert remembered(run(tiny(), folder)) == never_stopped, (number, moment)
+        assert not list(folder.rglob(f"*{atomic.TEMPORARY}"))
+        assert len(checkpoint.steps(folder / "checkpoint")) <= checkpoint.KEPT + 1, "what is not needed is deleted"
+
+
+@pytest.mark.parametrize("step", [1, 3, 6])
+def test_a_crash_in_between_goes_back_to_the_checkpoint(step, tiny, run, remembered, never_stopped, tmp_path) -> None:
+    class Crash(Quiet):
+        def step(self, task: int, num_tasks: int, done: int) -> None:
+            if done == step:
+                raise Killed
+
+    with pytest.raises(Killed):
+        run(tiny(), tmp_path, Crash())
+    with (tmp_path / "log.jsonl").open("a") as log:
+        log.write('{"event": "losses", "tas')  # a line that was cut short
+    assert remembered(run(tiny(), tmp_path)) == never_stopped
+
+
+def test_a_lost_log_does_not_stop_the_run(tiny, run, stopped, remembered, never_stopped) -> None:
+    (stopped / "log.jsonl").unlink()
+    resumed = remembered(run(tiny(), stopped))
+    assert [event["step"] for event in resumed.pop("log")] == [6, 6, 6]
+    assert resumed == {key: value for key, value in never_stopped.items() if key != "log"}
+
+
+def flip_a_byte(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(data)
+
+
+def cut_in_half(file: Path) -> None:
+    os.truncate(file, file.stat().st_size // 2)
+
+
+def other_rate(file: Path) -> None:
+    text = file.read_text()
+    assert text.count('["lr", 0.03]') == 1
+    file.write_text(text.replace('["lr", 0.03]', '["lr", 0.13]'))
+
+
+DAMAGES = {
+    "a byte of the tensors": ("safetensors", flip_a_byte),
+    "tensors cut short": ("safetensors", cut_in_half),
+    "no byte of the tensors": ("safetensors", lambda file: file.write_bytes(b"")),
+    "tensors gone": ("safetensors", Path.unlink),
+    "values gone": ("json", Path.unlink),
+    "values cut short": ("json", cut_in_half),
+    "no byte of the values": ("json", lambda file: file.write_bytes(b"")),
+    "values are garbage": ("json", lambda file: file.write_bytes(b"\xff\x00{]")),
+    "values are a list": ("json", lambda file: file.write_text("[1, 2]")),
+    "values are none of ours": ("json", lambda file: file.write_text('{"tree": {}}')),
+    "one value is another": ("json", other_rate),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_is_passed_over(damage, tiny, run, stopped, remembered, never_stopped) -> None:
+    suffix, harm = DAMAGES[damage]
+    harm(stopped / "checkpoint" / f"step-00000005.{suffix}")
+    with pytest.warns(UserWarning, match=r"step-00000005.json: damaged checkpoint \(.+\); the one before it is used"):
+        run(tiny(), stopped)
+    assert remembered(stopped) == never_stopped
+
+
+def damage_both(folder: Path) -> None:
+    flip_a_byte(folder / "checkpoint" / "step-00000004.safetensors")
+    (folder / "checkpoint" / "step-00000005.json").write_text("garbage")
+
+
+@pytest.mark.filterwarnings("ignore:.*damaged checkpoint")
+def test_with_all_checkpoints_damaged_the_run_begins_anew(tiny, run, stopped, remembered, never_stopped) -> None:
+    damage_both(stopped)
+    assert remembered(run(tiny(), stopped)) == never_stopped
+
+
+@pytest.mark.filterwarnings("ignore:.*damaged checkpoint")
+def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tiny, run, stopped, stop_at) -> None:
+    damage_both(stopped)
+    with pytest.raises(StopAsked):
+        run(tiny(), stopped, stop_at(1))
+    assert checkpoint.steps(stopped / "checkpoint") == [1]
+    assert checkpoint.load(stopped / "checkpoint", 1)["learner"]
+
+
+def test_the_command_line_warns_of_a_damaged_checkpoint(tiny_file, stopped, remembered, never_stopped, capsys) -> None:
+    flip_a_byte(stopped / "checkpoint" / "step-00000005.safetensors")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warnings.filters", [])
+        assert cli.main(["run", str(tiny_file), "--out", str(stopped.parent), "--device", "cpu"]) == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0].startswith("dualnet: warning: ") and "step-00000005.json: damaged checkpoint" in lines[0]
+    assert lines[1] == "tiny seed 0: 6 steps, goes on from step 4"
+    assert remembered(stopped) == never_stopped
+
+
+@pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT as a terminal gives it: a shell lets what it runs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_second_signal_is_the_process_s_own(heard: None) -> None:
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGINT)
+        assert stop.asked
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_is_passed_on_may_come_twice(monkeypatch) -> None:
+    """A scheduler sends SIGTERM to parent and child, and the parent passes it on."""
+    monkeypatch.setattr(Stop, "passed_on", True)
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with Stop() as stop:
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.asked
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_outside_of_a_run_signals_are_as_they_were() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    with Stop():
+        assert signal.getsignal(signal.SIGTERM) != before[0]
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MB."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], capture_output=True, check=False)
+    if done.returncode != 0:
+        pytest.skip("only root can mount a file system")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+@pytest.mark.parametrize("room", [0, 8, 0.5, 1.5, 2.5], ids=str)
+def test_a_full_disk(room, small_disk: Path, tiny_file: Path, finished, remembered, never_stopped, capsys) -> None:
+    """With no room for anything, for experiment.yaml only (kB), for so many checkpoints; then room is made."""
+    one = sum(file.stat().st_size for file in (finished / "checkpoint").glob("step-00000006.*"))
+    left = int(room * one) if isinstance(room, float) else room * 1024
+    (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - left))
+    words = ["run", str(tiny_file), "--out", str(small_disk / "out"), "--device", "cpu"]
+    assert cli.main(words) == 1
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dualnet: ")]
+    assert len(lines) == 1 and lines[0].startswith(f"dualnet: {small_disk}/out")
+    assert lines[0].endswith("No space left on device; what was saved is whole: put this right and try again")
+    assert not list(small_disk.rglob(f"*{atomic.TEMPORARY}"))
+    saved = checkpoint.steps(small_disk / "out" / "seed-0" / "checkpoint")
+    assert len(saved) == (int(room) if isinstance(room, float) else 0)
+    (small_disk / "filler").unlink()
+    assert cli.main(words) == 0
+    begun = capsys.readouterr().err.splitlines()[0]
+    assert begun == "tiny seed 0: 6 steps" + (f", goes on from step {saved[-1]}" if saved else "")
+    assert remembered(small_disk / "out" / "seed-0") == never_stopped
+
+
+def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, remembered, never_stopped, capsys) -> None:
+    """The same without a mount: the tensors do not fit, all else does."""
+    words = ["run", str(tiny_file), "--out", str(tmp_path), "--device", "cpu"]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
+    try:
+        assert cli.main(words) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        f"dualnet: {tmp_path}/seed-0/checkpoint/step-00000002.safetensors: File too large; "
+        "what was saved is whole: put this right and try again"
+    )
+    assert list((tmp_path / "seed-0" / "checkpoint").iterdir()) == []
+    assert cli.main(words) == 0
+    assert remembered(tmp_path / "seed-0") == never_stopped
+
+
+# From here on: real processes, real signals. More steps, so that there is something to stop.
+LONG = ("--benchmark.train_per_class", 40, "--benchmark.num_tasks", 3, "--batch_size", 2, "--checkpoint_every", 4)
+LONG_STEPS = 120
+
+
+class Process:
+    """`dualnet run` on the long experiment; `seconds` counts from its first step on."""
+
+    def __init__(self, start: Callable[..., Any], file: Path, out: Path) -> None:
+        self.process = start("run", file, "--out", out, "--device", "cpu", *LONG)
+        self.first_line = self.process.stderr.readline()
+        self.begun = time.monotonic()
+
+    def wait(self) -> tuple[int, str]:
+        """Exit code and what else it said."""
+        _, said = self.process.communicate(timeout=300)
+        self.seconds = time.monotonic() - self.begun
+        return self.process.returncode, said
+
+    def after(self, seconds: float, number: int) -> tuple[int, str]:
+        time.sleep(seconds)
+        self.process.send_signal(number)
+        return self.wait()
+
+    def past(self, step: int, checkpoints: Path, number: int) -> tuple[int, str]:
+        """However fast the machine is now."""
+        while max(checkpoint.steps(checkpoints), default=0) < step and self.process.poll() is None:
+            time.sleep(0.005)
+        self.process.send_signal(number)
+        return self.wait()
+
+
+@pytest.fixture(scope="module")
+def whole(start, tiny_file, tmp_path_factory, remembered) -> tuple[dict[str, Any], float]:
+    """What the long experiment leaves when nothing stops it, and how many seconds its steps take."""
+    out = tmp_path_factory.mktemp("whole")
+    process = Process(start, tiny_file, out)
+    code, said = process.wait()
+    assert code == 0, said
+    assert process.first_line == f"tiny seed 0: {LONG_STEPS} steps\n"
+    return remembered(out / "seed-0"), process.seconds
+
+
+def test_killed_at_ten_random_moments(start, tiny_file, tmp_path, whole, remembered) -> None:
+    """Each within what is expected to be left, with room for the other lives and for a machine that is faster now."""
+    never_stopped, seconds = whole
+    moments = random.Random(0)
+    done = 0
+    for lives_left in reversed(range(10)):
+        share = (1 - done / LONG_STEPS) * seconds / (lives_left + 3)
+        code, said = Process(start, tiny_file, tmp_path).after(moments.uniform(0, share), signal.SIGKILL)
+        assert code == -signal.SIGKILL, f"not killed: {code}, {said}"
+        done = max(checkpoint.steps(tmp_path / "seed-0" / "checkpoint"), default=0)
+    process = Process(start, tiny_file, tmp_path)
+    code, said = process.wait()
+    assert code == 0, said
+    assert "goes on from step" in process.first_line, "nothing was saved in ten lives"
+    assert remembered(tmp_path / "seed-0") == never_stopped
+
+
+def test_stopped_by_ctrl_c_then_by_sigterm(start, tiny_file, tmp_path, whole, remembered, capsys) -> None:
+    never_stopped, _ = whole
+    checkpoints = tmp_path / "seed-0" / "checkpoint"
+    process = Process(start, tiny_file, tmp_path)
+    again = cli.main(["run", str(tiny_file), "--out", str(tmp_path), "--device", "cpu", *map(str, LONG)])
+    refusal = capsys.readouterr().err
+    code, said = process.past(LONG_STEPS // 4, checkpoints, signal.SIGINT)
+    assert (code, said.splitlines()[-1][:27]) == (130, "dualnet: stopped after step")
+    assert "the same command goes on from there" in said and "Traceback" not in said
+    assert again == 2, "a second process must not write into the folder of a running one"
+    assert (
+        refusal == f"dualnet: {tmp_path}/seed-0: another process is running here; wait for it or choose another --out\n"
+    )
+    code, said = Process(start, tiny_file, tmp_path).past(LONG_STEPS // 2, checkpoints, signal.SIGTERM)
+    assert (code, said.splitlines()[-1][:27]) == (130, "dualnet: stopped after step")
+    code, said = Process(start, tiny_file, tmp_path).wait()
+    assert code == 0, said
+    assert remembered(tmp_path / "seed-0") == never_stopped

@@ -1,0 +1,194 @@
+"""The run folder: complete from the first moment, for one process and one experiment only."""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from dualnet.data import Benchmark
+from dualnet.machine import cpu_name
+from dualnet.runs import checkpoint
+from dualnet.runs.experiment import Experiment
+from dualnet.runs.manifest import manifest_of
+from dualnet.runs.places import pixels_digest
+from dualnet.runs.run_folder import RunFolder, flat
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tiny: Callable[..., Experiment], benchmark: Benchmark) -> Iterator[RunFolder]:
+    made = RunFolder(tmp_path / "out" / "seed-0")
+    made.prepare(tiny(), benchmark, CPU)
+    yield made
+    made.release()
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+    content = folder.read()
+    stream, environment = content.pop("stream"), content.pop("environment")
+    assert content.pop("manifest") == manifest_of(tiny(), benchmark).mapping()
+    assert content == tiny().mapping(), "every option, defaults written out"
+    assert stream == {
+        "image_shape": [3, 28, 28],
+        "input_size": None,
+        "class_names": list(benchmark.class_names),
+        "tasks": [[0, 1], [2, 3]],
+        "train_sizes": [12, 12],
+        "test_sizes": [4, 4],
+        "pixels": pixels_digest(benchmark),
+    }
+    assert environment["torch"] == torch.__version__ and environment["python"] == platform.python_version()
+    assert (environment["device"], environment["hardware"], environment["threads"]) == ("cpu", cpu_name(), 1)
+    assert environment["dualnet"] and environment["platform"]
+    assert folder.read_experiment() == tiny()
+
+
+def test_a_folder_is_there_as_a_whole(folder: RunFolder) -> None:
+    assert names_in(folder.path) == ["experiment.yaml", "lock"]
+    assert not folder.finished
+    folder.write_result({"accuracy": [[50.0]]})
+    assert folder.finished and folder.result_file.read_text().endswith("}\n")
+
+
+def test_the_same_experiment_takes_the_folder_over(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+    before = folder.experiment_file.read_bytes()
+    (folder.path / "result.json.77.tmp").write_text("half")
+    folder.release()
+    folder.prepare(tiny(), benchmark, CPU)
+    assert folder.experiment_file.read_bytes() == before
+    assert names_in(folder.path) == ["experiment.yaml", "lock"], "half-written files are deleted"
+
+
+def test_a_folder_that_was_only_just_made_is_taken_over(tmp_path: Path, tiny, benchmark: Benchmark) -> None:
+    """A process that died before experiment.yaml leaves an empty folder with a lock that nobody holds."""
+    (tmp_path / "lock").write_text("")
+    folder = RunFolder(tmp_path)
+    folder.prepare(tiny(), benchmark, CPU)
+    assert folder.read_experiment() == tiny()
+    folder.release()
+
+
+def test_two_cannot_have_one_folder(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+    other = RunFolder(folder.path)
+    with pytest.raises(
+        ValueError, match="seed-0: another process is running here; wait for it or choose another --out"
+    ):
+        other.prepare(tiny(), benchmark, CPU)
+    folder.release()
+    other.prepare(tiny(), benchmark, CPU)
+    other.release()
+    other.release()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"seed": 4}, r"seed is 0 there, 4 here\)"),
+        ({"batch_size": 2}, r"batch_size is 4 there, 2 here\)"),
+        ({"learner": {"memory": {"policy": "reservoir"}}}, "learner.memory.policy is auto there, reservoir here"),
+        ({"learner": {"views": {"crop_area": [0.5, 1.0]}}}, "learner.views.crop_area is .0.4307, 0.4307. there"),
+        ({"learner": "er"}, r"learner.name is dualnet there, er here and \d+ more"),
+        ({"benchmark": {"seed": 1}}, "benchmark.seed is 0 there, 1 here"),
+    ],
+)
+def test_another_experiment_is_refused(change, line, folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+    with pytest.raises(ValueError, match=rf"seed-0: holds another experiment \(.*{line}.*; choose another --out"):
+        folder.check_same(tiny(**change))
+
+
+def test_other_images_are_refused(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+    """Same options, but a file came or went in the user's folder: the stream is another one."""
+    task = benchmark.tasks[0]
+    train = dataclasses.replace(task.train, rows=task.train.rows[:-1], labels=task.train.labels[:-1])
+    fewer = dataclasses.replace(benchmark, tasks=[dataclasses.replace(task, train=train), benchmark.tasks[1]])
+    renamed = dataclasses.replace(benchmark, class_names=("a", "b", "c", "d"))
+    folder.release()
+    moved = dataclasses.replace(benchmark, split_digest="of a file with a new name")
+    for other in (fewer, renamed, moved):
+        with pytest.raises(ValueError, match="was begun with other images or classes; bring those back or choose"):
+            folder.prepare(tiny(), other, CPU)
+        folder.release()
+
+
+def test_a_result_of_an_unknown_experiment_is_refused(folder: RunFolder, tiny) -> None:
+    folder.write_result({"accuracy": [[50.0]]})
+    folder.check_same(tiny())
+    folder.experiment_file.unlink()
+    with pytest.raises(ValueError, match=r"seed-0: has a result.json and no experiment.yaml, .*; remove it or choose"):
+        folder.check_same(tiny())
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", r"no JSON: line 1, column 1: .*"),
+        ('{"accuracy', "no JSON: .*"),
+        ("[]", "it does not hold what belongs there"),
+        ("{}", "it has no 'accuracy'"),
+        ("\udcff", "no UTF-8: byte 0"),
+    ],
+)
+def test_a_result_that_cannot_be_read_is_none(text: str, line: str, folder: RunFolder, tiny) -> None:
+    folder.result_file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=rf"result.json: cannot be read \({line}\); remove it, and the same command"):
+        folder.check_same(tiny())
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "", "a: [", "\x00", "just words"])
+def test_an_experiment_yaml_that_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"experiment.yaml: cannot be read \(.+\)"):
+        RunFolder(tmp_path).read()
+
+
+def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"not a run folder \(no experiment.yaml\); give a folder like"):
+        RunFolder(tmp_path).read()
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path, tiny, benchmark: Benchmark) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"file/seed-0: cannot be made \(Not a directory\); choose another --out"):
+        RunFolder(tmp_path / "file" / "seed-0").prepare(tiny(), benchmark, CPU)
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_newest_checkpoint(folder: RunFolder) -> None:
+    assert folder.newest_checkpoint() is None
+    checkpoint.save(folder.checkpoints, 3, {"x": 1})
+    checkpoint.save(folder.checkpoints, 5, {"x": 2})
+    assert folder.newest_checkpoint() == (5, {"x": 2})
+    (folder.checkpoints / "step-00000005.json").write_text("")
+    with pytest.warns(UserWarning, match="step-00000005.json: damaged .*; the one before it is used"):
+        assert folder.newest_checkpoint() == (3, {"x": 1})
+    (folder.checkpoints / "step-00000003.json").write_text("")
+    with pytest.warns(UserWarning) as warned:
+        assert folder.newest_checkpoint() is None
+    assert [str(warning.message).rpartition("; ")[2] for warning in warned] == [
+        "the one before it is used",
+        "there is none before it",
+    ]
+
+
+def test_class_names_of_any_script_are_written_readably(tmp_path: Path, tiny, benchmark: Benchmark) -> None:
+    names = ("na\u00efve", "\u732b", "yes", "1")
+    folder = RunFolder(tmp_path)
+    folder.prepare(tiny(), dataclasses.replace(benchmark, class_names=names), CPU)
+    folder.release()
+    text = folder.experiment_file.read_text(encoding="utf-8")
+    assert "\u732b" in text and tuple(yaml.safe_load(text)["stream"]["class_names"]) == names
+
+
+def test_flat_names_are_dotted() -> None:
+    assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": {}}) == {"a.b.c": 1, "a.d": [2]}

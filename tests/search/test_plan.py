@@ -1,0 +1,231 @@
+"""Search files: what they mean, and every mistake in one line, before anything is run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dualnet import cli
+from dualnet.search import read_plan, shipped_searches
+
+EXPERIMENT = {"benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
+GRID = {"learner.lr": [0.1, 0.2]}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def written(**content: Any) -> str:
+    Path("mine.yaml").write_text(yaml.safe_dump({"experiment": EXPERIMENT, **content}, sort_keys=False))
+    return "mine.yaml"
+
+
+@pytest.mark.parametrize("file", shipped_searches(), ids=lambda file: file.stem)
+def test_every_shipped_search_is_sound(file: Path) -> None:
+    plan = read_plan(file.stem)
+    assert plan.name == file.stem and all(len(points) > 1 for points in plan.stages)
+
+
+def test_the_paper_s_values() -> None:
+    rates = {point["learner.lr"] for point in read_plan("mini-imagenet-ta-er").stages[0]}
+    assert rates == {0.003, 0.01, 0.03, 0.05, 0.1, 0.3, 0.5}
+    (mir,) = read_plan("mini-imagenet-ta-mir").stages
+    assert len(mir) == 28 and {point["learner.replay_size"] for point in mir} == {10, 32, 64, 128}
+
+
+def test_a_grid_is_every_combination_the_last_option_fastest() -> None:
+    together = [{"learner.updates": 1, "batch_size": 4}, {"learner.updates": 2, "batch_size": 8}]
+    plan = read_plan(written(grid={**GRID, "values": together}, seeds=[3, 1], metric="LA"))
+    assert plan.stages == (tuple({"learner.lr": lr, **both} for lr in (0.1, 0.2) for both in together),)
+    assert (plan.name, plan.seeds, plan.metric, plan.base["name"]) == ("mine", (3, 1), "LA", "mine")
+    assert plan.varied == ["learner.lr", "learner.updates", "batch_size"]
+    experiment = plan.experiment(plan.stages[0][3])
+    assert (experiment.learner.lr, experiment.learner.updates, experiment.batch_size) == (0.2, 2, 8)
+
+
+def test_stages_seeds_and_the_metric_have_defaults() -> None:
+    plan = read_plan(written(stages=[GRID, {"learner.updates": [1, 2]}]))
+    assert len(plan.stages) == 2 and (plan.seeds, plan.metric) == ((0,), "ACC")
+    assert plan.before(1) == {"learner.lr": 0.1}
+
+
+def test_the_experiment_by_name_by_file_or_beside_the_search() -> None:
+    assert read_plan(written(experiment="demo-er", grid=GRID)).base["name"] == "demo-er"
+    Path("there").mkdir()
+    Path("there/base.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    Path("there/search.yaml").write_text(yaml.safe_dump({"experiment": "base.yaml", "grid": GRID}))
+    assert read_plan("there/search.yaml").base == {"name": "base", **EXPERIMENT}
+    assert read_plan(written(experiment="there/base.yaml", grid=GRID)).base["learner"] == {"name": "er"}
+
+
+def test_options_are_laid_over_the_experiment() -> None:
+    plan = read_plan(written(grid=GRID), {"learner": {"width": "4"}}, seeds=[7])
+    assert plan.experiment(plan.stages[0][0]).learner.width == 4 and plan.seeds == (7,)
+
+
+def test_a_list_can_be_a_value() -> None:
+    inline = {"benchmark": {"name": "procedural"}, "learner": {"name": "dualnet"}}
+    plan = read_plan(written(experiment=inline, grid={"learner.views.crop_area": [[0.1, 1.0], [0.5, 1.0]]}))
+    assert plan.experiment(plan.stages[0][1]).learner.views.crop_area == (0.5, 1.0)
+
+
+BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
+    "unknown key": ({"gird": GRID}, "mine.yaml: gird: unknown option; did you mean grid?"),
+    "no grid": ({}, "give either `grid` or `stages`, a list of grids; see experiments/search/demo-er.yaml"),
+    "grid and stages": ({"grid": GRID, "stages": [GRID]}, "give either `grid` or `stages`"),
+    "empty grid": ({"grid": {}}, "grid: options with lists of values are needed, not {}"),
+    "grid is a list": ({"grid": [GRID]}, "grid: options with lists of values are needed, not [{"),
+    "grid is nothing": ({"grid": None}, "grid: options with lists of values are needed, not None"),
+    "no stages": ({"stages": []}, "stages: a list of grids is needed, not []"),
+    "stages are a grid": ({"stages": GRID}, "stages: a list of grids is needed, not {"),
+    "an empty stage": ({"stages": [GRID, {}]}, "stages[1]: options with lists of values are needed, not {}"),
+    "no values": ({"grid": {"learner.lr": []}}, "learner.lr: a list of values is needed, not []"),
+    "one value": ({"grid": {"learner.lr": 0.1}}, "learner.lr: a list of values is needed, not 0.1"),
+    "unknown option": (
+        {"grid": {"learner.widht": [1, 2]}},
+        "mine.yaml: learner.widht: unknown option; did you mean learner.width?",
+    ),
+    "unknown section": ({"grid": {"lerner.width": [1]}}, "lerner: unknown option; did you mean learner?"),
+    "unknown in a later stage": (
+        {"stages": [GRID, {"learner.memory.polcy": ["ring"]}]},
+        "learner.memory.polcy: unknown option; did you mean learner.memory.policy?",
+    ),
+    "below an option": ({"grid": {"learner.lr.x": [1]}}, "learner.lr: a number is needed. Got value: {'x': 1}"),
+    "wrong type": (
+        {"grid": {"learner.width": [2, "wide"]}},
+        "learner.width: a whole number is needed. Got value: wide",
+    ),
+    "wrong type at the end": (
+        {"stages": [GRID, {"learner.updates": [1, 2, 2.5]}]},
+        "learner.updates: a whole number is needed. Got value: 2.5",
+    ),
+    "out of range": ({"grid": {"learner.lr": [0.1, -1]}}, "lr: -1.0 is not 0 or more"),
+    "unknown choice": (
+        {"grid": {"learner.memory.policy": ["ring", "rings"]}},
+        "learner.memory.policy: 'rings' is not one of auto, ring, reservoir; did you mean ring?",
+    ),
+    "empty value": ({"grid": {"learner.lr": [0.1, None]}}, "learner.lr: has no value; give one"),
+    "value twice": ({"grid": {"learner.lr": [1, 1.0]}}, "learner.lr 1.0: is in the grid twice; give every value once"),
+    "option twice": (
+        {"grid": {**GRID, "values": [{"learner.lr": 1.0}]}},
+        "learner.lr: is in the grid twice; name it once",
+    ),
+    "a section": ({"grid": {"learner": [{"name": "er"}]}}, "learner: a whole section; name an option of it, such as"),
+    "a section below": (
+        {"grid": {"learner.memory": [{"policy": "ring"}]}},
+        "learner.memory: its values are options themselves; name them dotted, such as learner.memory.NAME",
+    ),
+    "seeds in the grid": ({"grid": {"seed": [0, 1]}}, "seed: cannot be searched: give `seeds`"),
+    "names in the grid": ({"grid": {"name": ["a"]}}, "name: cannot be searched: the points have one name"),
+    "how often to log": ({"grid": {"log_every": [1]}}, "log_every: cannot be searched: it decides no result"),
+    "a number for an option": ({"grid": {3: [1]}}, "3: an option's dotted name is needed, such as learner.lr"),
+    "bound to nothing": ({"grid": {"values": []}}, "values: a list of options with their values is needed, not []"),
+    "bound to a number": ({"grid": {"values": [1]}}, "values: a list of options with their values is needed, not [1]"),
+    "bound unevenly": (
+        {"grid": {"values": [{"learner.lr": 1, "batch_size": 4}, {"learner.lr": 2}]}},
+        "values: batch_size is in some entries only; give it in all of them",
+    ),
+    "too many points": (
+        {"grid": {"learner.lr": list(range(200)), "learner.width": list(range(1, 100))}},
+        "grid: 19800 points are more than 10000; shorten it, or search in `stages`",
+    ),
+    "seeds twice": ({"grid": GRID, "seeds": [0, 0]}, "seeds: [0, 0] is not a list of whole numbers such as [0, 1]"),
+    "seeds below 0": ({"grid": GRID, "seeds": [-1]}, "seeds: [-1] is not a list of whole numbers"),
+    "no seeds": ({"grid": GRID, "seeds": []}, "seeds: [] is not a list of whole numbers"),
+    "a seed": ({"grid": GRID, "seeds": 3}, "seeds: 3 is not a list of whole numbers"),
+    "a seed that is true": ({"grid": GRID, "seeds": [True]}, "seeds: [True] is not a list of whole numbers"),
+    "seed too large": ({"grid": GRID, "seeds": [2**40]}, f"seed: {2**40} is not between 0 and 4294967295"),
+    "unknown metric": ({"grid": GRID, "metric": "acc"}, "metric: 'acc' is not one of ACC, LA, BWT, FM"),
+    "metrics": ({"grid": GRID, "metric": ["ACC"]}, "metric: ['ACC'] is not one of ACC, LA, BWT, FM"),
+    "no experiment": ({"experiment": None, "grid": GRID}, "experiment: a name, a file or options are needed, not None"),
+    "unknown experiment": (
+        {"experiment": "demo-e", "grid": GRID},
+        "mine.yaml: demo-e: no such experiment; did you mean demo-er?",
+    ),
+    "missing experiment": ({"experiment": "no.yaml", "grid": GRID}, "no.yaml: no such file; `dualnet list` names"),
+    "half an experiment": (
+        {"experiment": {"learner": {"name": "er"}}, "grid": GRID},
+        "benchmark: a section with a `name` is needed, not None",
+    ),
+    "no classes left for validation": (
+        {"experiment": {**EXPERIMENT, "benchmark": {"name": "procedural", "num_tasks": 12}}, "grid": GRID},
+        "12 tasks of 4, and 3 for validation, need 60 classes, there are 50; lower num_tasks or classes_per_task",
+    ),
+    "images too small": (
+        {"grid": {"benchmark.image_size": [32, 8]}},
+        "too small: the networks need 28",
+    ),
+    "a protocol that the learner cannot take": (
+        {
+            "experiment": {**EXPERIMENT, "learner": {"name": "dualnet"}},
+            "grid": {"protocol": ["task_aware", "task_free"]},
+        },
+        "protocol task_free tells no boundaries, and dualnet with these options needs them",
+    ),
+}
+
+BAD_COMMANDS: dict[str, tuple[list[str], str]] = {
+    "no file": (["search"], "the following arguments are required: NAME_OR_FILE"),
+    "unknown name": (["search", "demo-e"], "demo-e: no such search; did you mean demo-er? (`dualnet list` names them"),
+    "missing file": (["search", "no.yaml"], "no.yaml: no such file; `dualnet list` names the search files that are"),
+    "an experiment": (
+        ["search", "base.yaml"],
+        "base.yaml: benchmark: unknown option; there are experiment, seeds, met",
+    ),
+    "no YAML": (["search", "bad.yaml"], "bad.yaml: cannot be read as YAML ("),
+    "a list": (
+        ["search", "list.yaml"],
+        "list.yaml: not a YAML mapping of options; see experiments/search/demo-er.yaml",
+    ),
+    "no jobs": (["search", "good.yaml", "--jobs", "0"], "--jobs 0: give 1 or more"),
+    "jobs are no number": (["search", "good.yaml", "--jobs", "all"], "--jobs: invalid int value: 'all'"),
+    "seeds are no numbers": (
+        ["search", "good.yaml", "--seeds", "a"],
+        "'a' is not a list of whole numbers such as 0,1,2",
+    ),
+    "a seed": (
+        ["search", "good.yaml", "--seed", "1"],
+        "--seed: a search runs every point with its seeds; give --seeds",
+    ),
+    "a name": (["search", "good.yaml", "--name", "x"], "--name: a search is called after its file; give --out for"),
+    "unknown flag": (["search", "good.yaml", "--job", "1"], "job: unknown option; did you mean jobs?"),
+    "unknown option": (["search", "good.yaml", "--learner.widht", "1"], "learner.widht: unknown option; did you mean"),
+    "an option that is varied": (
+        ["search", "good.yaml", "--learner.lr", "1"],
+        "learner.lr: the grid varies it; change the grid, or leave the option out",
+    ),
+    "out is a file": (["search", "good.yaml", "--out", "good.yaml"], "good.yaml is a file; give --out a folder"),
+    "split of validation": (
+        ["run", "mini-imagenet-ta-er", "--benchmark.split", "validation"],
+        "benchmark.split: 'validation' is not one of continual",
+    ),
+}
+
+
+def refused(capsys: pytest.CaptureFixture[str], words: list[str], line: str) -> None:
+    before = sorted(Path().rglob("*"))
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("dualnet: ") and err.count("\n") == 1 and line in err, err
+    assert out == "" and sorted(Path().rglob("*")) == before, "nothing is left behind"
+
+
+@pytest.mark.parametrize("case", BAD_FILES)
+def test_a_bad_file_is_named_in_one_line(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    content, line = BAD_FILES[case]
+    refused(capsys, ["search", written(**content), "--device", "cpu"], line)
+
+
+@pytest.mark.parametrize("case", BAD_COMMANDS)
+def test_a_bad_command_is_named_in_one_line(case: str, capsys: pytest.CaptureFixture[str]) -> None:
+    Path(written(grid=GRID)).rename("good.yaml")
+    Path("base.yaml").write_text(yaml.safe_dump(EXPERIMENT))
+    Path("bad.yaml").write_text("a: [1\nb: }")
+    Path("list.yaml").write_text("- a")
+    words, line = BAD_COMMANDS[case]
+    refused(capsys, words, line)

@@ -1,0 +1,457 @@
+"""Searches in real processes: what they leave, and that a kill, a crash or a diverging point costs nothing else."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from dualnet import cli
+from dualnet.runs.experiment import read
+from dualnet.runs.run_folder import RunFolder
+from dualnet.search import read_plan, search
+from dualnet.search.point import Outcome, Point, best, folder_name, outcome_of, point_of, read_failure
+from dualnet.search.pool import num_jobs, num_threads
+from dualnet.search.progress import Live, Quiet, table_of
+from dualnet.search.search import Search
+from dualnet.search.worker import Worker
+
+CPU = torch.device("cpu")
+BENCHMARK = {
+    "name": "procedural",
+    "num_tasks": 2,
+    "classes_per_task": 2,
+    "train_per_class": 6,
+    "test_per_class": 4,
+    "image_size": 28,
+}
+EXPERIMENT = {
+    "benchmark": BENCHMARK,
+    "learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4},
+    "batch_size": 4,
+    "log_every": 1,
+    "checkpoint_every": 2,
+}
+TINY = {  # nine steps a run
+    "experiment": EXPERIMENT,
+    "seeds": [0, 1],
+    "stages": [{"learner.lr": [0.01, 1e25, 0.1]}, {"learner.replay_size": [4, 8]}],
+}
+# A learner that ends badly where a file is missing: kills its process, or raises.
+FRAGILE = """
+import os, signal
+from dataclasses import dataclass
+from pathlib import Path
+from dualnet import Finetune
+from dualnet.learners import finetune
+
+@dataclass(frozen=True)
+class Config(finetune.Config):
+    ends: str = "well"
+
+class Fragile(Finetune):
+    Config = Config
+
+    def observe(self, batch):
+        print("a learner may print")
+        if not Path("repaired").exists():
+            if self.config.ends == "raise":
+                raise OSError("no\\nluck")
+            if self.config.ends == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if self.config.ends == "stop":
+                os.kill(os.getpid(), signal.SIGTERM)
+        return super().observe(batch)
+"""
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    yield
+    assert children(os.getpid()) == [], "a process was left behind"
+
+
+def children(parent: int) -> list[int]:
+    listed = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,args="], capture_output=True, text=True, check=True
+    ).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    return [int(pid) for pid, ppid, args in rows if int(ppid) == parent and "search import worker" in args]
+
+
+def is_there(process: int) -> bool:
+    """Whether a process runs; one that has ended and that nobody asked about does not."""
+    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
+    return bool(listed.stdout.strip()) and not listed.stdout.startswith("Z")
+
+
+def write(name: str, content: dict[str, Any]) -> str:
+    Path(name).write_text(yaml.safe_dump(content, sort_keys=False))
+    return name
+
+
+def run_search(*words: str) -> int:
+    return cli.main(["search", *words, "--device", "cpu"])
+
+
+def read_search(out: Path | str) -> dict[str, Any]:
+    return json.loads((Path(out) / "search.json").read_text())
+
+
+def figures(out: Path | str) -> dict[str, Any]:
+    """All of search.json but times and machines, and chosen.yaml."""
+    content = read_search(out)
+    del content["environment"]
+    for stage in content["stages"]:
+        for point in stage["points"]:
+            del point["seconds"]
+    return {**content, "chosen.yaml": (Path(out) / "chosen.yaml").read_text()}
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """The tiny search, never stopped, and what it printed. Not to be written to."""
+    folder, said = tmp_path_factory.mktemp("searched"), io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+        assert run_search(write("tiny.yaml", TINY), "--jobs", "1") == 0
+    return folder / "runs" / "search-tiny", said.getvalue()
+
+
+def test_the_whole_grid_is_in_search_json(searched: tuple[Path, str]) -> None:
+    content = read_search(searched[0])
+    assert (content["name"], content["metric"], content["seeds"], content["complete"]) == ("tiny", "ACC", [0, 1], True)
+    first, second = content["stages"]
+    assert [point["options"]["learner.lr"] for point in first["points"]] == [0.01, 1e25, 0.1]
+    for point in (first["points"][0], first["points"][2], *second["points"]):
+        values = [point["seeds"][seed]["ACC"] for seed in ("0", "1")]
+        assert point["mean"] == pytest.approx(sum(values) / 2) and point["failed"] is None and point["seconds"] > 0
+        assert point["spread"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
+    assert set(content["environment"]) >= {"dualnet", "torch", "python", "hardware", "device", "threads"}
+    assert content["experiment"]["learner.width"] == 2 and "learner.lr" not in content["experiment"]
+
+
+def test_a_stage_begins_with_the_best_of_the_one_before(searched: tuple[Path, str]) -> None:
+    content = read_search(searched[0])
+    first, second = content["stages"]
+    whole = [point for point in first["points"] if point["mean"] is not None]
+    assert first["chosen"] == max(whole, key=lambda point: point["mean"])["options"]
+    assert {point["options"]["learner.lr"] for point in second["points"]} == {first["chosen"]["learner.lr"]}
+    assert second["points"][0] == next(point for point in whole if point["options"] == first["chosen"]), "run once"
+    assert content["chosen"] == second["chosen"] == max(second["points"], key=lambda point: point["mean"])["options"]
+    assert len(list((searched[0] / "points").iterdir())) == 4
+
+
+def test_a_point_that_diverges_is_recorded_and_the_rest_goes_on(searched: tuple[Path, str]) -> None:
+    point = read_search(searched[0])["stages"][0]["points"][1]
+    assert point["mean"] is None and point["seeds"] == {} and not point["retried"]
+    assert point["failed"].startswith("seed-0: ") and "not finite at step" in point["failed"]
+    assert str(searched[0]) not in (searched[0] / "search.json").read_text(), "no path of a machine"
+
+
+def test_the_chosen_experiment_runs_as_it_is(searched: tuple[Path, str]) -> None:
+    file = searched[0] / "chosen.yaml"
+    chosen = read(str(file))
+    assert chosen.name == "tiny-chosen" and chosen.learner.lr == read_search(searched[0])["chosen"]["learner.lr"]
+    assert file.read_text().startswith("# Chosen by `dualnet search tiny` on validation tasks: ACC ")
+    assert cli.main(["run", str(file), "--device", "cpu", "--out", "out"]) == 0
+    assert RunFolder(Path("out/seed-0")).read()["stream"]["class_names"] == list(chosen.benchmark.make().class_names)
+
+
+def test_what_it_says(searched: tuple[Path, str]) -> None:
+    said = searched[1]
+    assert "stage 1/2: 6 runs\n" in said and "stage 2/2: 4 runs, 2 of them done before\n" in said
+    assert "stage 2/2, 4/4: lr 0." in said and "\x1b" not in said
+    rows = [line for line in said.splitlines() if line.startswith("│")]
+    assert len(rows) == 5 and "chosen" in rows[0] and "not finite at step" in rows[2] and "chosen" in rows[3]
+    assert "`dualnet run runs/search-tiny/chosen.yaml` evaluates what was chosen" in said
+
+
+def test_runs_are_on_validation_tasks_and_keep_no_weights(searched: tuple[Path, str]) -> None:
+    folders = [file.parent for file in (searched[0] / "points").rglob("experiment.yaml")]
+    assert len(folders) == 8
+    assert all(RunFolder(folder).read()["stream"]["validation"] is True for folder in folders)
+    assert not list(searched[0].rglob("*.safetensors"))
+    assert cli.main(["run", "demo-er", "--out", str(folders[0].parent), "--seeds", folders[0].name[-1]]) == 2
+
+
+def test_a_finished_search_is_left_alone_and_a_grown_one_runs_what_is_new(searched, capsys) -> None:
+    write("tiny.yaml", TINY)
+    subprocess.run(["cp", "-r", searched[0], "out"], check=True)
+    before = {path: path.stat().st_mtime_ns for path in Path("out/points").rglob("*")}
+    assert run_search("tiny.yaml", "--out", "out", "--jobs", "2") == 0
+    assert figures("out") == figures(searched[0])
+    assert {path: path.stat().st_mtime_ns for path in Path("out/points").rglob("*")} == before
+    write("tiny.yaml", {**TINY, "stages": [{"learner.lr": [0.01, 0.02, 1e25, 0.1]}, *TINY["stages"][1:]]})
+    capsys.readouterr()
+    assert run_search("tiny.yaml", "--out", "out", "--jobs", "1") == 0
+    assert "stage 1/2: 8 runs, 6 of them done before\n" in capsys.readouterr().err
+    assert [point["options"]["learner.lr"] for point in read_search("out")["stages"][0]["points"]][1] == 0.02
+
+
+def test_figures_of_other_images_are_not_compared(capsys) -> None:
+    """As if the images had been replaced since."""
+    plan = {"experiment": EXPERIMENT, "grid": {"learner.lr": [0.01]}}
+    words = (write("images.yaml", plan), "--out", "out", "--jobs", "1")
+    assert run_search(*words) == 0
+    (run,) = Path("out").rglob("seed-0/experiment.yaml")
+    run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
+    assert run_search(*words) == 2
+    assert Path("out/chosen.yaml").exists(), "nothing was done, and nothing is lost"
+    assert "seed-0: was begun with other images or classes; bring those back" in capsys.readouterr().err
+
+
+def test_stages_that_both_change_the_benchmark_can_be_repeated() -> None:
+    """The second stage goes on from what the first chose: a benchmark that no first value made."""
+    stages = [{"benchmark.seed": [0, 1]}, {"benchmark.train_per_class": [6, 8]}]
+    words = (write("both.yaml", {"experiment": EXPERIMENT, "stages": stages}), "--out", "out", "--jobs", "1")
+    assert run_search(*words) == 0
+    first = read_search("out")
+    assert run_search(*words) == 0
+    assert read_search("out")["stages"] == first["stages"]
+
+
+# More steps, so that there is something to stop.
+LONG = {
+    **TINY,
+    "experiment": {**EXPERIMENT, "benchmark": {**BENCHMARK, "train_per_class": 40}, "checkpoint_every": 5},
+    "stages": [{"learner.lr": [1e25, 0.01]}],
+}
+
+
+@pytest.fixture(scope="module")
+def long_search(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    out = tmp_path_factory.mktemp("long")
+    (out / "long.yaml").write_text(yaml.safe_dump(LONG, sort_keys=False))
+    search(read_plan(str(out / "long.yaml")), out / "out", CPU, jobs=1)
+    return figures(out / "out")
+
+
+@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
+def test_stopped_and_resumed_equals_never_stopped(number, jobs: int, start: Callable[..., Any], long_search) -> None:
+    write("long.yaml", LONG)
+    process = start("search", "long.yaml", "--device", "cpu", "--jobs", jobs, "--out", "out")
+    lines = [process.stderr.readline() for _ in range(2)]
+    assert lines[0] == "stage 1/1: 4 runs\n" and "1/4: lr 1e+25, seed " in lines[1], lines
+    while not list(Path("out").rglob("checkpoint/step-*.json")):  # a run in the middle
+        time.sleep(0.01)
+    workers = children(process.pid)
+    assert len(workers) == jobs
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+    if number == signal.SIGKILL:
+        assert process.returncode == -signal.SIGKILL
+    else:
+        assert process.returncode == 130, said
+        assert said.splitlines()[-1].startswith("dualnet: out: stopped; what was done is saved, and the same command")
+    late = time.monotonic() + 10
+    while any(map(is_there, workers)):
+        assert time.monotonic() < late, "orphans"
+        time.sleep(0.01)
+    assert not (Path("out") / "chosen.yaml").exists() and not read_search("out")["complete"]
+    settled = {path: path.stat().st_mtime_ns for path in Path("out").rglob("result.json")}
+    assert len(settled) < 2, "not stopped in the middle"
+    assert run_search("long.yaml", "--jobs", "1", "--out", "out") == 0
+    assert figures("out") == long_search
+    assert all(path.stat().st_mtime_ns == before for path, before in settled.items())
+
+
+@pytest.fixture
+def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    Path("fragile_learner.py").write_text(FRAGILE)
+    monkeypatch.syspath_prepend(tmp_path)
+    learner = {"name": "fragile_learner.Fragile", "width": 2, "updates": 1}
+    grid = {"learner.ends": ["well", "raise", "kill", "stop"]}
+    return write("fragile.yaml", {"experiment": {**EXPERIMENT, "learner": learner}, "grid": grid})
+
+
+def test_a_process_that_ends_badly_is_tried_again_by_the_same_command(fragile: str, capsys) -> None:
+    words = (fragile, "--out", "out", "--jobs", "1")
+    assert run_search(*words) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last == (
+        "dualnet: out: 3 runs failed for no fault of their options; out/processes.log says why, "
+        "and the same command tries them again"
+    )
+    well, raised, killed, stopped = read_search("out")["stages"][0]["points"]
+    assert well["mean"] is not None and not well["retried"]
+    assert (raised["failed"], raised["retried"]) == ("OSError: no luck", True)
+    assert killed["failed"] == "its process was ended by SIGKILL, as the system does when memory runs out"
+    assert stopped["failed"] == "its process was told to stop"
+    log = Path("out/processes.log").read_text()
+    assert "Traceback" in log and "a learner may print" in log
+    Path("repaired").touch()
+    assert run_search(*words) == 0
+    points = read_search("out")["stages"][0]["points"]
+    assert {point["mean"] for point in points} == {well["mean"]} and not any(point["failed"] for point in points)
+    assert read_search("out")["chosen"] == {"learner.ends": "well"}, "of equals, the first"
+
+
+def test_where_every_point_raises_the_log_is_named(fragile: str, capsys) -> None:
+    Path(fragile).write_text(Path(fragile).read_text().replace("- well\n", "").replace("- kill\n  - stop\n", ""))
+    assert run_search(fragile, "--out", "out", "--jobs", "1") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "dualnet: out: every point has failed; learner.ends raise: OSError: no luck; out/processes.log says more"
+    )
+
+
+def leave(point: str, file: str, content: dict[str, Any]) -> None:
+    """What a run of a search in `out` would have left."""
+    folder = Path("out", "points", point, "seed-0")
+    folder.mkdir(parents=True)
+    (folder / file).write_text(json.dumps(content))
+
+
+def leave_result(point: Point, **metrics: float) -> None:
+    folder = RunFolder(point.folders(Path("out"), [0])[0])
+    folder.prepare(point.experiment, point.experiment.benchmark.make_validation(), CPU)
+    folder.release()
+    all_metrics = {"ACC": 50.0, "FM": 5.0, "LA": 50.0, "BWT": 0.0, **metrics}
+    folder.write_result({"accuracy": [[50.0]], "metrics": all_metrics, "seconds": 1.0})
+
+
+def test_nothing_is_chosen_where_everything_failed(capsys) -> None:
+    write("bad.yaml", {"experiment": EXPERIMENT, "grid": {"learner.lr": [1e25, 1e26]}})
+    for name in ("lr=1e+25", "lr=1e+26"):
+        leave(name, "failed.json", {"reason": "seed-0: the weights are not finite at step 2"})
+    assert run_search("bad.yaml", "--out", "out", "--jobs", "1") == 1
+    assert capsys.readouterr().err.splitlines()[-1] == (
+        "dualnet: out: every point has failed; learner.lr 1e+25: seed-0: the weights are not finite at step 2"
+    )
+    assert not Path("out/chosen.yaml").exists() and len(read_search("out")["stages"][0]["points"]) == 2
+
+
+def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
+    """Found only in the second stage: a draw of 8 from 4 candidates."""
+    learner = {"name": "mir", "width": 2, "updates": 1, "candidates": 8}
+    stages = [{"learner.replay_size": [2, 8]}, {"learner.candidates": [2, 8]}]
+    write("late.yaml", {"experiment": {**EXPERIMENT, "learner": learner}, "stages": stages, "metric": "FM"})
+    plan = read_plan("late.yaml")
+    out = Path("out")
+    for size, forgets in ((2, 9.0), (8, 1.0)):  # so that the larger draw is chosen
+        leave_result(point_of(plan, {"learner.replay_size": size}), FM=forgets)
+    found = search(plan, out, CPU, jobs=1)
+    assert [point.options["learner.candidates"] for point in found.stages[1].points] == [8]
+    (refused,) = read_search(out)["stages"][1]["points"][1:]
+    assert refused["options"] == {"learner.replay_size": 8, "learner.candidates": 2}
+    assert "candidates: 2 is not 8 or more" in refused["failed"]
+    assert read_search(out)["chosen"] == {"learner.replay_size": 8, "learner.candidates": 8}
+
+
+def test_another_search_or_another_process_is_refused(capsys) -> None:
+    write("a.yaml", {"experiment": EXPERIMENT, "grid": {"learner.lr": [0.1]}})
+    plan, out = read_plan("a.yaml"), Path("out")
+    lock = RunFolder(out)
+    lock.make()
+    lock.take_lock()
+    with pytest.raises(ValueError, match="out: another process is running here; wait for it or choose another --out"):
+        search(plan, out, CPU)
+    lock.release()
+    content = {"experiment": {"learner.width": 3, "log_every": 7}, "environment": {"device": "cpu"}}
+    (out / "search.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=r"out: holds another search \(learner.width is 3 there, 2 here\); choose"):
+        search(plan, out, CPU)
+    (out / "search.json").write_text(json.dumps({**content, "environment": {"device": "cuda"}}))
+    with pytest.raises(ValueError, match="out: was begun on cuda; go on there with --device cuda, or choose another"):
+        search(plan, out, CPU)
+    (out / "search.json").write_text("{")
+    with pytest.raises(ValueError, match=r"out/search.json: cannot be read \(.*\); remove it"):
+        search(plan, out, CPU)
+
+
+def outcome(mean: float | None, **options: Any) -> Outcome:
+    return Outcome(options, "", mean, None, 1.0, {}, None if mean is not None else "diverged")
+
+
+def test_the_best_is_the_first_of_equals() -> None:
+    outcomes = [outcome(None), outcome(1.0), outcome(3.0), outcome(3.0), outcome(0.0)]
+    assert best(outcomes, "ACC") == 2
+    assert best(outcomes, "FM") == 4, "less forgetting is better"
+    assert best(outcomes[:1], "ACC") is None
+
+
+@pytest.mark.parametrize(("metric", "order"), [("ACC", ["b", "a", "c"]), ("FM", ["a", "b", "c"])])
+def test_the_table_is_sorted_by_the_metric(metric: str, order: list[str]) -> None:
+    outcomes = [outcome(None, name="c"), outcome(1.0, name="a"), outcome(2.0, name="b", more="x")]
+    table = table_of("title", outcomes, {"name": "a"}, metric)
+    assert [str(cell) for cell in table.columns[0].cells] == order
+    assert [str(cell) for cell in table.columns[-1].cells][-1] == "diverged"
+
+
+def test_folders_have_readable_names_that_differ() -> None:
+    assert folder_name({"learner.lr": 0.1, "batch_size": 4}) == "lr=0.1,batch_size=4"
+    assert folder_name({"a.lr": 1, "b.lr": 2}) == "a.lr=1,b.lr=2"
+    odd = [folder_name({"learner.root": text}) for text in ("a/b", "a b", "ä", "../x", "a" * 300, "a" * 301)]
+    assert len(set(odd)) == len(odd)
+    assert all("/" not in name and " " not in name and name.isascii() and len(name) < 120 for name in odd)
+
+
+def test_how_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualnet.search.pool.num_cores", lambda: 8)
+    for asked, jobs in (("4", 2), ("1", 8), ("99", 1), ("odd", 8)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert num_jobs(CPU, None) == jobs
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert (num_jobs(CPU, None), num_threads(CPU), num_jobs(CPU, 3)) == (8, 1, 3)
+    assert (num_jobs(torch.device("cuda"), None), num_threads(torch.device("cuda"))) == (1, None)
+
+
+def test_on_a_terminal_there_is_a_bar() -> None:
+    from rich.console import Console
+
+    console = Console(force_terminal=True, record=True, width=100, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
+    live = Live(console)
+    live.begin("stage 1/1", todo=1, total=2)
+    live.settled("lr 0.1 [b], seed 0: ACC 50.00")
+    live.end()
+    text = console.export_text()
+    console.file.close()
+    assert "lr 0.1 [b], seed 0: ACC 50.00" in text and "2/2" in text
+
+
+def test_on_cuda_the_seeds_of_a_point_are_one_job() -> None:
+    write("tiny.yaml", TINY)
+    plan = read_plan("tiny.yaml")
+    points = [point_of(plan, options) for options in plan.stages[0]]
+    leave_result(points[0])
+    leave("lr=1e+25,replay_size=4", "failed.json", {"reason": "diverged"})
+    for device, seeds in (("cuda", [[1], [1], [0, 1]]), ("cpu", [[1], [1], [0], [1]])):
+        jobs = Search(plan, Path("out"), torch.device(device), 1, Quiet()).unsettled(points)
+        assert [list(job.folders) for job in jobs] == seeds
+
+
+def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
+    """As on CUDA. The worker is a plain object here."""
+    experiment = read_plan(write("tiny.yaml", TINY)).experiment({"learner.lr": 1e25}).mapping()
+    job = {"experiment": experiment, "folders": {"0": "out/seed-0", "1": "out/seed-1"}, "device": "cpu"}
+    answer = Worker().work(job)
+    failures = [read_failure(Path(folder)) for folder in job["folders"].values()]
+    assert [reason[:8] for reason in failures if reason] == ["seed-0: ", "seed-1: "]
+    assert answer == {"failed": True}
+
+
+def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -> None:
+    """As on CUDA. The point has failed all the same; the figures of the other seed are kept."""
+    monkeypatch.setattr("dualnet.runs.runner.groups", lambda seeds, device: [seeds])
+    learner = {"name": own_learner, "loss_breaks_at": 1, "only_seed": 1}
+    content = {"experiment": {**EXPERIMENT, "learner": learner}, "seeds": [0, 1], "grid": {"learner.lr": [0.1]}}
+    plan = read_plan(write("one.yaml", content))
+    point = point_of(plan, plan.stages[0][0])
+    folders = point.folders(Path("out"), plan.seeds)
+    job = {"experiment": point.experiment.mapping(), "folders": folders, "device": "cpu"}
+    assert Worker().work(job) == {"failed": True}
+    found = outcome_of(point, Path("out"), plan, {})
+    assert found is not None and found.mean is None and list(found.seeds) == ["0"]
+    assert found.failed is not None and found.failed.startswith("seed-1: loss")

@@ -1,0 +1,323 @@
+"""Streams of every kind as batches, and whole runs on them: every learner, stopped and resumed, killed and resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from dualnet import cli, load
+from dualnet.batch import UNLABELLED, Batch
+from dualnet.data import Benchmark
+from dualnet.learners import LEARNERS
+from dualnet.runs import runner
+from dualnet.runs.progress import Quiet
+from dualnet.runs.run_folder import RunFolder
+from dualnet.runs.stop import StopAsked
+from dualnet.stream.labels import LabelsConfig
+from dualnet.stream.stream import Stream, labelled_places
+
+CPU = torch.device("cpu")
+KINDS: dict[str, dict[str, Any]] = {
+    "in time": {},
+    "sample": {"share": 0.5},
+    "batch": {"share": 0.5, "drawn_per": "batch"},
+    "delay": {"delay": 2},
+    "spread": {"delay": 1, "delay_spread": 3},
+    "few and late": {"share": 0.6, "delay": 1, "delay_spread": 2},
+    "few batches and late": {"share": 0.6, "drawn_per": "batch", "delay": 2},
+}
+STREAMING = [name for name in LEARNERS if name != "offline"]
+every_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def make_stream(benchmark: Benchmark, kind: str = "in time", protocol: Any = "task_aware", **options: Any) -> Stream:
+    return Stream(benchmark, protocol, 4, CPU, LabelsConfig(**KINDS[kind]), **options)
+
+
+def batches_of(stream: Stream, seed: int) -> list[Batch]:
+    walks = [(stream.walk(period, seed), len(period.steps)) for period in stream.periods]
+    return [walk.batch(number) for walk, length in walks for number in range(length)]
+
+
+def known(batch: Batch) -> dict[bytes, tuple[int, int]]:
+    """Images that come with a label: label and task id."""
+    if batch.labels is None:
+        return {}
+    rows = zip(batch.images, batch.labels.tolist(), batch.task_ids.tolist(), strict=True)
+    return {image.numpy().tobytes(): (label, task) for image, label, task in rows if label != UNLABELLED}
+
+
+def truth(benchmark: Benchmark) -> dict[bytes, tuple[int, int]]:
+    found: dict[bytes, tuple[int, int]] = {}
+    for number, task in enumerate(benchmark.tasks):
+        images, labels = task.train.load()
+        found |= {
+            image.numpy().tobytes(): (label, number) for image, label in zip(images, labels.tolist(), strict=True)
+        }
+    return found
+
+
+def equal(one: Batch, other: Batch) -> bool:
+    fields = [(getattr(one, name), getattr(other, name)) for name in ("images", "labels", "task_ids")]
+    return all(a is b is None or (a is not None and torch.equal(a, b)) for a, b in fields)
+
+
+# Batches
+
+
+@every_kind
+def test_a_label_comes_once_and_belongs_to_its_image_and_task(kind, benchmark) -> None:
+    everything = truth(benchmark)
+    assert len(everything) == 24
+    stream = make_stream(benchmark, kind)
+    taught = [item for batch in batches_of(stream, seed=3) for item in known(batch).items()]
+    assert all(everything[image] == labelled for image, labelled in taught)
+    assert len(dict(taught)) == len(taught)
+    assert len(taught) == 24 if KINDS[kind].get("share", 1) == 1 else 0 < len(taught) < 24
+    images = [image.numpy().tobytes() for batch in batches_of(stream, seed=3) for image in batch.images]
+    assert set(images) == set(everything), "labelled or not, every image comes"
+
+
+@every_kind
+def test_seeds_have_equal_shapes_and_other_examples(kind, benchmark) -> None:
+    stream = make_stream(benchmark, kind)
+    one, other = batches_of(stream, seed=0), batches_of(stream, seed=1)
+    shapes = [[(batch.images.shape, batch.labels is None) for batch in batches] for batches in (one, other)]
+    assert shapes[0] == shapes[1]
+    labelled = [{image for batch in batches for image in known(batch)} for batches in (one, other)]
+    assert KINDS[kind].get("share", 1) == 1 or labelled[0] != labelled[1], "which samples are labelled is the seed's"
+
+
+@every_kind
+def test_the_stream_follows_from_seed_and_step(kind, benchmark) -> None:
+    """A new process that begins in the middle sees the same: the other seed and the steps before leave no trace."""
+    stream, fresh = make_stream(benchmark, kind), make_stream(benchmark, kind)
+    expected = batches_of(stream, seed=5)
+    batches_of(fresh, seed=6)
+    for step in reversed(range(stream.num_steps)):
+        period, number = fresh.position(step)
+        assert equal(fresh.walk(fresh.periods[period], seed=5).batch(number), expected[step])
+
+
+def test_every_sample_has_the_same_chance_of_a_label(benchmark) -> None:
+    stream, seeds, counts = make_stream(benchmark, "sample"), 200, torch.zeros(24)
+    kept = labelled_places(stream.periods)
+    for seed in range(seeds):
+        counts[stream.order(seed)[kept]] += 1
+    for task in (0, 1):
+        share = ((kept >= 12 * task) & (kept < 12 * task + 12)).sum().item() / 12
+        spread = (share * (1 - share) / seeds) ** 0.5
+        assert ((counts[12 * task : 12 * task + 12] / seeds - share).abs() < 4.5 * spread).all()
+
+
+def test_a_batch_of_late_labels_mixes_tasks(benchmark) -> None:
+    mixed = [batch.task_ids.unique().tolist() for batch in batches_of(make_stream(benchmark, "spread"), seed=0)]
+    assert [0, 1] in mixed
+    free = batches_of(make_stream(benchmark, "spread", "task_free"), seed=0)
+    assert {int(number) for batch in free for number in batch.task_ids} == {0}
+
+
+@pytest.mark.parametrize("kind", ["in time", "spread"])
+def test_images_are_read_where_they_lie(kind, benchmark, tmp_path: Path) -> None:
+    """From a memory map, and from tasks that do not share an array: the same batches."""
+    tasks = []
+    for number, task in enumerate(benchmark.tasks):
+        file = tmp_path / f"{number}.npy"
+        np.save(file, task.train.array[task.train.rows])
+        rows = np.arange(len(task.train))
+        train = dataclasses.replace(task.train, array=np.load(file, mmap_mode="r"), rows=rows)
+        tasks.append(dataclasses.replace(task, train=train))
+    mapped = make_stream(dataclasses.replace(benchmark, tasks=tasks), kind)
+    expected = batches_of(make_stream(benchmark, kind), seed=2)
+    assert all(equal(one, other) for one, other in zip(batches_of(mapped, seed=2), expected, strict=True))
+
+
+@every_kind
+@pytest.mark.parametrize("epochs", [0, 2])
+def test_images_on_the_device_are_the_same(kind, epochs, benchmark) -> None:
+    """As a GPU has them: those of the tasks that a period needs, in one tensor."""
+    stream = make_stream(benchmark, kind, epochs_over_all=epochs)
+    expected = batches_of(stream, seed=7)
+    stream.reads_in_place = False
+    found = batches_of(stream, seed=7)
+    assert all(equal(one, other) for one, other in zip(found, expected, strict=True))
+    assert stream.window is not None
+    assert stream.window[:2] == ((1, 1) if not epochs and "delay" not in KINDS[kind] else (0, 1)), "no more than needed"
+
+
+# All tasks together
+
+
+def test_all_tasks_are_mixed(benchmark) -> None:
+    stream = make_stream(benchmark, epochs_over_all=3)
+    assert stream.num_steps == 18 and len(stream.periods) == 1
+    batches, everything = batches_of(stream, seed=1), truth(benchmark)
+    orders = []
+    for epoch in range(3):
+        part = batches[6 * epoch : 6 * (epoch + 1)]
+        assert {image: value for batch in part for image, value in known(batch).items()} == everything
+        assert sum(len(batch) for batch in part) == 24
+        orders.append(torch.cat([batch.images for batch in part]).numpy().tobytes())
+    assert len(set(orders)) == 3, "each pass has an order of its own"
+    assert any(len(batch.task_ids.unique()) == 2 for batch in batches)
+
+
+@pytest.mark.parametrize("kind", ["sample", "batch"])
+def test_all_together_has_the_labels_that_a_streaming_learner_has(kind, benchmark) -> None:
+    streamed = [known(batch) for batch in batches_of(make_stream(benchmark, kind), seed=4)]
+    mixed = [known(batch) for batch in batches_of(make_stream(benchmark, kind, epochs_over_all=2), seed=4)]
+    assert {image for batch in streamed for image in batch} == {image for batch in mixed for image in batch}
+
+
+# Whole runs
+
+
+@pytest.mark.parametrize("kind", ["sample", "batch", "delay", "spread"])  # in time: test_resume.py
+@pytest.mark.parametrize("name", STREAMING)
+def test_every_learner_on_every_stream_resumes(name, kind, tiny, run, stop_at, remembered, tmp_path) -> None:
+    experiment = tiny(name, labels=KINDS[kind], log_every=4, checkpoint_every=100)
+    whole = remembered(run(experiment, tmp_path / "whole"))
+    assert whole["result"]["accuracy"][0][1] is None and whole["result"]["metrics"]["LA"] is not None
+    with pytest.raises(StopAsked):
+        run(experiment, tmp_path / "stopped", stop_at(5))
+    assert remembered(run(experiment, tmp_path / "stopped")) == whole
+
+
+@pytest.mark.parametrize("kind", ["few and late", "sample"])
+def test_killed_between_two_checkpoints(kind, tiny, run, remembered, tmp_path) -> None:
+    class Killed(BaseException): ...
+
+    class Crash(Quiet):
+        def step(self, task: int, num_tasks: int, done: int) -> None:
+            if done in moments:
+                moments.remove(done)
+                raise Killed
+
+    experiment = tiny(labels=KINDS[kind], checkpoint_every=3)
+    whole = remembered(run(experiment, tmp_path / "whole"))
+    moments = [1, 2, 4, 5, whole["step"]]
+    for _ in list(moments):
+        with pytest.raises(Killed):
+            run(experiment, tmp_path / "killed", Crash())
+    assert remembered(run(experiment, tmp_path / "killed")) == whole
+
+
+@pytest.mark.parametrize("kind", ["batch", "few and late"])
+def test_side_by_side_equals_one_after_the_other(kind, tiny, benchmark, run, remembered, tmp_path, monkeypatch) -> None:
+    experiment = tiny("er", labels=KINDS[kind])
+    monkeypatch.setattr(runner, "groups", lambda seeds, device: [seeds])  # as on CUDA
+    runner.run(experiment, {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU, benchmark=benchmark)
+    for seed in (0, 1):
+        alone = remembered(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}"))
+        assert remembered(tmp_path / f"seed-{seed}") == alone
+
+
+@pytest.mark.parametrize(("name", "kind"), [("er", "sample"), ("derpp", "few and late"), ("mir", "batch")])
+def test_a_memory_holds_labelled_examples_alone(name, kind, tiny, benchmark, run, tmp_path) -> None:
+    folder = run(tiny(name, labels=KINDS[kind]), tmp_path)
+    _, state = RunFolder(folder).newest_checkpoint() or (0, {})
+    stream = make_stream(benchmark, kind)
+    given = {image: value for batch in batches_of(stream, seed=0) for image, value in known(batch).items()}
+    memory = {key.removeprefix("memory."): value for key, value in state["learner"].items() if "memory." in key}
+    held = memory["filled"].nonzero().flatten().tolist()
+    assert held and int(memory["seen"].sum()) == len(given)
+    for slot in held:
+        image, label, task = (memory[field][slot] for field in ("images", "labels", "task_ids"))
+        assert given[image.numpy().tobytes()] == (int(label), int(task))
+        assert bool(memory["has_logits"][slot]) == (name == "derpp")
+
+
+def test_images_without_labels_teach_the_slow_learner_alone(tiny, run, tmp_path) -> None:
+    def losses(name: str) -> list[set[str]]:
+        folder = run(tiny(name, labels={"delay": 2}, log_every=1), tmp_path / name)
+        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        return [set(line["losses"]) for line in lines if line["event"] == "losses"]
+
+    late = [False, False, False, True, False, True, False, True, False, True, True, True]
+    assert [("labels" in names, "slow" in names) for names in losses("dualnet")][:3] == [(False, True)] * 3
+    assert [bool(names) for names in losses("er")] == late
+
+
+@pytest.mark.parametrize("protocol", ["task_aware", "task_free", "task_free_boundaries"])
+def test_offline_fills_the_last_row_and_resumes(protocol, tiny, run, stop_at, remembered, benchmark, tmp_path) -> None:
+    experiment = tiny("offline", protocol=protocol, log_every=4, checkpoint_every=100)
+    whole = remembered(run(experiment, tmp_path / "whole"))
+    result = whole["result"]
+    assert result["steps"] == 18 and result["accuracy"][0] == [None, None]
+    assert None not in result["accuracy"][1]
+    assert {name for name, value in result["metrics"].items() if value is not None} == {"ACC"}
+    assert [event["task"] for event in whole["log"] if event["event"] == "evaluation"] == [1]
+    for step in (1, 11):
+        with pytest.raises(StopAsked, match=f"after step {step} of 18"):
+            run(experiment, tmp_path / "stopped", stop_at(step))
+    assert remembered(run(experiment, tmp_path / "stopped")) == whole
+    model = load(tmp_path / "whole")
+    images, labels = benchmark.tasks[0].test.load()
+    task = 0 if protocol == "task_aware" else None
+    right = model.probabilities(images, task).argmax(dim=1) == labels
+    assert result["accuracy"][1][0] == 100 * right.double().mean().item()
+
+
+def test_offline_goes_over_the_labelled_examples(tiny, run, tmp_path) -> None:
+    folder = run(tiny("offline", labels={"share": 0.5}), tmp_path)
+    assert json.loads((folder / "result.json").read_text())["steps"] < 18
+
+
+def test_a_report_of_offline_beside_another(tiny, run, finished, tmp_path, capsys) -> None:
+    run(tiny("offline", name="offline"), tmp_path / "seed-0")
+    assert cli.main(["report", str(tmp_path), str(finished), "--picture", str(tmp_path / "p.svg")]) == 0
+    (line,) = [
+        line for line in (tmp_path / "report.md").read_text().splitlines() if line.startswith("| offline | task")
+    ]
+    assert line.split(" | ")[4:6] == ["—", "—"]
+    assert "nan" not in capsys.readouterr().out + (tmp_path / "report.html").read_text()
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        (["--labels.share", "0"], "labels.share: 0.0 is not above 0 and at most 1"),
+        (["--labels.share", "1.5"], "labels.share: 1.5 is not above 0 and at most 1"),
+        (["--labels.share", "much"], "labels.share: a number is needed. Got value: much"),
+        (["--labels.share", "1e-9"], "labels.share: 1e-09 leaves a stream of 24 images no label; give more"),
+        (["--labels.delay", "-1"], "labels.delay: -1 is not 0 or more"),
+        (["--labels.delay", "2.5"], "labels.delay: a whole number is needed. Got value: 2.5"),
+        (["--labels.delay_spread", "-3"], "labels.delay_spread: -3 is not 0 or more"),
+        (["--labels.drawn_per", "smaple"], "'smaple' is not one of sample, batch; did you mean sample?"),
+        (["--labels.dealy", "1"], "labels.dealy: unknown option; did you mean labels.delay?"),
+        (["--lables.delay", "1"], "lables: unknown option; did you mean labels?"),
+        (["--labels", "0.1"], "labels: options below it are needed, not '0.1'"),
+    ],
+)
+def test_a_mistake_is_named_in_one_line(options, line, tiny_file, tmp_path, capsys) -> None:
+    assert cli.main(["run", str(tiny_file), "--out", str(tmp_path / "out"), "--device", "cpu", *options]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert line in said
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("option", ["delay", "delay_spread"])
+def test_no_label_can_be_late_where_all_tasks_come_at_once(option, tiny, run, tmp_path) -> None:
+    with pytest.raises(ValueError, match=r"labels\.delay and .*: offline goes over all tasks at once.*leave them at 0"):
+        run(tiny("offline", labels={option: 3}), tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped, remembered, never_stopped) -> None:
+    file = stopped / "experiment.yaml"
+    content = yaml.safe_load(file.read_text())
+    assert content.pop("labels") == {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
+    file.write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=r"labels.delay is 0 there, 2 here\); choose another --out"):
+        run(tiny(labels={"delay": 2}), stopped)
+    assert remembered(run(tiny(), stopped)) == never_stopped
