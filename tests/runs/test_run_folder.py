@@ -132,23 +132,23 @@ def test_a_result_of_an_unknown_experiment_is_refused(folder: RunFolder, tiny) -
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("", r"no JSON: line 1, column 1: .*"),
-        ('{"accuracy', "no JSON: .*"),
-        ("[]", "it does not hold what belongs there"),
-        ("{}", "it has no 'accuracy'"),
-        ("\udcff", "no UTF-8: byte 0"),
+        ("", "line 1, column 1: "),
+        ('{"accuracy', "line 1, column 2: "),
+        ("[]", "JSON mapping"),
+        ("{}", "accuracy"),
+        ("\udcff", "byte 0"),
     ],
 )
 def test_a_result_that_cannot_be_read_is_none(text: str, line: str, folder: RunFolder, tiny) -> None:
     folder.result_file.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ValueError, match=rf"result.json: cannot be read \({line}\); remove it, and the same command"):
+    with pytest.raises(ValueError, match=rf"result.json: .*{line}.*; remove it"):
         folder.check_same(tiny())
 
 
 @pytest.mark.parametrize("text", ["- a\n- b\n", "", "a: [", "\x00", "just words"])
 def test_an_experiment_yaml_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "experiment.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"experiment.yaml: cannot be read \(.+\)"):
+    with pytest.raises(ValueError, match=r"experiment.yaml: .*YAML"):
         RunFolder(tmp_path).read()
 
 

@@ -180,7 +180,7 @@ BAD_COMMANDS: dict[str, tuple[list[str], str]] = {
     "no YAML": (["search", "bad.yaml"], "bad.yaml: cannot be read as YAML ("),
     "a list": (
         ["search", "list.yaml"],
-        "list.yaml: not a YAML mapping of options; see experiments/search/demo-er.yaml",
+        "list.yaml: ",
     ),
     "no jobs": (["search", "good.yaml", "--jobs", "0"], "--jobs 0: give 1 or more"),
     "jobs are no number": (["search", "good.yaml", "--jobs", "all"], "--jobs: invalid int value: 'all'"),

@@ -367,7 +367,7 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
     with pytest.raises(ValueError, match="out: was begun on cuda; go on there with --device cuda, or choose another"):
         search(plan, out, CPU)
     (out / "search.json").write_text("{")
-    with pytest.raises(ValueError, match=r"out/search.json: cannot be read \(.*\); remove it"):
+    with pytest.raises(ValueError, match=r"out/search.json: .*remove it"):
         search(plan, out, CPU)
 
 

@@ -9,11 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from dualnet import files
 from dualnet.metrics import Matrix, accuracy_matrix
 from dualnet.runs.experiment import with_defaults
-from dualnet.runs.option_files import trouble
 from dualnet.runs.places import CACHE, ROOTS
 from dualnet.runs.run_folder import HOW_OFTEN, WRITTEN_BESIDE, is_validation
 
@@ -172,10 +170,10 @@ def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, str]:
 
 def _read_experiment(path: Path) -> Mapping[str, Any]:
     try:
-        experiment = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ValueError(f"{path} cannot be read ({trouble(error)}); remove the folder or run it again") from error
-    if not isinstance(experiment, Mapping) or not {"name", "seed"} <= set(experiment):
+        experiment = files.read_yaml(path)
+    except ValueError as error:
+        raise ValueError(f"{error}; remove the folder or run it again") from error
+    if not {"name", "seed"} <= set(experiment):
         raise ValueError(f"{path} has no name and seed; remove the folder or run it again")
     if not isinstance(experiment.get("environment") or {}, Mapping):
         raise ValueError(f"{path}: environment is not a mapping; remove the folder or run it again")
@@ -187,7 +185,7 @@ def _read_result(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
+        result = files.read_json(path)
         cost = result.get("cost") or {}
         return {
             "accuracy": accuracy_matrix(result["accuracy"]),
@@ -197,7 +195,7 @@ def _read_result(path: Path) -> dict[str, Any]:
             **({"last_step": result["steps"]} if is_whole(result.get("steps")) else {}),
         }
     except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is not a result ({trouble(error)}); remove it and run again") from error
+        raise ValueError(f"{path} is not a result ({files.reason(error)}); remove it and run again") from error
 
 
 def _number(value: Any) -> Any:

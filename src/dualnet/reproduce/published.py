@@ -6,11 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from dualnet.files import read_yaml
 from dualnet.runs.manifest import FIELDS
-from dualnet.runs.option_files import read_yaml, shipped_files
+from dualnet.runs.option_files import shipped_files
 from dualnet.ttest import Sample
 
-from .table import EXAMPLE, FOLDER, PUBLISHED_FILE
+from .table import FOLDER, PUBLISHED_FILE
 
 METRICS = ("ACC", "FM", "LA")
 
@@ -52,7 +53,7 @@ def sample_std(spread: float, kind: str, runs: int) -> float:
 def read_published() -> tuple[dict[str, Published], dict[str, str]]:
     """By the row's full name: what is published, and why something is not."""
     file = next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE)
-    content = read_yaml(file, EXAMPLE)
+    content = read_yaml(file)
     found: dict[str, Published] = {}
     missing: dict[str, str] = {}
     for table, facts in content["tables"].items():

@@ -8,8 +8,9 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from dualnet.files import read_yaml
 from dualnet.runs.experiment import Experiment, check_keys, merged, parse
-from dualnet.runs.option_files import find, nearest, read_yaml, shipped_files
+from dualnet.runs.option_files import find, nearest, shipped_files
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")
@@ -58,7 +59,7 @@ def read_tables(name_or_file: str, settings: str = "authors") -> list[Table]:
 
 def read_table(name_or_file: str, settings: str) -> Table:
     path = find_table(name_or_file)
-    content = read_yaml(path, EXAMPLE)
+    content = read_yaml(path)
     try:
         return Table(path.stem, str(content.get("title", path.stem)), list(rows_of(path, content, settings)))
     except ValueError as error:
@@ -88,7 +89,7 @@ def make_row(path: Path, way: tuple[str, str, str], settings: str, num_seeds: An
 
 def options_of(path: Path, way: tuple[str, str, str], settings: str) -> dict[str, Any]:
     """What all rows share, the group's rows, the row that it is like, and its own: each laid over those before."""
-    content = read_yaml(path, EXAMPLE)
+    content = read_yaml(path)
     out: dict[str, Any] = {}
     for level in (content, content["groups"][way[1]]):
         out = merged(merged(out, level.get("shared") or {}), level.get(settings) or {})
@@ -99,7 +100,7 @@ def own_options(path: Path, way: tuple[str, str, str], settings: str, depth: int
     """The options that a row itself has, after those of the row it is like."""
     if depth > 10:
         raise ValueError(f"{'/'.join(way)}: is like itself; `like` must name another row")
-    row = mapping(read_yaml(path, EXAMPLE)["groups"][way[1]]["rows"][way[2]], "/".join(way))
+    row = mapping(read_yaml(path)["groups"][way[1]]["rows"][way[2]], "/".join(way))
     like = liked(path, way)
     before = [] if like is None else own_options(*like, settings, depth + 1)
     return [*before, {key: row[key] for key in row if key not in ("like", *SETTINGS)}, row.get(settings) or {}]
@@ -107,7 +108,7 @@ def own_options(path: Path, way: tuple[str, str, str], settings: str, depth: int
 
 def liked(path: Path, way: tuple[str, str, str]) -> tuple[Path, tuple[str, str, str]] | None:
     """File and way of the row that this one is like; what the row says goes before its group and its table."""
-    content = read_yaml(path, EXAMPLE)
+    content = read_yaml(path)
     group = content["groups"][way[1]]
     levels = (group["rows"][way[2]], group, content)
     name = next((level["like"] for level in levels if level and "like" in level), None)
@@ -115,7 +116,7 @@ def liked(path: Path, way: tuple[str, str, str]) -> tuple[Path, tuple[str, str, 
         return None
     words = str(name).split("/")
     place = (path if words[0] == path.stem else find_table(words[0])) if len(words) == 3 else None
-    rows = section(section(read_yaml(place, EXAMPLE), "groups").get(words[1]) or {}, "rows") if place else {}
+    rows = section(section(read_yaml(place), "groups").get(words[1]) or {}, "rows") if place else {}
     if place is None or words[2] not in rows:
         raise ValueError(f"{'/'.join(way)}: like {name!r}, but there is no such row; name one as table/group/row")
     return place, (words[0], words[1], words[2])

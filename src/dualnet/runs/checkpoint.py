@@ -13,6 +13,7 @@ import safetensors.torch
 from torch import Tensor
 
 from dualnet import atomic
+from dualnet.files import read_json
 
 KEPT = 2  # checkpoints: if the newest is damaged, the one before it serves
 
@@ -53,7 +54,7 @@ def write(folder: Path, step: int, taken: Snapshot) -> None:
 def load(folder: Path, step: int) -> dict[str, Any]:
     """The tree of a step. Raises ValueError, with what is wrong, if it cannot be trusted."""
     try:
-        content = json.loads(value_file(folder, step).read_text())
+        content = read_json(value_file(folder, step), any_number=True)
         data = tensor_file(folder, step).read_bytes()
         if digest(data, content["tree"]) != content["digest"]:
             raise ValueError("its content does not match its digest")

@@ -12,9 +12,10 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from dualnet.data import BENCHMARKS, BenchmarkConfig
+from dualnet.files import read_yaml
 from dualnet.learners import LEARNERS, learner_class
 from dualnet.options import check_at_least
-from dualnet.runs.option_files import find, nearest, read_yaml, shipped_files
+from dualnet.runs.option_files import find, nearest, shipped_files
 from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.stream import Protocol
 
@@ -276,7 +277,7 @@ def read(name_or_file: str, overrides: Mapping[str, Any] | None = None) -> Exper
 
 def options_in(file: Path) -> dict[str, Any]:
     """What an experiment's file holds, named after it if it says no name."""
-    return {"name": file.stem, **read_yaml(file, "demo-dualnet.yaml")}
+    return {"name": file.stem, **read_yaml(file)}
 
 
 def name_with(mapping: Mapping[str, Any], over: Mapping[str, Any]) -> Any:

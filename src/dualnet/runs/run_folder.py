@@ -16,11 +16,11 @@ import yaml
 
 from dualnet import atomic
 from dualnet.data import AnyTasks, ValidationTasks
+from dualnet.files import read_json, read_yaml
 from dualnet.machine import cpu_name
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import Experiment, parse, plain
 from dualnet.runs.manifest import manifest_of
-from dualnet.runs.option_files import trouble
 from dualnet.runs.places import CACHE, ROOTS, elsewhere, pixels_digest
 
 MODEL_FILE = "model.yaml"  # says what a model is that was saved apart from any run
@@ -112,11 +112,10 @@ class RunFolder:
                 "remove it or choose another --out"
             )
         try:
-            json.loads(self.result_file.read_text(encoding="utf-8"))["accuracy"]
-        except (OSError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(
-                f"{self.result_file}: cannot be read ({trouble(error)}); remove it, and the same command makes it again"
-            ) from error
+            if "accuracy" not in read_json(self.result_file):
+                raise ValueError(f"{self.result_file}: has no `accuracy`")
+        except ValueError as error:
+            raise ValueError(f"{error}; remove it, and the same command makes it again") from error
 
     def check_purpose(self, validation: bool) -> None:
         """Raises ValueError if figures for choosing and figures for reporting would meet in this folder."""
@@ -152,10 +151,7 @@ class RunFolder:
         """experiment.yaml as it stands, with stream, manifest and environment."""
         if not self.experiment_file.is_file():
             raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
-        try:
-            content = dict(yaml.safe_load(self.experiment_file.read_text(encoding="utf-8")))
-        except (OSError, yaml.YAMLError, TypeError, ValueError) as error:
-            raise ValueError(f"{self.experiment_file}: cannot be read ({trouble(error)})") from error
+        content = read_yaml(self.experiment_file)
         if "stream" not in content:
             raise ValueError(f"{self.experiment_file}: has no `stream`, so no run has written it; give a run folder")
         return content

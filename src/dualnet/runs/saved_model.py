@@ -13,10 +13,10 @@ import yaml
 from dualnet import atomic
 from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
+from dualnet.files import read_yaml
 from dualnet.learners import Learner, learner_class, learner_name, make_learner
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import check_value, instantiated, plain
-from dualnet.runs.option_files import trouble
 from dualnet.runs.run import learner_state, load_state
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder, environment
 
@@ -102,10 +102,7 @@ def check_same(folder: Path, content: dict[str, Any]) -> None:
 
 
 def read(folder: Path) -> dict[str, Any]:
-    try:
-        return dict(yaml.safe_load((folder / MODEL_FILE).read_text(encoding="utf-8")))
-    except (UnicodeDecodeError, yaml.YAMLError, TypeError, ValueError) as error:
-        raise ValueError(f"{folder / MODEL_FILE}: cannot be read ({trouble(error)})") from error
+    return read_yaml(folder / MODEL_FILE)
 
 
 def parse_learner(options: dict[str, Any]) -> tuple[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dualnet.files import read_yaml
 from dualnet.runs.experiment import (
     SECTIONS,
     Experiment,
@@ -19,7 +20,7 @@ from dualnet.runs.experiment import (
     parse,
     shipped_experiments,
 )
-from dualnet.runs.option_files import SUFFIXES, find, read_yaml, shipped_files
+from dualnet.runs.option_files import SUFFIXES, find, shipped_files
 from dualnet.runs.run_folder import flat
 
 Options = dict[str, Any]  # by dotted name
@@ -63,7 +64,7 @@ class Plan:
 def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()) -> Plan:
     """The search in a YAML file, or of that name among those shipped, with options laid over its experiment."""
     path = find(name_or_file, shipped_searches(), "search")
-    mapping = read_yaml(path, EXAMPLE)
+    mapping = read_yaml(path)
     try:
         plan = plan_of(mapping, path, overrides or {}, seeds)
         check_points(plan)

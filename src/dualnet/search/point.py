@@ -10,9 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from dualnet import atomic, metrics
+from dualnet import atomic, files, metrics
 from dualnet.runs.experiment import Experiment
-from dualnet.runs.option_files import trouble
 from dualnet.runs.run_folder import RunFolder, flat
 from dualnet.search.plan import METRICS, Options, Plan
 
@@ -117,12 +116,13 @@ def write_failure(folder: Path, reason: str) -> None:
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    try:
-        return dict(json.loads(file.read_text(encoding="utf-8")))
-    except FileNotFoundError:
+    """Empty if there is no such file."""
+    if not file.exists():
         return {}
-    except (UnicodeDecodeError, ValueError, TypeError) as error:
-        raise ValueError(f"{file}: cannot be read ({trouble(error)}); remove it, the search makes it again") from error
+    try:
+        return files.read_json(file)
+    except ValueError as error:
+        raise ValueError(f"{error}; remove it, the search makes it again") from error
 
 
 def best(outcomes: Sequence[Outcome], metric: str) -> int | None:

@@ -1,0 +1,181 @@
+"""The one reader of YAML and JSON files. A file that is hostile or damaged is refused in one line, with its path."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dualnet.text import printable
+
+try:
+    from yaml import CSafeLoader as SafeLoader  # ten times as fast; not every build of PyYAML has it
+except ImportError:
+    from yaml import SafeLoader
+
+MEGABYTE = 1 << 20
+LARGEST_YAML, LARGEST_JSON = MEGABYTE, 64 * MEGABYTE  # bytes
+DEEPEST = 50  # levels of nesting
+MOST_NODES = 250_000  # values in a YAML file with its aliases written out
+LONGEST_NUMBER = 40  # characters
+NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
+MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`
+DAMAGES = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a file."""
+    try:
+        content = parsed_yaml(read_text(path, LARGEST_YAML))
+    except (*DAMAGES, yaml.YAMLError) as error:
+        raise ValueError(f"{printable(path)}: cannot be read as YAML ({reason(error)})") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{printable(path)}: is not a YAML mapping")
+    return content
+
+
+def read_json(path: Path, any_number: bool = False) -> dict[str, Any]:
+    """The mapping in a file. NaN, Infinity and what does not fit 64 bits are refused, unless `any_number`."""
+    try:
+        content = parsed_json(read_text(path, LARGEST_JSON), any_number)
+    except DAMAGES as error:
+        raise ValueError(f"{printable(path)}: cannot be read as JSON ({reason(error)})") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{printable(path)}: is not a JSON mapping")
+    return content
+
+
+def read_text(path: Path, limit: int) -> str:
+    return read_bytes(path, limit).decode("utf-8")
+
+
+def read_bytes(path: str | Path, limit: int) -> bytes:
+    """A regular file of at most `limit` bytes. Raises ValueError for anything else, OSError if there is none."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO without a writer would block
+    with os.fdopen(handle, "rb") as file:
+        mode = os.fstat(handle)
+        if not stat.S_ISREG(mode.st_mode):
+            raise ValueError("not a regular file")
+        if mode.st_size > limit:
+            raise ValueError(f"{mode.st_size} bytes, more than the limit of {limit}")
+        return file.read(limit)
+
+
+def parsed_yaml(text: str) -> Any:
+    check_depth(yaml.parse(text, SafeLoader))
+    try:
+        value = yaml.load(text, Loader)
+    except (KeyError, IndexError, AttributeError, OverflowError) as error:
+        raise ValueError(f"a value does not fit its tag, such as !!int: {error}") from error
+    check_values(value)
+    return value
+
+
+def parsed_json(text: str, any_number: bool = False) -> Any:
+    value = json.loads(text, object_pairs_hook=mapping_of_pairs)
+    check_values(value, any_number)
+    return value
+
+
+class Loader(SafeLoader):  # pyright: ignore[reportGeneralTypeIssues]
+    """Checks the nodes of a document before values are made of them."""
+
+    def construct_document(self, node: Any) -> Any:
+        check_nodes(node, {})
+        return super().construct_document(node)
+
+
+def check_depth(events: Iterable[yaml.Event]) -> None:
+    """Before nodes are composed, which is recursive: PyYAML's C code would crash."""
+    depth = 0
+    for event in events:
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"line {event.start_mark.line + 1}: nested more than {DEEPEST} levels deep")
+
+
+def check_nodes(node: yaml.Node, sizes: dict[int, int]) -> int:
+    """Number of nodes in the tree with its aliases written out; `sizes` has those of the nodes that were visited."""
+    line = node.start_mark.line + 1
+    if sizes.setdefault(id(node), -1) > 0:
+        return sizes[id(node)]
+    if isinstance(node, yaml.ScalarNode):
+        if node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
+            raise ValueError(f"line {line}: a number of {len(node.value)} characters")
+        children: list[yaml.Node] = []
+    else:
+        pairs = node.value if isinstance(node, yaml.MappingNode) else []
+        check_keys_once([key for key, _ in pairs])
+        children = [child for pair in pairs for child in pair] or node.value
+    size = 1
+    for child in children:
+        if sizes.get(id(child)) == -1:
+            raise ValueError(f"line {line}: an alias refers to itself")
+        size += check_nodes(child, sizes)
+        if size > MOST_NODES:
+            raise ValueError(f"line {line}: more than {MOST_NODES} values with aliases written out")
+    sizes[id(node)] = size
+    return size
+
+
+def check_keys_once(keys: Iterable[yaml.Node]) -> None:
+    """YAML forbids a key that is given twice; PyYAML keeps the last one. What `<<` merges may be given again."""
+    seen: set[tuple[str, str]] = set()
+    for key in keys:
+        word = (key.tag, str(key.value))
+        if word in seen and key.tag != MERGE:
+            raise ValueError(f"line {key.start_mark.line + 1}: `{key.value}` is given twice; keep one of them")
+        seen.add(word)
+
+
+def mapping_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
+        raise ValueError("a key is given twice")
+    return mapping
+
+
+def check_values(value: Any, any_number: bool = False, depth: int = 0) -> None:
+    """Mappings, lists, texts, finite numbers that fit 64 bits, true, false and null: nothing else is read."""
+    if depth > DEEPEST:
+        raise ValueError(f"nested more than {DEEPEST} levels deep")
+    if isinstance(value, dict):
+        for key, item in value.items():
+            check_values(key, any_number, DEEPEST)
+            check_values(item, any_number, depth + 1)
+    elif isinstance(value, list):
+        for item in value:
+            check_values(item, any_number, depth + 1)
+    elif isinstance(value, int):
+        if abs(value) >= 2**64 and not any_number:
+            raise ValueError(f"a whole number of {len(str(abs(value)))} digits does not fit 64 bits")
+    elif isinstance(value, float):
+        if not any_number and not math.isfinite(value):
+            raise ValueError(f"{value} is not a finite number")
+    elif value is not None and not isinstance(value, str):
+        raise ValueError(f"{value} is read as a {type(value).__name__}; write it in quotes if it is text")
+
+
+def reason(error: Exception) -> str:
+    """What is wrong with a file, and where, in one line."""
+    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
+        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno}, column {error.colno}: {error.msg}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"not UTF-8: byte {error.start}"
+    if isinstance(error, OSError):
+        return error.strerror or type(error).__name__
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, KeyError):
+        return f"it has no {error}"
+    if isinstance(error, (AttributeError, TypeError, ArithmeticError, IndexError)):
+        return "a value has the wrong type"
+    return " ".join(str(error).split())[:200]
