@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualnet.data.splits import benchmark_of, class_mask, held_out, shuffled, stream_order, tasks_of
+from dualnet.data.splits import Rows, benchmark_of, class_mask, held_out, shuffled, stream_order, tasks_of
 
 seeds = st.integers(0, 2**40)
 names = st.lists(st.text("abcdef", min_size=1), min_size=1, max_size=20, unique=True)
@@ -82,7 +82,8 @@ def test_mistakes_are_explained(call, message: str) -> None:
 def small(labels: list[int], is_test: list[int], input_size: int | None = None):
     array = np.zeros((len(labels), 3, 2, 2), np.uint8)
     tasks = tasks_of(2, 1)
-    return benchmark_of(lambda: array, np.array(labels), np.array(is_test, bool), ["zero", "one"], tasks, input_size)
+    rows = Rows(lambda: array, np.array(labels), np.array(is_test, bool), ["zero", "one"], tasks, input_size)
+    return benchmark_of(rows)
 
 
 def test_rows_and_labels_belong_together() -> None:

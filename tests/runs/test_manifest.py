@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualnet.data import Benchmark
-from dualnet.data.splits import benchmark_of, split_digest, tasks_of
+from dualnet.data.splits import Rows, benchmark_of, split_digest, tasks_of
 from dualnet.runs.manifest import FIELDS, Manifest, class_order_digest, differences, manifest_of
 
 TASK_AWARE = {"heads": "per_task", "boundaries": "told", "memory": "ring", "memory_slots": 8}
@@ -92,7 +92,7 @@ def test_the_order_of_classes_counts_across_tasks_only() -> None:
 
     def digests(names: list[str]) -> tuple[str, str]:
         order = [names.index(name) for name in "abcd"]  # class number by name: each name keeps its images
-        made = benchmark_of(
+        rows = Rows(
             lambda: images,
             np.array(order)[labels],
             is_test,
@@ -100,6 +100,7 @@ def test_the_order_of_classes_counts_across_tasks_only() -> None:
             tasks_of(4, 2),
             names=[f"{i}.png" for i in range(8)],
         )
+        made = benchmark_of(rows)
         return class_order_digest(made), made.split_digest
 
     order, split = digests(list("abcd"))

@@ -14,7 +14,7 @@ import yaml
 
 from dualnet import cli, load
 from dualnet.batch import UNLABELLED, Batch
-from dualnet.data import Benchmark
+from dualnet.data import Benchmark, Procedural
 from dualnet.learners import LEARNERS
 from dualnet.runs import runner
 from dualnet.runs.progress import Quiet
@@ -321,3 +321,10 @@ def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped
     with pytest.raises(ValueError, match=r"labels.delay is 0 there, 2 here\); choose another --out"):
         run(tiny(labels={"delay": 2}), stopped)
     assert remembered(run(tiny(), stopped)) == never_stopped
+
+
+def test_tasks_of_one_class_are_warned_of_where_the_task_names_the_class() -> None:
+    benchmark = Procedural(num_tasks=2, classes_per_task=1, train_per_class=2, test_per_class=1).make()
+    make_stream(benchmark, protocol="task_free")
+    with pytest.warns(UserWarning, match=r"benchmark\.classes_per_task is 1"):
+        make_stream(benchmark)

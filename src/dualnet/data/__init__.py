@@ -1,6 +1,6 @@
 """Benchmarks by the name that an experiment file gives them."""
 
-from dualnet.data.benchmark import AnyTasks, Benchmark, BenchmarkConfig, Examples, Task, ValidationTasks
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig, Examples, Task
 from dualnet.data.cifar100 import Cifar100
 from dualnet.data.core50 import Core50
 from dualnet.data.image_folder import ImageFolder
@@ -10,7 +10,6 @@ from dualnet.data.tiny_imagenet import TinyImageNet
 
 __all__ = [
     "BENCHMARKS",
-    "AnyTasks",
     "Benchmark",
     "BenchmarkConfig",
     "Cifar100",
@@ -21,7 +20,6 @@ __all__ = [
     "Procedural",
     "Task",
     "TinyImageNet",
-    "ValidationTasks",
 ]
 
 BENCHMARKS: dict[str, type[BenchmarkConfig]] = {

@@ -1,4 +1,4 @@
-"""A benchmark is data: tasks of labelled images, and the spec of the stream they make. Validation tasks are apart."""
+"""A benchmark is data: tasks of labelled images, and the spec of the stream they make."""
 
 from __future__ import annotations
 
@@ -41,19 +41,7 @@ class Benchmark:
     tasks: Sequence[Task]
     class_names: tuple[str, ...]  # by class number
     split_digest: str = ""  # of which images are for training and which for testing; "": not known
-
-
-@dataclass(frozen=True, slots=True)
-class ValidationTasks:
-    """What options are chosen on. No `Benchmark`: results cannot come from here, nor a choice from a benchmark."""
-
-    spec: StreamSpec
-    tasks: Sequence[Task]
-    class_names: tuple[str, ...]
-    split_digest: str = ""
-
-
-AnyTasks = Benchmark | ValidationTasks  # for what works on either; whoever draws conclusions takes one of them
+    validation: bool = False  # True: options are chosen on these tasks, and no result is reported from them
 
 
 class BenchmarkConfig(ABC):
@@ -63,8 +51,8 @@ class BenchmarkConfig(ABC):
     def make(self) -> Benchmark:
         """Read or draw the images. A user's mistake raises ValueError with the path and the remedy."""
 
-    def make_validation(self) -> ValidationTasks:
-        """Tasks of which `make` tests nothing: other classes, or training images alone."""
+    def make_validation(self) -> Benchmark:
+        """Validation tasks. They share no test image with `make`: other classes, or training images alone."""
         raise ValueError(
             f"benchmark: {type(self).__name__} has no validation tasks to choose options on; "
             "search on a benchmark that has some, such as mini_imagenet, and take the chosen options over"

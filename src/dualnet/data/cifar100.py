@@ -13,7 +13,7 @@ from dualnet.data.class_folders import class_folders, unpacked
 from dualnet.data.image_cache import cache_folder, cached_array
 from dualnet.data.image_folder import ImageFolder
 from dualnet.data.pickled import as_text, read_pickled
-from dualnet.data.splits import benchmark_of, stream_order, tasks_of
+from dualnet.data.splits import Rows, benchmark_of, stream_order, tasks_of
 
 ARCHIVE = "cifar-100-python"
 NUM_CLASSES = 100
@@ -67,14 +67,10 @@ class Cifar100(BenchmarkConfig):
         train, test = (batch.of(numbers >= 0) for batch in batches)
         choice = " ".join(sorted(order))
         shape = (len(train.labels) + len(test.labels), 3, SIZE, SIZE)
-        return benchmark_of(
-            partial(cached_array, files, choice, shape, lambda: _images(train, test), cache_folder(self.cache)),
-            labels=numbers[np.concatenate([train.labels, test.labels])],
-            is_test=np.repeat([False, True], [len(train.labels), len(test.labels)]),
-            class_names=order,
-            tasks=tasks,
-            input_size=self.input_size,
-        )
+        images = partial(cached_array, files, choice, shape, lambda: _images(train, test), cache_folder(self.cache))
+        labels = numbers[np.concatenate([train.labels, test.labels])]
+        is_test = np.repeat([False, True], [len(train.labels), len(test.labels)])
+        return benchmark_of(Rows(images, labels, is_test, order, tasks, self.input_size))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import numpy as np
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import entries, is_image, unpacked
 from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import benchmark_of, stream_order, tasks_of
+from dualnet.data.splits import Rows, benchmark_of, stream_order, tasks_of
 
 ARCHIVE = "core50_128x128"
 SESSIONS = range(1, 12)
@@ -49,7 +49,7 @@ class Core50(BenchmarkConfig):
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
         names = [_name(name) for name in objects]
         labels, is_test = np.repeat(labels, counts), np.repeat(is_test, counts)
-        return benchmark_of(images, labels, is_test, names, tasks, self.input_size, files)
+        return benchmark_of(Rows(images, labels, is_test, names, tasks, self.input_size, files))
 
     def _objects(self) -> list[str]:
         in_order = self.class_order is None and self.order_seed is None

@@ -9,10 +9,10 @@ from functools import partial
 
 import numpy as np
 
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig, ValidationTasks
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import class_folders, images_by_class, warn_of_others
 from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import Rows, benchmark_of, held_out, stream_order, tasks_of, validation_of
+from dualnet.data.splits import Rows, benchmark_of, held_out, stream_order, tasks_of
 
 VALIDATION_TASKS = 3  # at most; as many as the paper's
 
@@ -36,9 +36,9 @@ class ImageFolder(BenchmarkConfig):
     def make(self) -> Benchmark:
         names, tasks = self._classes()
         files, labels, is_test = self._files(names)
-        return benchmark_of(*self._rows(files, labels, is_test, names, tasks))
+        return benchmark_of(self._rows(files, labels, is_test, names, tasks))
 
-    def make_validation(self) -> ValidationTasks:
+    def make_validation(self) -> Benchmark:
         """The first three tasks, of training images alone: test_share of each class is held out of these once more.
 
         The classes are those of the benchmark; no image that `make` tests is among them.
@@ -50,7 +50,7 @@ class ImageFolder(BenchmarkConfig):
         names, files, labels = names[: tasks[-1].stop], [files[row] for row in kept], labels[kept]
         _check_two_each(labels, names)
         is_test = held_out(labels, files, names, self.test_share, self.split_seed)
-        return validation_of(*self._rows(files, labels, is_test, names, tasks))
+        return benchmark_of(self._rows(files, labels, is_test, names, tasks), validation=True)
 
     def _classes(self) -> tuple[list[str], list[range]]:
         """Names by class number, and class numbers by task."""
@@ -72,7 +72,7 @@ class ImageFolder(BenchmarkConfig):
         self, files: list[str], labels: np.ndarray, is_test: np.ndarray, names: list[str], tasks: list[range]
     ) -> Rows:
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
-        return images, labels, is_test, names, tasks, self.input_size, files
+        return Rows(images, labels, is_test, names, tasks, self.input_size, files)
 
 
 def _check_two_each(labels: np.ndarray, names: Sequence[str]) -> None:

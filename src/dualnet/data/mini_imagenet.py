@@ -11,9 +11,9 @@ from typing import Literal
 
 import numpy as np
 
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig, ValidationTasks
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import Rows, benchmark_of, tasks_of, validation_of
+from dualnet.data.splits import Rows, benchmark_of, tasks_of
 
 CLASSES_PER_TASK = 5
 LISTS = {"continual": ("cl_train.csv", "cl_test.csv"), "validation": ("val_train.csv", "val_test.csv")}
@@ -36,10 +36,10 @@ class MiniImageNet(BenchmarkConfig):
                 f"mini_imagenet: split is {self.split!r}; results come from 'continual' alone, "
                 "and `dualnet search` chooses options on the validation tasks"
             )
-        return benchmark_of(*self._listed("continual"))
+        return benchmark_of(self._listed("continual"))
 
-    def make_validation(self) -> ValidationTasks:
-        return validation_of(*self._listed("validation"))
+    def make_validation(self) -> Benchmark:
+        return benchmark_of(self._listed("validation"), validation=True)
 
     def _listed(self, lists: str) -> Rows:
         root = Path(self.root).expanduser()
@@ -50,16 +50,16 @@ class MiniImageNet(BenchmarkConfig):
         files = [row.path for row in train + test]
         images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
         is_test = np.repeat([False, True], [len(train), len(test)])
-        return images, labels, is_test, [str(name) for name in names], tasks, self.input_size, files
+        return Rows(images, labels, is_test, [str(name) for name in names], tasks, self.input_size, files)
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ListedImage:
     path: str
     label: int
 
 
-def _read_list(root: Path, name: str) -> list[Row]:
+def _read_list(root: Path, name: str) -> list[ListedImage]:
     place = root / name
     try:
         with place.open(newline="", encoding="utf-8-sig") as file:
@@ -78,7 +78,7 @@ def _read_list(root: Path, name: str) -> list[Row]:
     return rows
 
 
-def _row(root: str, place: str, row: list[str]) -> Row:
+def _row(root: str, place: str, row: list[str]) -> ListedImage:
     if len(row) != 2:
         raise ValueError(f"{place}: {len(row)} columns; write `path,label`")
     path, label = os.path.join(root, row[0]), row[1].strip()
@@ -86,10 +86,10 @@ def _row(root: str, place: str, row: list[str]) -> Row:
         raise ValueError(f"{place}: the label {label!r} is no integer; write `path,label`")
     if not os.path.isfile(path):
         raise ValueError(f"{place}: {path} is missing; unpack the images there or correct the row")
-    return Row(path, int(label))
+    return ListedImage(path, int(label))
 
 
-def _check_disjoint(root: Path, split: str, train: list[Row], test: list[Row]) -> None:
+def _check_disjoint(root: Path, split: str, train: list[ListedImage], test: list[ListedImage]) -> None:
     of_train, of_test = ({os.path.normpath(row.path) for row in rows} for rows in (train, test))
     if both := of_train & of_test:
         first, second = LISTS[split]

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig, ValidationTasks
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.drawing import draw, look_of
 from dualnet.data.shapes import MAX_CLASSES, shape_and_texture
-from dualnet.data.splits import Rows, benchmark_of, tasks_of, validation_of
+from dualnet.data.splits import Rows, benchmark_of, tasks_of
 
 VALIDATION_TASKS = 3  # as many as the paper's
 MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: below, shapes blur together; above, an image alone fills a batch
@@ -28,9 +28,9 @@ class Procedural(BenchmarkConfig):
 
     def make(self) -> Benchmark:
         _check(self)
-        return benchmark_of(*self._drawn(first=0, num_tasks=self.num_tasks))
+        return benchmark_of(self._drawn(first=0, num_tasks=self.num_tasks))
 
-    def make_validation(self) -> ValidationTasks:
+    def make_validation(self) -> Benchmark:
         """Three tasks of the classes that come after those of the benchmark, in the worlds that come next."""
         _check(self)
         first = self.num_tasks * self.classes_per_task
@@ -39,21 +39,20 @@ class Procedural(BenchmarkConfig):
                 f"procedural: {self.num_tasks} tasks of {self.classes_per_task}, and {VALIDATION_TASKS} for validation,"
                 f" need {needed} classes, there are {MAX_CLASSES}; lower num_tasks or classes_per_task"
             )
-        return validation_of(*self._drawn(first, VALIDATION_TASKS))
+        return benchmark_of(self._drawn(first, VALIDATION_TASKS), validation=True)
 
     def _drawn(self, first: int, num_tasks: int) -> Rows:
         """Tasks from a class number on."""
         num_classes = num_tasks * self.classes_per_task
         numbers = range(first, first + num_classes)
         counts = np.repeat([self.train_per_class, self.test_per_class], num_classes)
-        return (
-            lambda: np.concatenate([self._draw(number, part) for part in (0, 1) for number in numbers]),
-            np.repeat(np.tile(np.arange(num_classes), 2), counts),
-            np.arange(counts.sum()) >= num_classes * self.train_per_class,
-            [_name(number) for number in numbers],
-            tasks_of(num_classes, self.classes_per_task),
-            None,
-            [f"seed {self.seed}, image {row}" for row in range(counts.sum())],
+        return Rows(
+            images=lambda: np.concatenate([self._draw(number, part) for part in (0, 1) for number in numbers]),
+            labels=np.repeat(np.tile(np.arange(num_classes), 2), counts),
+            is_test=np.arange(counts.sum()) >= num_classes * self.train_per_class,
+            class_names=[_name(number) for number in numbers],
+            tasks=tasks_of(num_classes, self.classes_per_task),
+            names=[f"seed {self.seed}, image {row}" for row in range(counts.sum())],
         )
 
     def _draw(self, number: int, part: int) -> np.ndarray:

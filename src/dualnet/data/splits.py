@@ -8,16 +8,27 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dualnet.batch import StreamSpec
-from dualnet.data.benchmark import Benchmark, Examples, Task, ValidationTasks
+from dualnet.data.benchmark import Benchmark, Examples, Task
 
-# What `benchmark_of` takes, in its order: images, labels, is_test, class_names, tasks, input_size, names.
-Rows = tuple[Callable[[], np.ndarray], np.ndarray, np.ndarray, list[str], list[range], int | None, Sequence[str] | None]
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Labelled images, one per row, and the tasks that their classes make."""
+
+    images: Callable[[], np.ndarray]  # makes uint8 [N, C, H, W]; called once the rest has been checked
+    labels: np.ndarray  # int64 [N]: class numbers
+    is_test: np.ndarray  # bool [N]
+    class_names: Sequence[str]  # by class number
+    tasks: Sequence[Sequence[int]]  # class numbers by task
+    input_size: int | None = None  # side that the networks see; None: as stored
+    names: Sequence[str] | None = None  # of the images: paths of their files; None: the rows' numbers
 
 
 def shuffled(count: int, seed: int) -> np.ndarray:
@@ -127,37 +138,22 @@ def class_mask(tasks: Sequence[Sequence[int]], num_classes: int) -> Tensor:
     return mask
 
 
-def benchmark_of(
-    images: Callable[[], np.ndarray],  # makes uint8 [N, C, H, W]
-    labels: np.ndarray,  # int64 [N]: class numbers
-    is_test: np.ndarray,  # bool [N]
-    class_names: Sequence[str],  # by class number
-    tasks: Sequence[Sequence[int]],  # class numbers by task
-    input_size: int | None = None,
-    names: Sequence[str] | None = None,  # of the images: paths of their files, or what they are drawn from
-) -> Benchmark:
-    """A benchmark whose tasks share one array, which is made only once the rest is known to be sound.
-
-    Every class must have images on both sides. Without names, a row's number stands for its image.
-    """
-    if input_size is not None and input_size < 1:
-        raise ValueError(f"input_size is {input_size}; give at least 1 pixel, or leave it out for the size as stored")
-    _check_both_sides(labels, is_test, class_names)
-    by_class = [np.flatnonzero(labels == number) for number in range(len(class_names))]
-    array = images()
+def benchmark_of(rows: Rows, validation: bool = False) -> Benchmark:
+    """A benchmark whose tasks share one array. Every class must have training and test images."""
+    if rows.input_size is not None and rows.input_size < 1:
+        raise ValueError(f"input_size is {rows.input_size}; give at least 1 pixel, or leave it out for the stored size")
+    _check_both_sides(rows.labels, rows.is_test, rows.class_names)
+    by_class = [np.flatnonzero(rows.labels == number) for number in range(len(rows.class_names))]
+    names = rows.names or [str(row) for row in range(len(rows.labels))]
+    array = rows.images()
     channels, height, width = array.shape[1:]
     return Benchmark(
-        spec=StreamSpec((channels, height, width), class_mask(tasks, len(class_names)), input_size),
-        tasks=[_task(array, labels, is_test, np.concatenate([by_class[c] for c in classes])) for classes in tasks],
-        class_names=tuple(class_names),
-        split_digest=split_digest(labels, is_test, class_names, names or [str(row) for row in range(len(labels))]),
+        spec=StreamSpec((channels, height, width), class_mask(rows.tasks, len(rows.class_names)), rows.input_size),
+        tasks=[_task(array, rows, np.concatenate([by_class[c] for c in classes])) for classes in rows.tasks],
+        class_names=tuple(rows.class_names),
+        split_digest=split_digest(rows.labels, rows.is_test, rows.class_names, names),
+        validation=validation,
     )
-
-
-def validation_of(*rows: *Rows) -> ValidationTasks:
-    """The same for validation tasks."""
-    made = benchmark_of(*rows)
-    return ValidationTasks(made.spec, made.tasks, made.class_names, made.split_digest)
 
 
 def split_digest(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[str], names: Sequence[str]) -> str:
@@ -172,9 +168,10 @@ def split_digest(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[
     return _digest("\n".join(lines))
 
 
-def _task(array: np.ndarray, labels: np.ndarray, is_test: np.ndarray, rows: np.ndarray) -> Task:
-    train, test = rows[~is_test[rows]], rows[is_test[rows]]
-    return Task(Examples(array, train, labels[train]), Examples(array, test, labels[test]))
+def _task(array: np.ndarray, rows: Rows, members: np.ndarray) -> Task:
+    is_test = rows.is_test[members]
+    train, test = (Examples(array, part, rows.labels[part]) for part in (members[~is_test], members[is_test]))
+    return Task(train, test)
 
 
 def _check_both_sides(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[str]) -> None:

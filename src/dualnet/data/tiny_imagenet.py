@@ -13,7 +13,7 @@ import numpy as np
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import entries, images_by_class, unpacked
 from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import benchmark_of, stream_order, tasks_of
+from dualnet.data.splits import Rows, benchmark_of, stream_order, tasks_of
 
 ARCHIVE = "tiny-imagenet-200"
 NUM_CLASSES = 200
@@ -48,7 +48,7 @@ class TinyImageNet(BenchmarkConfig):
         images = partial(cached_images, files + test_files, self.image_size, cache_folder(self.cache))
         is_test = np.repeat([False, True], [len(files), len(test_files)])
         labels = np.concatenate([labels, np.array(test_labels, np.int64)])
-        return benchmark_of(images, labels, is_test, names, tasks, self.input_size, files + test_files)
+        return benchmark_of(Rows(images, labels, is_test, names, tasks, self.input_size, files + test_files))
 
 
 def _lines(path: str) -> Iterator[tuple[str, list[str]]]:

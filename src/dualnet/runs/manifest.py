@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dualnet.batch import StreamSpec
-from dualnet.data import AnyTasks
+from dualnet.data import Benchmark
 from dualnet.memory import MemoryConfig
 from dualnet.runs.experiment import Experiment
 from dualnet.stream.labels import LabelsConfig
@@ -54,7 +54,7 @@ HEADS = {"task_aware": "per_task", "task_free": "single", "task_free_boundaries"
 BOUNDARIES = {"task_aware": "told", "task_free": "hidden", "task_free_boundaries": "told"}
 
 
-def manifest_of(experiment: Experiment, benchmark: AnyTasks) -> Manifest:
+def manifest_of(experiment: Experiment, benchmark: Benchmark) -> Manifest:
     spec = benchmark.spec if experiment.protocol == "task_aware" else benchmark.spec.task_free()
     options = experiment.learner
     return Manifest(
@@ -100,7 +100,7 @@ def memory_fields(options: Any, spec: StreamSpec) -> dict[str, Any]:
     return {"memory": config.policy_for(spec), "memory_slots": config.num_slots(spec)}
 
 
-def class_order_digest(benchmark: AnyTasks) -> str:
+def class_order_digest(benchmark: Benchmark) -> str:
     """The order of the classes within a task does not matter."""
     tasks = [row.nonzero().flatten().tolist() for row in benchmark.spec.class_mask]
     return digest_of([sorted(benchmark.class_names[number] for number in task) for task in tasks])

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.data import AnyTasks
+from dualnet.data import Benchmark
 
 ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
 CACHE = "benchmark.cache"  # of what was decoded, found again by the files themselves
@@ -32,7 +32,7 @@ def same_folder(one: Any, other: Any) -> bool:
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
-def pixels_digest(benchmark: AnyTasks) -> str:
+def pixels_digest(benchmark: Benchmark) -> str:
     """Of some images of every task: the names in two folders may be the same, and the images others."""
     digest = hashlib.blake2b(digest_size=8)
     for task in benchmark.tasks:

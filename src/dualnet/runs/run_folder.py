@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from dualnet import atomic
-from dualnet.data import AnyTasks, ValidationTasks
+from dualnet.data import Benchmark
 from dualnet.files import read_json, read_yaml
 from dualnet.machine import cpu_name
 from dualnet.runs import checkpoint
@@ -44,7 +44,7 @@ class RunFolder:
     def finished(self) -> bool:
         return self.result_file.exists()
 
-    def prepare(self, experiment: Experiment, benchmark: AnyTasks, device: torch.device) -> None:
+    def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
         """Make the folder, or take over one of the same experiment. Raises ValueError if it holds another one."""
         self.make()
         self.take_lock()
@@ -128,7 +128,7 @@ class RunFolder:
         """Whether the images were read from another folder, which may have held the same ones."""
         return self.experiment_file.exists() and elsewhere(flat(self.read()), flat(experiment.mapping())) is not None
 
-    def check_same_stream(self, experiment: Experiment, benchmark: AnyTasks) -> None:
+    def check_same_stream(self, experiment: Experiment, benchmark: Benchmark) -> None:
         """The options may be the same and the images others: a file that came or went moves the whole stream.
 
         A renamed file may change sides, from training to testing: the digest of the split tells. Where the images lie
@@ -201,11 +201,11 @@ def is_validation(content: Mapping[str, Any]) -> bool:
     return isinstance(stream, Mapping) and bool(stream.get("validation"))
 
 
-def describe_stream(benchmark: AnyTasks) -> dict[str, Any]:
+def describe_stream(benchmark: Benchmark) -> dict[str, Any]:
     spec = benchmark.spec
     return plain(
         {
-            **({"validation": True} if isinstance(benchmark, ValidationTasks) else {}),
+            **({"validation": True} if benchmark.validation else {}),
             "image_shape": spec.image_shape,
             "input_size": spec.input_size,
             "class_names": benchmark.class_names,

@@ -9,13 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from dualnet.batch import Batch
-from dualnet.data import AnyTasks, Benchmark, ValidationTasks
+from dualnet.data import Benchmark
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.learners import Learner, make_learner
 from dualnet.runs.experiment import Experiment
@@ -27,8 +26,6 @@ from dualnet.stream.schedule import Period
 from dualnet.stream.stream import Stream, spec_under
 
 EVALUATION_SIZE = 500  # images in one pass
-
-Kind = TypeVar("Kind", Benchmark, ValidationTasks)
 
 
 class Together:
@@ -213,8 +210,7 @@ def run(
     On CUDA all seeds go side by side, on the CPU one after the other. Where one diverges, the others go on to the end;
     then NotFiniteError is raised.
     """
-    make = given(benchmark, Benchmark) or experiment.benchmark.make
-    return run_on(make, experiment, folders, device, display, validation=False)
+    return run_on(benchmark, experiment, folders, device, display, validation=False)
 
 
 def validate(
@@ -222,32 +218,22 @@ def validate(
     folders: dict[int, Path],
     device: torch.device,
     display: Display | None = None,
-    tasks: ValidationTasks | None = None,
+    tasks: Benchmark | None = None,
 ) -> list[int]:
     """As `run`, on the validation tasks alone: what options are chosen by."""
-    make = given(tasks, ValidationTasks) or experiment.benchmark.make_validation
-    return run_on(make, experiment, folders, device, display, validation=True)
-
-
-def given(tasks: Kind | None, kind: type[Kind]) -> Callable[[], Kind] | None:
-    if tasks is None:
-        return None
-    if not isinstance(tasks, kind):
-        raise TypeError(
-            f"{type(tasks).__name__} where {kind.__name__} is needed: "
-            "options are chosen on ValidationTasks alone, and results come from a Benchmark alone"
-        )
-    return lambda: tasks
+    return run_on(tasks, experiment, folders, device, display, validation=True)
 
 
 def run_on(
-    make: Callable[[], AnyTasks],
+    benchmark: Benchmark | None,
     experiment: Experiment,
     folders: dict[int, Path],
     device: torch.device,
     display: Display | None,
     validation: bool,
 ) -> list[int]:
+    if benchmark is not None:
+        check_validation(benchmark, validation)
     there = {seed: RunFolder(path) for seed, path in folders.items()}
     for seed, folder in there.items():  # all of them, before the first one runs for hours
         folder.check_purpose(validation)
@@ -255,7 +241,9 @@ def run_on(
     todo = {seed: folder for seed, folder in there.items() if not folder.finished}
     if not todo and not any(folder.lies_elsewhere(experiment) for folder in there.values()):
         return list(folders)
-    benchmark = make()
+    if benchmark is None:
+        benchmark = experiment.benchmark.make_validation() if validation else experiment.benchmark.make()
+        check_validation(benchmark, validation)
     for folder in there.values():
         if folder.finished:  # the seeds of one experiment are of the same images
             folder.check_same_stream(experiment, benchmark)
@@ -280,6 +268,14 @@ def run_on(
     return [seed for seed in folders if seed not in todo]
 
 
+def check_validation(benchmark: Benchmark, validation: bool) -> None:
+    if benchmark.validation != validation:
+        raise ValueError(
+            f"benchmark.validation is {benchmark.validation}: `run` takes the tasks of `make()` and reports results, "
+            "`validate` takes those of `make_validation()` and options are chosen by it; pass the other one"
+        )
+
+
 def error_of(work: Callable[[Run], None], run: Run) -> NotFiniteError | None:
     """Do some work, and tell whether the run has diverged."""
     try:
@@ -289,7 +285,7 @@ def error_of(work: Callable[[Run], None], run: Run) -> NotFiniteError | None:
     return None
 
 
-def stream_of(experiment: Experiment, tasks: AnyTasks, device: torch.device) -> Stream:
+def stream_of(experiment: Experiment, tasks: Benchmark, device: torch.device) -> Stream:
     """A learner that refuses its options or the stream does so here, before a folder is made."""
     learner = make_learner(experiment.learner_name, spec_under(tasks, experiment.protocol), experiment.learner)
     check_learner(experiment, learner)

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from dualnet import atomic
-from dualnet.data import BenchmarkConfig, ValidationTasks
+from dualnet.data import Benchmark, BenchmarkConfig
 from dualnet.runs.run_folder import FREE_TO_CHANGE, RunFolder, environment
 from dualnet.runs.runner import stream_of
 from dualnet.runs.stop import Stop, StopAsked
@@ -32,7 +32,7 @@ from dualnet.search.point import (
 from dualnet.search.pool import Job, Pool, num_jobs, num_threads
 from dualnet.search.progress import Display, Quiet
 
-Benchmarks = list[tuple[BenchmarkConfig, ValidationTasks]]
+Benchmarks = list[tuple[BenchmarkConfig, Benchmark]]
 
 
 class NothingChosenError(RuntimeError):
@@ -242,7 +242,7 @@ def checked_points(plan: Plan, device: torch.device) -> tuple[list[Point], Bench
     return points, made
 
 
-def tasks_for(point: Point, made: Benchmarks) -> ValidationTasks:
+def tasks_for(point: Point, made: Benchmarks) -> Benchmark:
     """The point's benchmark, made once: what an earlier stage chooses may bring one that no point had before."""
     benchmark = point.experiment.benchmark
     if all(known != benchmark for known, _ in made):

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dualnet.data import BenchmarkConfig, ValidationTasks
+from dualnet.data import Benchmark, BenchmarkConfig
 from dualnet.runs import runner
 from dualnet.runs.experiment import parse
 from dualnet.runs.run import NotFiniteError
@@ -27,7 +27,7 @@ class Worker:
     """Keeps the validation tasks of the last job: most grids have one benchmark."""
 
     def __init__(self) -> None:
-        self.made: tuple[BenchmarkConfig, ValidationTasks] | None = None
+        self.made: tuple[BenchmarkConfig, Benchmark] | None = None
 
     def work(self, job: dict[str, Any]) -> dict[str, Any]:
         """Run the seeds of a point. `failed`: one diverged, and would again; `trouble`: the next time may go well."""
@@ -52,7 +52,7 @@ class Worker:
                 torch.cuda.empty_cache()
         return {"finished": True}
 
-    def tasks(self, benchmark: BenchmarkConfig) -> ValidationTasks:
+    def tasks(self, benchmark: BenchmarkConfig) -> Benchmark:
         if self.made is None or self.made[0] != benchmark:
             self.made = benchmark, benchmark.make_validation()
         return self.made[1]

@@ -5,6 +5,7 @@ Everything here follows from the experiment, the seed and the step: a stopped ru
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.data import AnyTasks, Examples
+from dualnet.data import Benchmark, Examples
 from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.schedule import Period, Step, all_together, task_by_task
 
@@ -39,6 +40,10 @@ class Walk:
         return Batch(self.images(self.examples[rows]), labels, self.task_ids[rows])
 
 
+ONE_CLASS_EACH = (
+    "benchmark.classes_per_task is 1: under protocol task_aware the task names the class, so that accuracy is always "
+    "100 %; give 2 or more, or choose protocol task_free"
+)
 PROBE_SIZE = 100  # test images of a task that are looked at while a later one is learned
 
 
@@ -50,7 +55,7 @@ class Stream:
 
     def __init__(
         self,
-        benchmark: AnyTasks,
+        benchmark: Benchmark,
         protocol: Protocol,
         batch_size: int,
         device: torch.device,
@@ -61,6 +66,8 @@ class Stream:
         self.task_aware = protocol == "task_aware"
         self.tells_boundaries = protocol != "task_free"
         self.spec = spec_under(benchmark, protocol)
+        if self.task_aware and int(self.spec.class_mask.sum(dim=1).max()) == 1:
+            warnings.warn(ONE_CLASS_EACH, stacklevel=2)
         self.reads_in_place = device.type == "cpu"  # a GPU is given the images of the tasks at hand
         sizes = [len(task.train) for task in self.tasks]
         self.first_example = np.cumsum([0, *sizes])  # of each task, among all
@@ -166,7 +173,7 @@ class Stream:
         return torch.full((size,), task if self.task_aware else 0, device=self.device)
 
 
-def spec_under(benchmark: AnyTasks, protocol: Protocol) -> StreamSpec:
+def spec_under(benchmark: Benchmark, protocol: Protocol) -> StreamSpec:
     return benchmark.spec if protocol == "task_aware" else benchmark.spec.task_free()
 
 
