@@ -104,7 +104,7 @@ def test_the_documented_command_runs(config: Core50, tmp_path: Path, monkeypatch
     monkeypatch.chdir(tmp_path)
     Path("core50.yaml").write_text(file)
     small = f"--learner.width 2 --benchmark.image_size 4 --benchmark.input_size 28 --benchmark.cache {config.cache}"
-    chosen = "--benchmark.class_order [o2,o10] --benchmark.classes_per_task 1 --device cpu"
+    chosen = "--benchmark.class_order [o2,o10] --benchmark.classes_per_task 1 --protocol task_free --device cpu"
     assert cli.main(f"{command[0]} {config.root} {command[1]} {small} {chosen}".split()) == 0
     result = json.loads(Path("runs/core50/seed-0/result.json").read_text())
     assert len(result["accuracy"]) == 2 and result["steps"] == 2
