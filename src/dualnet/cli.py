@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import math
 import os
 import sys
 import warnings
@@ -159,6 +160,13 @@ def add_reproduce(verbs: argparse._SubParsersAction[Parser]) -> None:
         metavar="N",
         help="processes at a time (default: 1); on the CPU as many as there are cores is fastest",
     )
+    verb.add_argument(
+        "--margin",
+        type=positive_number,
+        default=2.0,
+        metavar="POINTS",
+        help="how far from the published value counts as reproduced (default: 2)",
+    )
     verb.add_argument("--ledger-only", "--dry-run", action="store_true", help="run nothing, show what is there")
     verb.add_argument("--list", action="store_true", help="name the rows of TABLE, or of the paper's tables")
     verb.set_defaults(verb=reproduce)
@@ -239,6 +247,16 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def positive_number(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value
+
+
 def run(arguments: argparse.Namespace, rest: list[str]) -> int:
     from rich.console import Console
 
@@ -280,11 +298,10 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
 
     from dualnet import engine
     from dualnet.runs import experiment
-    from dualnet.runs.progress import display_for
     from dualnet.runs.run_folder import check_out
     from dualnet.runs.stop import StopAsked
     from dualnet.search import NothingChosenError, read_plan, search
-    from dualnet.search.progress import Lines, Live, tables
+    from dualnet.search.progress import SearchDisplay, tables
 
     options = experiment.dotted(rest)
     experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, "out", "seeds", "jobs", "device"])
@@ -292,9 +309,8 @@ def search(arguments: argparse.Namespace, rest: list[str]) -> int:
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
     check_out(out)
-    display = display_for(Console(stderr=True), Live, Lines)
     try:
-        found = search(plan, out, device, arguments.jobs, display)
+        found = search(plan, out, device, arguments.jobs, SearchDisplay(Console(stderr=True)))
     except StopAsked as stopped:
         return fail(str(stopped), 130)
     except NothingChosenError as error:
@@ -335,14 +351,14 @@ def reproduce(arguments: argparse.Namespace, rest: list[str]) -> int:
         refuse(rest, "--ledger-only runs nothing and takes no options of experiments")
     else:
         options = experiment.dotted(rest)
-        flags = ("rows", "seeds", "out", "device", "settings", "jobs", "ledger-only", "list")
+        flags = ("rows", "seeds", "out", "device", "settings", "jobs", "margin", "ledger-only", "list")
         experiment.check_keys(options, [*experiment.PLAIN_FIELDS, *experiment.SECTIONS, *flags])
-        device = "cuda" if engine.choose_device(arguments.device).type == "cuda" else "cpu"
+        device = engine.choose_device(arguments.device).type
         try:
             failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
         except StopAsked as stopped:
             return fail(str(stopped), 130)
-    ledger = reproduce.make_ledger(tables, rows, out, arguments.settings)
+    ledger = reproduce.make_ledger(tables, rows, out, arguments.settings, arguments.margin)
     Console(width=None if sys.stdout.isatty() else 120).print(reproduce.terminal_view(ledger))
     if out.is_dir():
         folder = reproduce.write(ledger, out, tables[0].name if len(tables) == 1 else "all")

@@ -1,9 +1,11 @@
-"""Student's t distribution, and Welch's t-test on two groups of runs known by mean, spread and number."""
+"""Student's t distribution, and Welch's t-test on two groups known by mean, standard deviation and size."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+
+LEVEL = 0.05  # of tests; intervals have a confidence of 95 %
 
 
 def two_sided_p(t: float, freedom: float) -> float:
@@ -16,7 +18,7 @@ def two_sided_p(t: float, freedom: float) -> float:
 
 
 def two_sided_t(p: float, freedom: float) -> float:
-    """The t with P(|T| >= t) = p, by halving.
+    """The t with P(|T| >= t) = p, by bisection.
 
     >>> round(two_sided_t(0.05, 4), 3)
     2.776
@@ -24,14 +26,14 @@ def two_sided_t(p: float, freedom: float) -> float:
     low, high = 0.0, 1.0
     while two_sided_p(high, freedom) > p:
         high *= 2
-    for _ in range(60):
+    for _ in range(44):
         middle = (low + high) / 2
         low, high = (middle, high) if two_sided_p(middle, freedom) > p else (low, middle)
     return high
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:
-    """I_x(a, b), regularised: the continued fraction of Abramowitz and Stegun 26.5.8, on the side where it is quick."""
+    """I_x(a, b), regularised: the continued fraction of Abramowitz and Stegun 26.5.8, where it converges fast."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
     if x > (a + 1) / (a + b + 2):
@@ -41,9 +43,9 @@ def incomplete_beta(x: float, a: float, b: float) -> float:
 
 
 def continued_fraction(x: float, a: float, b: float) -> float:
-    """1 + d_1 / (1 + d_2 / (1 + ...)), from the inside; the terms beyond the last one count for nothing."""
+    """1 + d_1 / (1 + d_2 / (1 + ...)), from the inside; the terms after the last one are negligible."""
     value = 1.0
-    for number in range(120, 0, -1):
+    for number in range(60, 0, -1):
         m = number // 2
         if number % 2:
             term = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
@@ -55,7 +57,7 @@ def continued_fraction(x: float, a: float, b: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Runs as a paper prints them."""
+    """Runs, as a paper reports them."""
 
     mean: float
     std: float | None  # standard deviation of a sample; None: a single run has none
@@ -63,26 +65,35 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
-    difference: float  # of the first mean from the second
+class Difference:
+    """Of two means: the first minus the second."""
+
+    mean: float
+    half_width: float  # of its interval of confidence 1 - LEVEL
     freedom: float  # degrees of freedom
-    p: float  # how often chance alone makes a difference as large, both ways
-    half_width: float  # of the 95 % interval of the difference
+    p: float  # two-sided, of the hypothesis that there is none
+
+    @property
+    def low(self) -> float:
+        return self.mean - self.half_width
+
+    @property
+    def high(self) -> float:
+        return self.mean + self.half_width
 
 
-def welch(ours: Sample, theirs: Sample) -> Comparison:
-    """The difference of ours from theirs (Welch, 1947). A single run is taken to spread as the other group does.
+def welch(ours: Sample, theirs: Sample) -> Difference:
+    """The difference of ours from theirs (Welch, 1947). A single run is assumed to spread as the other group does.
 
     >>> found = welch(Sample(57.73, 1.38, 5), Sample(53.43, 1.18, 5))
-    >>> round(found.difference, 2), round(found.freedom, 1), round(found.p, 4), round(found.half_width, 2)
-    (4.3, 7.8, 0.0008, 1.88)
+    >>> round(found.mean, 2), round(found.half_width, 2), round(found.freedom, 1), round(found.p, 4)
+    (4.3, 1.88, 7.8, 0.0008)
     """
     error, freedom = standard_error(ours, theirs)
-    difference = ours.mean - theirs.mean
+    mean = ours.mean - theirs.mean
     if error == 0:
-        return Comparison(difference, freedom, 1.0 if difference == 0 else 0.0, 0.0)
-    p = two_sided_p(difference / error, freedom)
-    return Comparison(difference, freedom, p, error * two_sided_t(0.05, freedom))
+        return Difference(mean, 0.0, freedom, 1.0 if mean == 0 else 0.0)
+    return Difference(mean, error * two_sided_t(LEVEL, freedom), freedom, two_sided_p(mean / error, freedom))
 
 
 def standard_error(a: Sample, b: Sample) -> tuple[float, float]:
@@ -97,5 +108,5 @@ def standard_error(a: Sample, b: Sample) -> tuple[float, float]:
     total = sum(parts)
     if total == 0:
         return 0.0, a.size + b.size - 2
-    shares = parts[0] / total, parts[1] / total  # first, so that the squares of tiny spreads are not lost
+    shares = parts[0] / total, parts[1] / total  # before they are squared: squares of tiny numbers underflow
     return math.sqrt(total), 1 / (shares[0] ** 2 / (a.size - 1) + shares[1] ** 2 / (b.size - 1))

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -19,39 +19,103 @@ from dualnet.reproduce import ledger as ledger_module
 from dualnet.reproduce import write
 from dualnet.reproduce.ledger import Ledger, Metric, make_ledger, verdict_of
 from dualnet.reproduce.published import Published
-from dualnet.reproduce.table import Row, Table
+from dualnet.reproduce.table import ResultTable, TableRow
 from dualnet.reproduce.views import json_text, markdown_page, terminal_view
 from dualnet.runs.manifest import manifest_of
-from dualnet.ttest import Comparison, Sample
+from dualnet.ttest import Difference, Sample
 
 STATED = {"width": 2, "heads": "per_task", "updates": 1}
 PAPER = Published("tab:x, line 7", 5, "std", {"ACC": (60.0, 1.0), "FM": (5.0, 1.0), "LA": (65.0, 1.0)}, STATED)
 samples = st.builds(Sample, st.floats(0, 100), st.floats(0.1, 10), st.integers(2, 10))
 
 
-@given(st.floats(0, 1), st.floats(-10, 10))
-def test_the_borders_of_a_verdict(p: float, difference: float) -> None:
-    assume(difference != 0)
-    verdict = verdict_of(Comparison(difference, 8, p, 1))
-    assert (verdict == "reproduced") == (p >= 0.05)
-    assert verdict == "reproduced" or verdict == ("above" if difference > 0 else "below")
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),  # of an interval, with a margin of 2
+    [
+        (-1.0, 1.0, "reproduced"),
+        (-2.0, 2.0, "reproduced"),
+        (0.5, 2.0, "reproduced"),  # it excludes 0, and is within the margin
+        (-2.0, -0.5, "reproduced"),
+        (0.5, 2.25, "above"),
+        (3.0, 4.0, "above"),
+        (-2.25, -0.5, "below"),
+        (0.0, 2.25, "inconclusive"),  # 0 is not excluded
+        (-2.25, 0.0, "inconclusive"),
+        (-1.0, 2.25, "inconclusive"),
+        (-5.0, 5.0, "inconclusive"),
+    ],
+)
+def test_a_verdict_is_what_the_interval_says(low: float, high: float, verdict: str) -> None:
+    found = Difference((low + high) / 2, (high - low) / 2, 8, 0.5)
+    assert (found.low, found.high) == (low, high)
+    assert verdict_of(found, 2.0) == verdict
 
 
-@given(samples, samples)
-def test_a_verdict_is_what_the_interval_says(ours: Sample, published: Sample) -> None:
-    metric = Metric(ours, published)
-    assert metric.comparison is not None
-    low = metric.comparison.difference - metric.comparison.half_width
-    high = metric.comparison.difference + metric.comparison.half_width
-    assume(min(abs(low), abs(high)) > 1e-6)
-    assert metric.verdict == ("above" if low > 0 else "below" if high < 0 else "reproduced")
+# Standard deviation 1 and five runs on both sides: the standard error is sqrt(2 / 5), with 8 degrees of freedom, whose
+# quantile 0.975 is 2.306 in any table, so that half of the interval is 1.4584.
+HALF = 2.306 * 0.4**0.5
+
+
+@pytest.mark.parametrize(
+    ("difference", "margin", "verdict"),
+    [
+        (0.0, 2.0, "reproduced"),
+        (0.54, 2.0, "reproduced"),  # up to 1.9984
+        (0.55, 2.0, "inconclusive"),  # up to 2.0084
+        (1.45, 2.0, "inconclusive"),  # from -0.0084
+        (1.47, 2.0, "above"),  # from 0.0116
+        (1.47, 3.0, "reproduced"),  # up to 2.9284
+        (-1.47, 2.0, "below"),
+        (-1.0, 2.0, "inconclusive"),
+        (-1.0, 2.5, "reproduced"),
+        (-1.0, 1.4, "inconclusive"),  # the margin is within the interval
+        (9.0, 2.0, "above"),
+        (9.0, 11.0, "reproduced"),
+    ],
+)
+def test_verdicts_by_hand(difference: float, margin: float, verdict: str) -> None:
+    metric = Metric(Sample(60 + difference, 1.0, 5), Sample(60.0, 1.0, 5), margin)
+    assert metric.difference is not None and metric.difference.half_width == pytest.approx(HALF, abs=1e-4)
+    assert metric.verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "verdict", "needed"),  # published: 60 +- 1, five runs; a margin of 2
+    [
+        # Four seeds: 0.5 + t sqrt(1/4 + 1/5) with 6.6 degrees of freedom, t > 2.365 (that of 7): more than 2.08.
+        # Five: 0.5 + 1.4584 = 1.9584.
+        (Sample(60.5, 1.0, 3), "inconclusive", 5),
+        (Sample(60.5, None, 1), "inconclusive", 5),  # assumed to spread as the published ones do
+        # Even our exact mean leaves the error of five published runs: 1 - 2.776 sqrt(1/5) = -0.24, 1 + 1.24 = 2.24.
+        (Sample(61.0, 1.0, 3), "inconclusive", None),
+        # Four seeds: t sqrt(16/4 + 1/5) with 3.3 degrees of freedom, t > 2.776 (that of 4): more than 5.68.
+        # Five: t sqrt(16/5 + 1/5) with 4.5 degrees of freedom, t < 2.776: less than 5.12.
+        (Sample(54.5, 4.0, 3), "inconclusive", 5),
+    ],
+)
+def test_how_many_seeds_decide_by_hand(ours: Sample, verdict: str, needed: int | None) -> None:
+    metric = Metric(ours, Sample(60.0, 1.0, 5), 2.0)
+    assert (metric.verdict, metric.seeds_needed) == (verdict, needed)
+
+
+@settings(max_examples=20)
+@given(samples, samples, st.floats(0.1, 5))
+def test_the_seeds_needed_are_the_fewest_that_decide(ours: Sample, published: Sample, margin: float) -> None:
+    metric = Metric(ours, published, margin)
+    assume(metric.verdict == "inconclusive")
+    sizes = range(ours.size + 1, (metric.seeds_needed or 100) + 1)
+    verdicts = [Metric(Sample(ours.mean, ours.std, size), published, margin).verdict for size in sizes]
+    undecided = len(verdicts) - (metric.seeds_needed is not None)
+    assert [verdict == "inconclusive" for verdict in verdicts] == [n < undecided for n in range(len(verdicts))]
 
 
 @given(samples)
 def test_a_verdict_needs_both_sides(sample: Sample) -> None:
     assert Metric(None, sample).verdict == "not run"
     assert Metric(sample, None).verdict == "—"
-    assert Metric(sample, sample).verdict == "reproduced"
+    same = Metric(sample, sample)
+    assert same.difference is not None
+    assert same.verdict == ("reproduced" if same.difference.half_width <= 2 else "inconclusive")
 
 
 @pytest.fixture
@@ -77,9 +141,9 @@ SMALL_ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": 
 
 @pytest.fixture
 def row(tiny):
-    def make(name: str, home: str | None = None) -> Row:
+    def make(name: str, home: str | None = None) -> TableRow:
         options = {key: value for key, value in tiny(SMALL_ER).mapping().items() if key not in ("name", "seed")}
-        return Row(name, options, 3, home or name)
+        return TableRow(name, options, 3, home or name)
 
     return make
 
@@ -88,23 +152,24 @@ def row(tiny):
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """ledger([rows], {name: published}): of what lies below the test's folder."""
 
-    def make(rows: list[Row], published: dict[str, Published]) -> Ledger:
+    def make(rows: list[TableRow], published: dict[str, Published]) -> Ledger:
         monkeypatch.setattr(ledger_module, "read_published", lambda: (published, {"t/g/z": "N/A, for a reason"}))
-        return make_ledger([Table("t", "A table", rows)], rows, tmp_path, "authors")
+        return make_ledger([ResultTable("t", "A table", rows)], rows, tmp_path, "authors")
 
     return make
 
 
-def test_means_spreads_and_difference(make_run, row, ledger) -> None:
+def test_means_spreads_and_difference(make_run, row, ledger, tmp_path: Path) -> None:
     values = [61.0, 62.5, 60.0]
     for seed, value in enumerate(values):
         make_run("t/g/a", seed, value, cost={"forward_samples": 1000 + seed, "backward_samples": 500})
     (entry,) = ledger([row("t/g/a")], {"t/g/a": PAPER}).entries
     acc = entry.metrics["ACC"]
-    assert acc.ours is not None and acc.comparison is not None
+    assert acc.ours is not None and acc.difference is not None
     assert (acc.ours.mean, acc.ours.std, acc.ours.size) == pytest.approx((np.mean(values), np.std(values, ddof=1), 3))
-    assert acc.comparison.difference == pytest.approx(np.mean(values) - 60)
-    assert entry.verdict == "reproduced" and entry.seeds == [0, 1, 2]
+    assert acc.difference.mean == pytest.approx(np.mean(values) - 60)
+    assert entry.verdict == "inconclusive" and entry.seeds == [0, 1, 2], "three seeds, 1.17 above"
+    assert make_ledger([], [row("t/g/a")], tmp_path, "authors", margin=5.0).entries[0].verdict == "reproduced"
     assert entry.metrics["FM"].verdict == "below", "nothing is forgotten, the paper has 5 points"
     assert (entry.cost.forward, entry.cost.backward, entry.cost.seconds) == (1001, 500, 2.0)
     assert not entry.differs and not entry.changed
@@ -130,9 +195,9 @@ def test_another_protocol_is_named_and_marked(make_run, row, ledger) -> None:
     wide = dataclasses.replace(PAPER, protocol={**STATED, "width": 20, "memory": "ring"})
     (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": wide})).entries
     assert entry.differs == {"width": (2, 20)}
-    assert entry.verdict == "reproduced", "the verdict stands, marked"
+    assert entry.verdict == "inconclusive", "the verdict stands, marked"
     for text in (shown(made), markdown_page(made)):
-        assert "reproduced †" in text and "differs in width (2, published 20)" in text
+        assert "inconclusive †" in text and "differs in width (2, published 20)" in text
     assert json.loads(json_text(made))["rows"][0]["protocol_differs"] == {"width": [2, 20]}
 
 
@@ -156,7 +221,7 @@ def test_runs_without_a_manifest(make_run, row, ledger) -> None:
     del content["manifest"]
     (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
     made = ledger([row("t/g/a")], {"t/g/a": PAPER})
-    assert made.entries[0].verdict == "reproduced" and "no manifest" in shown(made)
+    assert made.entries[0].verdict == "inconclusive" and "no manifest" in shown(made)
 
 
 def test_two_rows_may_share_their_runs(make_run, row, ledger) -> None:
@@ -181,7 +246,8 @@ def test_the_three_forms_say_the_same(make_run, row, ledger, tmp_path: Path) -> 
     written = json.loads(json_text(made))
     ours, acc = written["rows"][0], written["rows"][0]["metrics"]["ACC"]
     assert (ours["verdict"], acc["verdict"], acc["published"]["mean"]) == ("above", "above", 60.0)
-    assert acc["comparison"]["p"] < 0.05 and acc["comparison"]["difference"] == pytest.approx(21.25)
+    assert acc["difference"]["p"] < 0.05 and acc["difference"]["mean"] == pytest.approx(21.25)
+    assert (written["margin"], acc["seeds_needed"]) == (2.0, None)
     terminal, markdown = shown(made), markdown_page(made)
     for word in ("81.25", "1.25", "60.00", "+21.25", "above", "12.8M", "128k", "256 MiB", "not run", "0/3"):
         assert word in terminal and word in markdown, word
@@ -192,7 +258,7 @@ def test_the_three_forms_say_the_same(make_run, row, ledger, tmp_path: Path) -> 
     ):
         assert line in terminal and line in markdown
     assert "tab:x, line 7" in markdown and ours["source"] == "tab:x, line 7"
-    assert "Welch" in terminal and "Welch" in markdown, "the words are defined where they stand"
+    assert "Welch" in terminal and "±2 points" in markdown, "the words are defined where they stand"
     assert max(map(len, terminal.splitlines())) <= 120 and "…" not in terminal
     folder = write(made, tmp_path, "t")
     assert {path.name for path in folder.iterdir()} >= {"ledger.md", "ledger.json", "report.md", "report.html"}
@@ -204,4 +270,10 @@ def test_the_widest_cells_fit_120_columns(make_run, row, ledger) -> None:
         make_run("t/g/classification", seed, value, cost=cost, seconds=123_456.7, peak_memory_bytes=139 * 2**30)
     wide = dataclasses.replace(PAPER, metrics=dict.fromkeys(PAPER.metrics, (55.55, 33.33)), protocol={"width": 1})
     text = shown(ledger([row("t/g/classification")], {"t/g/classification": wide}))
-    assert "…" not in text and "139.0 GiB" in text and "123,457" in text and "reproduced †" in text
+    assert (
+        "…" not in text
+        and "139.0 GiB" in text
+        and "123,457" in text
+        and "inconclusive †" in text
+        and "needs > 100" in text
+    )

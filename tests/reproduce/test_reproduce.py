@@ -20,9 +20,10 @@ import yaml
 
 from dualnet import cli
 from dualnet.data import Procedural
-from dualnet.reproduce.table import Row, Table
-from dualnet.reproduce.work import Benchmarks, benchmark_for, homes
+from dualnet.reproduce.table import ResultTable, TableRow
+from dualnet.reproduce.work import homes
 from dualnet.runs.experiment import read, shipped_experiments
+from dualnet.runs.jobs import Benchmarks
 
 BENCHMARK = {
     "name": "procedural",
@@ -100,9 +101,9 @@ def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> 
     lines = [line for line in err.splitlines() if line.startswith("dualnet: ")]
     assert len(lines) == 4
     assert "tiny/g/diverges: " in lines[0] and "loss 'labels' is not finite" in lines[0]
-    assert "tiny/g/dies: its process ended with signal 9; is there enough memory?" in lines[1]
-    assert "tiny/g/stops: its process was told to stop" in lines[2]
-    assert lines[3] == "dualnet: 3 of 4 rows failed; the same command tries them again"
+    assert "tiny/g/dies: " in lines[1] and "SIGKILL" in lines[1] and "memory" in lines[1]
+    assert "tiny/g/stops: " in lines[2] and "told to stop" in lines[2]
+    assert lines[3].startswith("dualnet: 3 of 4 rows failed")
     assert [(row["verdict"], row["seeds"]) for row in ledger().values()] == [("not run", [])] * 3 + [("—", [0])]
     assert "4 rows, settings of the authors" in out and "out/tiny: ledger.md, ledger.json, report.html" in out
     assert ledger()["tiny/g/er"]["manifest"]["width"] == 2 and ledger()["tiny/g/er"]["options_changed"] == {}
@@ -128,8 +129,8 @@ def test_options_of_all_rows_are_read_before_the_first_runs(row: dict, words: li
 
 
 def test_rows_that_share_their_runs_get_the_seeds_of_both() -> None:
-    more = Table("a", "a", [Row("a/g/er", {}, 3, "a/g/er")])
-    fewer = Table("b", "b", [Row("b/g/er", {}, 1, "a/g/er"), Row("b/g/mir", {}, 1, "b/g/mir")])
+    more = ResultTable("a", "a", [TableRow("a/g/er", {}, 3, "a/g/er")])
+    fewer = ResultTable("b", "b", [TableRow("b/g/er", {}, 1, "a/g/er"), TableRow("b/g/mir", {}, 1, "b/g/mir")])
     for tables in ((more, fewer), (fewer, more)):
         found = homes([row for table in tables for row in table.rows], None)
         assert {home: seeds for home, (_, seeds) in found.items()} == {"a/g/er": [0, 1, 2], "b/g/mir": [0]}
@@ -146,8 +147,7 @@ def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:
     assert [row["seeds"] for row in ledger("two.yaml").values()] == [[0], []]
 
 
-def test_a_benchmark_is_tried_once_and_only_bad_input_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any other fault is for the processes of its rows to meet: it must not end those of the other rows."""
+def test_a_benchmark_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[type[Exception]] = []
 
     def broken(kind: type[Exception]) -> Callable[[object], None]:
@@ -157,21 +157,34 @@ def test_a_benchmark_is_tried_once_and_only_bad_input_refused(monkeypatch: pytes
 
         return make
 
-    tried: Benchmarks = []
-    monkeypatch.setattr(Procedural, "make", broken(ValueError))
-    with pytest.raises(ValueError, match="broken"):
-        benchmark_for(Procedural(), tried)
-    for kind in (OSError, RuntimeError):
+    benchmarks = Benchmarks()
+    for number, kind in enumerate((ValueError, OSError, RuntimeError)):
         monkeypatch.setattr(Procedural, "make", broken(kind))
         for _ in range(2):
-            assert benchmark_for(Procedural(seed=len(kind.__name__)), tried) is None
+            with pytest.raises(kind, match="broken"):
+                benchmarks.get(Procedural(seed=number))
     assert calls == [ValueError, OSError, RuntimeError]
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_a_benchmark_that_breaks_does_not_stop_the_other_rows(kind, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    make = Procedural.make
+
+    def breaks(config: Procedural) -> Any:
+        if config.seed == 1:
+            raise kind("broken disk")
+        return make(config)
+
+    monkeypatch.setattr(Procedural, "make", breaks)
+    assert reproduce(table(er=ER, other={"like": "tiny/g/er", "benchmark": {"seed": 1}})) == 1
+    assert "tiny/g/other: broken disk" in capsys.readouterr().err
+    assert [row["seeds"] for row in ledger().values()] == [[0], []]
 
 
 def test_a_row_that_fails_with_a_long_story_is_cut_short(
     here: Path, start: Callable[..., subprocess.Popen[str]]
 ) -> None:
-    """A pipe holds 64 KB: a process that says more would wait for a reader that waits for its end."""
+    """One line that can be read, not 500,000 characters."""
     file = table(wordy={"learner": {"name": "deadly.Wordy", "width": 2}})
     path = f"{Path(cli.__file__).parent.parent}:{here}"
     words = ("reproduce", file, "--device", "cpu", "--out", "out")
@@ -252,6 +265,35 @@ def test_a_reproduce_that_was_killed_goes_on(here: Path, start: Callable[..., su
     stopped_then_resumed(file, folder)
 
 
+def processes(name: str) -> list[int]:
+    """Of this user, with that word in their command line or their working folder."""
+    listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True)
+    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
+    there = [int(pid) for pid, stat, args in rows if "local_pool.serve" in args and not stat.startswith("Z")]
+    return [pid for pid in there if str(Path(f"/proc/{pid}/cwd").resolve()) == name]
+
+
+@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc")
+def test_nothing_is_left_behind_and_a_killed_job_costs_itself_only(
+    here: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    """Two jobs: the process of one is killed, then the parent; every process ends, and the same command goes on."""
+    file, folder = table(slow=SLOW, other={"like": "tiny/g/slow"}, seeds=2), Path("out/tiny/g/slow")
+    path = f"{Path(cli.__file__).parent.parent}:{here}"
+    words = ("reproduce", file, "--rows", "g/slow", "--jobs", "2", "--device", "cpu", "--out", "out")
+    process = start(*words, PYTHONPATH=path, stderr=subprocess.PIPE)
+    wait_for(lambda: len(list(folder.glob("seed-*/checkpoint/*.json"))) > 1)
+    there = processes(str(here.resolve()))
+    assert len(there) == 4, "two servers and two forks"
+    os.kill(max(there), signal.SIGKILL)  # a fork
+    wait_for(lambda: len(processes(str(here.resolve()))) == 3)
+    process.kill()
+    process.communicate(timeout=60)
+    wait_for(lambda: not processes(str(here.resolve())))
+    assert reproduce(file, "--rows", "g/slow") == 0
+    assert [row["seeds"] for row in ledger().values()] == [[0, 1]]
+
+
 def test_a_reproduce_that_is_asked_to_stop_saves_and_goes_on(capsys) -> None:
     file, folder = table(slow=SLOW, er=ER), Path("out/tiny/g/slow/seed-0")
 
@@ -263,7 +305,7 @@ def test_a_reproduce_that_is_asked_to_stop_saves_and_goes_on(capsys) -> None:
     asking.start()
     assert reproduce(file) == 130
     asking.join()
-    assert capsys.readouterr().err.endswith("dualnet: stopped; the same command goes on from there\n")
+    assert capsys.readouterr().err.splitlines()[-1].startswith("dualnet: stopped; ")
     assert is_free(folder)
     stopped_then_resumed(file, folder)
 
@@ -330,6 +372,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "no seeds": (["table-1", "--seeds", "0"], "--seeds: '0' is not a whole number of 1 or more"),
     "seeds that are none": (["table-1", "--seeds", "a,b"], "'a,b' is not a list of whole numbers such as 0,1,2"),
     "a seed twice": (["table-1", "--seeds", "1,1"], "--seeds: '1,1': every seed once"),
+    "no margin": (["table-1", "--margin", "0"], "--margin: '0' is not a number above 0"),
+    "a margin that is no number": (["table-1", "--margin", "nan"], "--margin: 'nan' is not a number above 0"),
     "no jobs": (["table-1", "--jobs", "0"], "--jobs: '0' is not a whole number of 1 or more"),
     "unknown option": (["table-1", "--jbos", "2"], "jbos: unknown option; did you mean jobs?"),
     "unknown option like one of ours": (["table-1", "--setings", "paper"], "did you mean settings?"),

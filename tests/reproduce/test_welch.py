@@ -20,7 +20,7 @@ def test_two_groups_of_numbers() -> None:
     ours = Sample(float(np.mean([3, 4, 5, 6, 7])), float(np.std([3, 4, 5, 6, 7], ddof=1)), 5)
     theirs = Sample(float(np.mean([4, 6, 8, 10, 12])), float(np.std([4, 6, 8, 10, 12], ddof=1)), 5)
     found = welch(ours, theirs)
-    assert found.difference == pytest.approx(-3)
+    assert found.mean == pytest.approx(-3)
     assert found.freedom == pytest.approx(12.5**2 * 4 / 106.25)
     assert found.p == pytest.approx(two_sided_p(3 / math.sqrt(2.5), found.freedom))
 
@@ -28,11 +28,11 @@ def test_two_groups_of_numbers() -> None:
 @given(samples, samples)
 def test_what_holds_for_any_two(a: Sample, b: Sample) -> None:
     one, other = welch(a, b), welch(b, a)
-    assert one.p == pytest.approx(other.p) and one.difference == -other.difference
+    assert one.p == pytest.approx(other.p) and one.mean == -other.mean
     assert 0 <= one.p <= 1
     assert min(a.size, b.size) - 1 <= one.freedom + 1e-9 <= a.size + b.size - 2 + 1e-6
     assume(abs(one.p - 0.05) > 1e-6)
-    assert (abs(one.difference) <= one.half_width) == (one.p >= 0.05), "the interval holds 0 where p says so"
+    assert (abs(one.mean) <= one.half_width) == (one.p >= 0.05), "the interval holds 0 where p says so"
 
 
 @given(means, st.floats(0.01, 20), st.integers(2, 30))

@@ -8,7 +8,7 @@ from dualnet import atomic
 from dualnet.report import report
 
 from .ledger import Ledger, make_ledger, seed_folders
-from .table import PAPER, SETTINGS, Row, Table, read_tables, select, shipped_tables
+from .table import PAPER, SETTINGS, ResultTable, TableRow, read_tables, select, shipped_tables
 from .views import json_text, markdown_page, terminal_view
 from .work import run_rows
 
@@ -29,8 +29,8 @@ __all__ = [
     "PAPER",
     "SETTINGS",
     "Ledger",
-    "Row",
-    "Table",
+    "ResultTable",
+    "TableRow",
     "make_ledger",
     "read_tables",
     "run_rows",

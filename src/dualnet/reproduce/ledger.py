@@ -13,18 +13,20 @@ from dualnet.report.rows import differing
 from dualnet.report.runs import IMAGES, NOT_OPTIONS, Run, flatten, read_run, with_one_root
 from dualnet.runs.manifest import FIELDS, FORGETTING, differences
 from dualnet.runs.run_folder import RunFolder
-from dualnet.ttest import Comparison, Sample, welch
+from dualnet.ttest import Difference, Sample, welch
 
 from .published import METRICS, Published, read_published
-from .table import Row, Table
+from .table import ResultTable, TableRow
 
-LEVEL = 0.05  # a difference that chance alone makes less often than this is one
-REPRODUCED, ABOVE, BELOW, NOT_RUN, NOTHING_PUBLISHED = "reproduced", "above", "below", "not run", "—"
+MARGIN = 2.0  # points, by default
+MAX_SEEDS = 100  # that `seeds_needed` looks at
+REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
+NOT_RUN, NOTHING_PUBLISHED = "not run", "—"
 PLACES = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # that say where things lie, and what lies there
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class MeanCost:
     """Of one run, the mean over seeds; None where a run did not write it down."""
 
     forward: float | None  # samples that went through a network
@@ -39,32 +41,43 @@ class Metric:
 
     ours: Sample | None
     published: Sample | None
+    margin: float = MARGIN
 
     @property
-    def comparison(self) -> Comparison | None:
+    def difference(self) -> Difference | None:
         return None if self.ours is None or self.published is None else welch(self.ours, self.published)
 
     @property
     def verdict(self) -> str:
-        """reproduced: chance alone makes such a difference in one of twenty repetitions or more often."""
         if self.ours is None:
             return NOT_RUN
-        if (comparison := self.comparison) is None:
-            return NOTHING_PUBLISHED
-        return verdict_of(comparison)
+        return NOTHING_PUBLISHED if self.difference is None else verdict_of(self.difference, self.margin)
+
+    @property
+    def seeds_needed(self) -> int | None:
+        """The number of our seeds that would decide what is inconclusive, if our mean and both standard deviations stay
+        as they are. None: more than MAX_SEEDS, or no number."""
+        if self.ours is None or self.published is None:
+            return None
+        std = self.published.std if self.ours.std is None else self.ours.std
+        for size in range(self.ours.size + 1, MAX_SEEDS + 1):
+            found = welch(Sample(self.ours.mean, std, size), self.published)
+            if verdict_of(found, self.margin) != INCONCLUSIVE:
+                return size
+        return None
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A line of the ledger."""
 
-    row: Row
+    row: TableRow
     published: Published | None
     seeds: list[int]  # finished
     metrics: dict[str, Metric]
     manifest: dict[str, Any]  # of our runs; empty if there are none, or if they are older than manifests
     changed: dict[str, tuple[str, str]]  # options that our runs have and the row has otherwise: theirs, the row's
-    cost: Cost
+    cost: MeanCost
 
     @property
     def verdict(self) -> str:
@@ -83,27 +96,36 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    tables: list[Table]
+    tables: list[ResultTable]
     entries: list[Entry]
     missing: dict[str, str]  # rows that the paper names without a value, and why
     settings: str
+    margin: float  # of a verdict, in points
 
 
-def verdict_of(comparison: Comparison) -> str:
-    if comparison.p >= LEVEL:
+def verdict_of(found: Difference, margin: float) -> str:
+    """By the 95 % interval: within the margin, or without 0 and beyond the margin, or neither.
+
+    >>> verdict_of(Difference(1.0, 0.9, 8, 0.03), 2.0), verdict_of(Difference(1.0, 1.1, 8, 0.07), 2.0)
+    ('reproduced', 'inconclusive')
+    """
+    if -margin <= found.low and found.high <= margin:
         return REPRODUCED
-    return ABOVE if comparison.difference > 0 else BELOW
+    return ABOVE if found.low > 0 else BELOW if found.high < 0 else INCONCLUSIVE
 
 
-def make_ledger(tables: Sequence[Table], rows: Sequence[Row], out: Path, settings: str) -> Ledger:
-    """From the run folders below out. Only what is finished counts."""
+def make_ledger(
+    tables: Sequence[ResultTable], rows: Sequence[TableRow], out: Path, settings: str, margin: float = MARGIN
+) -> Ledger:
+    """From the run folders below out. Only finished runs count."""
     published, missing = read_published()
     groups = {row.group for row in rows}
-    entries = [make_entry(row, published.get(row.name), out) for row in rows]
-    return Ledger(list(tables), entries, {k: v for k, v in missing.items() if k.rpartition("/")[0] in groups}, settings)
+    entries = [make_entry(row, published.get(row.name), out, margin) for row in rows]
+    missing = {name: why for name, why in missing.items() if name.rpartition("/")[0] in groups}
+    return Ledger(list(tables), entries, missing, settings, margin)
 
 
-def make_entry(row: Row, published: Published | None, out: Path) -> Entry:
+def make_entry(row: TableRow, published: Published | None, out: Path, margin: float) -> Entry:
     finished = [folder for folder in seed_folders(out / row.home) if RunFolder(folder).finished]
     runs = with_one_root([read_run(folder) for folder in finished])
     manifests = [RunFolder(run.folder).read().get("manifest") or {} for run in runs]
@@ -112,7 +134,7 @@ def make_entry(row: Row, published: Published | None, out: Path) -> Entry:
         row=row,
         published=published,
         seeds=[int(run.seed) for run in runs],
-        metrics={name: make_metric(runs, published, name) for name in METRICS},
+        metrics={name: make_metric(runs, published, name, margin) for name in METRICS},
         manifest={key: value for key, value in manifests[0].items() if key in FIELDS} if runs else {},
         changed=changed_options(row, runs),
         cost=mean_cost(runs),
@@ -135,8 +157,8 @@ def check_same(runs: Sequence[Run], manifests: Sequence[dict[str, Any]]) -> None
             raise ValueError(f"{run.folder}: differs from {runs[0].folder} in {what}; keep only one of them")
 
 
-def make_metric(runs: Sequence[Run], published: Published | None, name: str) -> Metric:
-    return Metric(our_sample(runs, name), published.sample(name) if published else None)
+def make_metric(runs: Sequence[Run], published: Published | None, name: str, margin: float) -> Metric:
+    return Metric(our_sample(runs, name), published.sample(name) if published else None, margin)
 
 
 def our_sample(runs: Sequence[Run], metric: str) -> Sample | None:
@@ -146,7 +168,7 @@ def our_sample(runs: Sequence[Run], metric: str) -> Sample | None:
     return Sample(statistics.fmean(values), spread(values), len(values))
 
 
-def changed_options(row: Row, runs: Sequence[Run]) -> dict[str, tuple[str, str]]:
+def changed_options(row: TableRow, runs: Sequence[Run]) -> dict[str, tuple[str, str]]:
     """How our runs differ from the row as it stands in its table: options of a command line, other settings."""
     if not runs:
         return {}
@@ -155,9 +177,9 @@ def changed_options(row: Row, runs: Sequence[Run]) -> dict[str, tuple[str, str]]
     return {key: (runs[0].options.get(key, "—"), asked.get(key, "—")) for key in keys}
 
 
-def mean_cost(runs: Sequence[Run]) -> Cost:
+def mean_cost(runs: Sequence[Run]) -> MeanCost:
     memory = [run.peak_memory for run in runs if run.peak_memory]
-    return Cost(
+    return MeanCost(
         forward=mean_of([run.forward_samples for run in runs]),
         backward=mean_of([run.backward_samples for run in runs]),
         seconds=mean_of([run.seconds for run in runs]),

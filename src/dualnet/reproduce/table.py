@@ -21,7 +21,7 @@ PUBLISHED_FILE = "published.yaml"  # lies beside the tables and is none
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     name: str  # table/group/row
     options: dict[str, Any]  # nested, as the tables have them
     num_seeds: int
@@ -44,29 +44,29 @@ class Row:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ResultTable:
     name: str
     title: str
-    rows: list[Row]
+    rows: list[TableRow]
 
 
-def read_tables(name_or_file: str, settings: str = "authors") -> list[Table]:
+def read_tables(name_or_file: str, settings: str = "authors") -> list[ResultTable]:
     """The table of that name, in that file, or `all` those of the paper."""
     if settings not in SETTINGS:
         raise ValueError(f"--settings {settings}: there are {' and '.join(SETTINGS)}")
     return [read_table(name, settings) for name in (PAPER if name_or_file == "all" else (name_or_file,))]
 
 
-def read_table(name_or_file: str, settings: str) -> Table:
+def read_table(name_or_file: str, settings: str) -> ResultTable:
     path = find_table(name_or_file)
     content = read_yaml(path)
     try:
-        return Table(path.stem, str(content.get("title", path.stem)), list(rows_of(path, content, settings)))
+        return ResultTable(path.stem, str(content.get("title", path.stem)), list(rows_of(path, content, settings)))
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
 
-def rows_of(path: Path, content: Mapping[str, Any], settings: str) -> list[Row]:
+def rows_of(path: Path, content: Mapping[str, Any], settings: str) -> list[TableRow]:
     check_keys(content, ("title", "seeds", "like", "groups", *LAYERS))
     rows = []
     for group_name, group in section(content, "groups").items():
@@ -77,14 +77,14 @@ def rows_of(path: Path, content: Mapping[str, Any], settings: str) -> list[Row]:
     return rows
 
 
-def make_row(path: Path, way: tuple[str, str, str], settings: str, num_seeds: Any) -> Row:
+def make_row(path: Path, way: tuple[str, str, str], settings: str, num_seeds: Any) -> TableRow:
     name, options = "/".join(way), options_of(path, way, settings)
     if not isinstance(num_seeds, int) or num_seeds < 1:
         raise ValueError(f"seeds: {num_seeds!r} is not 1 or more")
     like, home = liked(path, way), name
     if like is not None and options_of(*like, settings) == options:
         home = make_row(*like, settings, num_seeds).home
-    return Row(name, options, num_seeds, home)
+    return TableRow(name, options, num_seeds, home)
 
 
 def options_of(path: Path, way: tuple[str, str, str], settings: str) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def mapping(value: Any, name: str) -> dict[str, Any]:
     return value
 
 
-def select(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
+def select(rows: Sequence[TableRow], patterns: Sequence[str]) -> list[TableRow]:
     """The rows whose name, with or without the table's, fits a pattern such as `core50-*/er`; all if there is none."""
     for pattern in patterns:
         if not any(fits(row, pattern) for row in rows):
@@ -153,7 +153,7 @@ def select(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
     return [row for row in rows if not patterns or any(fits(row, pattern) for pattern in patterns)]
 
 
-def fits(row: Row, pattern: str) -> bool:
+def fits(row: TableRow, pattern: str) -> bool:
     return fnmatchcase(row.name, pattern) or fnmatchcase(row.name.partition("/")[2], pattern)
 
 

@@ -14,7 +14,7 @@ from dualnet.report.tables import Cell, memory_text, number_text, samples_text, 
 from dualnet.report.tables import Table as TextTable
 from dualnet.ttest import Sample
 
-from .ledger import LEVEL, REPRODUCED, Entry, Ledger
+from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger
 from .published import METRICS
 
 if TYPE_CHECKING:
@@ -24,14 +24,17 @@ if TYPE_CHECKING:
 ARROWS = {"ACC": "ACC ↑", "FM": "FM ↓", "LA": "LA ↑"}
 COSTS = ("fwd", "bwd", "s / run", "memory")
 DIFFERS = "†"
+MARKS = {REPRODUCED: "=", ABOVE: ">", BELOW: "<", INCONCLUSIVE: "?"}
 FOOT = (
-    f"reproduced: a difference like this, or larger, comes from chance alone with p ≥ {LEVEL} (Welch's t-test on mean, "
-    "standard deviation and number of runs). above, below: p is smaller, and our figure is higher, lower. The verdict "
-    "is that of ACC; * marks a difference of FM or LA with a smaller p. Where all is reproduced, one figure in twenty "
-    "is still above or below.",
-    "diff: ours minus published, ± half of its 95 % interval: a wide one says that there are too few runs. A single "
-    "run is taken to spread as the published ones do. fwd, bwd: samples that went through a network, and back.",
-    "Published ± is taken as a standard deviation, as the paper says; the authors' code prints 2 std / √runs.",
+    "diff: ours minus published, ± half of its 95 % interval, by Welch's t-test from mean, standard deviation and "
+    "number of runs on both sides. A single run is assumed to spread as the published ones do.",
+    "reproduced (=): the interval lies within ±{margin:g} points. above (>), below (<): the interval excludes 0 and "
+    "reaches beyond {margin:g} points. inconclusive (?): anything else. The row's verdict is that of ACC; the "
+    "differences of FM and LA are marked with theirs. Higher is not always better: FM is not.",
+    "needs: how many seeds of ours would decide what is inconclusive, if our mean and both standard deviations stay "
+    f"as they are; > {MAX_SEEDS} also where no number would, because the published runs are too few.",
+    "Published ± is taken as a standard deviation, as the paper says; the authors' code prints 2 std / √runs. "
+    "fwd, bwd: samples that went through a network, and back.",
     f"{DIFFERS}: the protocol is not the one that the paper states, or the options are not the row's; both are named. "
     "Unknown: the paper leaves these fields of the protocol open, so they are not compared.",
 )
@@ -53,7 +56,8 @@ def terminal_view(ledger: Ledger) -> Group:
 
 def foot(ledger: Ledger) -> tuple[str, ...]:
     """What the words mean, where there is anything to compare."""
-    return FOOT if any(entry.published for entry in ledger.entries) else ()
+    compares = any(entry.published for entry in ledger.entries)
+    return tuple(line.format(margin=ledger.margin) for line in FOOT) if compares else ()
 
 
 def rich_table(title: str, entries: Sequence[Entry]) -> RichTable:
@@ -83,8 +87,8 @@ def entry_lines(entry: Entry) -> list[list[str]]:
         published = (sample_text(metric.published) for metric in metrics)
         lines.append(["", "paper", str(theirs.runs), *published, "", *[""] * len(cost)])
         if entry.seeds:
-            p = f"p {p_text(entry)}"
-            lines.append(["", "diff", "", *difference_texts(entry), p, *[""] * len(cost)])
+            needs = f"needs {needs_text(entry)}" if entry.verdict == INCONCLUSIVE else ""
+            lines.append(["", "diff", "", *difference_texts(entry), needs, *[""] * len(cost)])
     return lines
 
 
@@ -104,20 +108,19 @@ def runs_text(entry: Entry) -> str:
 def difference_texts(entry: Entry) -> list[str]:
     texts = []
     for name in METRICS:
-        found = entry.metrics[name].comparison
-        if found is None:
+        metric = entry.metrics[name]
+        if (found := metric.difference) is None:
             texts.append(DASH)
-            continue
-        star = "*" if name != "ACC" and found.p < LEVEL else ""
-        texts.append(f"{found.difference:+.2f}±{number_text(found.half_width)}{star}")
+        else:
+            mark = "" if name == "ACC" else MARKS[metric.verdict]
+            texts.append(f"{found.mean:+.2f}±{number_text(found.half_width)}{mark}")
     return texts
 
 
-def p_text(entry: Entry) -> str:
-    found = entry.metrics["ACC"].comparison
-    if found is None:
+def needs_text(entry: Entry) -> str:
+    if entry.verdict != INCONCLUSIVE:
         return DASH
-    return "< 0.001" if found.p < 0.001 else f"{found.p:.3f}"
+    return str(entry.metrics["ACC"].seeds_needed or f"> {MAX_SEEDS}")
 
 
 def sample_text(sample: Sample | None) -> str:
@@ -201,7 +204,7 @@ def markdown_page(ledger: Ledger) -> str:
 
 def text_table(entries: Sequence[Entry]) -> TextTable:
     """One line for each row."""
-    header = ["row", "runs", "verdict", "p"]
+    header = ["row", "runs", "verdict", "needs"]
     for name in METRICS:
         header += [ARROWS[name], "paper", "diff"]
     header += [*COSTS, "source"]
@@ -209,7 +212,7 @@ def text_table(entries: Sequence[Entry]) -> TextTable:
 
 
 def markdown_line(entry: Entry) -> list[Cell]:
-    texts = [entry.row.short_name, runs_text(entry), verdict_text(entry), p_text(entry)]
+    texts = [entry.row.short_name, runs_text(entry), verdict_text(entry), needs_text(entry)]
     for name, difference in zip(METRICS, difference_texts(entry), strict=True):
         metric = entry.metrics[name]
         texts += [sample_text(metric.ours), sample_text(metric.published), difference]
@@ -223,8 +226,8 @@ def markdown_line(entry: Entry) -> list[Cell]:
 def json_text(ledger: Ledger) -> str:
     content = {
         "settings": ledger.settings,
-        "level": LEVEL,
-        "definitions": list(FOOT),
+        "margin": ledger.margin,
+        "definitions": foot(ledger),
         "rows": [json_entry(entry) for entry in ledger.entries],
         "not_published": ledger.missing,
     }
@@ -254,10 +257,10 @@ def json_entry(entry: Entry) -> dict[str, Any]:
 
 def json_metric(entry: Entry, name: str) -> dict[str, Any]:
     metric = entry.metrics[name]
-    comparison = metric.comparison
     return {
         "ours": dataclasses.asdict(metric.ours) if metric.ours else None,
         "published": dataclasses.asdict(metric.published) if metric.published else None,
-        "comparison": dataclasses.asdict(comparison) if comparison else None,
+        "difference": dataclasses.asdict(metric.difference) if metric.difference else None,
         "verdict": metric.verdict,
+        "seeds_needed": metric.seeds_needed if metric.verdict == INCONCLUSIVE else None,
     }

@@ -39,7 +39,7 @@ EXAMPLE = "search/demo-er.yaml"
 
 
 @dataclass(frozen=True)
-class Plan:
+class SearchPlan:
     """What is to be searched. Every point of every stage has been checked."""
 
     name: str
@@ -61,7 +61,7 @@ class Plan:
         return {option: value for points in self.stages[:stage] for option, value in points[0].items()}
 
 
-def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()) -> Plan:
+def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()) -> SearchPlan:
     """The search in a YAML file, or of that name among those shipped, with options laid over its experiment."""
     path = find(name_or_file, shipped_searches(), "search")
     mapping = read_yaml(path)
@@ -77,9 +77,9 @@ def shipped_searches() -> list[Path]:
     return shipped_files("search")
 
 
-def plan_of(mapping: Mapping[str, Any], path: Path, overrides: Mapping[str, Any], seeds: Sequence[int]) -> Plan:
+def plan_of(mapping: Mapping[str, Any], path: Path, overrides: Mapping[str, Any], seeds: Sequence[int]) -> SearchPlan:
     check_keys(mapping, KEYS)
-    plan = Plan(
+    plan = SearchPlan(
         name=path.stem,
         base=merged(base_options(mapping.get("experiment"), path), overrides),
         stages=tuple(points_of(grid, where) for where, grid in grids(mapping).items()),
@@ -182,7 +182,7 @@ def checked_metric(metric: Any) -> str:
     return metric
 
 
-def check_points(plan: Plan) -> None:
+def check_points(plan: SearchPlan) -> None:
     """Types, names and ranges of every value, and that no value is there twice."""
     for number, stage in enumerate(plan.stages):
         seen: dict[str, Options] = {}

@@ -13,7 +13,7 @@ from typing import Any
 from dualnet import atomic, files, metrics
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.run_folder import RunFolder, flat
-from dualnet.search.plan import METRICS, Options, Plan
+from dualnet.search.plan import METRICS, Options, SearchPlan
 
 FAILED = "failed.json"  # in the run folder of a seed that diverged
 NAME_LENGTH = 100  # of a folder; file systems take 255 bytes
@@ -32,14 +32,14 @@ class Point:
         return {seed: out / "points" / self.name / f"seed-{seed}" for seed in seeds}
 
 
-def point_of(plan: Plan, written: Options) -> Point:
+def point_of(plan: SearchPlan, written: Options) -> Point:
     experiment = plan.experiment(written)
     values = flat(experiment.mapping())
     options = {option: values[option] for option in plan.varied if option in values}
     return Point(written, options, experiment, folder_name(options))
 
 
-def common_options(plan: Plan, point: Point) -> Options:
+def common_options(plan: SearchPlan, point: Point) -> Options:
     """What all points share."""
     values = flat(point.experiment.mapping())
     return {option: value for option, value in values.items() if option not in plan.varied}
@@ -75,7 +75,7 @@ class Outcome:
         return asdict(self)
 
 
-def outcome_of(point: Point, out: Path, plan: Plan, troubles: Mapping[Path, str]) -> Outcome | None:
+def outcome_of(point: Point, out: Path, plan: SearchPlan, troubles: Mapping[Path, str]) -> Outcome | None:
     """What the seeds have left, or None while one of them is neither finished nor failed."""
     folders = point.folders(out, plan.seeds)
     results = {seed: read_result(folder) for seed, folder in folders.items()}
@@ -111,8 +111,9 @@ def read_failure(folder: Path) -> str | None:
 
 
 def write_failure(folder: Path, reason: str) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic.write(folder / FAILED, json.dumps({"reason": reason}) + "\n")
+    """Without the path, which changes if the folder is moved, and the advice, which is for a single run."""
+    what = reason.removeprefix(f"{folder}: ").partition(";")[0]
+    atomic.write(folder / FAILED, json.dumps({"reason": f"{folder.name}: {what}"}) + "\n")
 
 
 def read_json(file: Path) -> dict[str, Any]:

@@ -1,9 +1,9 @@
-"""What a person sees of a search: a bar on a terminal, plain lines elsewhere, and the table in the end."""
+"""What a user sees of a search: its progress, and a table of each stage at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -18,68 +18,38 @@ if TYPE_CHECKING:
     from dualnet.search.search import Search
 
 
-class Display(Protocol):
-    """What a search tells while it works."""
+class SearchDisplay:
+    """A line for each run that ends and, on a terminal, a bar over the runs of a stage. Silent without a console."""
 
-    def begin(self, title: str, todo: int, total: int) -> None: ...
-    def settled(self, line: str) -> None: ...
-    def end(self) -> None: ...
-
-
-class Quiet:
-    """Shows nothing: for tests and for use from Python."""
-
-    def begin(self, title: str, todo: int, total: int) -> None: ...
-    def settled(self, line: str) -> None: ...
-    def end(self) -> None: ...
-
-
-class Live:
-    """A bar over the runs of a stage, and a line for each that ends."""
-
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(quiet=True)
         columns = (
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             MofNCompleteColumn(),
             TimeRemainingColumn(),
         )
-        self.bar = Progress(*columns, console=console, refresh_per_second=4)
-        self.console = console
-
-    def begin(self, title: str, todo: int, total: int) -> None:
-        self.row = self.bar.add_task(title, total=total, completed=total - todo)
-        self.bar.start()
-
-    def settled(self, line: str) -> None:
-        self.bar.advance(self.row)
-        self.console.print(Text(line))
-
-    def end(self) -> None:
-        self.bar.stop()
-        self.bar.remove_task(self.row)
-
-
-class Lines:
-    """A line for each run that ends."""
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
+        off = not self.console.is_terminal
+        self.bar = Progress(*columns, console=self.console, refresh_per_second=4, disable=off)
 
     def begin(self, title: str, todo: int, total: int) -> None:
         self.title, self.done, self.total = title, total - todo, total
-        say(self.console, f"{title}: {total} runs" + (f", {self.done} of them done before" if self.done else ""))
+        self.task = self.bar.add_task(title, total=total, completed=self.done)
+        self.bar.start()
+        say(self.console, f"{title}: {total} runs" + (f", {self.done} of them finished before" if self.done else ""))
 
     def settled(self, line: str) -> None:
         self.done += 1
+        self.bar.advance(self.task)
         say(self.console, f"{self.title}, {self.done}/{self.total}: {line}")
 
     def end(self) -> None:
-        pass
+        self.bar.stop()
+        self.bar.remove_task(self.task)  # the next stage must not draw it again
 
 
 def tables(search: Search) -> Iterator[Table]:
-    """One for each stage."""
+    """One per stage."""
     for number, stage in enumerate(search.stages, 1):
         assert stage.chosen is not None
         title = f"{search.plan.name}, stage {number} of {len(search.stages)}"
@@ -87,7 +57,7 @@ def tables(search: Search) -> Iterator[Table]:
 
 
 def table_of(title: str, outcomes: Sequence[Outcome], chosen: Options, metric: str) -> Table:
-    """The best first, what failed last."""
+    """The best point first, failed ones last."""
     table = Table(title=Text(title), title_justify="left")
     options = list(dict.fromkeys(option for outcome in outcomes for option in outcome.options))
     for option in options:

@@ -1,4 +1,4 @@
-"""Runs a search: the points of one stage after the other, each stage from the best of the one before."""
+"""Runs a search: the points of one stage after the other, each stage around the best point of the one before."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import torch
 import yaml
 
 from dualnet import atomic
-from dualnet.data import Benchmark, BenchmarkConfig
+from dualnet.runs.jobs import Benchmarks, Job, JobPool, JobResult, seeds_apart
+from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
 from dualnet.runs.run_folder import FREE_TO_CHANGE, RunFolder, environment
 from dualnet.runs.runner import stream_of
 from dualnet.runs.stop import Stop, StopAsked
-from dualnet.search.plan import Options, Plan, said
+from dualnet.search.plan import Options, SearchPlan, said
 from dualnet.search.point import (
     Outcome,
     Point,
@@ -28,11 +29,9 @@ from dualnet.search.point import (
     read_failure,
     read_json,
     read_result,
+    write_failure,
 )
-from dualnet.search.pool import Job, Pool, num_jobs, num_threads
-from dualnet.search.progress import Display, Quiet
-
-Benchmarks = list[tuple[BenchmarkConfig, Benchmark]]
+from dualnet.search.progress import SearchDisplay
 
 
 class NothingChosenError(RuntimeError):
@@ -62,16 +61,16 @@ class Stage:
 
 @dataclass
 class Search:
-    """A plan at work in a folder: search.json and chosen.yaml, and the run folders below points/."""
+    """A plan being carried out in a folder: search.json, chosen.yaml, and the run folders below points/."""
 
-    plan: Plan
+    plan: SearchPlan
     out: Path
     device: torch.device
     jobs: int
-    display: Display
+    display: SearchDisplay
     stages: list[Stage] = field(default_factory=list)
     troubles: dict[Path, str] = field(default_factory=dict)  # run folders that failed now and may not the next time
-    benchmarks: Benchmarks = field(default_factory=list)
+    benchmarks: Benchmarks = field(default_factory=lambda: Benchmarks(validation=True))
 
     @property
     def file(self) -> Path:
@@ -79,33 +78,41 @@ class Search:
 
     @property
     def log_file(self) -> Path:
-        """What the processes say, with the traceback of a learner that raised."""
+        """What the processes print, with the traceback of a learner that raised."""
         return self.out / "processes.log"
 
     def run(self) -> None:
-        points, self.benchmarks = checked_points(self.plan, self.device)
-        self.common = common_options(self.plan, points[0])
-        self.environment = environment(self.device) | {"threads": num_threads(self.device), "processes": self.jobs}
+        self.common = common_options(self.plan, self.check_points()[0])
+        threads = num_threads(self.device.type)
+        self.environment = environment(self.device) | {"threads": threads, "processes": self.jobs}
         folder = RunFolder(self.out)
         folder.make()
         folder.take_lock()
         try:
             self.check_same()
-            with Pool(self.jobs, self.device, num_threads(self.device), self.log_file) as pool:
+            with LocalPool(self.jobs, threads, self.log_file) as pool:
                 for number in range(len(self.plan.stages)):
                     self.run_stage(number, pool)
             self.write_chosen()
         finally:
             folder.release()
 
-    def run_stage(self, number: int, pool: Pool) -> None:
+    def check_points(self) -> list[Point]:
+        """All points, each accepted by its learner, before the first one runs."""
+        stages = enumerate(self.plan.stages)
+        points = [point_of(self.plan, self.plan.before(i) | options) for i, stage in stages for options in stage]
+        for point in points:
+            stream_of(point.experiment, self.benchmarks.get(point.experiment.benchmark), self.device)
+        return points
+
+    def run_stage(self, number: int, pool: JobPool) -> None:
         stage = self.stage(number)
         self.stages.append(stage)
         self.run_points(stage, f"stage {number + 1}/{len(self.plan.stages)}", pool)
         choice = best(stage.settled, self.plan.metric)
         if choice is None:
             first = [*stage.settled, *stage.refused][0]
-            more = f"; {self.log_file} says more" if self.troubles else ""
+            more = f"; see {self.log_file}" if self.troubles else ""
             raise NothingChosenError(f"{self.out}: every point has failed; {said(first.options)}: {first.failed}{more}")
         stage.chosen = stage.points[choice]
         self.write()
@@ -121,56 +128,46 @@ class Search:
                 refused.append(Outcome(before | options, "", None, None, 0.0, {}, str(error)))
         return Stage(points, [None] * len(points), refused)
 
-    def run_points(self, stage: Stage, title: str, pool: Pool) -> None:
+    def run_points(self, stage: Stage, title: str, pool: JobPool) -> None:
         jobs = list(self.unsettled(stage.points))
         if jobs:
-            (self.out / "chosen.yaml").unlink(missing_ok=True)  # there once the search is complete, and only then
-        self.look(stage)
+            (self.out / "chosen.yaml").unlink(missing_ok=True)  # it exists only while the search is complete
+        self.update(stage)
         self.display.begin(title, sum(len(job.folders) for job in jobs), len(stage.points) * len(self.plan.seeds))
         try:
             with Stop() as stop:
-                for job, answer in pool.run(jobs, stop):
-                    self.settle(job, answer, stop)
-                    self.look(stage)
+                for job, result in pool.run(jobs, stop):
+                    self.settle(job, result)
+                    self.update(stage)
                 if None in stage.outcomes:
-                    raise StopAsked(
-                        f"{self.out}: stopped; what was done is saved, and the same command goes on from there"
-                    )
+                    raise StopAsked(f"{self.out}: stopped; all runs are saved, and the same command resumes them")
         finally:
             self.display.end()
 
     def unsettled(self, points: Sequence[Point]) -> Iterator[Job]:
-        """A job for each seed; on CUDA one for all seeds of a point, which go side by side."""
         for point in points:
-            todo: dict[int, Path] = {}
-            for seed, folder in point.folders(self.out, self.plan.seeds).items():
-                RunFolder(folder).check_purpose(validation=True)
-                RunFolder(folder).check_same(point.experiment.with_seed(seed))
-                if not is_settled(folder):
-                    todo[seed] = folder
-                if RunFolder(folder).experiment_file.exists():  # figures of other images do not compare
-                    RunFolder(folder).check_same_stream(point.experiment, tasks_for(point, self.benchmarks))
-            if self.device.type == "cuda":
-                yield from [Job(point, todo)] if todo else []
-            else:
-                yield from (Job(point, {seed: folder}) for seed, folder in todo.items())
+            folders = point.folders(self.out, self.plan.seeds)
+            self.benchmarks.check_folders(point.experiment, folders)
+            todo = {seed: folder for seed, folder in folders.items() if not is_settled(folder)}
+            name, mapping, device = said(short(point.options)), point.experiment.mapping(), self.device.type
+            for group in seeds_apart(todo, device):  # without checkpoints: the weights of every point fill a disk
+                yield Job(name, mapping, group, device, validation=True, keep_checkpoints=False)
 
-    def settle(self, job: Job, answer: dict[str, Any], stop: Stop) -> None:
-        if "stopped" in answer and not stop.asked:
-            answer = {"trouble": "its process was told to stop"}
-        if reason := answer.get("trouble"):
-            self.troubles |= {folder: reason for folder in job.folders.values() if not is_settled(folder)}
+    def settle(self, job: Job, result: JobResult) -> None:
+        for seed, reason in result.diverged.items():
+            write_failure(job.folders[seed], reason)
         for seed, folder in job.folders.items():
-            result = read_result(folder)
-            failed = None if result else read_failure(folder) or answer.get("trouble")
-            if result or failed:
-                figure = (
-                    f"failed, {failed}" if failed else f"{self.plan.metric} {show(result['metrics'][self.plan.metric])}"
-                )
-                self.display.settled(f"{said(short(job.point.options))}, seed {seed}: {figure}")
+            if result.status == "failed" and not is_settled(folder):
+                self.troubles[folder] = result.reason
+            figures = read_result(folder).get("metrics")
+            if failed := None if figures else read_failure(folder) or self.troubles.get(folder):
+                self.display.settled(f"{job.name}, seed {seed}: failed, {failed}")
+            elif figures:
+                figure = f"{self.plan.metric} {show(figures[self.plan.metric])}"
+                self.display.settled(f"{job.name}, seed {seed}: {figure}")
 
-    def look(self, stage: Stage) -> None:
-        """Read what the points have left, and write it down."""
+    def update(self, stage: Stage) -> None:
+        """Read the results that the points have by now, and write search.json."""
         for number, point in enumerate(stage.points):
             if stage.outcomes[number] is None:
                 stage.outcomes[number] = outcome_of(point, self.out, self.plan, self.troubles)
@@ -184,7 +181,7 @@ class Search:
         device = there["environment"]["device"]
         if device != self.device.type:
             raise ValueError(
-                f"{self.out}: was begun on {device}; go on there with --device {device}, or choose another --out"
+                f"{self.out}: was begun on {device}; resume it with --device {device}, or choose another --out"
             )
         for option, value in self.common.items():
             before = there["experiment"].get(option, value)
@@ -208,7 +205,7 @@ class Search:
         atomic.write(self.file, json.dumps(content, indent=1) + "\n")
 
     def write_chosen(self) -> None:
-        """A whole experiment: `dualnet run` takes it."""
+        """A whole experiment, for `dualnet run`."""
         last = self.stages[-1]
         assert last.chosen is not None
         outcome = last.outcomes[last.points.index(last.chosen)]
@@ -222,32 +219,12 @@ class Search:
 
 
 def search(
-    plan: Plan, out: Path, device: torch.device, jobs: int | None = None, display: Display | None = None
+    plan: SearchPlan, out: Path, device: torch.device, jobs: int | None = None, display: SearchDisplay | None = None
 ) -> Search:
-    """Search on the validation tasks; what is finished is left as it is. Raises StopAsked, NothingChosenError."""
-    found = Search(plan, out, device, num_jobs(device, jobs), display or Quiet())
+    """Search on the validation tasks; finished runs are kept. Raises StopAsked, NothingChosenError."""
+    found = Search(plan, out, device, num_jobs(device.type, jobs), display or SearchDisplay())
     found.run()
     return found
-
-
-def checked_points(plan: Plan, device: torch.device) -> tuple[list[Point], Benchmarks]:
-    """All points, each accepted by its learner, before the first one runs, and their benchmarks, decoded here, once."""
-    made: Benchmarks = []
-    points = []
-    for number, stage in enumerate(plan.stages):
-        for options in stage:
-            point = point_of(plan, plan.before(number) | options)
-            stream_of(point.experiment, tasks_for(point, made), device)
-            points.append(point)
-    return points, made
-
-
-def tasks_for(point: Point, made: Benchmarks) -> Benchmark:
-    """The point's benchmark, made once: what an earlier stage chooses may bring one that no point had before."""
-    benchmark = point.experiment.benchmark
-    if all(known != benchmark for known, _ in made):
-        made.append((benchmark, benchmark.make_validation()))
-    return next(tasks for known, tasks in made if known == benchmark)
 
 
 def short(options: Options) -> Options:

@@ -1,0 +1,123 @@
+"""Jobs: seeds of one experiment, as plain data. A JobPool runs them: processes of this machine, or a cluster."""
+
+from __future__ import annotations
+
+import shutil
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self
+
+import torch
+
+from dualnet.data import Benchmark, BenchmarkConfig
+from dualnet.runs import runner
+from dualnet.runs.experiment import Experiment, parse
+from dualnet.runs.progress import Display
+from dualnet.runs.run import NotFiniteError
+from dualnet.runs.run_folder import RunFolder
+from dualnet.runs.stop import Stop, StopAsked
+
+MAX_REASON = 500  # characters
+
+
+@dataclass(frozen=True)
+class Job:
+    """A pool may hand it to another process, or to another machine with the same files."""
+
+    name: str  # for messages
+    experiment: dict[str, Any]  # as Experiment.mapping() gives it
+    folders: dict[int, Path]  # run folders by seed
+    device: str  # cpu or cuda
+    validation: bool = False  # on the validation tasks rather than the test tasks
+    keep_checkpoints: bool = True  # once it is finished
+
+
+@dataclass(frozen=True)
+class JobResult:
+    """How a job ended. What it measured is in its run folders."""
+
+    status: Literal["finished", "diverged", "stopped", "failed"]
+    reason: str = ""  # one line
+    diverged: dict[int, str] = field(default_factory=dict)  # reasons by seed; the other seeds are finished
+
+
+class JobPool(Protocol):
+    """Where jobs run. Leaving the context ends those that are still running; they can be resumed."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, *_: object) -> None: ...
+    def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[tuple[Job, JobResult]]:
+        """Each job with its result, in the order in which they end.
+
+        Once a stop is requested, running jobs save themselves (`stopped`) and no other is started.
+        """
+        ...
+
+
+def run_job(job: Job, display: Display | None = None) -> JobResult:
+    """Run a job in this process."""
+    try:
+        run = runner.validate if job.validation else runner.run
+        run(parse(job.experiment), job.folders, torch.device(job.device), display)
+        result = JobResult("finished")
+    except StopAsked:
+        return JobResult("stopped")
+    except NotFiniteError as error:
+        result = JobResult("diverged", one_line(str(error)), error.reasons)
+    except (ValueError, OSError) as error:
+        return JobResult("failed", one_line(str(error)))
+    except Exception as error:  # a bug, or a device without memory left
+        traceback.print_exc()
+        return JobResult("failed", one_line(f"{type(error).__name__}: {error}"))
+    if not job.keep_checkpoints:
+        for folder in job.folders.values():
+            shutil.rmtree(RunFolder(folder).checkpoints, ignore_errors=True)
+    return result
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())[:MAX_REASON]
+
+
+def seeds_apart(folders: Mapping[int, Path], device: str) -> list[dict[int, Path]]:
+    """The seeds of each job: on CUDA all of them, which run side by side, on the CPU each alone."""
+    if device == "cuda":
+        return [dict(folders)] if folders else []
+    return [{seed: folder} for seed, folder in folders.items()]
+
+
+class Benchmarks:
+    """Benchmarks or their validation tasks, made once: their images are decoded here, before the jobs need them."""
+
+    def __init__(self, validation: bool = False) -> None:
+        self.validation = validation
+        self.made: list[tuple[BenchmarkConfig, Benchmark | Exception]] = []
+
+    def get(self, config: BenchmarkConfig) -> Benchmark:
+        """Raises what went wrong when it was made, each time."""
+        if all(known != config for known, _ in self.made):
+            self.made.append((config, self.try_to_make(config)))
+        found = next(found for known, found in self.made if known == config)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    def try_to_make(self, config: BenchmarkConfig) -> Benchmark | Exception:
+        try:
+            return config.make_validation() if self.validation else config.make()
+        except Exception as error:
+            return error
+
+    def check_folders(self, experiment: Experiment, folders: Mapping[int, Path]) -> None:
+        """Raises ValueError if a run was begun there with other options, for another purpose or with other images."""
+        there = {seed: RunFolder(folder) for seed, folder in folders.items()}
+        for seed, folder in there.items():
+            folder.check_purpose(self.validation)
+            folder.check_same(experiment.with_seed(seed))
+        if self.validation or not all(f.finished and not f.lies_elsewhere(experiment) for f in there.values()):
+            benchmark = self.get(experiment.benchmark)
+            for folder in there.values():
+                if folder.experiment_file.exists():
+                    folder.check_same_stream(experiment, benchmark)
