@@ -18,13 +18,11 @@ from dualnet.metrics import (
     forgetting,
     forgetting_per_task,
     learning_accuracy,
-    minimum_accuracy,
     seen_accuracy,
     spread,
     stability_summary,
     summary,
     worst_accuracy_per_task,
-    worst_case_accuracy,
 )
 
 NAN = math.nan
@@ -50,24 +48,23 @@ def test_hand_computed_example():
 
 
 def test_the_worst_case_of_a_stream():
-    """Three moments in the second task and one in the third; task 1 was worst in the middle of the second."""
+    """Three evaluations in the second task and one in the third; task 1 was worst in the middle of the second."""
     measured = [[72, NAN, NAN], [35, NAN, NAN], [70, NAN, NAN], [62, 81, NAN]]
     assert worst_accuracy_per_task(measured).tolist() == [35, 81]
     assert stability_summary(THREE, measured) == pytest.approx({"min-ACC": 58, "WC-ACC": (75 + 35 + 81) / 3})
 
 
 def test_a_task_that_was_never_measured_has_no_worst_case():
-    assert math.isnan(minimum_accuracy([[72, NAN, NAN]]))
-    assert math.isnan(worst_case_accuracy(THREE, [[72, NAN, NAN]]))
+    assert all(map(math.isnan, stability_summary(THREE, [[72, NAN, NAN]]).values()))
 
 
 @given(matrices(min_tasks=2))
 def test_the_worst_case_is_never_above_the_end(matrix):
-    """Where the end is one of the moments that were measured."""
+    """Where the end is one of the evaluations."""
     measured = np.where(np.tri(len(matrix), k=-1, dtype=bool), matrix, NAN)
     worst = worst_accuracy_per_task(measured)
     assert (worst <= matrix[-1, :-1]).all()
-    assert worst_case_accuracy(matrix, measured) <= average_accuracy(matrix) + 1e-9
+    assert stability_summary(matrix, measured)["WC-ACC"] <= average_accuracy(matrix) + 1e-9
 
 
 def test_the_definitions_of_forgetting_differ_where_they_should():

@@ -1,9 +1,8 @@
-"""What is read from the accuracy matrix of a run, and how it spreads over seeds. Every definition has a name.
+"""Metrics of the accuracy matrix of a run, and their spread over seeds. Every definition has a name.
 
 The matrix is square: row i holds the test accuracies in percent after task i, column j belongs to task j, NaN means
-"not evaluated". Paper: DualNet, appendix "Datasets and Evaluation Metrics". A value that the matrix does not define
-is NaN (forgetting in a stream of one task, or where only the end was evaluated), and a spread that the seeds do not
-define is None.
+"not evaluated". Paper: DualNet, appendix "Datasets and Evaluation Metrics". A metric that the matrix does not define
+is NaN (forgetting with one task, or where only the end was evaluated); the spread of a single seed is None.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ def learning_accuracy(accuracy: ArrayLike) -> float:
 
 
 def backward_transfer(accuracy: ArrayLike) -> float:
-    """BWT: what later tasks did to the earlier ones, mean of a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
+    """BWT: mean change of earlier tasks by later ones, a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
 
     >>> backward_transfer([[80, None], [60, 70]])
     -20.0
@@ -73,10 +72,10 @@ def forgetting(accuracy: ArrayLike, definition: str = "paper") -> float:
 
 
 def forgetting_per_task(accuracy: ArrayLike, definition: str = "paper") -> Vector:
-    """How far each task but the last fell from its best accuracy, by one of the definitions in FORGETTING.
+    """Best accuracy minus the final one, for each task but the last, by one of the definitions in FORGETTING.
 
     paper: the best over l in 1..T-1, as the paper prints it. Negative where the last task helped.
-    seen: the best over l in j..T-1, so that luck before task j was learned does not count (Chaudhry et al., 2018).
+    seen: the best over l in j..T-1, so that accuracy before task j was learned does not count (Chaudhry et al., 2018).
     all: the authors' code: the best over all l with the last one, accuracies rounded to 0.1 points. Never negative.
 
     >>> matrix = [[50, 90, 0], [40, 60, 0], [55, 30, 80]]
@@ -136,9 +135,9 @@ def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
 
 
 def worst_accuracy_per_task(measured: ArrayLike) -> Vector:
-    """The lowest accuracy of each task but the last after it was learned, over the moments that were measured.
+    """The lowest accuracy of each task but the last after it was learned.
 
-    A row for each moment, a column for each task, NaN where a task was not learned yet.
+    A row for each evaluation while learning, a column for each task, NaN where a task was not learned yet.
 
     >>> worst_accuracy_per_task([[70, None, None], [40, None, None], [60, 50, None]])
     array([40., 50.])
@@ -146,67 +145,40 @@ def worst_accuracy_per_task(measured: ArrayLike) -> Vector:
     return np.fmin.reduce(np.asarray(measured, dtype=np.float64), axis=0)[:-1]
 
 
-def minimum_accuracy(measured: ArrayLike) -> float:
-    """min-ACC: mean over tasks of their lowest accuracy after they were learned (De Lange et al., 2023).
-
-    >>> minimum_accuracy([[70, None, None], [40, None, None], [60, 50, None]])
-    45.0
-    """
-    return _mean(worst_accuracy_per_task(measured))
-
-
-def worst_case_accuracy(accuracy: ArrayLike, measured: ArrayLike) -> float:
-    """WC-ACC: the last task as it was learned, the others at their worst (De Lange et al., 2023).
-
-    >>> worst_case_accuracy([[80, None], [60, 70]], [[50, None], [60, None]])
-    60.0
-    """
-    matrix = accuracy_matrix(accuracy)
-    return float((matrix[-1, -1] + (len(matrix) - 1) * minimum_accuracy(measured)) / len(matrix))
-
-
 def stability_summary(accuracy: ArrayLike, measured: ArrayLike) -> dict[str, float]:
-    """The metrics of a run whose earlier tasks were measured while it learned, by name.
+    """Metrics of a run whose earlier tasks were evaluated while it learned, by name (De Lange et al., 2023).
+
+    min-ACC: mean of worst_accuracy_per_task. WC-ACC: mean over all tasks, the last one with its final accuracy.
 
     >>> stability_summary([[80, None], [60, 70]], [[50, None], [60, None]])
     {'min-ACC': 50.0, 'WC-ACC': 60.0}
     """
-    return {"min-ACC": minimum_accuracy(measured), "WC-ACC": worst_case_accuracy(accuracy, measured)}
+    matrix, lowest = accuracy_matrix(accuracy), _mean(worst_accuracy_per_task(measured))
+    return {"min-ACC": lowest, "WC-ACC": float((matrix[-1, -1] + (len(matrix) - 1) * lowest) / len(matrix))}
 
 
 def spread(values: Sequence[float], kind: str = "std") -> float | None:
-    """How far the values of several seeds lie apart, by one of the kinds in SPREADS; None for a single seed.
+    """The spread of the values of several seeds, by one of the kinds in SPREADS; None for a single seed.
 
     >>> spread([1.0, 3.0], "std"), spread([1.0, 3.0], "sem"), spread([1.0])
     (1.4142135623730951, 1.0, None)
     """
     if kind not in SPREADS:
         raise ValueError(f"unknown spread {kind!r}; choose one of {', '.join(SPREADS)}")
-    return SPREADS[kind](np.asarray(values, dtype=np.float64)) if len(values) > 1 else None
-
-
-def _std(values: Vector) -> float:
-    return float(values.std(ddof=1))
+    return float(SPREADS[kind](np.asarray(values, dtype=np.float64))) if len(values) > 1 else None
 
 
 def _sem(values: Vector) -> float:
-    return _std(values) / math.sqrt(len(values))
-
-
-def _ci95(values: Vector) -> float:
-    return two_sided_t(0.05, len(values) - 1) * _sem(values)
-
-
-def _authors(values: Vector) -> float:
-    # numpy's std, which divides by n and not by n - 1.
-    return 2 * float(values.std(ddof=0)) / math.sqrt(len(values))
+    return values.std(ddof=1) / math.sqrt(len(values))
 
 
 SPREADS: dict[str, Callable[[Vector], float]] = {
-    "std": _std,  # standard deviation of a sample
+    "std": lambda values: values.std(ddof=1),  # standard deviation of a sample
     "sem": _sem,  # standard error of the mean
-    "ci95": _ci95,  # half the width of the 95 % interval of the mean, Student's t
-    "authors": _authors,  # what the authors' code prints as +-: 2 std / sqrt(runs)
+    # half the width of the 95 % interval of the mean, Student's t
+    "ci95": lambda values: two_sided_t(0.05, len(values) - 1) * _sem(values),
+    # what the authors' code prints as +-: 2 std / sqrt(runs), with numpy's std, which divides by n and not by n - 1
+    "authors": lambda values: 2 * values.std(ddof=0) / math.sqrt(len(values)),
 }
 
 

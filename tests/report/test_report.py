@@ -1,5 +1,6 @@
 """The report on run folders made by hand: rows, labels, tables, page, picture, and what is wrong with a folder."""
 
+import dataclasses
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,11 +13,12 @@ from rich.console import Console
 from dualnet.metrics import accuracy_matrix
 from dualnet.report import picture, report
 from dualnet.report.heat_map import heat_map
-from dualnet.report.look import mark
-from dualnet.report.rows import Row, compare
-from dualnet.report.runs import read_run
+from dualnet.report.rows import USUAL_LABELS, ReportRow, compare
+from dualnet.report.runs import flatten, read_run
+from dualnet.report.style import mark
 from dualnet.report.tables import options_table, results_table, runs_table
 from dualnet.runs.experiment import parse
+from dualnet.stream.labels import LabelsConfig
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
 BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83, FM 10, LA 88
@@ -79,7 +81,7 @@ def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
     assert by_name["er"] == [("55.00 ± —", False), ("30.00 ± —", False), ("70.00 ± —", False)]
     report([tmp_path])
     page = (tmp_path / "report.html").read_text()
-    assert "Forgetting of each task: er" in page
+    assert "Forgetting of each task of er" in page
     picture([tmp_path], tmp_path / "p.svg")
 
 
@@ -108,6 +110,10 @@ def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
     names = [rows[0].setting_name for rows in comparison.settings()]
     assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
     assert [line[1] for line in texts(results_table(comparison))] == ["task_aware", "task_aware, labels.share 0.1"]
+
+
+def test_usual_labels_are_the_defaults():
+    assert flatten({"labels": dataclasses.asdict(LabelsConfig())}) == USUAL_LABELS
 
 
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
@@ -354,10 +360,21 @@ def test_the_page_stands_alone_and_shows_names_as_text(tmp_path, make_run):
     tags = Tags(page)
     assert not tags.open
     assert not tags.seen & {"script", "link", "img", "iframe", "object"}
-    assert all(link is not None and link.startswith("#") for link in tags.links)
+    assert all(link is not None and link.startswith(("#", "data:image/png;")) for link in tags.links)
     assert "&lt;script&gt;" in page
     assert "a\\|b" in (tmp_path / "report.md").read_text()
     assert "<script" not in (tmp_path / "report.md").read_text()
+
+
+def test_control_characters_in_names_are_escaped(tmp_path, make_run):
+    make_run(tmp_path / "a", name="er\x1b[2J\nfake row", learner={"name": "er", "lr": "\x1b]0;title\x07"})
+    make_run(tmp_path / "b\x1b[31m", BETTER, name="dualnet\u202e")
+    make_run(tmp_path / "c", None, name="torn\r\x1b[1A")
+    shown = printed(report([tmp_path]))
+    assert "er\\x1b[2J\\nfake" in shown and "dualnet\\u202e" in shown and "torn\\r" in shown
+    for text in (shown, (tmp_path / "report.md").read_text()):
+        assert all(c.isprintable() or c == "\n" for c in text)
+    picture([tmp_path], tmp_path / "p.svg")
 
 
 def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
@@ -370,7 +387,7 @@ def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
 
 
 def test_every_row_keeps_its_own_look():
-    looks = {(index % 7, mark(Row(index, "", []))) for index in range(28)}
+    looks = {(index % 7, mark(ReportRow(index, "", []))) for index in range(28)}
     assert len(looks) == 28
 
 
@@ -395,6 +412,7 @@ def test_heat_map_shows_what_was_evaluated():
     assert "&quot;name&quot;" in svg
 
 
-def test_importing_the_report_does_not_import_matplotlib():
-    code = "import sys, dualnet.report; sys.exit('matplotlib' in sys.modules)"
+@pytest.mark.parametrize("name", ["matplotlib"])
+def test_importing_the_report_does_not_import(name):
+    code = f"import sys, dualnet.report; sys.exit({name!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)

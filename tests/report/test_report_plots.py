@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 from dualnet.report import report
-from dualnet.report import stability as stability_module
-from dualnet.report.composition import mean_over_seeds as mean_stored
-from dualnet.report.elements import FEW_TASKS, task_legend
-from dualnet.report.look import PALETTE, task_colour
-from dualnet.report.rows import compare
+from dualnet.report import rows as rows_module
+from dualnet.report.composition import mean_stored
+from dualnet.report.elements import task_legend
+from dualnet.report.rows import compare, thinned
 from dualnet.report.runs import read_run
-from dualnet.report.stability import mean_over_seeds, stability_table, thinned
+from dualnet.report.stability import mean_measured, stability_table
+from dualnet.report.style import FEW_TASKS, MANY_TASKS, PALETTE, task_colour
 from dualnet.report.tables import results_table, runs_table
 from dualnet.report.trend import TRENDS, lines
 
@@ -28,7 +28,7 @@ def dualnet(rounds: int, slots: int = 10) -> dict:
     return {"name": "dualnet", "slow_rounds": rounds, "memory": {"slots_per_class": slots}}
 
 
-def look(step: int, *accuracy: float) -> dict:
+def evaluation(step: int, *accuracy: float) -> dict:
     return {"event": "stability", "task": 1, "step": step, "seconds": 1.0, "accuracy": list(accuracy)}
 
 
@@ -108,55 +108,65 @@ def test_an_option_that_is_no_number_makes_no_line(tmp_path, make_run):
 def test_stability_appears_where_it_was_measured(tmp_path, make_run):
     make_run(tmp_path / "a", name="plain")
     assert "Stability over the stream" not in headings(tmp_path)
-    make_run(tmp_path / "b", name="watched", told=[look(45, 40.0), look(60, 62.0)])
+    make_run(tmp_path / "b", name="watched", told=[evaluation(45, 40.0), evaluation(60, 62.0)])
     assert "Stability over the stream" in headings(tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "Accuracy on each earlier task: watched" in page and "Accuracy on each earlier task: plain" not in page
-    assert "Mean accuracy on earlier tasks" not in page, "there is one experiment only"
+    assert "watched on each earlier task" in page and "plain on each earlier task" not in page
+    assert "All experiments" not in page, "there is one experiment only"
     assert "## Stability over the stream" in (tmp_path / "report.md").read_text()
 
 
 def test_the_worst_cases_of_seeds_are_in_the_table(tmp_path, make_run):
     """Of each seed its own lowest moment, not the lowest moment of the mean: seed 0 fell first, seed 1 later."""
-    make_run(tmp_path / "0", seed=0, told=[look(45, 40.0), look(60, 62.0)])
-    make_run(tmp_path / "1", seed=1, told=[look(45, 70.0), look(60, 50.0)])
+    make_run(tmp_path / "0", seed=0, told=[evaluation(45, 40.0), evaluation(60, 62.0)])
+    make_run(tmp_path / "1", seed=1, told=[evaluation(45, 70.0), evaluation(60, 50.0)])
     comparison = compare([tmp_path])
     table = stability_table(comparison.rows, comparison)
     assert table.header == ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
     assert texts(table) == [["demo-er", "65.00 ± 0.00", "45.00 ± 7.07", "57.50 ± 3.54"]]
-    steps, values = mean_over_seeds(comparison.rows[0])
+    steps, values = mean_measured(comparison.rows[0])
     assert steps.tolist() == [45, 60] and values[:, 0].tolist() == [55, 56] and np.isnan(values[:, 1]).all()
 
 
-def test_a_run_whose_looks_were_too_rare_shows_a_dash(tmp_path, make_run):
+def test_a_task_that_was_never_evaluated_while_learning_shows_a_dash(tmp_path, make_run):
     three = [[80.0, None, None], [60.0, 70.0, None], [50.0, 60.0, 70.0]]
-    make_run(tmp_path / "0", three, told=[look(45, 40.0)])
+    make_run(tmp_path / "0", three, told=[evaluation(45, 40.0)])
     comparison = compare([tmp_path])
     assert texts(stability_table(comparison.rows, comparison))[0][2:] == ["—", "—"]
     report([tmp_path])
 
 
-def test_looks_that_a_resumed_run_repeats_or_that_are_torn_are_understood(tmp_path, make_run):
-    broken = [{"event": "stability", "step": 70}, look(80), {**look(90), "accuracy": ["x"]}, {**look(95), "step": None}]
-    folder = make_run(tmp_path / "0", told=[look(45, 40.0), look(60, 62.0), look(60, 63.0), *broken])
+def test_evaluations_that_a_resumed_run_repeats_or_that_are_torn_are_understood(tmp_path, make_run):
+    broken = [
+        {"event": "stability", "step": 70},
+        evaluation(80),
+        {**evaluation(90), "accuracy": ["x"]},
+        {**evaluation(95), "step": None},
+    ]
+    folder = make_run(tmp_path / "0", told=[evaluation(45, 40.0), evaluation(60, 62.0), evaluation(60, 63.0), *broken])
     assert [(point.step, point.accuracy) for point in read_run(folder).log.stability] == [(45, [40]), (60, [63])]
     report([tmp_path])
 
 
-def test_seeds_with_and_without_looks_are_one_row(tmp_path, make_run):
-    make_run(tmp_path / "0", seed=0, told=[look(45, 40.0)])
+def test_seeds_with_and_without_stability_are_one_row(tmp_path, make_run):
+    make_run(tmp_path / "0", seed=0, told=[evaluation(45, 40.0)])
     file = make_run(tmp_path / "1", seed=1) / "experiment.yaml"
     file.write_text(file.read_text() + "stability_every: 20\n")
     assert len(compare([tmp_path]).rows) == 1
     report([tmp_path])
 
 
-def test_of_too_many_points_the_lowest_stay(monkeypatch):
-    monkeypatch.setattr(stability_module, "MAX_POINTS", 10)
-    steps, values = np.arange(95.0), np.full(95, 50.0)
-    values[[7, 93]] = 10, 20
-    shown, lowest = thinned(steps, values)
-    assert len(shown) == 10 and {(7, 10), (93, 20)} <= set(zip(shown, lowest, strict=True))
+def test_of_too_many_points_the_lowest_or_the_means_stay(monkeypatch):
+    monkeypatch.setattr(rows_module, "MAX_POINTS", 10)
+    steps, values = np.arange(95.0), np.full((95, 2), 50.0)
+    values[[7, 93], 0] = 10, 20
+    values[:10, 1] = np.nan
+    shown, lowest = thinned(steps, values, lowest=True)
+    assert len(shown) == 10 and shown[0] == 4.5 and lowest[[0, 9], 0].tolist() == [10, 20]
+    assert np.isnan(lowest[0, 1]) and lowest[1, 1] == 50
+    assert thinned(steps, values[:, 0])[1][[0, 1]].tolist() == [46, 50]
+    assert thinned(steps[:9], values[:9, 0])[1].tolist() == values[:9, 0].tolist()
+    assert len(thinned(steps[:0], values[:0])[0]) == 0
 
 
 # The memory
@@ -168,7 +178,7 @@ def test_the_memory_appears_where_it_was_told(tmp_path, make_run):
     make_run(tmp_path / "b", name="er", told=[stored(0, [4, 0], [2, 2, 0, 0]), stored(1, [4, 4], [2, 2, 2, 2])])
     assert "Composition of the memory" in headings(tmp_path)
     page = (tmp_path / "report.html").read_text()
-    assert "Stored examples of each task: er" in page and "Stored examples of each task: plain" not in page
+    assert "er stored examples of each task" in page and "plain stored examples" not in page
 
 
 def test_stored_examples_are_the_mean_over_seeds(tmp_path, make_run):
@@ -183,7 +193,7 @@ def test_classes_are_shown_where_tasks_are_not_known(tmp_path, make_run):
     make_run(tmp_path / "0", told=[stored(0, None, [3, 1, 0]), stored(1, None, [2, 2, 4])])
     report([tmp_path])
     page = (tmp_path / "report.html").read_text()
-    assert "Stored examples of each class" in page and "class 3" in page
+    assert "stored examples of each class" in page and "class 3" in page
 
 
 def test_few_tasks_have_names_and_many_a_scale():
@@ -198,7 +208,7 @@ def test_few_tasks_have_names_and_many_a_scale():
 
 
 def test_the_page_with_everything_stands_alone_and_is_the_same_twice(tmp_path, make_run):
-    told = [look(45, 40.0), look(60, 62.0), stored(0, [4, 0], [2, 2]), stored(1, [4, 4], [2, 2])]
+    told = [evaluation(45, 40.0), evaluation(60, 62.0), stored(0, [4, 0], [2, 2]), stored(1, [4, 4], [2, 2])]
     for rounds in (0, 1, 3):
         make_run(tmp_path / str(rounds), name=f"<b>{rounds}", learner=dualnet(rounds), told=told)
     pages = []
@@ -244,3 +254,21 @@ def test_eighty_columns_are_enough_for_the_terminal(counted):
     shown = capture.get()
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert "1.25M" in shown and "83.00±0.00" in shown and "a-rather-long-name-of-an-experiment" in shown
+
+
+def test_a_page_of_many_tasks_is_small_and_the_same_twice(tmp_path, make_run):
+    """Matrices, maps and stacked bars are images inside of the page; every plot keeps its description."""
+    size = 3 * MANY_TASKS
+    accuracy = np.where(np.tri(size, dtype=bool), 50.0, np.nan)
+    matrix = [[None if np.isnan(value) else value for value in line] for line in accuracy]
+    told = [evaluation(40 * task, *accuracy[task, :task].tolist()) for task in range(1, size)]
+    told += [stored(task, [9] * (task + 1) + [0] * (size - task - 1), [0]) for task in range(size)]
+    make_run(tmp_path / "a", matrix, told=told)
+    pages = []
+    for out in ("one", "two"):
+        report([tmp_path / "a"], tmp_path / out)
+        pages.append((tmp_path / out / "report.html").read_text())
+    assert pages[0] == pages[1] and len(pages[0]) < 300_000
+    assert pages[0].count("data:image/png;base64,") == 3 and "img-src data:" in pages[0]
+    for description in ("Accuracy matrix of demo-er", "demo-er on each earlier task", "demo-er stored examples"):
+        assert f'aria-label="{description}' in pages[0]

@@ -1,50 +1,54 @@
-"""Composition of the memory: how many examples of each task it held whenever a task had ended."""
+"""Composition of the memory: how many examples of each task it held at the end of each task."""
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dualnet.metrics import Matrix
+from dualnet.metrics import Matrix, Vector
 
-from .look import Draw, Ink, task_axis, task_colour, titles
-from .rows import Row
+from .rows import ReportRow, mean_over_seeds
+from .style import MANY_TASKS, Draw, Ink, axis_names, task_axis, task_colour
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def has_memory(row: Row) -> bool:
+def has_memory(row: ReportRow) -> bool:
     return any(run.log.memory for run in row.runs)
 
 
-def is_by_task(row: Row) -> bool:
+def is_by_task(row: ReportRow) -> bool:
     """Whether the tasks of the stored examples are known; else their classes are shown."""
     return all(point.by_task for run in row.runs for point in run.log.memory)
 
 
-def composition_plot(row: Row) -> Draw:
-    """A bar after each task, in layers: the examples of the first task, or class, lie at the bottom."""
+def composition_plot(row: ReportRow) -> Draw:
+    """A bar for each task that has ended, in layers: examples of the first task, or class, are at the bottom."""
 
     def draw(axes: Axes, ink: Ink) -> None:
-        tasks, stored = mean_over_seeds(row)
-        bottom = np.zeros(len(tasks))
-        for number, layer in enumerate(stored.T):
+        tasks, stored = mean_stored(row)
+        many = stored.size > MANY_TASKS**2  # then one image of touching bars, instead of a shape for each part of a bar
+        corners = (-0.5, 0.5) if many else (-0.4, 0.4, np.nan)  # NaN: a gap follows
+        x = (tasks[:, None] + 1 + corners).ravel()
+        tops = np.vstack([np.zeros(len(tasks)), stored.cumsum(axis=1).T]).repeat(len(corners), axis=1)
+        for number, (bottom, top) in enumerate(pairwise(tops)):
             fill = task_colour(number, stored.shape[1])
-            axes.bar(tasks + 1, layer, 0.8, bottom, color=fill, edgecolor=ink.back, linewidth=0.5)
-            bottom += layer
+            edge, width = ("none", 0) if many else (ink.back, 0.5)
+            axes.fill_between(
+                x, bottom, top, top > bottom, facecolor=fill, edgecolor=edge, linewidth=width, rasterized=many
+            )
+        axes.set_ylim(bottom=0)
         task_axis(axes, row.num_tasks)
-        titles(axes, ink, "tasks learned", "examples stored")
+        axis_names(axes, ink, "tasks learned", "examples stored")
 
     return draw
 
 
-def mean_over_seeds(row: Row) -> tuple[NDArray[np.int64], Matrix]:
-    """Tasks that have ended, and what was stored then: a row for each of them, a column for each task or class."""
+def mean_stored(row: ReportRow) -> tuple[Vector, Matrix]:
+    """Tasks that have ended, and the examples stored then: a row for each of them, a column for each task or class."""
     points = [point for run in row.runs for point in run.log.memory]
     size = min(len(point.stored) for point in points)
-    tasks = sorted({point.task for point in points})
-    means = [np.mean([point.stored[:size] for point in points if point.task == task], axis=0) for task in tasks]
-    return np.array(tasks), np.stack(means)
+    return mean_over_seeds((point.task, point.stored[:size]) for point in points)

@@ -6,24 +6,22 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .look import GLYPHS, PALETTE, Shown, mark, task_colour
-from .tables import Cell, Table
-
-FEW_TASKS = 10  # so many have a name each in a legend; more become a scale
+from .style import FEW_TASKS, GLYPHS, PALETTE, Shown, accuracy_colour, mark, task_colour
+from .tables import Cell, TextTable
 
 
-def html_table(table: Table) -> str:
+def html_table(table: TextTable) -> str:
     """A table that scrolls in its own box; its first column stays in sight."""
     head = _line([Cell(title) for title in table.header], table, "th scope='col'")
     body = "".join(_line(line, table, "td") for line in table.rows)
     return f"<div class='scroll' tabindex='0'><table><thead>{head}</thead><tbody>{body}</tbody></table></div>\n"
 
 
-def _line(cells: Sequence[Cell], table: Table, tag: str) -> str:
+def _line(cells: Sequence[Cell], table: TextTable, tag: str) -> str:
     return f"<tr>{''.join(_html_cell(i, cell, table, tag) for i, cell in enumerate(cells))}</tr>"
 
 
-def _html_cell(column: int, cell: Cell, table: Table, tag: str) -> str:
+def _html_cell(column: int, cell: Cell, table: TextTable, tag: str) -> str:
     if column == 0 and tag == "td":
         tag = "th scope='row'"
     text = f"<strong>{escape(cell.text)}</strong>" if cell.best else _breakable(escape(cell.text))
@@ -51,12 +49,23 @@ def symbol_of(shown: Shown) -> str:
 
 def task_legend(num_tasks: int, shown: int | None = None, word: str = "task") -> str:
     """The colours of tasks, or of classes, all or the first ones: a name for each while they are few, then a scale."""
-    colours = [task_colour(task, num_tasks) for task in range(num_tasks if shown is None else shown)]
-    if len(colours) > FEW_TASKS:
-        bar = f'<span class="bar" style="background: linear-gradient(to right, {", ".join(colours)})"></span>'
-        return f'<p class="scale">{word} 1 {bar} {word} {len(colours)}</p>'
+    count = num_tasks if shown is None else shown
+    if count > FEW_TASKS:
+        return _scale(f"{word} 1", [task_colour((count - 1) * i / 8, num_tasks) for i in range(9)], f"{word} {count}")
+    colours = (task_colour(task, num_tasks) for task in range(count))
     names = (f"<span><i style='color: {c}'>●</i> {word} {i}</span>" for i, c in enumerate(colours, start=1))
     return f"<p class='legend'>{''.join(names)}</p>\n"
+
+
+def accuracy_legend(limits: tuple[float, float]) -> str:
+    """The colours of accuracies in a heat map."""
+    colours = [accuracy_colour(share, (0, 8)) for share in range(9)]
+    return _scale(f"{limits[0]:.0f} %", colours, f"{limits[1]:.0f} %")
+
+
+def _scale(low: str, colours: Sequence[str], high: str) -> str:
+    bar = f"<span class='bar' style='background: linear-gradient(to right, {', '.join(colours)})'></span>"
+    return f"<p class='scale'>{low} {bar} {high}</p>\n"
 
 
 def grid(cards: Iterable[str], kind: str = "pair") -> str:

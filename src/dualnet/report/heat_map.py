@@ -1,35 +1,48 @@
-"""The accuracy matrix as a heat map in hand-made SVG: numbers that scale with it, and a tooltip for each cell."""
+"""The accuracy matrix as a heat map: SVG with a figure and a tooltip in each cell, or an image where tasks are many."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from html import escape
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dualnet.metrics import Matrix
 
-from .look import mixed
+from .style import FEW_TASKS, MANY_TASKS, Draw, Ink, accuracy_colour, accuracy_mesh, axis_names, page_svg
 
-# From pale to deep blue: its lightness falls all the way, so it reads without colour too.
-SCALE = ((0xF1, 0xF5, 0xF9), (0xC6, 0xDB, 0xEC), (0x7F, 0xB3, 0xD8), (0x2F, 0x7C, 0xBA), (0x08, 0x30, 0x6B))
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 CELL = 40  # units of the drawing; the page scales it
-MARGIN = 46  # room for the numbers of the tasks and the names of the axes
-MANY_TASKS = 8  # above this a phone has no room for numbers, and they lose their digit
+MARGIN = 46  # space for the numbers of the tasks and the names of the axes
+IMAGE_SIZE = (4.8, 4.4)  # inches
 
 
 def heat_map(accuracy: Matrix, limits: tuple[float, float], description: str) -> str:
     """One matrix, mean over seeds. limits are the accuracies at the ends of the colour scale."""
+    if len(accuracy) > MANY_TASKS:
+        return page_svg(_image(accuracy, limits), description, IMAGE_SIZE)
     size = MARGIN + CELL * len(accuracy)
-    many = " many" if len(accuracy) > MANY_TASKS else ""
-    cells = [_cell(i, j, float(accuracy[i, j]), limits, many != "") for i, j in np.argwhere(~np.isnan(accuracy))]
+    cells = [_cell(i, j, float(accuracy[i, j]), limits, len(accuracy)) for i, j in np.argwhere(~np.isnan(accuracy))]
     ticks = [_ticks(task) for task in range(len(accuracy))]
     head = (
-        f'<svg class="heat{many}" style="max-width: {min(640, size * 1.5):g}px" role="img"'
-        f' aria-label="{escape(description)}" viewBox="0 0 {size} {size}">'
+        f'<svg class="heat{" dense" if len(accuracy) > FEW_TASKS else ""}" role="img" viewBox="0 0 {size} {size}"'
+        f' style="max-width: {min(640, size * 1.5):g}px" aria-label="{escape(description)}">'
     )
     return "".join([head, *ticks, *cells, _axis_names(size), "</svg>"])
+
+
+def _image(accuracy: Matrix, limits: tuple[float, float]) -> Draw:
+    def draw(axes: Axes, ink: Ink) -> None:
+        tasks = np.arange(1.0, len(accuracy) + 1)
+        accuracy_mesh(axes, tasks, tasks, accuracy, limits)
+        axes.set_aspect("equal")
+        axis_names(axes, ink, "tested on task", "after task")
+
+    return draw
 
 
 def shared_limits(matrices: Sequence[Matrix]) -> tuple[float, float]:
@@ -45,18 +58,10 @@ def shared_limits(matrices: Sequence[Matrix]) -> tuple[float, float]:
     return low, max(high, low + 10)
 
 
-def scale_bar(limits: tuple[float, float]) -> str:
-    """The legend of the colours."""
-    stops = ", ".join(_hex(stop / 8) for stop in range(9))
-    bar = f'<span class="bar" style="background: linear-gradient(to right, {stops})"></span>'
-    return f'<p class="scale">{limits[0]:.0f} % {bar} {limits[1]:.0f} %</p>'
-
-
-def _cell(i: int, j: int, value: float, limits: tuple[float, float], many: bool) -> str:
-    share = (value - limits[0]) / (limits[1] - limits[0])
+def _cell(i: int, j: int, value: float, limits: tuple[float, float], num_tasks: int) -> str:
     x, y = MARGIN + CELL * int(j), MARGIN + CELL * int(i)
-    fill = _hex(share)
-    number = f"{value:.0f}" if many else f"{value:.1f}"
+    fill = accuracy_colour(value, limits)
+    number = f"{value:.{0 if num_tasks > FEW_TASKS else 1}f}"
     return (
         f"<g><title>after task {i + 1}, on task {j + 1}: {value:.2f} %</title>"
         f'<rect x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{CELL - 2}" rx="3" fill="{fill}"/>'
@@ -85,7 +90,3 @@ def _ink(fill: str) -> str:
     parts = [int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return "#fff" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.21 else "#17212b"
-
-
-def _hex(share: float) -> str:
-    return mixed(SCALE, share)

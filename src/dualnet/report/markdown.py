@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from dualnet.text import printable
+
 from .rows import Comparison
 from .stability import stability_table, was_measured
-from .tables import Cell, Table, environment_table, notes, options_table, results_table, runs_table, unfinished_table
+from .tables import Cell, TextTable, appendix_tables, result_notes, results_table, unfinished_table
 
 
 def markdown_page(comparison: Comparison) -> str:
@@ -14,27 +16,23 @@ def markdown_page(comparison: Comparison) -> str:
     parts = ["# Report"]
     if comparison.rows:
         parts.append(markdown_table(results_table(comparison)))
-        parts.append("\n".join(f"- {markdown_text(note)}" for note in notes(comparison)))
-    if comparison.unfinished:
-        parts += ["## Not finished", markdown_table(unfinished_table(comparison))]
-    if comparison.rows:
-        parts += _markdown_appendix(comparison)
+        parts.append("\n".join(f"- {markdown_text(note)}" for note in result_notes(comparison)))
+    for title, table in _tables(comparison).items():
+        parts += [f"## {title}", markdown_table(table)]
     return "\n\n".join(parts) + "\n"
 
 
-def _markdown_appendix(comparison: Comparison) -> list[str]:
+def _tables(comparison: Comparison) -> dict[str, TextTable]:
     measured = [row for row in comparison.rows if was_measured(row)]
-    tables = {
+    return {
+        **({"Not finished": unfinished_table(comparison)} if comparison.unfinished else {}),
         **({"Stability over the stream": stability_table(measured, comparison)} if measured else {}),
-        "Options that differ": options_table(comparison),
-        "Environment": environment_table(comparison),
-        "Each run": runs_table(comparison),
+        **appendix_tables(comparison),
     }
-    return [part for title, table in tables.items() if table.rows for part in (f"## {title}", markdown_table(table))]
 
 
-def markdown_table(table: Table) -> str:
-    """The table in Markdown, with a mark for right-set columns."""
+def markdown_table(table: TextTable) -> str:
+    """The table in Markdown; numeric columns are aligned to the right."""
     marks = ["---:" if i in table.numeric else "---" for i in range(len(table.header))]
     lines = [[markdown_text(title) for title in table.header], marks]
     lines += [[_markdown_cell(cell) for cell in line] for line in table.rows]
@@ -51,5 +49,5 @@ def markdown_text(text: str) -> str:
     >>> markdown_text("a|b <i> *c*")
     'a\\|b &lt;i> \\*c\\*'
     """
-    text = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
+    text = printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\|*`\[\]])", r"\\\1", text)

@@ -1,25 +1,30 @@
-"""Rows of the report: runs that differ only in their seed are one row, with a label and a place among the settings."""
+"""Rows of the report: runs that differ only in their seed are one row, and rows of one setting are compared."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dualnet.metrics import FORGETTING, SPREADS, Matrix, Vector, spread, summary
-from dualnet.runs.experiment import defaults
-from dualnet.stream.labels import LabelsConfig
+from dualnet.text import printable
 
-from .runs import Run, find_runs, flatten
+from .runs import Run, find_runs
 
-DASH = "—"  # stands where there is no value
+DASH = "—"  # there is no value
+MAX_POINTS = 300  # of a line; more cannot be told apart on a page
+# Every example has its label, at once: the defaults of stream.labels, which the report does not import.
+USUAL_LABELS = {"labels.share": "1.0", "labels.drawn_per": "sample", "labels.delay": "0", "labels.delay_spread": "0"}
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ReportRow:
     """The finished runs of one experiment, one for each seed."""
 
     index: int  # fixes the colour
@@ -43,37 +48,40 @@ class Row:
         return len(self.accuracies[0])
 
     @property
+    def has_seed_twice(self) -> bool:
+        return len({run.seed for run in self.runs}) < len(self.runs)
+
+    @property
     def setting_name(self) -> str:
-        tasks = f"{self.num_tasks} task{'' if self.num_tasks == 1 else 's'}"
+        tasks = count_text(self.num_tasks, "task")
         parts = (self.options.get("benchmark.name"), self.protocol, tasks, *self.unusual_labels)
         return ", ".join(part for part in parts if part)
 
     @property
     def unusual_labels(self) -> list[str]:
-        """The options of few or late labels; none where all labels are there, and in time."""
-        usual = flatten({"labels": defaults(LabelsConfig)})
-        return [f"{key} {self.options.get(key)}" for key in usual if self.options.get(key, usual[key]) != usual[key]]
+        """The options of missing or late labels."""
+        found = {key: self.options.get(key, usual) for key, usual in USUAL_LABELS.items()}
+        return [f"{key} {value}" for key, value in found.items() if value != USUAL_LABELS[key]]
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """What rows must share to be compared: the benchmark with its options, its tasks, the protocol, the labels."""
+        """What compared rows have in common: the benchmark with its options, its tasks, the protocol, the labels."""
         shared = {k: v for k, v in self.options.items() if k.split(".")[0] in ("benchmark", "protocol", "labels")}
         return self.num_tasks, *sorted(shared.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that a report shows, and by which definitions."""
+    """Everything that a report shows, and the definitions it uses."""
 
-    rows: list[Row]
+    rows: list[ReportRow]
     unfinished: list[Run]
     spread: str = "std"
     fm: str = "paper"
-    repeated_seeds: list[str] = field(default_factory=list)  # rows in which a seed occurs twice
 
-    def settings(self) -> list[list[Row]]:
+    def settings(self) -> list[list[ReportRow]]:
         """The rows that may be compared with each other, in the order of their first row."""
-        groups: dict[object, list[Row]] = {}
+        groups: dict[object, list[ReportRow]] = {}
         for row in self.rows:
             groups.setdefault(row.setting, []).append(row)
         return list(groups.values())
@@ -87,18 +95,23 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper") -> 
         raise ValueError(f"unknown definition of forgetting {fm!r}; choose one of {', '.join(FORGETTING)}")
     runs = find_runs(folders)
     rows = group([run for run in runs if run.accuracy is not None])
-    return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm, _rows_with_a_seed_twice(rows))
+    return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm)
 
 
-def group(runs: Sequence[Run]) -> list[Row]:
+def group(runs: Sequence[Run]) -> list[ReportRow]:
     """One row for all runs with the same options."""
     groups: dict[object, list[Run]] = {}
     for run in runs:
         groups.setdefault(tuple(sorted(run.options.items())), []).append(run)
     for same in groups.values():
         _check_same_tasks(same)
-    labels = _labels([same[0] for same in groups.values()])
-    return [Row(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
+    firsts = [same[0] for same in groups.values()]
+    labels = distinct_labels([run.name for run in firsts], [run.options for run in firsts])
+    return [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
+
+
+def count_text(number: int, word: str) -> str:
+    return f"{number} {word}{'' if number == 1 else 's'}"
 
 
 def differing(options: Sequence[dict[str, str]]) -> list[str]:
@@ -111,50 +124,74 @@ def differing(options: Sequence[dict[str, str]]) -> list[str]:
     return [key for key in keys if len({mapping.get(key) for mapping in options}) > 1]
 
 
-def values_over_seeds(row: Row, vector: Callable[[Matrix], Vector], kind: str) -> tuple[Vector, Vector]:
-    """Mean and spread over seeds of a vector that is read from each accuracy matrix; NaN where there is none."""
-    values = np.stack([vector(accuracy) for accuracy in row.accuracies])
-    spreads = [spread(column, kind) for column in values.T.tolist()]
-    return values.mean(axis=0), np.array([math.nan if s is None else s for s in spreads])
+def mean_and_spread(values: Sequence[float], kind: str) -> tuple[float, float]:
+    """Of the values of all seeds; the spread of a single one is NaN."""
+    around = spread(values, kind)
+    return fmean(values), math.nan if around is None else around
 
 
-def metric_values(row: Row, metric: str, fm: str) -> list[float]:
+def values_over_seeds(row: ReportRow, vector: Callable[[Matrix], Vector], kind: str) -> tuple[Vector, Vector]:
+    """Mean and spread over seeds of each number of a vector that is computed from an accuracy matrix."""
+    seeds = zip(*(vector(accuracy).tolist() for accuracy in row.accuracies), strict=True)
+    mean, around = np.array([mean_and_spread(values, kind) for values in seeds]).reshape(-1, 2).T
+    return mean, around
+
+
+def metric_values(row: ReportRow, metric: str, fm: str) -> list[float]:
     """One metric for each seed of a row."""
     return [summary(accuracy, fm)[metric] for accuracy in row.accuracies]
 
 
-def _labels(firsts: Sequence[Run]) -> list[str]:
-    return told_apart([run.name for run in firsts], [run.options for run in firsts])
+def mean_over_seeds(
+    points: Iterable[tuple[int, float | Sequence[float] | Vector]],
+) -> tuple[Vector, NDArray[np.float64]]:
+    """The steps, or tasks, of the points of all seeds, and the mean of the values at each of them.
+
+    >>> mean_over_seeds([(20, [1, 4]), (10, [0, 0]), (20, [3, 4])])
+    (array([10., 20.]), array([[0., 0.],
+           [2., 4.]]))
+    """
+    found: dict[int, list[Any]] = {}
+    for step, values in points:
+        found.setdefault(step, []).append(values)
+    steps = sorted(found)
+    return np.array(steps, dtype=np.float64), np.array([np.mean(found[step], axis=0) for step in steps])
 
 
-def told_apart(names: Sequence[str], options: Sequence[dict[str, str]]) -> list[str]:
-    """Each name, with the options that tell it from its namesakes; with many of them, a number.
+def thinned(steps: Vector, values: NDArray[np.float64], lowest: bool = False) -> tuple[Vector, NDArray[np.float64]]:
+    """At most MAX_POINTS points: neighbours become one, with their mean or, for worst cases, their lowest value."""
+    starts = np.arange(0, len(steps), math.ceil(len(steps) / MAX_POINTS) or 1)
+    counts = np.diff(starts, append=len(steps))
+    middles = np.add.reduceat(steps, starts) / counts
+    if lowest:
+        return middles, np.fmin.reduceat(values, starts, axis=0)
+    return middles, (np.add.reduceat(values, starts, axis=0).T / counts).T
 
-    >>> told_apart(["er", "mir", "er"], [{"a.lr": "1"}, {}, {"a.lr": "2"}])
+
+def distinct_labels(names: Sequence[str], options: Sequence[dict[str, str]]) -> list[str]:
+    """Each name, with the options that differ from those of equal names; where many differ, with a number.
+
+    >>> distinct_labels(["er", "mir", "er"], [{"a.lr": "1"}, {}, {"a.lr": "2"}])
     ['er (lr=1)', 'mir', 'er (lr=2)']
     """
     same = {name: [i for i, other in enumerate(names) if other == name] for name in names}
-    return [_label(names[i], options, same[names[i]], i) for i in range(len(names))]
+    return [printable(_label(names[i], options, same[names[i]], i)) for i in range(len(names))]
 
 
-def _label(name: str, options: Sequence[dict[str, str]], namesakes: Sequence[int], i: int) -> str:
-    if len(namesakes) == 1:
+def _label(name: str, options: Sequence[dict[str, str]], same_name: Sequence[int], i: int) -> str:
+    if len(same_name) == 1:
         return name
-    keys = differing([options[other] for other in namesakes])
+    keys = differing([options[other] for other in same_name])
     if len(keys) > 3:
-        return f"{name} #{namesakes.index(i) + 1}"
+        return f"{name} #{same_name.index(i) + 1}"
     short = [key.rsplit(".", 1)[-1] for key in keys]
     shown = short if len(set(short)) == len(keys) else keys
-    marks = [f"{word}={options[i].get(key, DASH)}" for word, key in zip(shown, keys, strict=True)]
-    return f"{name} ({', '.join(marks)})"
+    values = [f"{word}={options[i].get(key, DASH)}" for word, key in zip(shown, keys, strict=True)]
+    return f"{name} ({', '.join(values)})"
 
 
 def _check_same_tasks(runs: Sequence[Run]) -> None:
     sizes = {len(run.accuracy): run for run in runs if run.accuracy is not None}
     if len(sizes) > 1:
         found = ", ".join(f"{size} in {run.folder}" for size, run in sizes.items())
-        raise ValueError(f"the same experiment has different numbers of tasks: {found}; report them apart")
-
-
-def _rows_with_a_seed_twice(rows: Sequence[Row]) -> list[str]:
-    return [row.label for row in rows if len({run.seed for run in row.runs}) < len(row.runs)]
+        raise ValueError(f"the same experiment has different numbers of tasks: {found}; make one report of each")

@@ -1,4 +1,4 @@
-"""Stability over the stream: accuracy on earlier tasks while a later one is learned, and how low it fell."""
+"""Stability over the stream: accuracy on earlier tasks while a later one is learned, and its lowest value."""
 
 from __future__ import annotations
 
@@ -9,31 +9,27 @@ import numpy as np
 
 from dualnet.metrics import Matrix, Vector, average_accuracy, stability_summary
 
-from .look import Draw, Ink, colour, dash, marker, task_colour, titles
 from .plots import task_ends
-from .rows import Comparison, Row
+from .rows import Comparison, ReportRow, mean_over_seeds, thinned
 from .runs import Run
-from .tables import Cell, Table, compared
+from .style import Draw, Ink, accuracy_mesh, axis_names, colour, dash, marker, step_axis, task_colour
+from .tables import Cell, TextTable, compared
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MAX_POINTS = 300  # of a line; more cannot be told apart on a page
 
-
-def was_measured(row: Row) -> bool:
+def was_measured(row: ReportRow) -> bool:
     return any(run.log.stability for run in row.runs)
 
 
-def stability_table(rows: Sequence[Row], comparison: Comparison) -> Table:
-    """How each row ends, and how low it fell on the way."""
+def stability_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
+    """The accuracy of each row at the end, and the lowest on the way."""
     values = [[_worst_cases(run) for run in row.runs if run.log.stability] for row in rows]
-    columns = [
-        compared([[run[name] for run in runs] for runs in values], max, comparison.spread) for name in values[0][0]
-    ]
+    names = list(values[0][0])
+    columns = [compared([[run[name] for run in runs] for runs in values], max, comparison.spread) for name in names]
     lines = [[Cell(row.label), *cells] for row, *cells in zip(rows, *columns, strict=True)]
-    header = ["experiment", *(f"{name} ↑" for name in values[0][0])]
-    return Table(header, lines, numeric=range(1, len(header)))
+    return TextTable(["experiment", *(f"{name} ↑" for name in names)], lines, numeric=range(1, len(names) + 1))
 
 
 def _worst_cases(run: Run) -> dict[str, float]:
@@ -41,79 +37,70 @@ def _worst_cases(run: Run) -> dict[str, float]:
     return {"ACC": average_accuracy(run.accuracy), **stability_summary(run.accuracy, measured(run))}
 
 
-def over_rows_plot(rows: Sequence[Row], limits: tuple[float, float]) -> Draw:
+def over_rows_plot(rows: Sequence[ReportRow], limits: tuple[float, float]) -> Draw:
     """The mean over the earlier tasks, one line for each row; a ring marks its lowest point."""
 
     def draw(axes: Axes, ink: Ink) -> None:
         for row in rows:
-            steps, values = mean_over_seeds(row)
-            steps, means = thinned(steps, np.array([line[~np.isnan(line)].mean() for line in values]))
+            steps, values = mean_measured(row)
+            steps, means = thinned(steps, np.nanmean(values, axis=1), lowest=True)
             axes.plot(steps, means, color=colour(row), linestyle=dash(row), linewidth=1.4)
-            mark_lowest(axes, steps, means, colour(row), marker(row), ink)
+            _mark_lowest(axes, steps, means, colour(row), marker(row), ink)
         _finish(axes, ink, rows, limits)
 
     return draw
 
 
-def over_tasks_plot(row: Row, limits: tuple[float, float]) -> Draw:
-    """One line for each earlier task; a ring marks its lowest point."""
+def over_tasks_plot(row: ReportRow, limits: tuple[float, float]) -> Draw:
+    """One line for each earlier task, with a ring at its lowest point."""
 
     def draw(axes: Axes, ink: Ink) -> None:
-        steps, values = mean_over_seeds(row)
+        steps, values = thinned(*mean_measured(row), lowest=True)
         for task in range(row.num_tasks - 1):
             known = ~np.isnan(values[:, task])
             if known.any():
-                shown, column = thinned(steps[known], values[known, task])
-                axes.plot(shown, column, color=task_colour(task, row.num_tasks), linewidth=1.2)
-                mark_lowest(axes, shown, column, task_colour(task, row.num_tasks), "o", ink)
+                fill = task_colour(task, row.num_tasks)
+                axes.plot(steps[known], values[known, task], color=fill, linewidth=1.2)
+                _mark_lowest(axes, steps[known], values[known, task], fill, "o", ink)
         _finish(axes, ink, [row], limits)
 
     return draw
 
 
-def mark_lowest(axes: Axes, steps: Vector, values: Vector, edge: str, form: str, ink: Ink) -> None:
+def task_map(row: ReportRow, limits: tuple[float, float]) -> Draw:
+    """For many tasks: step by task, the accuracy as a colour."""
+
+    def draw(axes: Axes, ink: Ink) -> None:
+        steps, values = thinned(*mean_measured(row), lowest=True)
+        accuracy_mesh(axes, steps, np.arange(1.0, row.num_tasks), values.T[:-1], limits)
+        step_axis(axes, ink, [])
+        axis_names(axes, ink, "step", "earlier task")
+
+    return draw
+
+
+def _mark_lowest(axes: Axes, steps: Vector, values: Vector, edge: str, form: str, ink: Ink) -> None:
     lowest = int(values.argmin())
     axes.plot(steps[lowest], values[lowest], form, color=edge, markerfacecolor=ink.back, markersize=6, zorder=4)
 
 
-def accuracy_limits(rows: Sequence[Row]) -> tuple[float, float]:
-    """One scale for all plots: from the lowest accuracy to the highest, with a margin."""
-    values = np.concatenate([mean_over_seeds(row)[1].ravel() for row in rows])
-    low, high = float(np.nanmin(values)), float(np.nanmax(values))
-    margin = max(0.05 * (high - low), 1.0)
-    return low - margin, high + margin
+def _finish(axes: Axes, ink: Ink, rows: Sequence[ReportRow], limits: tuple[float, float]) -> None:
+    axes.set_ylim(limits[0] - 1, limits[1] + 1)  # a ring at an end of the scale is whole
+    step_axis(axes, ink, task_ends(rows))
+    axis_names(axes, ink, "step", "accuracy on earlier tasks (%)")
 
 
-def _finish(axes: Axes, ink: Ink, rows: Sequence[Row], limits: tuple[float, float]) -> None:
-    axes.set_ylim(limits)
-    for end in task_ends(rows):
-        axes.axvline(end, color=ink.grid, linewidth=0.8, zorder=0)
-    axes.locator_params(axis="x", nbins=7, integer=True)
-    titles(axes, ink, "step", "accuracy on earlier tasks (%)")
-
-
-def mean_over_seeds(row: Row) -> tuple[Vector, Matrix]:
+def mean_measured(row: ReportRow) -> tuple[Vector, Matrix]:
     """Steps, and the accuracy on each task at each of them; NaN where a task is not an earlier one."""
-    found: dict[int, list[Vector]] = {}
-    for run in row.runs:
-        for point, line in zip(run.log.stability, measured(run), strict=True):
-            found.setdefault(point.step, []).append(line)
-    steps = sorted(found)
-    return np.array(steps, dtype=np.float64), np.stack([np.mean(found[step], axis=0) for step in steps])
+    pairs = (zip(run.log.stability, measured(run), strict=True) for run in row.runs)
+    return mean_over_seeds((point.step, line) for pair in pairs for point, line in pair)
 
 
 def measured(run: Run) -> Matrix:
-    """A row for each look at earlier tasks, a column for each task."""
+    """A row for each evaluation of earlier tasks, a column for each task."""
     assert run.accuracy is not None
     values = np.full((len(run.log.stability), len(run.accuracy)), np.nan)
     for line, point in zip(values, run.log.stability, strict=True):
         known = point.accuracy[: len(line)]
         line[: len(known)] = known
     return values
-
-
-def thinned(steps: Vector, values: Vector) -> tuple[Vector, Vector]:
-    """Of too many neighbours the lowest stands for all: the worst case is what these lines are for."""
-    size = -(-len(steps) // MAX_POINTS)
-    lowest = [start + int(values[start : start + size].argmin()) for start in range(0, len(steps), size)]
-    return steps[lowest], values[lowest]

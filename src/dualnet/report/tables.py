@@ -1,4 +1,4 @@
-"""Tables of the report as data: what stands in each cell. How they look is the business of the three forms."""
+"""Tables of the report as text, for the terminal, Markdown and the page; and how figures are written."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from dualnet.metrics import spread, summary
+from dualnet.metrics import summary
 
-from .rows import DASH, Comparison, Row, differing, metric_values
+from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, metric_values
 from .runs import Run
 
 METRICS = {"ACC": max, "FM": min, "LA": max}  # the better of two values
@@ -35,29 +35,30 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TextTable:
     header: list[str]
     rows: list[list[Cell]]
-    numeric: range  # the columns that are set to the right
+    numeric: range  # the columns that are aligned to the right
 
 
-def results_table(comparison: Comparison) -> Table:
+def results_table(comparison: Comparison) -> TextTable:
     """One line for each row: mean and spread of the metrics, and what they cost."""
     lines = [line for rows in comparison.settings() for line in result_lines(rows, comparison)]
     header = result_header(comparison)
-    return Table(header, lines, numeric=range(2, len(header)))
+    return TextTable(header, lines, numeric=range(2, len(header)))
 
 
 def result_header(comparison: Comparison) -> list[str]:
-    return [*RESULT_HEADER, *(["fwd", "bwd"] if counts_samples(comparison) else []), "s / run", "memory"]
+    return [*RESULT_HEADER, *sample_header(comparison), "s / run", "memory"]
 
 
-def counts_samples(comparison: Comparison) -> bool:
-    """Whether a run tells how many images it passed through its networks; those of older versions do not."""
-    return any(run.forward_samples for row in comparison.rows for run in row.runs)
+def sample_header(comparison: Comparison) -> list[str]:
+    """Columns for the images that went through the networks; runs of older versions did not count them."""
+    counted = any(run.forward_samples for row in comparison.rows for run in row.runs)
+    return ["fwd", "bwd"] if counted else []
 
 
-def result_lines(rows: Sequence[Row], comparison: Comparison) -> list[list[Cell]]:
+def result_lines(rows: Sequence[ReportRow], comparison: Comparison) -> list[list[Cell]]:
     """The lines of rows that may be compared."""
     metrics = [
         compared([metric_values(row, metric, comparison.fm) for row in rows], better, comparison.spread)
@@ -69,7 +70,7 @@ def result_lines(rows: Sequence[Row], comparison: Comparison) -> list[list[Cell]
             Cell(", ".join([row.protocol or DASH, *row.unusual_labels])),
             Cell(str(len(row.runs))),
             *(column[i] for column in metrics),
-            *(Cell(text) for text in _cost_texts(row.runs, counts_samples(comparison))),
+            *(Cell(text) for text in _cost_texts(row.runs, comparison)),
         ]
         for i, row in enumerate(rows)
     ]
@@ -80,56 +81,57 @@ def compared(values: Sequence[Sequence[float]], better: Callable[..., str], kind
 
     A row of one seed is not compared with rows of several: it would win by chance.
     """
-    means = [number_text(fmean(seeds)) for seeds in values]
-    several = max(map(len, values), default=0) > 1
-    counted = [len(seeds) > 1 or not several for seeds in values]
-    known = {mean for mean, counts in zip(means, counted, strict=True) if counts and mean != DASH}
-    best = better(known, key=float) if len(known) > 1 else None
-    texts = [_plus_minus(mean, spread(seeds, kind)) for mean, seeds in zip(means, values, strict=True)]
-    marked = [counts and mean == best for mean, counts in zip(means, counted, strict=True)]
-    return [Cell(text, best) for text, best in zip(texts, marked, strict=True)]
+    both = [tuple(map(number_text, mean_and_spread(seeds, kind))) for seeds in values]
+    several = any(len(seeds) > 1 for seeds in values)
+    eligible = {mean for (mean, _), seeds in zip(both, values, strict=True) if (len(seeds) > 1) == several} - {DASH}
+    best = better(eligible, key=float) if len(eligible) > 1 else None
+    return [
+        Cell(DASH if mean == DASH else f"{mean} ± {around}", mean == best and (len(seeds) > 1) == several)
+        for (mean, around), seeds in zip(both, values, strict=True)
+    ]
 
 
-def _cost_texts(runs: Sequence[Run], with_samples: bool) -> list[str]:
+def _cost_texts(runs: Sequence[Run], comparison: Comparison) -> list[str]:
     """Mean samples and seconds of some runs, and the most memory that one of them held."""
-    samples = [_mean([run.forward_samples for run in runs]), _mean([run.backward_samples for run in runs])]
+    samples = (_mean([run.forward_samples for run in runs]), _mean([run.backward_samples for run in runs]))
     memory = max(run.peak_memory or 0 for run in runs)
-    shown = [samples_text(mean) for mean in samples] if with_samples else []
+    shown = [samples_text(mean) for mean in samples] if sample_header(comparison) else []
     return [*shown, seconds_text(_mean([run.seconds for run in runs])), memory_text(memory)]
 
 
-def runs_table(comparison: Comparison) -> Table:
+def runs_table(comparison: Comparison) -> TextTable:
     """One line for each finished run."""
-    with_samples = counts_samples(comparison)
-    samples = ["fwd", "bwd"] if with_samples else []
-    header = ["experiment", "seed", *METRICS, "BWT", *samples, "s", "memory", "steps", "folder"]
+    header = ["experiment", "seed", *METRICS, "BWT", *sample_header(comparison), "s", "memory", "steps", "folder"]
     rows = [row for rows in comparison.settings() for row in rows]
-    lines = [_run_line(row.label, run, comparison.fm, with_samples) for row in rows for run in row.runs]
-    return Table(header, lines, numeric=range(1, len(header) - 1))
+    lines = [_run_line(row.label, run, comparison) for row in rows for run in row.runs]
+    return TextTable(header, lines, numeric=range(1, len(header) - 1))
 
 
-def _run_line(label: str, run: Run, fm: str, with_samples: bool) -> list[Cell]:
+def _run_line(label: str, run: Run, comparison: Comparison) -> list[Cell]:
     assert run.accuracy is not None
-    metrics = [number_text(value) for value in summary(run.accuracy, fm).values()]
-    costs = [*_cost_texts([run], with_samples), _steps_text(run)]
+    metrics = [number_text(value) for value in summary(run.accuracy, comparison.fm).values()]
+    costs = [*_cost_texts([run], comparison), _steps_text(run)]
     return [Cell(text) for text in (label, run.seed, *metrics, *costs, str(run.folder))]
 
 
-def unfinished_table(comparison: Comparison) -> Table:
+def unfinished_table(comparison: Comparison) -> TextTable:
     """One line for each run without a result."""
-    texts = [(run.name, run.seed, _last_step_text(run), str(run.folder)) for run in comparison.unfinished]
+    last_steps = [_steps_text(run) + ", diverged" * run.log.diverged for run in comparison.unfinished]
+    texts = [
+        (run.name, run.seed, step, str(run.folder)) for run, step in zip(comparison.unfinished, last_steps, strict=True)
+    ]
     lines = [[Cell(text) for text in line] for line in texts]
-    return Table(["experiment", "seed", "last step", "folder"], lines, numeric=range(1, 3))
+    return TextTable(["experiment", "seed", "last step", "folder"], lines, numeric=range(1, 3))
 
 
-def options_table(comparison: Comparison) -> Table:
+def options_table(comparison: Comparison) -> TextTable:
     """The options that differ between the rows, and only those; one column for each row."""
     mappings = [{k: v for k, v in row.options.items() if k != "name"} for row in comparison.rows]
     lines = [[Cell(key), *(Cell(m.get(key, DASH)) for m in mappings)] for key in differing(mappings)]
-    return Table(["option", *(row.label for row in comparison.rows)], lines, numeric=range(0))
+    return TextTable(["option", *(row.label for row in comparison.rows)], lines, numeric=range(0))
 
 
-def environment_table(comparison: Comparison) -> Table:
+def environment_table(comparison: Comparison) -> TextTable:
     """One column for each environment that occurs, headed by the runs that had it."""
     groups: dict[tuple[tuple[str, str], ...], dict[str, list[str]]] = {}
     for row in comparison.rows:
@@ -139,26 +141,38 @@ def environment_table(comparison: Comparison) -> Table:
     keys = dict.fromkeys(key for environment in groups for key, _ in environment)
     lines = [[Cell(key), *(Cell(dict(environment).get(key, DASH)) for environment in groups)] for key in keys]
     heads = ["all runs"] if len(groups) == 1 else [_whose(group) for group in groups.values()]
-    return Table(["environment", *heads], lines, numeric=range(0))
+    return TextTable(["environment", *heads], lines, numeric=range(0))
 
 
 def _whose(seeds: dict[str, list[str]]) -> str:
     return "; ".join(f"{label}: {'seed' if len(s) == 1 else 'seeds'} {', '.join(s)}" for label, s in seeds.items())
 
 
-def notes(comparison: Comparison) -> list[str]:
+def appendix_tables(comparison: Comparison) -> dict[str, TextTable]:
+    """Tables at the end of the report, by title; those without a line are left out."""
+    if not comparison.rows:
+        return {}
+    tables = {
+        "Options that differ": options_table(comparison),
+        "Environment": environment_table(comparison),
+        "Each run": runs_table(comparison),
+    }
+    return {title: table for title, table in tables.items() if table.rows}
+
+
+def result_notes(comparison: Comparison) -> list[str]:
     """What a reader must know to read the table, one sentence each."""
     words = [
         f"± is the {SPREAD_WORDS[comparison.spread]}.",
         "ACC: mean accuracy (%) over all tasks after the last. LA: mean accuracy (%) on each task right after it.",
         f"FM ({comparison.fm}): {FM_WORDS[comparison.fm]}; mean over all tasks but the last, in points.",
     ]
-    if counts_samples(comparison):
+    if sample_header(comparison):
         words.append("fwd, bwd: images through the networks while learning, forward and backward, once for each pass.")
     if len(comparison.settings()) > 1:
         words.append("Bold is the best among rows with the same benchmark, protocol and labels.")
-    words += [f"{label}: a seed occurs twice, so its spread is too small." for label in comparison.repeated_seeds]
-    return words
+    repeated = [row.label for row in comparison.rows if row.has_seed_twice]
+    return words + [f"{label}: a seed occurs twice, so its spread is too small." for label in repeated]
 
 
 def number_text(value: float) -> str:
@@ -191,17 +205,8 @@ def samples_text(number: float | None) -> str:
         return DASH
     for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * unit:
-            return f"{three_digits(number / unit)}{letter}"
+            return f"{number / unit:#.3g}".rstrip(".") + letter
     return f"{number:.0f}"
-
-
-def three_digits(number: float) -> str:
-    """Without a power of ten.
-
-    >>> three_digits(1.2483), three_digits(31.26), three_digits(999.6)
-    ('1.25', '31.3', '1000')
-    """
-    return f"{number:.{max(0, 2 - max(0, len(str(int(number))) - 1))}f}"
 
 
 def memory_text(num_bytes: float | None) -> str:
@@ -217,16 +222,6 @@ def memory_text(num_bytes: float | None) -> str:
 
 def _steps_text(run: Run) -> str:
     return DASH if run.last_step is None else f"{run.last_step:,}"
-
-
-def _last_step_text(run: Run) -> str:
-    return f"{_steps_text(run)}, diverged" if run.log.diverged else _steps_text(run)
-
-
-def _plus_minus(mean: str, around: float | None) -> str:
-    if mean == DASH:
-        return DASH
-    return f"{mean} ± {DASH if around is None else number_text(around)}"
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet.report.markdown import markdown_table, markdown_text
 from dualnet.report.rows import DASH
-from dualnet.report.tables import Cell, memory_text, number_text, samples_text, seconds_text
-from dualnet.report.tables import Table as TextTable
+from dualnet.report.tables import Cell, TextTable, memory_text, number_text, samples_text, seconds_text
 from dualnet.ttest import Sample
 
 from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger

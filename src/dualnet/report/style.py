@@ -1,16 +1,18 @@
-"""How the report's plots look, on a page and on paper: colours, marks, axes, and SVG that follows the page."""
+"""Style of the report's plots, on a page and on paper: colours, markers, axes, and SVG in the colours of the page."""
 
 from __future__ import annotations
 
 import math
 import re
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
+
+from dualnet.metrics import Matrix, Vector
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,13 +23,17 @@ PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#8
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")  # the same marks as text
 DASHES = ("solid", "dashed", "dotted", "dashdot")  # the next time round the palette
-# Tasks have an order, and so have their colours, from the first to the last: lightness rises all the way, and both
-# ends stand out from a white page and from a dark one.
+# Tasks have an order, and so have their colours: lightness rises from the first to the last, and both ends stand out
+# from a white page and from a dark one.
 TASK_RAMP = ((0x7A, 0x4F, 0xCF), (0xB0, 0x4B, 0xA6), (0xD7, 0x5C, 0x72), (0xE2, 0x79, 0x3F), (0xDD, 0xA0, 0x1A))
+# Accuracies, from pale to deep blue: lightness falls all the way, so the scale reads without colour too.
+ACCURACY_RAMP = ((0xF1, 0xF5, 0xF9), (0xC6, 0xDB, 0xEC), (0x7F, 0xB3, 0xD8), (0x2F, 0x7C, 0xBA), (0x08, 0x30, 0x6B))
+FEW_TASKS = 10  # so many have a name each in a legend, and figures with a decimal in a matrix
+MANY_TASKS = 20  # beyond it single cells, bars and markers are too small: plots become images, bands or plain lines
 
 
 class Shown(Protocol):
-    """What a plot shows and a legend names; the index fixes its look, the same in every plot."""
+    """What a plot shows and a legend names; the index fixes its colour and marker, the same in every plot."""
 
     @property
     def index(self) -> int: ...
@@ -48,6 +54,7 @@ class Ink:
 PAGE_INK = Ink(text="#010203", grid="#040506", back="#070809")
 PAPER_INK = Ink(text="#333333", grid="#dddddd", back="#ffffff")
 
+IMAGE_DPI = 150  # of images inside of a plot: about two pixels for each of the screen's
 Draw = Callable[["Axes", Ink], None]
 
 
@@ -56,7 +63,7 @@ def colour(shown: Shown) -> str:
 
 
 def mark(shown: Shown) -> int:
-    """Which of MARKERS and GLYPHS stands for it. It moves on each time round the palette: no two look alike."""
+    """Which of MARKERS and GLYPHS stands for it; another one each time round the palette, so that no two are alike."""
     return (shown.index + shown.index // len(PALETTE)) % len(MARKERS)
 
 
@@ -68,40 +75,75 @@ def dash(shown: Shown) -> str:
     return DASHES[shown.index // len(PALETTE) % len(DASHES)]
 
 
-def task_colour(task: int, num_tasks: int) -> str:
-    """The colour of a task, from the first to the last of so many.
+def task_colour(task: float, num_tasks: int) -> str:
+    """The colour of a task among all tasks.
 
     >>> task_colour(0, 3), task_colour(1, 3), task_colour(0, 1)
     ('#7a4fcf', '#d75c72', '#7a4fcf')
     """
-    return mixed(TASK_RAMP, task / max(num_tasks - 1, 1))
+    return interpolate(TASK_RAMP, task / max(num_tasks - 1, 1))
 
 
-def mixed(scale: tuple[tuple[int, int, int], ...], share: float) -> str:
-    """The colour at a share of a scale."""
-    place = min(max(share, 0.0), 1.0) * (len(scale) - 1)
-    low = min(int(place), len(scale) - 2)
-    parts = (a + (b - a) * (place - low) for a, b in zip(scale[low], scale[low + 1], strict=True))
+def accuracy_colour(accuracy: float, limits: tuple[float, float]) -> str:
+    return interpolate(ACCURACY_RAMP, (accuracy - limits[0]) / (limits[1] - limits[0]))
+
+
+def interpolate(ramp: tuple[tuple[int, int, int], ...], share: float) -> str:
+    """The colour at a share of a ramp."""
+    place = min(max(share, 0.0), 1.0) * (len(ramp) - 1)
+    low = min(int(place), len(ramp) - 2)
+    parts = (a + (b - a) * (place - low) for a, b in zip(ramp[low], ramp[low + 1], strict=True))
     return "#" + "".join(f"{round(part):02x}" for part in parts)
 
 
 def task_axis(axes: Axes, last: int) -> None:
     axes.set_xlim(0.5, last + 0.5)
-    axes.set_xticks(range(1, last + 1, 1 if last <= 20 else math.ceil(last / 10)))
+    if last <= MANY_TASKS:
+        axes.set_xticks(range(1, last + 1))
 
 
-def titles(axes: Axes, ink: Ink, below: str, beside: str) -> None:
-    axes.set_xlabel(below, color=ink.text)
-    axes.set_ylabel(beside, color=ink.text)
+def step_axis(axes: Axes, ink: Ink, ends: Sequence[int]) -> None:
+    """Thin lines mark the ends of tasks."""
+    for end in ends:
+        axes.axvline(end, color=ink.grid, linewidth=0.8, zorder=0)
+    axes.locator_params(axis="x", nbins=7, integer=True)
+
+
+def axis_names(axes: Axes, ink: Ink, x: str, y: str) -> None:
+    axes.set_xlabel(x, color=ink.text)
+    axes.set_ylabel(y, color=ink.text)
     axes.locator_params(axis="y", nbins=6)
 
 
+def error_bars(axes: Axes, shown: Shown, x: Any, mean: Any, around: Any, line: str = "none") -> None:
+    """Markers, joined by a line of some style or by none, with whiskers for the spread where there is one."""
+    known = None if all(map(math.isnan, around)) else around
+    axes.errorbar(x, mean, known, color=colour(shown), marker=marker(shown), linestyle=line, elinewidth=1.2)
+
+
+def line_with_band(axes: Axes, shown: Shown, x: Vector, mean: Vector, around: Vector) -> None:
+    """A line, and a band for the spread over seeds; a marker at each point while they are few."""
+    form = marker(shown) if len(x) <= MANY_TASKS else None
+    axes.fill_between(x, mean - around, mean + around, color=colour(shown), alpha=0.18, linewidth=0)
+    axes.plot(x, mean, color=colour(shown), marker=form, linestyle=dash(shown), label=shown.label)
+
+
+def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: tuple[float, float]) -> None:
+    """Accuracies [y, x] as colours, in one image: a shape for each cell would make a page of megabytes."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    ramp = LinearSegmentedColormap.from_list("accuracy", [accuracy_colour(share, (0, 4)) for share in range(5)])
+    axes.pcolormesh(x, y, accuracy, cmap=ramp, vmin=limits[0], vmax=limits[1], shading="nearest", rasterized=True)
+    axes.grid(visible=False)
+    axes.invert_yaxis()
+
+
 def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
-    """A plot as SVG to stand inside a page: its text takes the page's font and colour."""
+    """A plot as SVG inside a page: its text has the font and the colours of the page."""
     with styled(PAGE_INK, svg_text="none", salt=description) as figure:
         figure.set_size_inches(size)
         draw(figure.add_subplot(), PAGE_INK)
-        text = saved(figure, "svg").decode()
+        text = saved(figure, "svg", dpi=IMAGE_DPI).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # names like axes_1, the same in every plot
@@ -121,7 +163,7 @@ def _page_colours(svg: str) -> str:
 
 @contextmanager
 def styled(ink: Ink, svg_text: str, salt: str) -> Iterator[Figure]:
-    """A figure in the report's style; the settings of the user stay outside, and come back afterwards."""
+    """A figure in the report's style, whatever the user's settings are; they are restored afterwards."""
     import matplotlib
     from matplotlib.figure import Figure
     from matplotlib.layout_engine import ConstrainedLayoutEngine
