@@ -92,4 +92,4 @@ def evaluation(device: torch.device, sizes: Sizes) -> list[Figure]:
 
 def answering(bench: Stepper, num_images: int) -> Callable[[], torch.Tensor]:
     batch = last_batch(bench.learner, size=num_images)
-    return lambda: bench.engine.answer(bench.learner, batch.images, batch.task_ids)
+    return lambda: bench.engine.logits(bench.learner, batch.images, batch.task_ids)

@@ -2,7 +2,7 @@
 
 A stream shows the newest classes far more often than a memory shows the old ones, and cross-entropy learns that the
 new ones are likelier. Here the log of each class's share of what is learned is added to its logit while learning, and
-left out when answering: the weights need not hold how often a class comes.
+left out when predicting: the weights need not represent how often a class comes.
 
 Run it: `PYTHONPATH=examples dualnet run examples/balanced-replay.yaml`.
 """
@@ -13,13 +13,12 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
 
 from dualnet import UNLABELLED, Batch, Learner, StreamSpec
 from dualnet.losses import label_loss
 from dualnet.memory import MemoryConfig
-from dualnet.nets import Classifier, two_batches
-from dualnet.optim import descend
+from dualnet.nets import Classifier
+from dualnet.optim import gradient_step
 from dualnet.options import check_at_least
 
 SMALLEST_SHARE = 1e-3  # of a class that was not seen lately: its logarithm must be finite
@@ -55,26 +54,21 @@ class BalancedReplay(Learner):
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        return self.restricted(self.net(self.network_input(images)), task_ids)
+        return self.mask_logits(self.net(self.network_input(images)), task_ids)
 
-    def observe(self, batch: Batch) -> dict[str, Tensor]:
-        losses: dict[str, Tensor] = {}
-        if batch.labels is not None:
-            self.memory.add(batch, self.generator)
-            for _ in range(self.config.updates):
-                losses = self.update(batch, batch.labels)
-        return losses
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
+        if batch.labels is None:
+            return {}
+        self.memory.add(batch, self.generator)
+        return [self.update(batch, batch.labels) for _ in range(self.config.updates)][-1]
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        past = self.memory.sample(self.config.replay_size, self.generator, beside=batch).batch
-        assert past.labels is not None
-        self.count(labels, past.labels)
-        now_logits, past_logits = two_batches(
-            self.net, self.network_input(batch.images), self.network_input(past.images)
-        )
+        replay = self.memory.sample(self.config.replay_size, self.generator, beside=batch)
+        self.count(labels, replay.labels)
+        now_logits, past_logits = self.outputs(self.net, batch, replay)
         now_loss = label_loss(self.balanced(now_logits, batch.task_ids), labels)
-        past_loss = label_loss(self.balanced(past_logits, past.task_ids), past.labels)
-        descend(self.optimizer, now_loss + past_loss)
+        past_loss = label_loss(self.balanced(past_logits, replay.task_ids), replay.labels)
+        gradient_step(self.optimizer, now_loss + past_loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}
 
     def count(self, labels: Tensor, past_labels: Tensor) -> None:
@@ -85,10 +79,7 @@ class BalancedReplay(Learner):
 
     def balanced(self, logits: Tensor, task_ids: Tensor) -> Tensor:
         bias = self.config.balance * self.shares.clamp(min=SMALLEST_SHARE).log()
-        return self.restricted(logits.float() + bias, task_ids)
-
-    def optimizers(self) -> dict[str, Optimizer]:
-        return {"net": self.optimizer}
+        return self.mask_logits(logits.float() + bias, task_ids)
 
 
 def shares_of(labels: Tensor, num_classes: int) -> Tensor:

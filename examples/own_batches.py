@@ -27,8 +27,8 @@ def main() -> None:
         labels = torch.randint(0, 2, (10,), generator=generator) + 2 * (step // 20)  # classes 0 and 1, then 2 and 3
         learner.observe(Batch(pictures(labels, generator), labels, task_ids=torch.zeros(10, dtype=torch.int64)))
     labels = torch.arange(100) % 4
-    answers = learner.answer(pictures(labels, generator), task_ids=None).argmax(dim=1)
-    print(f"accuracy on all four classes: {100 * (answers == labels).double().mean():.1f} %")
+    predicted = learner.predict(pictures(labels, generator))
+    print(f"accuracy on all four classes: {100 * (predicted == labels).double().mean():.1f} %")
 
 
 if __name__ == "__main__":

@@ -81,9 +81,9 @@ class OwnLearner(Learner):
         self.optimizer = torch.optim.SGD([self.weight], lr=config.lr, momentum=0.5)
 
     def forward(self, images, task_ids):
-        return self.restricted(self.weight.expand(len(images), -1), task_ids)
+        return self.mask_logits(self.weight.expand(len(images), -1), task_ids)
 
-    def observe(self, batch):
+    def learn(self, batch):
         self.steps += 1
         loss = torch.nn.functional.cross_entropy(self(batch.images, batch.task_ids), batch.labels)
         self.optimizer.zero_grad()

@@ -82,9 +82,9 @@ def test_answers_are_the_learners(small_learner, batches, state_of, differing):
     engine = Engine([learner], "fp32")
     engine.step([batches[0]])
     before = state_of(learner)
-    answer = engine.answer(learner, batches[1].images, batches[1].task_ids)
+    answer = engine.logits(learner, batches[1].images, batches[1].task_ids)
     assert not differing(before, state_of(learner))
-    assert torch.equal(answer, learner.answer(batches[1].images, batches[1].task_ids))
+    assert torch.equal(answer, learner.logits(batches[1].images, batches[1].task_ids))
 
 
 # How a captured step is used, with a stand-in for the graph
@@ -219,7 +219,7 @@ def test_costs_go_on_from_what_is_given(small_learner, random_batch):
     learner, batch = small_learner("er", updates=1, replay_size=4), random_batch(size=4)
     engine = Engine([learner], "fp32", costs=[Cost(1000, 100)])
     engine.step([batch])
-    engine.answer(learner, batch.images, batch.task_ids)
+    engine.logits(learner, batch.images, batch.task_ids)
     engine.end_task()
     assert engine.costs == [Cost(1008, 108)], "an answer to somebody else costs nothing"
 
@@ -241,7 +241,7 @@ def cuda_learner(small_learner):
     """cuda_learner(name, seed, **options): small, with rates at which rounding does not grow."""
 
     def make(name: str, seed: int = 0, **options) -> Learner:
-        rate = {"fast_lr": 0.01} if name == "dualnet" else {"lr": 0.01} if name in LEARNERS else {}
+        rate = {"lr": 0.01} if name in LEARNERS else {}
         return small_learner(name, seed=seed, device="cuda", **rate | options)
 
     return make
@@ -319,8 +319,8 @@ def test_batches_without_labels_are_captured_without_a_word(name, cuda_learner, 
 class Waiting(Finetune):
     """Reads its loss on the host, which cannot be captured."""
 
-    def observe(self, batch: Batch) -> dict[str, torch.Tensor]:
-        losses = super().observe(batch)
+    def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
+        losses = super().learn(batch)
         self.last = losses["labels"].item()
         return losses
 
@@ -348,7 +348,7 @@ def test_a_learner_that_waits_runs_eagerly(spec, small_config, cuda_learner, ran
 class Leaving(Finetune):
     """Adds to the gradients of its last step, then lets go of them and leaves others."""
 
-    def observe(self, batch: Batch) -> dict[str, torch.Tensor]:
+    def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
         self(batch.images, batch.task_ids).square().mean().backward()
         self.zero_grad()
         loss = self(batch.images, batch.task_ids).square().mean()
@@ -449,7 +449,7 @@ def test_half_precision_learns_in_full_precision_weights(name, cuda_learner, ran
     assert len(engine.captured) == 1
     assert {weight.dtype for weight in learner.parameters()} == {torch.float32}
     batch = random_batch(0).to("cuda")
-    answer = engine.answer(learner, batch.images, batch.task_ids)
+    answer = engine.logits(learner, batch.images, batch.task_ids)
     assert answer.dtype == torch.float32 and answer.isfinite().all()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dualnet.optim import LookAhead, descend
+from dualnet.optim import LookAhead, gradient_step
 
 CURVATURE = torch.tensor([0.3, 1.0, 4.0], dtype=torch.float64)
 MINIMUM = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -78,7 +78,7 @@ def test_without_tensors_to_interpolate_a_round_is_plain_sgd(keep):
     sgd, losses = torch.optim.SGD(plain.parameters(), lr=0.1), []
     for _ in range(3):
         losses.append(plain.loss())
-        descend(sgd, losses[-1])
+        gradient_step(sgd, losses[-1])
     assert torch.equal(net.weight, plain.weight) and torch.equal(mean, torch.stack(losses).mean())
     assert net.statistic.tolist() == [10.0 if keep else 22.0]
 
@@ -138,13 +138,13 @@ def test_descend_forgets_earlier_gradients():
     weight = nn.Parameter(torch.tensor([1.0]))
     optimizer = torch.optim.SGD([weight], lr=0.5)
     weight.grad = torch.tensor([100.0])
-    descend(optimizer, (3 * weight).sum())
+    gradient_step(optimizer, (3 * weight).sum())
     assert weight.item() == pytest.approx(-0.5)
 
 
 def test_descend_gives_no_other_weight_a_gradient():
     weight, other = (nn.Parameter(torch.tensor([1.0])) for _ in range(2))
     other.grad = held = torch.tensor([100.0])
-    descend(torch.optim.SGD([weight], lr=0.5), (3 * weight * other).sum())
+    gradient_step(torch.optim.SGD([weight], lr=0.5), (3 * weight * other).sum())
     assert weight.item() == pytest.approx(-0.5)
     assert other.grad is held and held.item() == 100, "a captured step would write there at every replay"

@@ -1,4 +1,4 @@
-"""What travels: a batch of examples, and what a learner must know of its stream before the first one."""
+"""A batch of examples, and the spec of a stream: what a learner must know before the first batch."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ UNLABELLED = -1
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """What a learner must know before the first batch.
+    """What a learner must know of its stream before the first batch.
 
     A task-free stream is a task-aware one with a single task: one row in the mask, every task id 0.
     """
 
     image_shape: tuple[int, int, int]  # (C, H, W) of the images as they are stored and delivered
-    class_mask: Tensor  # bool [tasks, classes]: the classes that a task may answer
+    class_mask: Tensor  # bool [tasks, classes]: the classes of each task
     input_size: int | None = None  # side in pixels that the networks see; None: as delivered
 
     def __post_init__(self) -> None:
@@ -33,7 +33,9 @@ class StreamSpec:
             remedy = "for one head over 10 classes torch.ones(1, 10, dtype=torch.bool)"
             raise ValueError(f"class_mask: {found} is not bool [tasks, classes]; {remedy}")
         if self.input_size is not None and not (isinstance(self.input_size, Integral) and self.input_size > 0):
-            raise ValueError(f"input_size: {self.input_size!r} is not a number of pixels, or None: as delivered")
+            raise ValueError(
+                f"input_size: {self.input_size!r} is not a number of pixels, or None for the size as delivered"
+            )
 
     @property
     def num_tasks(self) -> int:
@@ -61,7 +63,7 @@ class StreamSpec:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Examples that travel together."""
+    """Examples that a learner sees together."""
 
     images: Tensor  # uint8 [B, C, H, W], as stored; networks normalise
     labels: Tensor | None  # int64 [B], UNLABELLED where one is missing; None: no example has a label

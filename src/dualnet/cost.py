@@ -1,4 +1,4 @@
-"""What learning costs, in a unit that no machine changes: images through the encoders, once for each pass."""
+"""The cost of learning, independent of the machine: images that pass through the encoders."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from dualnet.nets import Encoder
 
 @dataclass
 class Cost:
+    """Images passed through an encoder, each counted once per pass."""
+
     forward_samples: int = 0
     backward_samples: int = 0  # a pass whose gradient goes back to the first map
 
@@ -23,10 +25,10 @@ class Cost:
 
 @contextmanager
 def counted(network: nn.Module, cost: Cost) -> Iterator[None]:
-    """Within the context every pass through an encoder of the network is added to the cost.
+    """Adds every pass through an encoder of the network to the cost, within the context.
 
-    A gradient is watched at the first map: it comes by there whatever was done with the later ones. Nothing is read
-    from the device, so a step can be captured meanwhile.
+    A backward pass is counted at the first map, which it reaches from any later one. Nothing is read from the device,
+    so that a step can be captured.
     """
 
     def count(encoder: nn.Module, images: tuple[Tensor, ...], maps: list[Tensor]) -> None:

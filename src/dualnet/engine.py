@@ -1,7 +1,7 @@
 """Steps learners as fast as the device allows, with the same numbers; several side by side.
 
-On the CPU a step is plain. On CUDA the first calls of a shape run eagerly, as real steps; then the whole `observe` of
-all learners, each on a stream of its own, is captured in one CUDA graph and replayed.
+On the CPU a step runs eagerly. On CUDA the first steps of a shape do, too; then `learn` of all learners, each on a
+stream of its own, is captured in one CUDA graph and replayed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,9 +23,8 @@ from dualnet.learners import Learner
 EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses its kernels, optimizers make their state
 
 Losses = list[dict[str, Tensor]]
-Shape = tuple[
-    tuple[tuple[int, ...], bool], ...
-]  # of each learner's batch: shape of the images, whether there are labels
+# Of each learner's batch: the shape of the images, and whether there are labels.
+Shape = tuple[tuple[tuple[int, ...], bool], ...]
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,9 @@ class Captured:
 
 
 class Engine:
-    """Steps learners that live on one device. `precision` bf16 is autocast; on CUDA the weights are channels-last.
+    """Steps learners that are on one device. `precision` bf16 is autocast; on CUDA the weights are channels-last.
 
-    What learning costs is added to `costs`, one for each learner; answers that are asked for from outside cost nothing.
+    The cost of learning is added to `costs`, one for each learner; `logits` costs nothing.
     """
 
     def __init__(
@@ -71,9 +70,15 @@ class Engine:
                 weights_channels_last(learner)
 
     def step(self, batches: Sequence[Batch]) -> Losses:
-        """Each learner observes its batch. The losses stay on the device."""
+        """Each learner learns from its batch; all batches are checked before. The losses stay on the device."""
         for learner, batch in zip(self.learners, batches, strict=True):
-            learner.check_batch(batch)  # all of them before one learns; and a replay does not come by `observe`
+            learner.check_batch(batch)
+        with ExitStack() as entered:
+            for learner in self.learners:
+                entered.enter_context(learner.one_thread)
+            return self.step_checked(batches)
+
+    def step_checked(self, batches: Sequence[Batch]) -> Losses:
         shape = tuple((tuple(batch.images.shape), batch.labels is not None) for batch in batches)
         self.calls[shape] += 1
         if shape in self.captured:
@@ -83,20 +88,19 @@ class Engine:
             if captured is not None:
                 self.captured[shape] = captured
                 return self.replay(captured, batches)
-        return self.observe(batches, self.costs)
+        return self.learn(batches, self.costs)
 
     def end_task(self) -> None:
-        """Every learner is told that a task has ended."""
         for learner, cost in zip(self.learners, self.costs, strict=True):
-            with self.autocast(), counted(learner, cost):
+            with learner.one_thread, self.autocast(), counted(learner, cost):
                 learner.end_task()
 
-    def answer(self, learner: Learner, images: Tensor, task_ids: Tensor | None) -> Tensor:
+    def logits(self, learner: Learner, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
         with self.autocast():
-            return learner.answer(images, task_ids)
+            return learner.logits(images, task_ids)
 
     def autocast(self) -> torch.autocast:
-        # No cache of cast weights: it would outlive the optimizer steps inside of an observe and serve old weights.
+        # Its cache of cast weights is off: it would return those of before the optimizer steps inside of `learn`.
         return torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16", cache_enabled=False)
 
     def replay(self, captured: Captured, batches: Sequence[Batch]) -> Losses:
@@ -104,23 +108,23 @@ class Engine:
             cost.add(of_a_step)
         return captured.replay(batches)
 
-    def observe(self, batches: Sequence[Batch], costs: Sequence[Cost]) -> Losses:
+    def learn(self, batches: Sequence[Batch], costs: Sequence[Cost]) -> Losses:
         each = list(zip(self.learners, batches, costs, strict=True))
         if not self.streams:
-            return [self.observe_one(learner, batch, cost) for learner, batch, cost in each]
+            return [self.learn_one(learner, batch, cost) for learner, batch, cost in each]
         main = torch.cuda.current_stream(self.device)
         losses = []
         for stream, (learner, batch, cost) in zip(self.streams, each, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                losses.append(self.observe_one(learner, batch, cost))
+                losses.append(self.learn_one(learner, batch, cost))
         for stream in self.streams:
             main.wait_stream(stream)
         return losses
 
-    def observe_one(self, learner: Learner, batch: Batch, cost: Cost) -> dict[str, Tensor]:
+    def learn_one(self, learner: Learner, batch: Batch, cost: Cost) -> dict[str, Tensor]:
         with self.autocast(), counted(learner, cost), kernels_tried():
-            return learner.observe(batch)
+            return learner.learn(batch)
 
     def try_capture(self, batches: Sequence[Batch]) -> Captured | None:
         """The step as a graph; None, with one line that says why, if a learner cannot be captured."""
@@ -129,9 +133,9 @@ class Engine:
             return self.capture(batches)
         except RuntimeError as error:
             self.capture_steps = False
-            self.captured.clear()  # what was captured before draws from the generators that are replaced here
+            self.captured.clear()  # the graphs so far draw from the generators that are replaced here
             for learner, state in zip(self.learners, states, strict=True):
-                # The generator may still believe that it is being captured: a new one takes its place.
+                # The generator may still be marked as being captured: a new one replaces it.
                 learner.generator = torch.Generator(self.device)
                 learner.generator.set_state(state)
                 learner.zero_grad()
@@ -144,24 +148,24 @@ class Engine:
         graph = torch.cuda.CUDAGraph()
         for learner in self.learners:
             graph.register_generator_state(learner.generator)
-            # A gradient of an eager step that is still there would be added to, then freed: every replay would write
-            # to memory that is another's by then, or that cuDNN gave back to the device after trying its kernels.
+            # A gradient left by an eager step would be added to, then freed: every replay would write to memory that
+            # has another owner by then, or that cuDNN returned to the device after trying its kernels.
             learner.zero_grad()
         torch.cuda.synchronize(self.device)
-        costs = [Cost() for _ in self.learners]  # to capture is not to learn: it counts when it is replayed
+        costs = [Cost() for _ in self.learners]  # a capture runs nothing: its cost counts with every replay
         with warnings.catch_warnings():
-            # That of learners which skip a batch without labels is: there is nothing wrong with it.
+            # As it is for learners that skip a batch without labels.
             warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
             with torch.cuda.graph(graph):
-                losses = self.observe(inputs, costs)
+                losses = self.learn(inputs, costs)
         return Captured(graph, inputs, losses, costs)
 
 
 @contextmanager
 def kernels_tried() -> Iterator[None]:
-    """Within it cuDNN tries its kernels on each new shape. By rule of thumb the stem's gradient took 6.8 of 31 ms.
+    """cuDNN tries its kernels on each new shape: with those of its heuristic the stem's gradient took 6.8 of 31 ms.
 
-    Steps have few shapes and repeat them. Answers come in many, each once: there it would cost more than it saves.
+    Not for `logits`: steps have few shapes and repeat them, predictions have many, each of them once.
     """
     before = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
@@ -172,7 +176,7 @@ def kernels_tried() -> Iterator[None]:
 
 
 def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """Raises ValueError where CUDA is asked for and is not there."""
+    """Raises ValueError if CUDA is asked for and not available."""
     if asked == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: this PyTorch sees no CUDA device; use --device cpu")
     return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
@@ -186,14 +190,14 @@ def precision_on(device: torch.device, asked: Literal["auto", "fp32", "bf16"] = 
 
 
 def weights_channels_last(learner: Learner) -> None:
-    """Only the weights: a memory's images are gathered and saved, and stay as they are."""
+    """Only the weights, not the images of a memory: these are gathered and saved."""
     for parameter in learner.parameters():
         if parameter.dim() == 4:
             parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The error that broke a capture off: ending the capture raises another one on top of it."""
+    """The error that ended a capture: ending it raises another one in its context."""
     while error.__context__ is not None:
         error = error.__context__
     return error

@@ -1,4 +1,4 @@
-"""Logits restricted to the classes of a task, and the supervised losses on them: labels and soft labels."""
+"""Logits masked to the classes of a task, and the supervised losses on them: labels, soft labels, stored logits."""
 
 from __future__ import annotations
 
@@ -7,31 +7,42 @@ from torch import Tensor
 
 from dualnet.batch import UNLABELLED
 
-MASKED = -1e4  # logit of a class that the task may not answer: finite, so that no loss meets 0 * inf
+MASKED = -1e4  # logit of a class outside of the task: finite, so that no loss computes 0 * inf
 
 
-def restricted(logits: Tensor, allowed: Tensor) -> Tensor:
+def mask_logits(logits: Tensor, allowed: Tensor) -> Tensor:
     """The logits, float32 [B, classes], with MASKED where a class is not allowed, bool [B, classes]."""
     return logits.float().masked_fill(~allowed, MASKED)
 
 
+def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy of each example, float [B]; 0 where the label is missing."""
+    return F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="none")
+
+
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
-    """Cross-entropy, the mean over the examples that have a label; 0 where none has."""
-    each = F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="none")
-    return each.sum() / (labels != UNLABELLED).sum().clamp(min=1)
+    """The mean cross-entropy of the examples that have a label; 0 if none has."""
+    return label_losses(logits, labels).sum() / (labels != UNLABELLED).sum().clamp(min=1)
 
 
 def soft_label_loss(
-    logits: Tensor, remembered: Tensor, known: Tensor, temperature: float, mean_over_classes: bool = False
+    logits: Tensor, stored: Tensor, has_logits: Tensor, temperature: float, mean_over_classes: bool = False
 ) -> Tensor:
-    """KL(softmax(remembered / t) || softmax(logits / t)), the mean over the examples whose answer is known; else 0.
+    """KL(softmax(stored / t) || softmax(logits / t)), the mean over the examples with stored logits; 0 if none has.
 
-    The KL of an example sums over the classes that its task may answer, or is their mean.
+    The KL of an example is the sum over the classes of its task, or their mean.
     """
     allowed = logits != MASKED
     log_probability = F.log_softmax(logits / temperature, dim=1)
-    target = F.softmax(remembered.masked_fill(~allowed, MASKED) / temperature, dim=1)
+    target = F.softmax(stored.masked_fill(~allowed, MASKED) / temperature, dim=1)
     each = F.kl_div(log_probability, target, reduction="none").sum(dim=1)
     if mean_over_classes:
         each = each / allowed.sum(dim=1)
-    return (each * known).sum() / known.sum().clamp(min=1)
+    return (each * has_logits).sum() / has_logits.sum().clamp(min=1)
+
+
+def logit_loss(logits: Tensor, stored: Tensor, has_logits: Tensor) -> Tensor:
+    """The mean squared difference over the examples with stored logits and the classes of their task; 0 if none has."""
+    counts = has_logits[:, None] & (logits != MASKED)
+    difference = (logits - stored).masked_fill(~counts, 0)
+    return difference.square().sum() / counts.sum().clamp(min=1)

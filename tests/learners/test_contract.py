@@ -3,7 +3,9 @@
 import copy
 import dataclasses
 import math
+import threading
 import typing
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import LEARNERS, MASKED, Learner, learner_class, make_learner
+from dualnet.memory import MemoryConfig
 
 NAMES = list(LEARNERS)
 BASELINES = [name for name in NAMES if name != "dualnet"]
@@ -31,7 +34,7 @@ def assert_losses(losses: dict[str, Tensor]) -> None:
         assert not loss.requires_grad
 
 
-# Learning and answering
+# Learning and predicting
 
 
 @every_learner
@@ -73,46 +76,77 @@ def test_classes_outside_of_the_task_are_masked(name, small_learner, random_batc
     learner = small_learner(name)
     images = random_batch(size=3).images
     task_ids = torch.tensor([0, 2, 1])
-    logits = learner.answer(images, task_ids)
+    logits = learner.logits(images, task_ids)
     assert logits.shape == (3, spec.num_classes) and logits.dtype == torch.float32
     allowed = spec.class_mask[task_ids]
     assert (logits[~allowed] == MASKED).all()
     assert (logits[allowed].abs() < 1e3).all()
-    free = learner.answer(images, None)
+    free = learner.logits(images, None)
     assert (free.abs() < 1e3).all()
     torch.testing.assert_close(free[allowed], logits[allowed])
 
 
 @every_learner
 @pytest.mark.parametrize("training", [True, False])
-def test_an_answer_moves_nothing(name, training, small_learner, stream, state_of, differing):
+def test_logits_move_nothing(name, training, small_learner, stream, state_of, differing):
     learner = small_learner(name)
     learner.observe(stream[0])
     learner.train(training)
     before, batch = state_of(learner), stream[1]
-    first = learner.answer(batch.images, batch.task_ids)
-    again = learner.answer(batch.images, batch.task_ids)
+    first = learner.logits(batch.images, batch.task_ids)
+    again = learner.logits(batch.images, batch.task_ids)
     assert not differing(before, state_of(learner))
     assert {part.training for part in learner.modules()} == {training}
     assert torch.equal(first, again) and not first.requires_grad
 
 
 @every_learner
-def test_answers_do_not_depend_on_their_company(name, small_learner, stream):
+def test_logits_do_not_depend_on_the_other_images(name, small_learner, stream):
     learner = small_learner(name)
     learner.observe(stream[0])
     images, task_ids = stream[1].images, stream[1].task_ids
-    together = learner.answer(images, task_ids)
-    alone = torch.cat([learner.answer(images[i : i + 1], task_ids[i : i + 1]) for i in range(len(images))])
+    together = learner.logits(images, task_ids)
+    alone = torch.cat([learner.logits(images[i : i + 1], task_ids[i : i + 1]) for i in range(len(images))])
     torch.testing.assert_close(together, alone, atol=1e-4, rtol=1e-4)
 
 
 @every_learner
-def test_an_answer_that_fails_keeps_the_mode(name, small_learner):
+def test_logits_that_fail_keep_the_mode(name, small_learner, random_batch, monkeypatch):
     learner = small_learner(name)
-    with pytest.raises(RuntimeError):
-        learner.answer(torch.zeros(1, 5, 28, 28, dtype=torch.uint8), None)  # five channels
+    monkeypatch.setattr(learner, "network_input", lambda images: images.missing)
+    with pytest.raises(AttributeError):
+        learner.logits(random_batch().images)
     assert {part.training for part in learner.modules()} == {True}
+
+
+@every_learner
+def test_predictions_are_classes_of_the_task(name, small_learner, random_batch, spec):
+    learner, images = small_learner(name), random_batch(size=3).images
+    task_ids = torch.tensor([0, 2, 1])
+    predicted = learner.predict(images, task_ids)
+    assert predicted.dtype == torch.int64 and torch.equal(predicted, learner.logits(images, task_ids).argmax(dim=1))
+    assert spec.class_mask[task_ids, predicted].all()
+    assert torch.equal(learner.predict(images), learner.logits(images, None).argmax(dim=1))
+    assert learner.predict(images[:0]).shape == (0,)
+    assert learner.predict(torch.zeros(2, 3, 50, 31, dtype=torch.uint8)).shape == (2,), "images of any size are resized"
+
+
+@every_learner
+def test_images_that_do_not_match_the_spec_are_not_predicted(name, small_learner, random_batch):
+    learner, images, tasks = small_learner(name), random_batch().images, torch.zeros(4, dtype=torch.int64)
+    wrong = [(images / 255, None), (images, tasks - 1), (images, tasks + 3), (images[:, :2], None), (images[0], None)]
+    wrong += [(images.to_sparse(), None), (images, tasks.to_sparse()), (images, tasks[:3]), (images.tolist(), None)]
+    for each in (*wrong, (images, 0), (images.to("meta"), None), (images, tasks.int()), (images[..., :0], None)):
+        for question in (learner.logits, learner.predict):
+            with pytest.raises(ValueError, match=r"^(images|task_ids)[^\n]*$"):
+                question(*each)
+
+
+@every_learner
+def test_a_learner_explains_itself(name):
+    cls = learner_class(name)
+    for documented in (cls, cls.Config):
+        assert documented.__dict__["__doc__"] and not documented.__doc__.startswith(f"{documented.__name__}(")
 
 
 # Repeatability
@@ -139,7 +173,7 @@ def test_a_learner_leaves_the_global_generator_alone(name, small_learner, stream
     learner = small_learner(name)
     for batch in stream:
         learner.observe(batch)
-    learner.answer(stream[0].images, stream[0].task_ids)
+    learner.logits(stream[0].images, stream[0].task_ids)
     learner.end_task()
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -237,8 +271,8 @@ def test_a_missing_label_is_a_missing_term_of_the_loss(name, small_learner, rand
 def test_a_task_may_end_before_anything_is_stored(name, small_learner, random_batch, monkeypatch):
     """As where all labels come late. A kernel has no way to answer to no image."""
     learner = small_learner(name)
-    answer = learner.answer
-    monkeypatch.setattr(learner, "answer", lambda images, ids: answer(images, ids) if len(images) else pytest.fail())
+    logits = learner.logits
+    monkeypatch.setattr(learner, "logits", lambda images, ids: logits(images, ids) if len(images) else pytest.fail())
     learner.end_task()
     assert_losses(learner.observe(random_batch()))
 
@@ -251,13 +285,13 @@ def test_task_free_streams(name, small_learner, random_batch, spec):
         assert_losses(learner.observe(random_batch(seed, spec=free)))
     learner.end_task()
     assert_losses(learner.observe(random_batch(3, spec=free)))
-    logits = learner.answer(random_batch().images, random_batch(spec=free).task_ids)
+    logits = learner.logits(random_batch().images, random_batch(spec=free).task_ids)
     assert (logits.abs() < 1e3).all()
 
 
 def test_a_stream_that_tells_no_task_is_refused(small_learner, spec):
     for name in NEEDS_TASKS:
-        with pytest.raises(ValueError, match=f"^{name} .*: use protocol task_aware"):
+        with pytest.raises(ValueError, match=f"^{name} .*protocol task_aware"):
             small_learner(name, spec=spec.task_free())
 
 
@@ -274,10 +308,25 @@ def test_batches_of_several_tasks_and_of_changing_size(name, small_learner, rand
 
 
 @every_learner
-def test_a_batch_of_one_example(name, small_learner, random_batch):
-    learner = small_learner(name)
-    for task in (0, 1):
-        assert_losses(learner.observe(random_batch(task, task=task, size=1)))
+def test_batches_of_one_example(name, small_learner, random_batch):
+    """BatchNorm has 2 x 2 values per channel in the last map of 28 pixels; a replay of one is normalised alone too."""
+    learner = small_learner(name, **{key: 1 for key in ("replay_size", "candidates") if key in options_of(name)})
+    for step in range(6):
+        assert_losses(learner.observe(random_batch(step, task=step // 2, size=1)))
+        if step % 2:
+            learner.end_task()
+    assert all(weight.isfinite().all() for weight in learner.state_dict().values() if weight.is_floating_point())
+
+
+@every_task_free_learner
+def test_batches_of_one_example_task_free(name, small_learner, random_batch, without_labels, spec):
+    free = spec.task_free()
+    learner = small_learner(name, spec=free)
+    for step in range(4):
+        assert_losses(learner.observe(random_batch(step, size=1, spec=free)))
+        unlabelled = random_batch(step, size=1, spec=free)
+        assert all(loss.isfinite() for loss in learner.observe(without_labels(unlabelled)).values())
+    assert all(weight.isfinite().all() for weight in learner.state_dict().values() if weight.is_floating_point())
 
 
 @every_learner
@@ -294,7 +343,7 @@ def test_grey_images(name, small_learner, random_batch, spec):
     grey = StreamSpec((1, 28, 28), spec.class_mask)
     learner = small_learner(name, spec=grey)
     assert_losses(learner.observe(random_batch(spec=grey)))
-    assert learner.answer(random_batch(spec=grey).images, None).isfinite().all()
+    assert learner.logits(random_batch(spec=grey).images, None).isfinite().all()
 
 
 def test_colour_augmentation_of_grey_images_is_refused(small_learner, spec):
@@ -326,7 +375,7 @@ def test_a_separable_stream_is_learned(name, small_learner, spec):
     losses = [learner.observe(separable(seed, spec, 0))["labels"] for seed in range(1, 15)]
     assert losses[-1] < 0.5 * first
     fresh = separable(99, spec, 0)
-    assert torch.equal(learner.answer(fresh.images, fresh.task_ids).argmax(dim=1), fresh.labels)
+    assert torch.equal(learner.logits(fresh.images, fresh.task_ids).argmax(dim=1), fresh.labels)
 
 
 @every_learner
@@ -341,12 +390,98 @@ def test_a_batch_that_does_not_fit_moves_nothing(name, small_learner, stream, st
         dataclasses.replace(batch, labels=batch.labels + 2),  # of the next task
         dataclasses.replace(batch, task_ids=batch.task_ids + 3),  # tasks 0 to 2
         Batch(batch.images, None, batch.task_ids + 3),
+        dataclasses.replace(batch, images=batch.images.to_sparse()),
+        dataclasses.replace(batch, labels=batch.labels.to_sparse()),
+        (batch.images, batch.labels, batch.task_ids),
+        None,
     ]
     for each in wrong:
-        with pytest.raises(ValueError, match=r"^(images|labels|task_ids)"):
+        with pytest.raises(ValueError, match=r"^(batch|images|labels|task_ids)[^\n]*$"):
             learner.observe(each)
     assert not differing(before, state_of(learner))
     assert_losses(learner.observe(batch))
+
+
+# Before a learner is built
+
+
+@every_learner
+@pytest.mark.parametrize(
+    ("shape", "mask", "options", "word"),
+    [
+        ((3, 27, 64), torch.eye(3), {}, "28"),
+        ((1, 28, 28), torch.eye(3), {"augment": "views"}, "channel"),
+        ((3, 28, 28), torch.ones(9, 2), {"memory": MemoryConfig(slots_per_class=4)}, "slots_per_class"),
+        ((3, 28, 28), torch.ones(1, 6), {}, "task_aware"),
+    ],
+    ids=["small images", "grey views", "small memory", "one task"],
+)
+def test_what_the_constructor_refuses_is_refused_before(name, shape, mask, options, word, small_config):
+    """`check` and the constructor raise the same, and building takes networks: here none is built."""
+    cls, spec = learner_class(name), StreamSpec(shape, mask.bool())
+    config = small_config(name, **{key: value for key, value in options.items() if key in options_of(name)})
+    refused: list[str | None] = []
+    for attempt in (cls.check, cls):
+        try:
+            attempt(spec, config)
+            refused.append(None)
+        except ValueError as error:
+            refused.append(str(error))
+    assert refused[0] == refused[1]
+    applies = (not options or options.keys() <= set(options_of(name))) and (word != "task_aware" or name in NEEDS_TASKS)
+    if applies:
+        assert refused[0] is not None and word in refused[0]
+    elif name != "dualnet":  # which refuses grey images whatever its options
+        assert refused[0] is None
+
+
+# Threads
+
+
+@every_learner
+def test_a_second_thread_is_refused(name, small_learner, random_batch, monkeypatch, state_of, differing):
+    """While one is inside of `learn`, the others are sent away with one line and change nothing."""
+    learner, twin, batch = small_learner(name), small_learner(name), random_batch()
+    inside, go_on = threading.Event(), threading.Event()
+    learn = learner.learn
+
+    def waiting(batch: Batch) -> dict[str, Tensor]:
+        inside.set()
+        assert go_on.wait(60)
+        return learn(batch)
+
+    monkeypatch.setattr(learner, "learn", waiting)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(learner.observe, batch)
+        assert inside.wait(60)
+        calls = [
+            lambda: learner.observe(batch),
+            lambda: learner.logits(batch.images),
+            lambda: learner.predict(batch.images),
+        ]
+        if learner.memories:
+            calls.append(lambda: learner.store_soft_labels(learner.memories[0]))
+        for call in calls:
+            with pytest.raises(RuntimeError, match=r"^[^\n]*another thread[^\n]*$"):
+                call()
+        go_on.set()
+        losses = first.result(60)
+    expected = twin.observe(batch)
+    assert all(torch.equal(losses[key], expected[key]) for key in expected)
+    assert not differing(state_of(learner), state_of(twin))
+    assert learner.predict(batch.images).shape == (4,), "afterwards any thread may use it"
+
+
+def test_a_failure_lets_the_next_thread_in(small_learner, random_batch):
+    learner = small_learner("er")
+    with pytest.raises(ValueError, match=r"^batch"):
+        learner.observe(None)
+    learner.mask_logits = None
+    with pytest.raises(TypeError):
+        learner.observe(random_batch())
+    del learner.mask_logits
+    with ThreadPoolExecutor(1) as pool:
+        assert_losses(pool.submit(learner.observe, random_batch()).result(60))
 
 
 # Nothing waits for the device
@@ -386,7 +521,7 @@ def test_no_kernel_waits_in_a_task_free_stream(name, size, small_learner, random
 
 BAD = {
     "width": 0,
-    "lr": -0.1,
+    "lr": math.nan,
     "updates": 0,
     "replay_size": 0,
     "slow_rounds": -1,
@@ -396,7 +531,6 @@ BAD = {
     "slow_momentum": -0.1,
     "slow_weight_decay": -1e-4,
     "slow_batch_size": 1,
-    "fast_lr": math.nan,
     "soft_label_weight": -1.0,
     "temperature": 0.0,
 }

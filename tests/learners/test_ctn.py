@@ -11,7 +11,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import CTN, ctn
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Controller, FilmClassifier
-from dualnet.optim import descend
+from dualnet.optim import gradient_step
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ def test_without_a_task_each_class_is_answered_by_its_first_task(small_learner, 
     mask = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
     learner = small_learner("ctn", spec=StreamSpec((3, 28, 28), mask))
     images = random_batch().images
-    free = learner.answer(images, None)
+    free = learner.logits(images, None)
     for number, task in enumerate([0, 0, 1, 2]):
-        told = learner.answer(images, torch.full((4,), task))
+        told = learner.logits(images, torch.full((4,), task))
         torch.testing.assert_close(free[:, number], told[:, number])
 
 
@@ -94,8 +94,7 @@ def test_a_step_of_the_base(over, joint_statistics, prepared, random_batch, stat
     assert not differing(before, state_of(learner.controller))
     assert all(weight.grad is None for weight in learner.controller.parameters())
 
-    replay = by_hand.memory.sample(4, by_hand.generator, beside=batch)
-    past = replay.batch
+    replay = past = by_hand.memory.sample(4, by_hand.generator, beside=batch)
     assert replay.has_logits.all()
     if joint_statistics:
         images, task_ids = torch.cat([batch.images, past.images]), torch.cat([batch.task_ids, past.task_ids])
@@ -116,8 +115,8 @@ def test_a_step_of_the_base(over, joint_statistics, prepared, random_batch, stat
 
 @pytest.mark.parametrize("largest", [1.0, 1e-3])  # the authors' is 1
 def test_a_step_of_the_controller(largest, prepared, random_batch, state_of, differing, monkeypatch):
-    assert ctn.LARGEST_GRADIENT == 1.0
-    monkeypatch.setattr(ctn, "LARGEST_GRADIENT", largest)
+    assert ctn.CLIP_VALUE == 1.0
+    monkeypatch.setattr(ctn, "CLIP_VALUE", largest)
     learner = prepared(outer_steps=4)
     batch = random_batch(7, task=1)
     by_hand, before = copy.deepcopy(learner), state_of(learner.base)
@@ -125,7 +124,7 @@ def test_a_step_of_the_controller(largest, prepared, random_batch, state_of, dif
     moved = differing(before, state_of(learner.base))
     assert all("running" in name for name in moved)  # as in the authors' code: a pass in training mode
 
-    held = by_hand.semantic.sample(4, by_hand.generator, beside=batch).batch
+    held = by_hand.semantic.sample(4, by_hand.generator, beside=batch)
     expected = F.cross_entropy(by_hand(held.images, held.task_ids), held.labels)
     torch.testing.assert_close(loss, expected.detach(), atol=1e-4, rtol=1e-4)
     weights = [*by_hand.controller.parameters()]
@@ -137,7 +136,7 @@ def test_a_step_of_the_controller(largest, prepared, random_batch, state_of, dif
 
 def test_a_gradient_is_cut_off():
     weight = torch.nn.Parameter(torch.zeros(3))
-    descend(torch.optim.SGD([weight], lr=0.5), (weight * torch.tensor([9.0, -9.0, 0.5])).sum(), largest=1.0)
+    gradient_step(torch.optim.SGD([weight], lr=0.5), (weight * torch.tensor([9.0, -9.0, 0.5])).sum(), clip_value=1.0)
     assert weight.tolist() == [-0.5, 0.5, -0.25]
 
 
@@ -153,8 +152,10 @@ def test_two_steps_of_the_base_before_each_of_the_controller(make, random_batch,
 def test_soft_labels_are_answers_at_the_end_of_a_task(prepared, random_batch):
     learner = prepared()
     memory = learner.memory
-    assert learner.needs_boundaries and torch.equal(memory.has_logits, memory.filled) and memory.filled.any()
-    expected = learner.answer(memory.images[memory.filled], memory.task_ids[memory.filled])
+    assert (
+        CTN.needs_boundaries(learner.config) and torch.equal(memory.has_logits, memory.filled) and memory.filled.any()
+    )
+    expected = learner.logits(memory.images[memory.filled], memory.task_ids[memory.filled])
     torch.testing.assert_close(memory.logits[memory.filled], expected)
 
 
@@ -212,7 +213,7 @@ def test_the_base_never_learns_what_the_semantic_memory_holds(make, monkeypatch)
         held = set(numbers_in(learner.semantic.images[learner.semantic.filled]))
         learned = {
             number
-            for batch in [given[0] for given in now] + [replay.batch for replay in replayed]
+            for batch in [given[0] for given in now] + replayed
             for number, label in zip(numbers_in(batch.images), batch.labels.tolist(), strict=True)
             if label != UNLABELLED
         }

@@ -9,8 +9,7 @@ from torch import Tensor
 from dualnet.batch import Batch
 from dualnet.image_ops import network_input
 from dualnet.learners import DERpp
-from dualnet.learners.derpp import logit_loss
-from dualnet.learners.learner import MASKED
+from dualnet.losses import MASKED, logit_loss
 
 
 def prepared(small_learner, random_batch, **options) -> DERpp:
@@ -37,21 +36,21 @@ def terms_by_hand(learner: DERpp, batch: Batch) -> tuple[Tensor, Tensor, Tensor]
     """L(batch), the distance to the stored logits, L(replay). Moves the learner's statistics and chance."""
     draws = [learner.memory.sample(learner.config.replay_size, learner.generator, batch) for _ in range(2)]
     assert all(draw.stored.all() and draw.has_logits.all() for draw in draws)
-    batches = [batch, draws[0].batch, draws[1].batch]
+    batches = [batch, *draws]
     pixels = [network_input(each.images, (28, 28)) for each in batches]
     if learner.config.joint_statistics:
-        now, dark, past = learner.net(torch.cat(pixels)).split([len(each) for each in batches])
+        now, dark, past = learner.net(torch.cat(pixels)).split([len(each) for each in pixels])
     else:
         now, dark, past = (learner.net(each) for each in pixels)
     squares = [
         (row[c] - remembered[c]) ** 2
-        for row, remembered, task in zip(dark, draws[0].logits, draws[0].batch.task_ids.tolist(), strict=True)
+        for row, remembered, task in zip(dark, draws[0].logits, draws[0].task_ids.tolist(), strict=True)
         for c in classes_of(learner, task)
     ]
     return (
         cross_entropy(learner, now, batch),
         torch.stack(squares).mean(),
-        cross_entropy(learner, past, draws[1].batch),
+        cross_entropy(learner, past, draws[1]),
     )
 
 
@@ -69,7 +68,7 @@ def test_one_update_follows_the_equation(joint_statistics, replay_size, small_le
     by_hand, batch = copy.deepcopy(learner), random_batch(2, task=1)
     losses = learner.observe(batch)
 
-    by_hand.memory.add(batch, by_hand.generator, by_hand.answer(batch.images, batch.task_ids))
+    by_hand.memory.add(batch, by_hand.generator, by_hand.logits(batch.images, batch.task_ids))
     now, dark, past = terms_by_hand(by_hand, batch)
     for name, term in (("labels", now), ("logits", dark), ("replay", past)):
         torch.testing.assert_close(losses[name], term.detach(), atol=1e-4, rtol=1e-4)
@@ -86,18 +85,18 @@ def test_one_update_follows_the_equation(joint_statistics, replay_size, small_le
 def test_the_memory_holds_the_answers_from_before_the_update(small_learner, random_batch):
     learner = small_learner("derpp")
     batch = random_batch(0, unlabelled=1)
-    answers = learner.answer(batch.images, batch.task_ids)
+    answers = learner.logits(batch.images, batch.task_ids)
     learner.observe(batch)
     held = learner.memory.filled.nonzero().flatten()
     assert len(held) == 3 and learner.memory.has_logits[held].all()
     for slot in held.tolist():
         (row,) = [i for i in range(4) if torch.equal(batch.images[i], learner.memory.images[slot])]
         assert torch.equal(learner.memory.logits[slot], answers[row])
-    assert not torch.equal(learner.answer(batch.images, batch.task_ids), answers)
+    assert not torch.equal(learner.logits(batch.images, batch.task_ids), answers)
 
 
 def test_in_the_first_task_only_the_batch_counts(small_learner, random_batch):
-    """Nothing of an earlier task is stored: the stand-ins have neither a label nor logits."""
+    """Nothing of an earlier task is stored: the placeholders have neither a label nor logits."""
     losses = small_learner("derpp").observe(random_batch(0))
     assert losses["logits"] == 0 and losses["replay"] == 0 and losses["labels"] > 0
 

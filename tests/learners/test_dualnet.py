@@ -71,7 +71,7 @@ def equation_7(learner: DualNet, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The three terms, example by example over the classes of its task. Moves the learner's statistics and chance."""
     replay = learner.memory.sample(learner.config.replay_size, learner.generator, batch)
     assert replay.stored.all() and replay.has_logits.all()
-    past, tau = replay.batch, learner.config.temperature
+    past, tau = replay, learner.config.temperature
 
     def cross_entropies(logits: Tensor, labels: Tensor, task_ids: Tensor) -> list[Tensor]:
         terms = []
@@ -178,7 +178,7 @@ def test_updates_are_repeated_with_fresh_draws(make, random_batch, monkeypatch):
 
     def recorded(*args, **kwargs):
         replay = sample(*args, **kwargs)
-        calls.append(replay.batch.images)
+        calls.append(replay.images)
         return replay
 
     monkeypatch.setattr(learner.memory, "sample", recorded)
@@ -315,7 +315,7 @@ def test_views_have_the_size_that_the_networks_see(make, random_batch, spec, mon
 
 @pytest.mark.parametrize("answer_size", [3, 250])
 def test_at_the_end_of_a_task_every_stored_example_is_answered(answer_size, make, random_batch, monkeypatch):
-    monkeypatch.setattr(learner_module, "ANSWER_SIZE", answer_size)
+    monkeypatch.setattr(learner_module, "SOFT_LABEL_BATCH", answer_size)
     learner = make()
     for seed in range(3):
         learner.observe(random_batch(seed))
@@ -324,7 +324,7 @@ def test_at_the_end_of_a_task_every_stored_example_is_answered(answer_size, make
     learner.end_task()
     assert torch.equal(memory.has_logits, memory.filled)
     slots = memory.filled.nonzero().flatten()
-    expected = learner.answer(memory.images[slots], memory.task_ids[slots])
+    expected = learner.logits(memory.images[slots], memory.task_ids[slots])
     torch.testing.assert_close(memory.logits[slots], expected, atol=1e-4, rtol=1e-4)
     assert expected.std() > 0
 
@@ -356,7 +356,7 @@ def test_at_insertion_answers_come_from_before_the_batch_is_learned(make, random
     learner = make(soft_labels="insertion")
     for seed in range(2):
         batch = random_batch(seed, task=seed)
-        expected = learner.answer(batch.images, batch.task_ids)
+        expected = learner.logits(batch.images, batch.task_ids)
         learner.observe(batch)
         memory = learner.memory
         assert torch.equal(memory.has_logits, memory.filled)
@@ -413,7 +413,7 @@ def test_defaults_are_the_authors(spec):
         "beta": 0.05,
         "slow_lr": 3e-4,
         "slow_batch_size": 32,
-        "fast_lr": 0.03,
+        "lr": 0.03,
         "updates": 2,
         "replay_size": 10,
         "soft_label_weight": 10.0,

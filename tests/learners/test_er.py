@@ -17,7 +17,7 @@ def test_one_update_learns_the_batch_and_the_replay(joint_statistics, replay_siz
     losses = learner.observe(batch)
 
     by_hand.memory.add(batch, by_hand.generator)
-    past = by_hand.memory.sample(replay_size, by_hand.generator, beside=batch).batch
+    past = by_hand.memory.sample(replay_size, by_hand.generator, beside=batch)
     if joint_statistics:
         images, task_ids = torch.cat([batch.images, past.images]), torch.cat([batch.task_ids, past.task_ids])
         now_logits, past_logits = by_hand(images, task_ids).split([4, replay_size])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED
-from dualnet.learners.learner import MASKED
+from dualnet.learners import MASKED
 from dualnet.losses import label_loss, soft_label_loss
 
 ALLOWED = [range(3), range(3, 8)]  # the classes of two tasks

@@ -43,7 +43,7 @@ def rises_by_hand(learner: MIR, batch: Batch, drawn: Batch) -> list[float]:
         moved.copy_(kept)
     rises = []
     for i, (label, task) in enumerate(zip(drawn.labels.tolist(), drawn.task_ids.tolist(), strict=True)):
-        before, after = (each.answer(drawn.images[i : i + 1], None)[0] for each in (learner, stepped))
+        before, after = (each.logits(drawn.images[i : i + 1], None)[0] for each in (learner, stepped))
         rises.append(plain_loss(learner, after, label, task) - plain_loss(learner, before, label, task))
     return rises
 
@@ -56,13 +56,13 @@ def index_in(image: Tensor, images: Tensor) -> int:
 def test_the_examples_whose_loss_rises_most_are_chosen(unlabelled, prepared, random_batch):
     learner = prepared(candidates=6, replay_size=3)
     batch = random_batch(7, task=1, unlabelled=unlabelled)
-    drawn = copy.deepcopy(learner).memory.sample(6, copy.deepcopy(learner).generator, batch).batch
+    drawn = copy.deepcopy(learner).memory.sample(6, copy.deepcopy(learner).generator, batch)
     assert len({image.numpy().tobytes() for image in drawn.images}) == 6
     rises = rises_by_hand(learner, batch, drawn)
     by_rise = sorted(range(6), key=lambda i: -rises[i])
     assert rises[by_rise[2]] - rises[by_rise[3]] > 1e-5  # no tie decides
 
-    found = learner.rise(drawn, drawn.labels, learner.virtual_step(batch, batch.labels))
+    found = learner.rise(drawn, learner.virtual_step(batch, batch.labels))
     torch.testing.assert_close(found, torch.tensor(rises), atol=1e-4, rtol=1e-3)
     chosen = learner.most_interfered(batch, batch.labels)
     assert [index_in(image, drawn.images) for image in chosen.images] == by_rise[:3]
@@ -122,11 +122,11 @@ def test_one_update_learns_the_batch_and_the_chosen(joint_statistics, replay_siz
         torch.testing.assert_close(learned, weight - 0.1 * grad, atol=1e-4, rtol=1e-3)
 
 
-def test_stand_ins_are_neither_scored_nor_learned(small_learner, random_batch):
+def test_placeholders_are_neither_scored_nor_learned(small_learner, random_batch):
     learner, batch = small_learner("mir"), random_batch(0)
     drawn = learner.memory.sample(6, copy.deepcopy(learner).generator, batch)
     assert not drawn.stored.any()
-    rise = learner.rise(drawn.batch, drawn.batch.labels, learner.virtual_step(batch, batch.labels))
+    rise = learner.rise(drawn, learner.virtual_step(batch, batch.labels))
     assert (rise == 0).all()
     assert learner.observe(batch)["replay"] == 0
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from dualnet.nets import Adapter, BatchNorm, Encoder, two_batches
+from dualnet.nets import Adapter, BatchNorm, Encoder, forward_batches
 from dualnet.nets import norm as norm_module
 from dualnet.nets.conv import Conv, weights_cast
 from dualnet.nets.norm import Pool
@@ -94,11 +94,11 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize(("num_second", "passes"), [(3, 1), (5, 2)])
-def test_two_batches_go_apart_through_a_net(num_second, passes):
+def test_batches_are_normalised_apart(num_second, passes):
     together, separate = Counting(), Counting()
     first = inputs(1, 4, 0)
     second = torch.randn(num_second, 4, 5, 6, generator=torch.Generator().manual_seed(1)) * 3 + 1
-    out_first, out_second = two_batches(together, first, second)
+    out_first, out_second = forward_batches(together, [first, second])
     torch.testing.assert_close(out_first, separate(first, 1))
     torch.testing.assert_close(out_second, separate(second, 1))
     torch.testing.assert_close(together.norm.running_mean, separate.norm.running_mean)
@@ -106,12 +106,25 @@ def test_two_batches_go_apart_through_a_net(num_second, passes):
     assert together.passes == passes
 
 
+@pytest.mark.parametrize(("sizes", "passes"), [((3, 3, 3), 1), ((5, 3, 3), 2), ((3, 5, 3), 3)])
+def test_neighbours_of_equal_size_share_a_pass(sizes, passes):
+    together, separate = Counting(), Counting()
+    batches = [
+        inputs(1, 4, seed)[:1].repeat(size, 1, 1, 1) * torch.rand(size, 1, 1, 1) for seed, size in enumerate(sizes)
+    ]
+    for out, batch in zip(forward_batches(together, batches), batches, strict=True):
+        torch.testing.assert_close(out, separate(batch, 1))
+    torch.testing.assert_close(together.norm.running_mean, separate.norm.running_mean)
+    assert together.passes == passes
+
+
 @pytest.mark.parametrize("num_second", [3, 5])
-def test_two_batches_jointly_are_one_batch(num_second):
+def test_batches_jointly_are_one_batch(num_second):
     joint, one = Counting(), Counting()
     first = inputs(1, 4, 0)
     second = torch.randn(num_second, 4, 5, 6, generator=torch.Generator().manual_seed(1))
-    torch.testing.assert_close(torch.cat(two_batches(joint, first, second, True)), one(torch.cat([first, second]), 1))
+    together = torch.cat(forward_batches(joint, [first, second], True))
+    torch.testing.assert_close(together, one(torch.cat([first, second]), 1))
     assert joint.passes == 1
 
 

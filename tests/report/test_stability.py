@@ -117,7 +117,7 @@ def test_a_look_is_at_the_same_few_test_images(benchmark, finished: Path, monkey
         tests, truths = benchmark.tasks[task].test.load()
         places = [int((tests == image).flatten(1).all(dim=1).nonzero()) for image in images]
         assert len(set(places)) == 3 and labels.tolist() == truths[places].tolist()
-        right = learner.answer(images, one.task_ids(task, 3)).argmax(dim=1) == labels
+        right = learner.logits(images, one.task_ids(task, 3)).argmax(dim=1) == labels
         found = runner.accuracy(runner.Engine([learner], "fp32"), learner, one, task, one.probe(task))
         assert float(found) == pytest.approx(100 * right.double().mean().item())
 

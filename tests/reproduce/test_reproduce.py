@@ -39,22 +39,22 @@ import os, signal, time
 from dualnet import Finetune
 
 class Deadly(Finetune):
-    def observe(self, batch):
+    def learn(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
 
 class Wordy(Finetune):
-    def observe(self, batch):
+    def learn(self, batch):
         raise RuntimeError("word " * 100_000)
 
 class Stopped(Finetune):
-    def observe(self, batch):
+    def learn(self, batch):
         os.kill(os.getpid(), signal.SIGTERM)
-        return super().observe(batch)
+        return super().learn(batch)
 
 class Slow(Finetune):
-    def observe(self, batch):
+    def learn(self, batch):
         time.sleep(0.1)
-        return super().observe(batch)
+        return super().learn(batch)
 """
 
 

@@ -74,11 +74,11 @@ def test_any_values_come_back_from_yaml(root, order, lr, area, name, seed, delay
         "seed": seed,
         "labels": {"share": lr, "delay": delay},
         "benchmark": {"name": "image_folder", "root": root, "class_order": order},
-        "learner": {"name": "dualnet", "fast_lr": lr, "views": {"crop_area": [area, 1.0]}},
+        "learner": {"name": "dualnet", "lr": lr, "views": {"crop_area": [area, 1.0]}},
     }
     parsed = parse(options)
     assert (parsed.name, parsed.benchmark.root, parsed.benchmark.class_order) == (name, root, order)  # pyright: ignore
-    assert (parsed.learner.fast_lr, parsed.learner.views.crop_area, parsed.seed) == (lr, (area, 1.0), seed)
+    assert (parsed.learner.lr, parsed.learner.views.crop_area, parsed.seed) == (lr, (area, 1.0), seed)
     assert (parsed.labels.share, parsed.labels.delay) == (lr, delay)
     assert parse(yaml.safe_load(yaml.safe_dump(parsed.mapping(), allow_unicode=True))) == parsed
 
@@ -88,8 +88,8 @@ def test_any_values_come_back_from_yaml(root, order, lr, area, name, seed, delay
     [
         (["--learner.slow_rounds", "10"], "learner.slow_rounds", 10),
         (["--learner.slow_rounds=10"], "learner.slow_rounds", 10),
-        (["--learner.fast_lr", "1e-3"], "learner.fast_lr", 0.001),
-        (["--learner.fast_lr", "1"], "learner.fast_lr", 1.0),
+        (["--learner.lr", "1e-3"], "learner.lr", 0.001),
+        (["--learner.lr", "1"], "learner.lr", 1.0),
         (["--learner.views.crop_area", "[0.1, 0.5]"], "learner.views.crop_area", (0.1, 0.5)),
         (["--learner.memory.policy", "reservoir"], "learner.memory.policy", "reservoir"),
         (["--batch_size", "20"], "batch_size", 20),

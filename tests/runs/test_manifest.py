@@ -56,7 +56,7 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and 
     "more tasks": ({"benchmark": {"num_tasks": 3}}, {"num_tasks", "class_order", "split", "memory_slots"}),
     "no memory": ({"learner": {"name": "finetune", "width": 2, "updates": 1}}, {"memory", "memory_slots"}),
     # What decides a result, but is the method's own, or decides nothing
-    "rates": ({"learner": {"fast_lr": 0.5, "slow_lr": 0.5, "beta": 0.1, "slow_rounds": 2}}, set()),
+    "rates": ({"learner": {"lr": 0.5, "slow_lr": 0.5, "beta": 0.1, "slow_rounds": 2}}, set()),
     "seed": ({"seed": 3, "name": "other", "log_every": 7, "precision": "fp32"}, set()),
 }
 

@@ -42,7 +42,7 @@ def test_probabilities(model: Model, images: torch.Tensor) -> None:
     probabilities = model.probabilities(images)
     assert probabilities.shape == (4, 4)
     assert torch.allclose(probabilities.sum(dim=1), torch.ones(4)) and (probabilities > 0).all()
-    assert torch.equal(probabilities, model.learner.answer(images, None).softmax(dim=1))
+    assert torch.equal(probabilities, model.learner.logits(images, None).softmax(dim=1))
 
 
 @pytest.mark.parametrize("task", [0, 1])

@@ -318,8 +318,7 @@ def test_where_all_seeds_diverge_all_are_named(own_learner: str, tiny, benchmark
 
 @pytest.mark.parametrize("name", ["er", "finetune", "dualnet"])
 def test_a_rate_that_is_much_too_high(name: str, tiny, run, tmp_path: Path) -> None:
-    rate = "fast_lr" if name == "dualnet" else "lr"
-    experiment = tiny({"name": name, rate: 1e18, "width": 2}, checkpoint_every=1, log_every=3)
+    experiment = tiny({"name": name, "lr": 1e18, "width": 2}, checkpoint_every=1, log_every=3)
     with pytest.raises(NotFiniteError, match=r"not finite at step \d; .*; try a lower rate"):
         run(experiment, tmp_path)
     assert finite(tmp_path)

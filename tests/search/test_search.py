@@ -64,7 +64,7 @@ class Config(finetune.Config):
 class Fragile(Finetune):
     Config = Config
 
-    def observe(self, batch):
+    def learn(self, batch):
         print("a learner may print")
         if not Path("repaired").exists():
             if self.config.ends == "raise":
@@ -73,7 +73,7 @@ class Fragile(Finetune):
                 os.kill(os.getpid(), signal.SIGKILL)
             if self.config.ends == "stop":
                 os.kill(os.getpid(), signal.SIGTERM)
-        return super().observe(batch)
+        return super().learn(batch)
 """
 
 

@@ -15,10 +15,10 @@ from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
 from dualnet.learners.er import ER
 from dualnet.learners.finetune import Finetune
-from dualnet.learners.learner import MASKED, Learner
+from dualnet.learners.learner import Learner
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
-from dualnet.losses import label_loss, soft_label_loss
+from dualnet.losses import MASKED, label_loss, soft_label_loss
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,
@@ -46,6 +46,8 @@ def learner_class(name: str) -> type[Learner]:
         raise ValueError(f"learner.name: cannot import {name!r} ({error}); is its folder on PYTHONPATH?") from error
     if not (isinstance(found, type) and issubclass(found, Learner) and is_dataclass(getattr(found, "Config", None))):
         raise ValueError(f"learner.name: {name!r} is not a Learner with a dataclass Config; see CONTRIBUTING.md")
+    if missing := sorted(found.__abstractmethods__):
+        raise ValueError(f"learner.name: {name!r} does not implement {', '.join(missing)}; see CONTRIBUTING.md")
     return found
 
 

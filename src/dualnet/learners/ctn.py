@@ -1,33 +1,33 @@
-"""CTN, Contextual Transformation Networks (Pham et al., 2021): a base, and a controller that fits it to the task."""
+"""CTN, Contextual Transformation Networks (Pham et al., 2021): a base network, adapted to each task by a controller."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import SGD
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import Augment
 from dualnet.learners.learner import Learner
 from dualnet.losses import label_loss, soft_label_loss
 from dualnet.memory import MemoryConfig, Ring, rank_among
-from dualnet.nets import Controller, FilmClassifier, two_batches
-from dualnet.optim import descend
+from dualnet.nets import Controller, FilmClassifier
+from dualnet.optim import gradient_step
 from dualnet.options import check_at_least, check_choices
 
 SEMANTIC_EVERY = 10  # one labelled example in so many of a task goes to the semantic memory; the authors: one per batch
-LARGEST_GRADIENT = 1.0  # of each weight of the controller; the authors' code
+CLIP_VALUE = 1.0  # of the controller's gradient, element by element; the authors' code
 
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults are those of DualNet's paper, which are the authors' on miniImageNet."""
+    """The options of CTN. The defaults are those of DualNet's paper, which are the authors' on miniImageNet."""
 
     width: int = 20  # channels of the base's first stage; 64 is the full ResNet18
-    embedding_size: int = 64  # numbers that describe a task to the controller
+    embedding_size: int = 64  # of a task's embedding, the input of the controller
     lr: float = 0.01  # alpha, of the base
     controller_lr: float = 0.05  # beta
     inner_steps: int = 2  # steps of the base before each of the controller
@@ -38,7 +38,7 @@ class Config:
         "class"  # the KL is a mean over examples and classes (the authors), or a sum over these
     )
     temperature: float = 5.0  # tau
-    semantic_share: float = 0.2  # of the memory's slots, for examples that teach the controller alone
+    semantic_share: float = 0.2  # of the memory's slots, for examples that train the controller only
     joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
     augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop
     memory: MemoryConfig = field(default_factory=MemoryConfig)
@@ -53,42 +53,55 @@ class Config:
 
 
 class CTN(Learner):
+    """Contextual Transformation Networks (Pham et al., Contextual Transformation Networks for Online CL, 2021).
+
+    The base minimises CE(batch) + CE(replay) + lambda KL(soft labels || replay). The controller, which scales and
+    shifts the base's features by the task, minimises CE on a semantic memory that the base never learns from.
+    """
+
     Config = Config
     config: Config
     offered: Tensor  # int64 [tasks]: labelled examples so far
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
-        if spec.num_tasks == 1:
-            raise ValueError(
-                "ctn adapts to tasks, and is told of one only: use protocol task_aware, and two tasks or more"
-            )
         self.base = FilmClassifier(config.width, spec.num_classes, spec.image_shape[0])
         self.controller = Controller(spec.num_tasks, config.embedding_size, self.base.encoder.channels[-1])
         num_semantic = semantic_slots(spec, config)
         self.memory = config.memory.make(spec, set_aside=num_semantic)
         self.semantic = Ring(spec, num_semantic, with_logits=False)
         self.register_buffer("offered", torch.zeros(spec.num_tasks, dtype=torch.int64))
-        self.base_optimizer = torch.optim.SGD(self.base.parameters(), lr=config.lr)
-        self.controller_optimizer = torch.optim.SGD(self.controller.parameters(), lr=config.controller_lr)
+        self.base_optimizer = SGD(self.base.parameters(), lr=config.lr)
+        self.controller_optimizer = SGD(self.controller.parameters(), lr=config.controller_lr)
+
+    @classmethod
+    def check(cls, spec: StreamSpec, config: Any) -> None:
+        super().check(spec, config)
+        if spec.num_tasks == 1:
+            raise ValueError("ctn needs the task of each example: use protocol task_aware, and two tasks or more")
+        semantic_slots(spec, config)
+
+    @classmethod
+    def needs_boundaries(cls, config: Any) -> bool:
+        return config.soft_label_weight > 0
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         features = self.base.features(self.network_input(images))
         if task_ids is None:
-            return self.each_class_by_its_task(features)
-        return self.logits(features, task_ids)
+            return self.logits_of_all_tasks(features)
+        return self.task_logits(features, task_ids)
 
-    def logits(self, features: Tensor, task_ids: Tensor) -> Tensor:
-        return self.restricted(self.base(features, *self.controller(task_ids)), task_ids)
+    def task_logits(self, features: Tensor, task_ids: Tensor) -> Tensor:
+        return self.mask_logits(self.base(features, *self.controller(task_ids)), task_ids)
 
-    def each_class_by_its_task(self, features: Tensor) -> Tensor:
-        """Without a task every class may answer: each with the scale and shift of the (first) task that it is in."""
+    def logits_of_all_tasks(self, features: Tensor) -> Tensor:
+        """Without task ids: the logit of each class by the scale and shift of the (first) task that it is in."""
         tasks = torch.arange(self.spec.num_tasks, device=features.device)
         of_tasks = [self.base(features, *self.controller(task.expand(len(features)))) for task in tasks]
-        home = self.class_mask.long().argmax(dim=0).expand(1, len(features), -1)
-        return torch.stack(of_tasks).gather(0, home)[0].float()
+        first_task = self.class_mask.long().argmax(dim=0).expand(1, len(features), -1)
+        return torch.stack(of_tasks).gather(0, first_task)[0].float()
 
-    def observe(self, batch: Batch) -> dict[str, Tensor]:
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
         if batch.labels is not None:
             batch, labels = self.set_aside(batch, batch.labels)
@@ -101,18 +114,18 @@ class CTN(Learner):
 
     @torch.no_grad()
     def set_aside(self, batch: Batch, labels: Tensor) -> tuple[Batch, Tensor]:
-        """Gives the semantic memory its examples. Returns the base's batch, and its labels.
+        """Moves examples to the semantic memory. Returns the batch and the labels that the base learns from.
 
-        What the semantic memory no longer holds takes their places in it; while it gives nothing back, the example
-        stays to look at, without its label.
+        The examples that the semantic memory drops replace them in the batch; while it drops none, the image stays
+        in the batch without its label.
         """
         chosen = self.chosen(batch, labels)
         slots = self.semantic.place(batch, chosen, self.generator)
-        later_wins = ((slots[:, None] == slots[None, :]) & chosen[None, :]).triu(1).any(dim=1)  # in a large batch
-        held = chosen & ~later_wins
-        returned = held & self.semantic.filled[slots]
+        overwritten = ((slots[:, None] == slots[None, :]) & chosen[None, :]).triu(1).any(dim=1)  # in a large batch
+        moved = chosen & ~overwritten
+        returned = moved & self.semantic.filled[slots]
         images = torch.where(returned.view(-1, 1, 1, 1), self.semantic.images[slots], batch.images)
-        others = torch.where(returned, self.semantic.labels[slots], torch.where(held, UNLABELLED, labels))
+        others = torch.where(returned, self.semantic.labels[slots], torch.where(moved, UNLABELLED, labels))
         self.semantic.add(Batch(batch.images, torch.where(chosen, labels, UNLABELLED), batch.task_ids), self.generator)
         return Batch(images, others, batch.task_ids), others
 
@@ -125,50 +138,34 @@ class CTN(Learner):
         return labelled & (number % SEMANTIC_EVERY == 0)
 
     def update_base(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        """One step of the base on CE(batch) + CE(replay) + lambda KL(soft labels || replay)."""
-        replay = self.memory.sample(self.config.replay_size, self.generator, beside=batch)
-        past = replay.batch
-        assert past.labels is not None
-        now_pixels, past_pixels = self.training_input(batch.images), self.training_input(past.images)
-        now, then = two_batches(self.base.features, now_pixels, past_pixels, self.config.joint_statistics)
-        past_logits = self.logits(then, past.task_ids)
-        now_loss = label_loss(self.logits(now, batch.task_ids), labels)
-        past_loss = label_loss(past_logits, past.labels)
-        soft_loss = soft_label_loss(
-            past_logits,
-            replay.logits,
-            replay.has_logits,
-            self.config.temperature,
-            self.config.soft_label_mean == "class",
-        )
-        descend(self.base_optimizer, now_loss + past_loss + self.config.soft_label_weight * soft_loss)
+        """One step of the base; the controller is constant."""
+        config, replay = self.config, self.memory.sample(self.config.replay_size, self.generator, beside=batch)
+        now_features, past_features = self.outputs(self.base.features, batch, replay)
+        past_logits = self.task_logits(past_features, replay.task_ids)
+        now_loss = label_loss(self.task_logits(now_features, batch.task_ids), labels)
+        past_loss = label_loss(past_logits, replay.labels)
+        over_classes = config.soft_label_mean == "class"
+        soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, config.temperature, over_classes)
+        gradient_step(self.base_optimizer, now_loss + past_loss + config.soft_label_weight * soft_loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
     def update_controller(self, batch: Batch) -> Tensor:
-        """One step of the controller on CE(semantic memory); the base is a constant to it."""
-        held = self.semantic.sample(self.config.replay_size, self.generator, beside=batch).batch
-        assert held.labels is not None
+        """One step of the controller on CE(semantic memory); the base is constant."""
+        replay = self.semantic.sample(self.config.replay_size, self.generator, beside=batch)
         with torch.no_grad():
-            features = self.base.features(self.training_input(held.images))
-        loss = label_loss(self.logits(features, held.task_ids), held.labels)
-        descend(self.controller_optimizer, loss / self.config.outer_steps, LARGEST_GRADIENT)
+            features = self.base.features(self.training_input(replay.images))
+        loss = label_loss(self.task_logits(features, replay.task_ids), replay.labels)
+        gradient_step(self.controller_optimizer, loss / self.config.outer_steps, CLIP_VALUE)
         return loss.detach()
 
-    @property
-    def needs_boundaries(self) -> bool:
-        return self.config.soft_label_weight > 0
-
     def end_task(self) -> None:
-        self.remember_answers(self.memory)
-
-    def optimizers(self) -> dict[str, Optimizer]:
-        return {"base": self.base_optimizer, "controller": self.controller_optimizer}
+        self.store_soft_labels(self.memory)
 
 
 def semantic_slots(spec: StreamSpec, config: Config) -> int:
-    """The slots of the semantic memory: its share of those of a task, one at least, for every task."""
-    of_a_task = config.memory.num_slots(spec) // spec.num_tasks
-    if of_a_task < 2:
+    """The slots of the semantic memory: its share of the slots of a task, at least one, for every task."""
+    per_task = config.memory.num_slots(spec) // spec.num_tasks
+    if per_task < 2:
         slots = config.memory.slots_per_class
         raise ValueError(f"memory.slots_per_class: {slots} is one slot per task; ctn has two memories, use 2 or more")
-    return min(max(round(config.semantic_share * of_a_task), 1), of_a_task - 1) * spec.num_tasks
+    return min(max(round(config.semantic_share * per_task), 1), per_task - 1) * spec.num_tasks

@@ -1,63 +1,52 @@
-"""Finetune: learn what comes, keep nothing. The lower bound that shows how much a stream makes forget."""
+"""Finetune: SGD on the stream alone, without a memory. The lower bound, which shows how much is forgotten."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch.optim import SGD, Optimizer
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.image_ops import Augment
 from dualnet.learners.learner import Learner
+from dualnet.learners.options import TrainingOptions
 from dualnet.losses import label_loss
 from dualnet.nets import Classifier
-from dualnet.optim import descend
-from dualnet.options import check_at_least, check_choices
+from dualnet.optim import gradient_step
 
 
 @dataclass(frozen=True)
-class Config:
-    width: int = 20  # channels of the first stage; 64 is the full ResNet18
-    lr: float = 0.03
-    updates: int = 2  # gradient steps per batch
-    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
-
-    def __post_init__(self) -> None:
-        check_at_least(self, 1, "width", "updates")
-        check_at_least(self, 0, "lr")
-        check_choices(self)
+class Config(TrainingOptions):
+    """The options of Finetune."""
 
 
 class Finetune(Learner):
+    """The lower bound: every update minimises CE(batch), and nothing is stored."""
+
     Config = Config
     config: Config
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
         self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
-        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)
+        self.optimizer = SGD(self.net.parameters(), lr=config.lr)
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        return self.restricted(self.net(self.network_input(images)), task_ids)
+        return self.mask_logits(self.net(self.network_input(images)), task_ids)
 
-    def observe(self, batch: Batch) -> dict[str, Tensor]:
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
         return learn_labels(self, self.net, self.optimizer, batch, self.config.updates)
-
-    def optimizers(self) -> dict[str, Optimizer]:
-        return {"net": self.optimizer}
 
 
 def learn_labels(
     learner: Learner, net: nn.Module, optimizer: Optimizer, batch: Batch, updates: int
 ) -> dict[str, Tensor]:
-    """Some steps on the cross-entropy of a batch; none where it has no labels. The loss of the last one."""
+    """Some steps on the cross-entropy of a batch; none if it has no labels. Returns the loss of the last step."""
     losses: dict[str, Tensor] = {}
     if batch.labels is not None:
         for _ in range(updates):
-            logits = learner.restricted(net(learner.training_input(batch.images)), batch.task_ids)
+            (logits,) = learner.batch_logits(net, batch)
             loss = label_loss(logits, batch.labels)
-            descend(optimizer, loss)
+            gradient_step(optimizer, loss)
             losses = {"labels": loss.detach()}
     return losses

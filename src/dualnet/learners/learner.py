@@ -1,124 +1,171 @@
-"""What every learner keeps to: it learns from a stream one batch at a time and answers at any time."""
+"""The base class of all learners: learns from a stream one batch at a time, predicts at any time."""
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar, Self
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dualnet import image_ops
+from dualnet import image_ops, losses
 from dualnet.batch import Batch, StreamSpec
-from dualnet.learners.batch_check import BatchCheck
-from dualnet.losses import MASKED as MASKED  # learners find it here
-from dualnet.losses import restricted
-from dualnet.memory import Memory
-from dualnet.nets import SMALLEST_IMAGE
+from dualnet.learners.input_check import InputCheck
+from dualnet.learners.one_thread import OneThread
+from dualnet.memory import Memory, MemoryConfig, Replay
+from dualnet.nets import SMALLEST_IMAGE, forward_batches
 
-ANSWER_SIZE = 250  # stored examples that are answered in one pass at the end of a task
+SOFT_LABEL_BATCH = 250  # stored examples in one pass at the end of a task
 
 
 class Learner(nn.Module, ABC):
     """Abstract. A learner is a final class with a frozen dataclass `Config` and the constructor `(spec, config)`.
 
-    `observe` is plain PyTorch without a host synchronisation or a branch on a tensor, so that the engine can replay
-    it. All randomness comes from `self.generator`, which travels with `state_dict()`. Whoever writes an `observe`, it
-    is not reached by a batch that `check_batch` refuses.
+    Subclasses implement `forward` and `learn`. `learn` is plain PyTorch without a host synchronisation or a branch on
+    a tensor, so that the engine can replay it. All randomness comes from `self.generator`, which is in `state_dict()`.
+
+    A learner is not thread-safe: while one thread is in `observe`, `logits` or `predict`, another one is refused with
+    a RuntimeError. Several threads must take turns, by a lock of their own.
     """
 
     Config: ClassVar[type]
     class_mask: Tensor  # bool [tasks, classes]
 
-    def __init_subclass__(cls, **arguments: Any) -> None:
-        super().__init_subclass__(**arguments)
-        if cls.observe is not Learner.observe and not hasattr(cls.observe, "checks_batches"):
-            cls.observe = of_checked_batches(cls.observe)
-
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__()
-        if min(spec.network_size) < SMALLEST_IMAGE:
-            raise ValueError(f"images of {spec.network_size} pixels are too small: the networks need {SMALLEST_IMAGE}")
-        if getattr(config, "augment", "none") == "views" and spec.image_shape[0] != 3:
-            raise ValueError(
-                f"augment: views need colour, and these images have {spec.image_shape[0]} channels; use crop"
-            )
+        self.check(spec, config)
         self.spec, self.config = spec, config
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
-        self.batch_check = BatchCheck(spec)
+        self.input_check, self.one_thread = InputCheck(spec), OneThread()
 
-    @abstractmethod
-    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        """Logits [B, classes] for stored images; with task ids, MASKED for the classes outside of the task."""
+    # What a learner says before it is built
 
-    @abstractmethod
-    def observe(self, batch: Batch) -> dict[str, Tensor]:
-        """Learn from a batch. Returns the losses, left on the device."""
+    @classmethod
+    def check(cls, spec: StreamSpec, config: Any) -> None:
+        """Raises ValueError if these options cannot learn this stream. One with more conditions extends it."""
+        if min(spec.network_size) < SMALLEST_IMAGE:
+            raise ValueError(f"images of {spec.network_size} pixels are too small: the networks need {SMALLEST_IMAGE}")
+        channels, memory = spec.image_shape[0], getattr(config, "memory", None)
+        if getattr(config, "augment", "none") == "views" and channels != 3:
+            raise ValueError(f"augment: views need 3 channels, and these images have {channels}; use crop")
+        if isinstance(memory, MemoryConfig):
+            memory.check(spec)
 
-    def check_batch(self, batch: Batch) -> None:
-        """Raises ValueError, in one line, for a batch that does not fit the spec."""
-        self.batch_check(batch, self.class_mask.device)
-
-    @abstractmethod
-    def optimizers(self) -> dict[str, Optimizer]:
-        """What a checkpoint must hold beside `state_dict()`."""
-
-    def end_task(self) -> None:
-        """Called after each task, only where the stream tells its boundaries."""
-
-    @property
-    def needs_boundaries(self) -> bool:
-        """Whether it would miss something in a stream that never calls `end_task`."""
+    @classmethod
+    def needs_boundaries(cls, config: Any) -> bool:
+        """Whether these options need `end_task` to be called."""
         return False
 
-    @property
-    def epochs_over_all(self) -> int:
-        """How often it wants to go over all tasks mixed together, instead of once over one task after the other."""
+    @classmethod
+    def epochs_over_all(cls, config: Any) -> int:
+        """The epochs over all tasks mixed together; 0: one pass over one task after the other, as a stream."""
         return 0
+
+    # Learning
+
+    @final
+    def observe(self, batch: Batch) -> dict[str, Tensor]:
+        """Check a batch, then learn from it. Returns the losses, left on the device."""
+        self.check_batch(batch)
+        with self.one_thread:
+            return self.learn(batch)
+
+    @final
+    def check_batch(self, batch: Batch) -> None:
+        """Raises ValueError, in one line, for a batch that does not match the spec."""
+        self.input_check.batch(batch, self.class_mask.device)
+
+    @abstractmethod
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
+        """Learn from a batch that matches the spec. Returns the losses, detached and left on the device."""
+
+    def end_task(self) -> None:
+        """Called after each task, if the stream has boundaries."""
+
+    def optimizers(self) -> dict[str, Optimizer]:
+        """What a checkpoint holds beside `state_dict()`: `optimizer` as "net", `fast_optimizer` as "fast"."""
+        found = {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+        return {name.removesuffix("optimizer").rstrip("_") or "net": value for name, value in found.items()}
 
     @property
     def memories(self) -> list[Memory]:
-        """Its episodic memories, found among its parts."""
-        return [part for part in self.modules() if isinstance(part, Memory)]
+        """The episodic memories among its modules."""
+        return [module for module in self.modules() if isinstance(module, Memory)]
 
+    # Predicting
+
+    @abstractmethod
+    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        """Logits [B, classes] of stored images; with task ids, MASKED for the classes outside of the task."""
+
+    @final
     @torch.no_grad()
-    def answer(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        """The logits outside of learning: by the running BatchNorm statistics, and nothing is moved."""
+    def logits(self, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
+        """Logits, float32 [B, classes], in eval mode; changes nothing. images: uint8 [B, C, H, W] of any size."""
+        self.input_check.query(images, task_ids, self.class_mask.device)
+        with self.one_thread, self.eval_mode():
+            return self(images, task_ids)
+
+    @final
+    def predict(self, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
+        """The class of each image, int64 [B]; with task ids, one of the classes of its task."""
+        return self.logits(images, task_ids).argmax(dim=1)
+
+    @contextmanager
+    def eval_mode(self) -> Iterator[None]:
         was_training = self.training
         self.eval()
         try:
-            return self(images, task_ids)
+            yield
         finally:
             self.train(was_training)
 
-    def remember_answers(self, memory: Memory) -> None:
-        """Store what it answers now to the examples that have no answer yet. For the end of a task, not for a step."""
-        for slots in memory.without_logits().split(ANSWER_SIZE):
-            if len(slots) > 0:  # nothing is split into one part of nothing
-                memory.remember(slots, self.answer(memory.images[slots], memory.task_ids[slots]))
+    # Parts of `learn`, `forward` and `end_task`
 
     def network_input(self, images: Tensor) -> Tensor:
         return image_ops.network_input(images, self.spec.network_size)
 
     def training_input(self, images: Tensor) -> Tensor:
-        """The same for learning from labels, drawn anew at every call if the option `augment` says so."""
-        return image_ops.augmented_input(images, self.spec.network_size, self.config.augment, self.generator)
+        """The same for learning from labels, drawn anew at every call if there is an option `augment` that says so."""
+        augment: image_ops.Augment = getattr(self.config, "augment", "none")
+        return image_ops.augmented_input(images, self.spec.network_size, augment, self.generator)
 
-    def restricted(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
+    def outputs(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
+        """The training input of each batch through `net(pixels, parts)`, normalised by BatchNorm statistics of its own.
+
+        With the option `joint_statistics` all batches are normalised as one.
+        """
+        pixels = [self.training_input(batch.images) for batch in batches]
+        return forward_batches(net, pixels, getattr(self.config, "joint_statistics", False))
+
+    def batch_logits(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
+        """The masked logits of each batch: of the batch to learn, and of what is replayed beside it."""
+        outputs = zip(self.outputs(net, *batches), batches, strict=True)
+        return [self.mask_logits(logits, batch.task_ids) for logits, batch in outputs]
+
+    def mask_logits(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
         """The logits, float32, with the classes outside of each example's task masked."""
-        if task_ids is None:
-            return logits.float()
-        return restricted(logits, self.class_mask[task_ids])
+        return logits.float() if task_ids is None else losses.mask_logits(logits, self.class_mask[task_ids])
+
+    def store_soft_labels(self, memory: Memory) -> None:
+        """Store the current logits of the examples that have none. For the end of a task, not for a step."""
+        with self.one_thread:
+            for slots in memory.without_logits().split(SOFT_LABEL_BATCH):
+                if len(slots) > 0:  # an empty tensor is split into one empty part
+                    memory.set_logits(slots, self.logits(memory.images[slots], memory.task_ids[slots]))
+
+    # State
 
     def seed(self, seed: int) -> Self:
         self.generator.manual_seed(seed)
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """`.to(device)` takes the generator along: draws happen where the tensors are."""
+        """`.to(device)` moves the generator too: random numbers are drawn where the tensors are."""
         super()._apply(fn, recurse)
         if self.class_mask.device != self.generator.device:
             self.generator = torch.Generator(self.class_mask.device).manual_seed(self.generator.initial_seed())
@@ -129,15 +176,3 @@ class Learner(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.generator.set_state(state.cpu())
-
-
-def of_checked_batches(observe: Any) -> Any:
-    """The same `observe`, with nothing moved by a batch that is refused: one in the memory would spoil all to come."""
-
-    @functools.wraps(observe)
-    def checked(learner: Learner, batch: Batch) -> dict[str, Tensor]:
-        learner.check_batch(batch)
-        return observe(learner, batch)
-
-    checked.checks_batches = True  # pyright: ignore[reportAttributeAccessIssue]
-    return checked

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dualnet.batch import StreamSpec
-from dualnet.memory.memory import Memory, Replay, rank_among
+from dualnet.memory.memory import Memory, Replay, check_slots, rank_among
 from dualnet.memory.reservoir import Reservoir
 from dualnet.memory.ring import Ring
 
@@ -15,9 +15,11 @@ MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir}
 
 @dataclass(frozen=True)
 class MemoryConfig:
+    """The options of an episodic memory."""
+
     policy: Literal["auto", "ring", "reservoir"] = "auto"  # as in the paper: ring if task-aware, reservoir if task-free
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
-    replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; where there is one task only: all
+    replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; if there is one task only: all
 
     def __post_init__(self) -> None:
         if self.slots_per_class < 1:
@@ -28,10 +30,14 @@ class MemoryConfig:
             raise ValueError(f"memory.replay: {self.replay!r} is not earlier_tasks or all")
 
     def make(self, spec: StreamSpec, with_logits: bool = True, set_aside: int = 0) -> Memory:
-        """The memory for a stream, less the slots that a learner keeps for another one."""
+        """The memory for a stream, less the slots that a learner sets aside for a second memory."""
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
         num_slots = self.num_slots(spec) - set_aside
         return MEMORIES[self.policy_for(spec)](spec, num_slots, only_earlier_tasks, with_logits)
+
+    def check(self, spec: StreamSpec) -> None:
+        """Raises ValueError if the memory would be too small for the stream."""
+        check_slots(self.num_slots(spec), spec)
 
     def policy_for(self, spec: StreamSpec) -> str:
         # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.

@@ -1,9 +1,9 @@
-"""The episodic memory: what every policy shares. Nothing here waits for the device or branches on a tensor."""
+"""The episodic memory: what all policies share. Nothing here waits for the device or branches on a tensor."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Generator, Tensor, nn
@@ -13,23 +13,31 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Examples drawn from a memory."""
+    """Examples drawn from a memory. While it holds none that fit, rows of the current batch take their places.
 
-    batch: Batch
-    logits: Tensor  # float [size, classes]: what a learner answered when it stored them
+    Such a placeholder keeps the shapes of a step fixed. It has no label and no logits, so no loss counts it.
+    """
+
+    images: Tensor  # uint8 [size, C, H, W]
+    labels: Tensor  # int64 [size]; UNLABELLED for a placeholder
+    task_ids: Tensor  # int64 [size]
+    logits: Tensor  # float [size, classes]: the learner's when it stored them
     has_logits: Tensor  # bool [size]
-    slots: Tensor  # int64 [size]: where they lie; one may come several times while few are stored
-    stored: Tensor  # bool [size]: False where nothing fitting is stored yet and the batch shows a stand-in
-    stand_ins: Tensor  # int64 [size]: which example of the batch beside it that is
+    slots: Tensor  # int64 [size]: where they are stored; one may come several times while few are stored
+    stored: Tensor  # bool [size]: False for a placeholder
+    batch_rows: Tensor  # int64 [size]: the row of the current batch that would be the placeholder
+
+    def rows(self, chosen: Tensor) -> Replay:
+        return Replay(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 class Memory(nn.Module, ABC):
-    """A fixed number of slots for labelled examples. Tensors are buffers: `.to()` and `state_dict()` need no code."""
+    """A fixed number of slots for labelled examples, in buffers: `.to()` and `state_dict()` include them."""
 
-    images: Tensor  # uint8 [slots + 1, C, H, W]; the last slot takes what is dropped, and stays zero
+    images: Tensor  # uint8 [slots + 1, C, H, W]; the last slot receives what is dropped, and stays zero
     labels: Tensor  # int64 [slots + 1]
     task_ids: Tensor  # int64 [slots + 1]
-    logits: Tensor  # float [slots + 1, classes], or [slots + 1, 0] where no learner asks for them
+    logits: Tensor  # float [slots + 1, classes], or [slots + 1, 0] if the learner needs none
     has_logits: Tensor  # bool [slots + 1]
     filled: Tensor  # bool [slots + 1]
     seen: Tensor  # int64 [tasks]: labelled examples offered so far
@@ -38,8 +46,7 @@ class Memory(nn.Module, ABC):
         self, spec: StreamSpec, num_slots: int, only_earlier_tasks: bool = False, with_logits: bool = True
     ) -> None:
         super().__init__()
-        if num_slots < spec.num_tasks:
-            raise ValueError(f"a memory of {num_slots} slots is too small for {spec.num_tasks} tasks: give it more")
+        check_slots(num_slots, spec)
         self.num_slots, self.only_earlier_tasks = num_slots, only_earlier_tasks
         self.num_classes = spec.num_classes
         self.register_buffer("images", torch.zeros(num_slots + 1, *spec.image_shape, dtype=torch.uint8))
@@ -57,14 +64,14 @@ class Memory(nn.Module, ABC):
 
     @abstractmethod
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
-        """The policy: a slot per example, int64 [B], or `drop`. Two examples may name one slot: the later one stays.
+        """The policy: a slot per example, int64 [B], or `drop`. If two examples get one slot, the later one is stored.
 
-        `labelled`, bool [B], says which examples count: the others are dropped whatever the policy says.
+        `labelled`, bool [B], says which examples count: the others are dropped in any case.
         """
 
     @torch.no_grad()
     def add(self, batch: Batch, generator: Generator, logits: Tensor | None = None) -> None:
-        """Offer the labelled examples of a batch, with the learner's answers if they are to be remembered."""
+        """Offer the labelled examples of a batch, with the learner's logits if they are to be stored."""
         if batch.labels is None:
             return
         labelled = batch.labels != UNLABELLED
@@ -83,7 +90,7 @@ class Memory(nn.Module, ABC):
         self.clear_dropped()
 
     def clear_dropped(self) -> None:
-        """Several dropped examples write one slot in no fixed order; a zero keeps the state the same bit by bit."""
+        """Dropped examples write one slot in no fixed order; zeros keep the state reproducible bit by bit."""
         for buffer in (self.images, self.logits, self.has_logits, self.filled):
             buffer[self.drop].zero_()
         for buffer in (self.labels, self.task_ids):
@@ -91,11 +98,10 @@ class Memory(nn.Module, ABC):
 
     @torch.no_grad()
     def sample(self, size: int, generator: Generator, beside: Batch, draws: int = 1) -> Replay:
-        """`size` stored examples to learn beside a batch, without replacement when enough are stored.
+        """`size` stored examples to learn beside a batch, without replacement if enough are stored.
 
-        Those of the batch's own tasks are left out if only earlier ones are to be replayed. While nothing fitting is
-        stored, examples of the batch take the places, marked as not stored: shapes never change. Several `draws` of
-        the same memory lie one behind the other: a step that needs more than one takes them in as many kernels as one.
+        With `only_earlier_tasks` those of the batch's own tasks are left out. Several `draws` of `size` are
+        concatenated: a step that needs more than one gets them in as many kernels as one.
         """
         fitting = self.filled[: self.num_slots]
         if self.only_earlier_tasks:
@@ -105,16 +111,20 @@ class Memory(nn.Module, ABC):
         first = keys.masked_fill(~fitting, -1).topk(min(size, self.num_slots)).indices
         count = fitting.sum()
         turn = torch.arange(size, device=fitting.device)
-        rows = first[:, turn % count.clamp(1, first.shape[1])].flatten()
-        return self.replay(rows, (count > 0).expand(len(rows)), beside, turn.repeat(draws) % len(beside))
+        slots = first[:, turn % count.clamp(1, first.shape[1])].flatten()
+        return self.replay(slots, (count > 0).expand(len(slots)), beside, turn.repeat(draws) % len(beside))
 
-    def replay(self, rows: Tensor, stored: Tensor, beside: Batch, stand_ins: Tensor) -> Replay:
-        batch = Batch(
-            torch.where(stored.view(-1, 1, 1, 1), self.images[rows], beside.images[stand_ins]),
-            torch.where(stored, self.labels[rows], UNLABELLED),
-            torch.where(stored, self.task_ids[rows], beside.task_ids[stand_ins]),
+    def replay(self, slots: Tensor, stored: Tensor, beside: Batch, batch_rows: Tensor) -> Replay:
+        return Replay(
+            torch.where(stored.view(-1, 1, 1, 1), self.images[slots], beside.images[batch_rows]),
+            torch.where(stored, self.labels[slots], UNLABELLED),
+            torch.where(stored, self.task_ids[slots], beside.task_ids[batch_rows]),
+            self.logits[slots],
+            self.has_logits[slots] & stored,
+            slots,
+            stored,
+            batch_rows,
         )
-        return Replay(batch, self.logits[rows], self.has_logits[rows] & stored, rows, stored, stand_ins)
 
     def composition(self) -> Tensor:
         """How many examples of each task and class are stored: int64 [tasks, classes]."""
@@ -123,16 +133,23 @@ class Memory(nn.Module, ABC):
         return counts.index_put_(places, self.filled.long(), accumulate=True)
 
     def without_logits(self) -> Tensor:
-        """Slots whose example has no answer yet, int64 [n]. Waits for the device: for the end of a task, not a step."""
+        """Slots whose example has no logits, int64 [n]. Waits for the device: for the end of a task, not for a step."""
         return (self.filled & ~self.has_logits).nonzero().flatten()
 
     @torch.no_grad()
-    def remember(self, slots: Tensor, logits: Tensor) -> None:
-        """Store the learner's answers to the examples in these slots."""
+    def set_logits(self, slots: Tensor, logits: Tensor) -> None:
+        """Store the learner's logits of the examples in these slots."""
         self.logits[slots] = logits.to(self.logits.dtype)
         self.has_logits[slots] = True
 
 
+def check_slots(num_slots: int, spec: StreamSpec) -> None:
+    if num_slots < spec.num_tasks:
+        raise ValueError(
+            f"memory.slots_per_class: {num_slots} slots in all are too few for {spec.num_tasks} tasks; use more"
+        )
+
+
 def rank_among(member: Tensor, same: Tensor) -> Tensor:
-    """How many earlier members of the batch are the `same`: int64 [B] from bool [B] and bool [B, B]."""
+    """How many earlier members of the batch are of the `same` kind: int64 [B] from bool [B] and bool [B, B]."""
     return (same & member[None, :]).tril(-1).sum(dim=1)

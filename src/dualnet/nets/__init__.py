@@ -4,7 +4,7 @@ from dualnet.nets.adapter import Adapter, AdapterNorm
 from dualnet.nets.classifier import Classifier
 from dualnet.nets.encoder import SMALLEST_IMAGE, Encoder, pooled
 from dualnet.nets.film import Controller, FilmClassifier
-from dualnet.nets.norm import BatchNorm, two_batches
+from dualnet.nets.norm import BatchNorm, forward_batches
 
 __all__ = [
     "SMALLEST_IMAGE",
@@ -15,6 +15,6 @@ __all__ = [
     "Controller",
     "Encoder",
     "FilmClassifier",
+    "forward_batches",
     "pooled",
-    "two_batches",
 ]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -109,11 +110,14 @@ def is_stem(images: Tensor, conv: Conv) -> bool:
     return plain and conv.in_channels == 3 and not images.requires_grad
 
 
-def two_batches(
-    net: Callable[..., Tensor], first: Tensor, second: Tensor, joint: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Two batches through `net(images, parts)`, each normalised by its own statistics, or jointly as one batch."""
-    if not joint and len(first) != len(second):
-        return net(first, 1), net(second, 1)
-    out = net(torch.cat([first, second]), 1 if joint else 2)
-    return out[: len(first)], out[len(first) :]
+def forward_batches(net: Callable[..., Tensor], batches: Sequence[Tensor], joint: bool = False) -> list[Tensor]:
+    """Batches through `net(images, parts)`, each normalised by its own statistics, or jointly as one batch.
+
+    Neighbours of equal size share a pass.
+    """
+    groups = [list(batches)] if joint else [list(group) for _, group in itertools.groupby(batches, len)]
+    outputs: list[Tensor] = []
+    for group in groups:
+        images = torch.cat(group) if len(group) > 1 else group[0]
+        outputs += net(images, 1 if joint else len(group)).split([len(batch) for batch in group])
+    return outputs

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import Encoder, two_batches
+from dualnet.nets import Encoder, forward_batches
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
 MOMENTUM = 0.99  # tau
@@ -17,8 +17,8 @@ EPS = 1e-4  # the least length that a vector is divided by
 class BYOL(Objective):
     """From one view's embedding the target's embedding of the other should be predicted.
 
-    The target is an encoder and a projector that follow those that learn. No gradient reaches it. It is drawn, not
-    copied, as in the authors' code: an objective meets its encoder only when it is called.
+    The target is an encoder and a projector that are moving averages of those that learn; they get no gradient. They
+    are initialised at random, not copied, as in the authors' code: an objective gets the encoder only when called.
     """
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:
@@ -29,16 +29,16 @@ class BYOL(Objective):
         self.target_projector = Projector(num_features).requires_grad_(False)
 
     def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
-        self.follow(encoder)
-        p_a, p_b = two_batches(self.predictor, *embed(encoder, self.projector, view_a, view_b))
+        self.update_target(encoder)
+        p_a, p_b = forward_batches(self.predictor, embed(encoder, self.projector, view_a, view_b))
         with torch.no_grad():
             target_a, target_b = embed(self.target_encoder, self.target_projector, view_a, view_b)
         with full_precision(p_a.device):
             return byol_loss(p_a.float(), p_b.float(), target_a, target_b)
 
     @torch.no_grad()
-    def follow(self, encoder: Encoder) -> None:
-        """target <- tau target + (1 - tau) online. Comes before a step's loss, so after the last step."""
+    def update_target(self, encoder: Encoder) -> None:
+        """target <- tau target + (1 - tau) online. Called before the loss of a step, so after the last step."""
         target: list[Tensor] = [*self.target_encoder.parameters(), *self.target_projector.parameters()]
         online: list[Tensor] = [*encoder.parameters(), *self.projector.parameters()]
         torch._foreach_lerp_(target, online, 1 - MOMENTUM)  # pyright: ignore[reportPrivateImportUsage]

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.losses import label_loss, restricted
+from dualnet.losses import label_loss, mask_logits
 from dualnet.nets import Encoder
 from dualnet.objectives.objective import Objective, embed, full_precision
 
@@ -25,4 +25,4 @@ class Classification(Objective):
         logits = torch.cat(embed(encoder, lambda features, parts: self.head(features), view_a, view_b))
         assert batch.labels is not None
         with full_precision(logits.device):
-            return label_loss(restricted(logits, self.class_mask[batch.task_ids.repeat(2)]), batch.labels.repeat(2))
+            return label_loss(mask_logits(logits, self.class_mask[batch.task_ids.repeat(2)]), batch.labels.repeat(2))

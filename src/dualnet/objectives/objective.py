@@ -1,4 +1,4 @@
-"""What every objective of the slow learner keeps to, and the pass through the encoder that they share."""
+"""The base class of the slow learner's objectives, and the pass through the encoder that they share."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import BatchNorm, Encoder, pooled, two_batches
+from dualnet.nets import BatchNorm, Encoder, forward_batches, pooled
 
 
 class Objective(nn.Module, ABC):
-    """A loss on two views of the same images. Owns its heads; is handed the encoder and never keeps it."""
+    """A loss on two views of the same images. Owns its heads; gets the encoder with every call and does not keep it."""
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:  # channels of the encoder's last map; the stream
         super().__init__()
@@ -46,10 +46,10 @@ def embed(encoder: Encoder, head: Head, view_a: Tensor, view_b: Tensor) -> tuple
     def net(images: Tensor, parts: int) -> Tensor:
         return head(pooled(encoder(images, parts)[-1]), parts)
 
-    z_a, z_b = two_batches(net, view_a, view_b)
+    z_a, z_b = forward_batches(net, [view_a, view_b])
     return z_a.float(), z_b.float()
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """Where a loss must not be rounded to bfloat16."""
+    """For a loss that must not be rounded to bfloat16."""
     return torch.autocast(device.type, enabled=False)

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import Encoder, two_batches
+from dualnet.nets import Encoder, forward_batches
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
 BOTTLENECK = 4  # the predictor's hidden layer has a fourth of the features: the paper's 2048 -> 512 -> 2048
@@ -23,7 +23,7 @@ class SimSiam(Objective):
 
     def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)
-        p_a, p_b = two_batches(self.predictor, z_a, z_b)
+        p_a, p_b = forward_batches(self.predictor, [z_a, z_b])
         with full_precision(z_a.device):
             return simsiam_loss(p_a.float(), p_b.float(), z_a, z_b)
 

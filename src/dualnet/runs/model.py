@@ -68,12 +68,12 @@ class Model:
         """Float [B, classes]; 0 for the classes outside of the task."""
         self.check_task(task)
         pixels = self.check(images) if isinstance(images, Tensor) else self.read(paths(images))
-        parts = [self.answer(part, task) for part in pixels.split(PREDICT_SIZE)]
+        parts = [self.part_probabilities(part, task) for part in pixels.split(PREDICT_SIZE)]
         return torch.cat(parts) if parts else torch.zeros(0, len(self.class_names))
 
-    def answer(self, pixels: Tensor, task: int | None) -> Tensor:
+    def part_probabilities(self, pixels: Tensor, task: int | None) -> Tensor:
         task_ids = None if task is None else torch.full((len(pixels),), int(task), device=pixels.device)
-        return F.softmax(self.learner.answer(pixels, task_ids), dim=1)
+        return F.softmax(self.learner.logits(pixels, task_ids), dim=1)
 
     def check_task(self, task: int | None) -> None:
         num_tasks = self.learner.spec.num_tasks

@@ -16,7 +16,7 @@ from torch import Tensor
 from dualnet.batch import Batch
 from dualnet.data import Benchmark
 from dualnet.engine import Engine, Losses, precision_on
-from dualnet.learners import Learner, make_learner
+from dualnet.learners import Learner, learner_class
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.progress import Display, Quiet
 from dualnet.runs.run import NotFiniteError, Run
@@ -286,22 +286,24 @@ def error_of(work: Callable[[Run], None], run: Run) -> NotFiniteError | None:
 
 
 def stream_of(experiment: Experiment, tasks: Benchmark, device: torch.device) -> Stream:
-    """A learner that refuses its options or the stream does so here, before a folder is made."""
-    learner = make_learner(experiment.learner_name, spec_under(tasks, experiment.protocol), experiment.learner)
-    check_learner(experiment, learner)
-    return Stream(tasks, experiment.protocol, experiment.batch_size, device, experiment.labels, learner.epochs_over_all)
+    """The stream of an experiment. Raises ValueError if its learner cannot learn it, before a folder is made."""
+    kind = learner_class(experiment.learner_name)
+    kind.check(spec_under(tasks, experiment.protocol), experiment.learner)
+    check_learner(experiment, kind)
+    epochs = kind.epochs_over_all(experiment.learner)
+    return Stream(tasks, experiment.protocol, experiment.batch_size, device, experiment.labels, epochs)
 
 
-def check_learner(experiment: Experiment, learner: Learner) -> None:
-    if learner.epochs_over_all and experiment.labels.late:
+def check_learner(experiment: Experiment, kind: type[Learner]) -> None:
+    if kind.epochs_over_all(experiment.learner) and experiment.labels.late:
         raise ValueError(
-            f"labels.delay and labels.delay_spread: {experiment.learner_name} goes over all tasks at once, where no "
-            "label can be late; leave them at 0"
+            f"labels.delay and labels.delay_spread: {experiment.learner_name} trains on all tasks at once, without "
+            "late labels; leave them at 0"
         )
-    if learner.needs_boundaries and experiment.protocol == "task_free":
+    if kind.needs_boundaries(experiment.learner) and experiment.protocol == "task_free":
         raise ValueError(
-            f"protocol {experiment.protocol} tells no boundaries, and {experiment.learner_name} with these options "
-            "needs them; choose task_free_boundaries, or for dualnet learner.soft_labels insertion"
+            f"protocol: {experiment.protocol} has no task boundaries, which {experiment.learner_name} needs with these "
+            "options; use task_free_boundaries, or for dualnet learner.soft_labels insertion"
         )
 
 
@@ -312,10 +314,10 @@ def groups(seeds: list[int], device: torch.device) -> list[list[int]]:
 def accuracy(
     engine: Engine, learner: Learner, stream: Stream, task: int, examples: tuple[Tensor, Tensor] | None = None
 ) -> Tensor:
-    """Share of a task's test images, or of some, that are answered right, in percent: float64, on the device."""
+    """Accuracy on a task's test images, or on some of them, in percent: float64, on the device."""
     images, labels = stream.test_set(task) if examples is None else examples
-    right = torch.zeros((), dtype=torch.int64, device=labels.device)
-    for part, truth in zip(images.split(EVALUATION_SIZE), labels.split(EVALUATION_SIZE), strict=True):
-        answers = engine.answer(learner, part, stream.task_ids(task, len(part))).argmax(dim=1)
-        right += (answers == truth).sum()
-    return 100 * right.double() / len(labels)
+    correct = torch.zeros((), dtype=torch.int64, device=labels.device)
+    for part, expected in zip(images.split(EVALUATION_SIZE), labels.split(EVALUATION_SIZE), strict=True):
+        logits = engine.logits(learner, part, stream.task_ids(task, len(part)))
+        correct += (logits.argmax(dim=1) == expected).sum()
+    return 100 * correct.double() / len(labels)
