@@ -9,7 +9,7 @@ import torch
 
 from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
-from dualnet.engine import EAGER_STEPS, Captured, Engine
+from dualnet.engine import EAGER_STEPS, Captured, Engine, weights_channels_last
 from dualnet.learners import LEARNERS, Finetune, Learner
 
 NAMES = list(LEARNERS)
@@ -85,6 +85,35 @@ def test_answers_are_the_learners(small_learner, batches, state_of, differing):
     answer = engine.logits(learner, batches[1].images, batches[1].task_ids)
     assert not differing(before, state_of(learner))
     assert torch.equal(answer, learner.logits(batches[1].images, batches[1].task_ids))
+
+
+def bf16_updates_by_hand(learner: Finetune, batch: Batch) -> list[float]:
+    """Finetune's updates, each in an autocast of its own: a new one casts every weight afresh."""
+    losses = []
+    for _ in range(learner.config.updates):
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = learner(batch.images, batch.task_ids)
+        loss = torch.nn.functional.cross_entropy(logits, batch.labels)
+        grads = torch.autograd.grad(loss, [*learner.net.parameters()])
+        with torch.no_grad():
+            for weight, grad in zip(learner.net.parameters(), grads, strict=True):
+                weight -= learner.config.lr * grad
+        losses.append(loss.item())
+    return losses
+
+
+def test_half_precision_casts_the_weights_after_every_update(small_learner, random_batch):
+    """A cache of cast weights would serve those of the first update to the second: 1.16 in the place of 1.67 once."""
+    stepped, by_hand = (small_learner("finetune", lr=0.3, updates=3) for _ in range(2))
+    engine = Engine([stepped], "bf16")
+    weights_channels_last(by_hand)
+    for seed in range(2):
+        (losses,) = engine.step([random_batch(seed)])
+        expected = bf16_updates_by_hand(by_hand, random_batch(seed))
+        assert abs(expected[-1] - expected[0]) > 0.1, "an old weight would show"
+        assert losses["labels"].item() == pytest.approx(expected[-1], rel=0.02)
+    for one, other in zip(stepped.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.01)
 
 
 # How a captured step is used, with a stand-in for the graph

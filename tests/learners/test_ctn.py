@@ -62,6 +62,21 @@ def test_film_against_numpy(random_batch):
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-4)
 
 
+def test_the_length_of_scale_and_shift_is_constant_to_the_gradient():
+    """d (a . v / |v|) / dv with |v| held fixed is a / |v|; the derivative of the norm would take off its part along v."""
+    torch.manual_seed(0)
+    controller, task_ids = Controller(3, 8, 5), torch.tensor([2, 0, 2, 1])
+    weights = torch.randn(4, 10)
+    (torch.cat(controller(task_ids), dim=1) * weights).sum().backward()
+    embedded = controller.embedding.weight.detach().double().numpy()[task_ids.numpy()]
+    film, bias = (tensor.detach().double().numpy() for tensor in (controller.film.weight, controller.film.bias))
+    both, a = embedded @ film.T + bias, weights.double().numpy()
+    lengths = [np.linalg.norm(both[:, part], axis=1, keepdims=True) for part in (slice(0, 5), slice(5, 10))]
+    grad = np.concatenate([a[:, :5] / lengths[0], a[:, 5:] / lengths[1]], axis=1)
+    np.testing.assert_allclose(controller.film.bias.grad, grad.sum(axis=0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(controller.film.weight.grad, grad.T @ embedded, rtol=1e-4, atol=1e-5)
+
+
 def test_a_task_changes_the_answer(make, random_batch):
     learner, images = make(), random_batch().images
     features = learner.base.features(learner.network_input(images))

@@ -250,6 +250,20 @@ def test_a_round_goes_part_of_the_way(statistics, make, random_batch, state_of):
     assert set(names) - is_statistic <= moved
 
 
+def test_weight_decay_shrinks_the_weights_of_the_slow_phase(make, random_batch, state_of):
+    """One SGD step: the gradient is that without decay, and lr * decay of each weight is taken off."""
+    options = {"slow_optimizer": "sgd", "inner_steps": 1, "slow_lr": 0.1}
+    plain, decayed = make(**options), make(**options, slow_weight_decay=0.5)
+    start = state_of(plain)
+    for learner in (plain, decayed):
+        learner.learn_slow(random_batch(0))
+    names = [f"{part}.{key}" for part in ("slow", "objective") for key, _ in getattr(plain, part).named_parameters()]
+    without, found = state_of(plain), state_of(decayed)
+    for key in names:
+        torch.testing.assert_close(found[key], without[key] - 0.1 * 0.5 * start[key], atol=1e-6, rtol=1e-4)
+    assert sum((found[key] - without[key]).abs().max() > 1e-3 for key in names) > 20
+
+
 def test_kept_statistics_stay_kept_after_a_move(make, random_batch, state_of, differing):
     learner = make(slow_statistics="keep", beta=1.0).double().float()  # as `.to(device)`: buffers are new tensors
     before = state_of(learner)

@@ -297,3 +297,16 @@ def test_scale_and_shift_of_a_feature_do_not_matter(seed, changes):
     before = cross_correlation(z_a, z_b)
     torch.testing.assert_close(cross_correlation(z_a * scale + shift, z_b), before, atol=1e-4, rtol=0)
     torch.testing.assert_close(cross_correlation(z_a, z_b * scale + shift), before, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("free", [False, True], ids=["task_aware", "task_free"])
+@pytest.mark.parametrize("name", NAMES)
+def test_dualnet_learns_by_it_from_batches_of_one(name, free, small_learner, random_batch, without_labels, spec):
+    """The slow learner sees two examples at least, by `slow_batch_size`: in the first batch one of them twice."""
+    spec = spec.task_free() if free else spec
+    learner = small_learner("dualnet", spec=spec, objective=name, slow_batch_size=2)
+    for step in range(4):
+        batch = random_batch(step, task=0 if free else step // 2, size=1, spec=spec)
+        for case in (batch, without_labels(batch)):
+            assert all(loss.isfinite() for loss in learner.observe(case).values())
+    assert all(weight.isfinite().all() for weight in learner.parameters())
