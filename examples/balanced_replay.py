@@ -26,6 +26,8 @@ SMALLEST_SHARE = 1e-3  # of a class that was not seen lately: its logarithm must
 
 @dataclass(frozen=True)
 class Config:
+    """The options of balanced replay."""
+
     width: int = 20  # channels of the first stage
     lr: float = 0.03
     updates: int = 2  # gradient steps per batch
@@ -42,6 +44,8 @@ class Config:
 
 
 class BalancedReplay(Learner):
+    """Minimises CE(batch) + CE(replay) of logits that are shifted by the log of each class's share."""
+
     Config = Config
     config: Config
     shares: Tensor  # float [classes]: of what was learned lately

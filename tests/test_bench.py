@@ -130,7 +130,7 @@ def test_replay_is_of_earlier_tasks_from_a_full_memory():
     replay = memory.sample(10, stepper.learner.generator, beside=stepper.batches[0])  # pyright: ignore
     assert replay.stored.all()
     assert (replay.task_ids < 4).all()
-    assert stepper.learner.spec.class_mask[replay.task_ids, replay.batch.labels].all()
+    assert stepper.learner.spec.class_mask[replay.task_ids, replay.labels].all()
 
 
 def test_variants_take_turns():
