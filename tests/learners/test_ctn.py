@@ -63,7 +63,7 @@ def test_film_against_numpy(random_batch):
 
 
 def test_the_length_of_scale_and_shift_is_constant_to_the_gradient():
-    """d (a . v / |v|) / dv with |v| held fixed is a / |v|; the norm's own derivative would take off the part along v."""
+    """d (a . v / |v|) / dv with |v| held fixed is a / |v|; else the part along v would be taken off."""
     torch.manual_seed(0)
     controller, task_ids = Controller(3, 8, 5), torch.tensor([2, 0, 2, 1])
     weights = torch.randn(4, 10)
