@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.kernels import has_triton
+from dualnet import kernels
 
 Normalisation = Literal["imagenet", "half"]
 Augment = Literal["none", "views", "crop"]  # what supervised learning sees: the image, a random view, a random crop
@@ -121,8 +121,8 @@ def random_views(
     """Random views of each image: of all of them once, then of all of them again. blur_probability: one, or of each."""
     draws = torch.rand(copies * len(images), 12, device=images.device, generator=generator)
     blurred = draws[:, 10] < blur_probability
-    if images.is_cuda and has_triton():
-        from dualnet.kernels.views import fused_views  # needs Triton, which comes with PyTorch for CUDA
+    if kernels.available(images):
+        from dualnet.kernels.views import fused_views
 
         return fused_views(images, size, draws, blurred, settings(config, images.device), colour_basis(images.device))
     pixels = crop_and_flip(images.repeat(copies, 1, 1, 1).float().div_(255), size, config, draws[:, :5])
@@ -132,7 +132,7 @@ def random_views(
 
 
 def settings(config: ViewConfig, device: torch.device) -> Tensor:
-    """What the kernels of `fused_views` must know, float [22]."""
+    """The configuration as `fused_views` reads it, float [22]."""
     mean, std = STATISTICS[config.normalisation]
     ratio = tuple(math.log(value) for value in config.crop_ratio)
     crop = (*config.crop_area, *ratio, config.flip_probability)
@@ -216,7 +216,7 @@ def blur(pixels: Tensor, sigma: tuple[float, float], chosen: Tensor, draw: Tenso
     side = torch.exp(-0.5 / between(*sigma, draw) ** 2) * chosen
     taps = torch.stack([side, torch.ones_like(side), side], dim=1)
     taps = taps / taps.sum(dim=1, keepdim=True)
-    kernels = (taps[:, :, None] * taps[:, None, :]).repeat_interleave(pixels.shape[1], dim=0).unsqueeze(1)
+    filters = (taps[:, :, None] * taps[:, None, :]).repeat_interleave(pixels.shape[1], dim=0).unsqueeze(1)
     padded = F.pad(pixels, (1, 1, 1, 1), mode="reflect")
     planes = padded.flatten(0, 1).unsqueeze(0)
-    return F.conv2d(planes, kernels, groups=len(kernels)).view_as(pixels)
+    return F.conv2d(planes, filters, groups=len(filters)).view_as(pixels)

@@ -10,14 +10,16 @@ import pytest
 CHECKS = """
 import itertools
 import torch
+from torch.nn import MaxPool2d
 from dualnet.kernels import norm as module
+from dualnet.kernels.conv import Conv, second_use
 from dualnet.kernels.norm import fused_norm
 from dualnet.kernels.pool import fused_pool
 from dualnet.kernels.stem import fused_stem
-from dualnet.nets.conv import Conv
-from dualnet.nets.norm import BatchNorm, Pool
+from dualnet.nets.norm import BatchNorm
 
 LAYOUT = torch.channels_last
+POOLS = (MaxPool2d(3, 2, padding=1), MaxPool2d(2, ceil_mode=True))
 
 
 def tensor(shape, seed):
@@ -47,7 +49,7 @@ def compare(channels, relu, eager, fused, *inputs, used="first"):
 
 
 def twice(y):
-    return y, y
+    return y, second_use(y)
 
 
 by_two_kernels = [(0, shape) for shape in ((4, 20, 7, 5), (2, 70, 9, 9), (6, 130))]
@@ -56,17 +58,17 @@ for (small_rows, shape), parts, relu, used in itertools.product(
     by_two_kernels + by_one, (1, 2), (True, False), (None, "first", "second", "both")
 ):
     module.SMALL_ROWS = small_rows
-    fused = lambda norm, x, r=None: fused_norm(x, norm, parts, r)
+    eager = lambda norm, x, r=None: twice(norm(x, parts, r))
+    fused = lambda norm, x, r=None: twice(fused_norm(x, norm, parts, r))
     if used is None:
-        compare(shape[1], relu, lambda norm, x: twice(norm(x, parts)), fused, tensor(shape, 3))
+        compare(shape[1], relu, eager, fused, tensor(shape, 3))
     else:
-        eager = lambda norm, x, r: norm.forked(x, parts, r)
         compare(shape[1], relu, eager, fused, tensor(shape, 3), tensor(shape, 4) - 5, used=used)
 
 # Both results lie in one memory: neither may be written over.
 x, residual = (tensor((4, 20, 7, 5), seed).requires_grad_() for seed in (3, 4))
-y, same = fused_norm(x, BatchNorm(20), 2, residual)
-assert y.data_ptr() == same.data_ptr()
+y, same = twice(fused_norm(x, BatchNorm(20), 2, residual))
+assert y.data_ptr() == same.data_ptr() and y is not same
 for result in (same, y):
     try:
         (result.mul_(2).sum() + y.sum()).backward()
@@ -76,9 +78,9 @@ for result in (same, y):
         raise AssertionError("written over")
 
 for shape, parts, pool in itertools.product(
-    [(4, 20, 8, 8), (2, 40, 7, 9), (4, 5, 11, 11)], (1, 2), (Pool(3, 1), Pool(2, 0, True))
+    [(4, 20, 8, 8), (2, 40, 7, 9), (4, 5, 11, 11)], (1, 2), POOLS
 ):
-    eager = lambda norm, x: twice(norm.pooled(x, pool, parts))
+    eager = lambda norm, x: twice(pool(norm(x, parts)))
     fused = lambda norm, x: twice(fused_pool(x, norm, pool, parts))
     compare(shape[1], True, eager, fused, tensor(shape, 3))
 
@@ -99,11 +101,11 @@ def stem_outcome(net, channels, bias, images, pool, parts):
 
 
 for (shape, channels), bias, parts, pool, layout in itertools.product(
-    [((4, 3, 9, 7), 20), ((2, 3, 8, 12), 70)], (True, False), (1, 2), (Pool(3, 1), Pool(2, 0, True)), (LAYOUT, None)
+    [((4, 3, 9, 7), 20), ((2, 3, 8, 12), 70)], (True, False), (1, 2), POOLS, (LAYOUT, None)
 ):
     images = torch.randn(shape, generator=torch.Generator().manual_seed(3))
     images = images if layout is None else images.to(memory_format=layout)
-    eager = lambda conv, norm, *rest: norm.pooled(conv(rest[0]), *rest[1:])
+    eager = lambda conv, norm, images, pool, parts: pool(norm(conv(images), parts))
     fused = lambda conv, norm, images, *rest: fused_stem(images, conv.weight, conv.bias, norm, *rest)
     results = [stem_outcome(net, channels, bias, images, pool, parts) for net in (eager, fused)]
     for one, other in zip(*results, strict=True):
@@ -126,21 +128,21 @@ with torch.no_grad():
     shapes, either = [(3, 20, 7, 5), (1, 70, 9, 9), (1, 13)], (True, False)
     for shape, relu, residual in itertools.product(shapes, either, either):
         x, added, norm = tensor(shape, 3), tensor(shape, 4) if residual else None, answering(shape[1], relu)
-        same(fused_norm(x, norm, 1, added)[0], norm(x, 1, added))
-    for pool, bias in itertools.product((Pool(3, 1), Pool(2, 0, True)), (True, False)):
+        same(fused_norm(x, norm, 1, added), norm(x, 1, added))
+    for pool, bias in itertools.product(POOLS, (True, False)):
         x, norm = tensor((3, 20, 9, 7), 3), answering(20)
-        same(fused_pool(x, norm, pool, 1), norm.pooled(x, pool))
+        same(fused_pool(x, norm, pool, 1), pool(norm(x)))
         images, conv = torch.randn(3, 3, 9, 7, generator=torch.Generator().manual_seed(3)), stem(20, bias)
-        same(fused_stem(images, conv.weight, conv.bias, norm, pool, 1), norm.pooled(conv(images), pool))
+        same(fused_stem(images, conv.weight, conv.bias, norm, pool, 1), pool(norm(conv(images))))
 
 # A NaN must reach the loss: a diverged run is stopped by it.
 x = tensor((2, 4, 8, 8), 3)
 x[0, 1, 2, 2] = float("nan")
 for module.SMALL_ROWS in (0, 2048):
-    assert fused_norm(x, BatchNorm(4), 1, None)[0][:, 1].isnan().all()
-assert fused_pool(x, BatchNorm(4), Pool(3, 1), 1)[:, 1].isnan().all()
+    assert fused_norm(x, BatchNorm(4), 1, None)[:, 1].isnan().all()
+assert fused_pool(x, BatchNorm(4), POOLS[0], 1)[:, 1].isnan().all()
 conv = stem(4, True)
-assert fused_stem(x[:, :3], conv.weight, conv.bias, BatchNorm(4), Pool(3, 1), 1).isnan().all()
+assert fused_stem(x[:, :3], conv.weight, conv.bias, BatchNorm(4), POOLS[0], 1).isnan().all()
 print("all agree")
 """
 

@@ -11,7 +11,7 @@ CHECKS = """
 from triton import compile
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from dualnet.kernels import norm, norm_kernels, pool, stem, views
+from dualnet.kernels import norm, norm_kernels, pool, stem_kernels, views
 
 MAPS = {"x", "y", "dy", "dy_2", "dx", "residual", "dresidual", "patches"}  # bfloat16
 BYTES = {"chosen", "images", "blur"}
@@ -56,7 +56,7 @@ for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
     check(getattr(pool, name))
 check(pool.normalise_and_pool, {"GIVEN": True, "PARTS": 1})
 for name in ("make_patches", "stem_statistics", "stem_pool", "gradient_products", "stem_gradients"):
-    check(getattr(stem, name), images="*fp32", kernel="*bf16", dkernel="*bf16")
+    check(getattr(stem_kernels, name), images="*fp32", kernel="*bf16", dkernel="*bf16")
 for name in ("crop_kernel", "colour_kernel"):
     check(getattr(views, name), images="*u8")
 print("all compile")

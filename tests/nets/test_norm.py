@@ -4,10 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from dualnet import kernels
+from dualnet.kernels.conv import Conv, autocast_weights
 from dualnet.nets import Adapter, BatchNorm, Encoder, forward_batches
-from dualnet.nets import norm as norm_module
-from dualnet.nets.conv import Conv, weights_cast
-from dualnet.nets.norm import Pool
 
 
 def random_pair(num_features: int, relu: bool, dims: int) -> tuple[BatchNorm, nn.Module]:
@@ -150,7 +149,7 @@ def large_inputs(shape: tuple[int, ...], seed: int, dtype: torch.dtype) -> torch
 def test_fused_kernels_equal_one_pass_after_another(parts, relu, with_residual, shape, dtype):
     ours, theirs = (norm.to("cuda") for norm in random_pair(shape[1], relu, len(shape)))
     x, residual = large_inputs(shape, 0, dtype), large_inputs(shape, 1, dtype)
-    assert ours.can_fuse(x)
+    assert kernels.can_fuse(x, ours)
     x_copy, residual_copy = (tensor.detach().float().requires_grad_() for tensor in (x, residual))
 
     out = ours(x, parts, (residual - 5) if with_residual else None)
@@ -187,7 +186,7 @@ def test_fused_kernels_refuse_a_single_value_per_channel():
 
 @pytest.mark.gpu
 @needs_cuda
-@pytest.mark.parametrize("pool", [Pool(3, 1), Pool(2, 0, True)], ids=str)
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, padding=1), nn.MaxPool2d(2, ceil_mode=True)], ids=str)
 @pytest.mark.parametrize("channels", [20, 64])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
 def test_the_first_block_in_one_go_rounds_no_more_than_its_parts(layout, channels, pool, monkeypatch):
@@ -198,14 +197,14 @@ def test_the_first_block_in_one_go_rounds_no_more_than_its_parts(layout, channel
         torch.manual_seed(1)
         conv, norm = Conv(3, channels, 3, padding=1), BatchNorm(channels)
         conv, norm = conv.to("cuda", memory_format=torch.channels_last), norm.to("cuda")
-        with torch.autocast("cuda", torch.bfloat16, enabled=autocast), weights_cast(conv):
-            out = norm.of_conv(images, conv, pool, 2).float()
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast), autocast_weights(conv):
+            out = kernels.conv_norm_pool(images, conv, norm, pool, 2).float()
         (out * torch.linspace(-1, 2, out.numel(), device="cuda").view_as(out)).sum().backward()
         grads = [conv.weight.grad, norm.weight.grad, norm.bias.grad]
         return [out.detach(), *(grad for grad in grads if grad is not None), norm.running_mean, norm.running_var]
 
     fused, exact = outcome(autocast=True), outcome(autocast=False)
-    monkeypatch.setattr(norm_module, "is_stem", lambda *_: False)
+    monkeypatch.setattr(kernels, "can_fuse_conv", lambda *_: False)
     for one, other, true in zip(fused, outcome(autocast=True), exact, strict=True):
         error, usual = (float((found - true).norm() / true.norm()) for found in (one, other))
         assert error < 1.5 * usual + 1e-3
@@ -256,7 +255,7 @@ def test_a_network_answers_by_fused_kernels_as_it_does_without(autocast, monkeyp
 
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
         fused = answers(autocast)
-        monkeypatch.setattr(BatchNorm, "can_run_kernels", lambda *_, **__: False)
+        monkeypatch.setattr(kernels, "available", lambda _: False)
         usual, exact = answers(autocast), answers(False)
     error, usual_error = (float((found - exact).norm() / exact.norm()) for found in (fused, usual))
     assert error < 1.5 * usual_error + 1e-4

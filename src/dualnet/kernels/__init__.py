@@ -1,9 +1,81 @@
-"""Whether the Triton kernels can run here. They come with PyTorch for CUDA; everything has an eager version too."""
+"""Triton kernels for CUDA, and the one place that decides whether they run (fused) or PyTorch's own do (eager).
 
-from functools import cache
+The eager code is the reference: the kernels compute the same numbers up to the order of sums. Triton is imported only
+where its kernels run; it comes with PyTorch for CUDA.
+"""
+
+from __future__ import annotations
+
 from importlib.util import find_spec
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dualnet.kernels.conv import Conv, second_use
+
+HAS_TRITON = find_spec("triton") is not None
+PATCH_VALUES = 11  # that the first block's kernels store for each value of an image: 32 for the three of a pixel
 
 
-@cache
-def has_triton() -> bool:
-    return find_spec("triton") is not None
+class Norm(Protocol):
+    """What the kernels need of a BatchNorm; see `nets.norm`."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    relu: bool
+    momentum: float
+    eps: float
+    training: bool
+
+    def eager(self, x: Tensor, parts: int, residual: Tensor | None) -> Tensor: ...
+    def __call__(self, x: Tensor, parts: int, /) -> Tensor: ...
+
+
+def available(x: Tensor) -> bool:
+    """Whether kernels can be launched where the tensor is."""
+    return x.is_cuda and HAS_TRITON
+
+
+def can_run(x: Tensor, norm: Norm, values: int = 1) -> bool:
+    """By the running statistics there is only a forward kernel. Offsets have 32 bits; `values` are stored per value."""
+    return available(x) and 0 < x.numel() * values < 2**31 and (norm.training or not torch.is_grad_enabled())
+
+
+def can_fuse(x: Tensor, norm: Norm) -> bool:
+    """Whether the kernels can run on x as a matrix [rows, channels]: a channels-last map, or plain features."""
+    layout = torch.channels_last if x.dim() == 4 else torch.contiguous_format
+    return can_run(x, norm) and x.is_contiguous(memory_format=layout)
+
+
+def can_fuse_conv(images: Tensor, conv: Conv, norm: Norm) -> bool:
+    """Whether it is a 3x3 convolution of colour images under autocast, and the images need no gradient."""
+    is_3x3 = conv.kernel_size == (3, 3) and conv.stride == (1, 1) and conv.padding == (1, 1)
+    of_images = conv.in_channels == 3 and not images.requires_grad
+    return conv.cast_weight is not None and is_3x3 and of_images and can_run(images, norm, PATCH_VALUES)
+
+
+def batch_norm(x: Tensor, norm: Norm, parts: int, residual: Tensor | None) -> Tensor:
+    """Batch normalisation of each part, then `+ residual`, then ReLU if the norm has one."""
+    if not can_fuse(x, norm):
+        return norm.eager(x, parts, residual)
+    from dualnet.kernels.norm import fused_norm
+
+    return fused_norm(x, norm, parts, None if residual is None else second_use(residual))
+
+
+def conv_norm_pool(x: Tensor, conv: Conv, norm: Norm, pool: nn.MaxPool2d, parts: int) -> Tensor:
+    """pool(norm(conv(x), parts)): fused as a whole, from the norm on, or not at all."""
+    assert norm.relu
+    if can_fuse_conv(x, conv, norm):
+        from dualnet.kernels.stem import fused_stem
+
+        return fused_stem(x, conv.cast_weight, conv.bias, norm, pool, parts)
+    x = conv(x)
+    if can_fuse(x, norm):
+        from dualnet.kernels.pool import fused_pool
+
+        return fused_pool(x, norm, pool, parts)
+    return pool(norm(x, parts))

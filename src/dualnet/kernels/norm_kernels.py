@@ -1,13 +1,10 @@
-"""BatchNorm, residual sum and ReLU as Triton kernels, for channels-last tensors on CUDA; fused_norm.py launches them.
+"""BatchNorm, residual sum and ReLU as Triton kernels, for channels-last tensors on CUDA; norm.py launches them.
 
-The input is a matrix [parts, rows, channels]: a row is a pixel of an example. A part begins at a 64-bit offset; inside
-of it 32 bits do, which halves the arithmetic of addresses. Of a large map the first kernel sums over blocks of rows;
-the second adds these sums up, each program for its own channels, and writes the result. The kernels of a small map keep
-all rows of a few channels in their registers.
+The input is a matrix [parts, rows, channels]: a row is a pixel of an example. A part starts at a 64-bit offset; within
+it offsets have 32 bits, which halves the address arithmetic. For a large map the first kernel sums over blocks of rows;
+the second adds these sums up, each program for its own channels, and writes the result. The kernels for a small map
+keep all rows of a few channels in registers.
 """
-
-# A kernel is compiled by Triton, not run as Python: its loops and indices mean nothing to pyright.
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false
 
 from __future__ import annotations
 
@@ -17,6 +14,27 @@ import triton.language as tl
 SPLITS_AT_A_TIME = tl.constexpr(32)
 
 
+@triton.jit
+def columns(program, channels, BC: tl.constexpr):
+    """A program's channels, and which of them exist."""
+    col = program * BC + tl.arange(0, BC)
+    return col, col < channels
+
+
+@triton.jit
+def block_of(first, last, col, real, channels, BM: tl.constexpr):
+    """Rows from `first` on: their numbers, which values of them exist (before `last`), and the offsets of these."""
+    row = first + tl.arange(0, BM)
+    return row, (row < last)[:, None] & real[None, :], row[:, None] * channels + col[None, :]
+
+
+@triton.jit
+def pair(first, second, at, real):
+    """Two vectors over channels, such as weight and bias, as float32."""
+    one = tl.load(first + at, mask=real, other=0.0).to(tl.float32)
+    return one, tl.load(second + at, mask=real, other=0.0).to(tl.float32)
+
+
 @triton.jit(do_not_specialize=["rows", "chunk"])
 def forward_sums(x, sums, rows, channels, chunk, BM: tl.constexpr, BC: tl.constexpr):
     """sums[part, split, 0 or 1, channel] of x - pivot and of its square.
@@ -24,17 +42,13 @@ def forward_sums(x, sums, rows, channels, chunk, BM: tl.constexpr, BC: tl.conste
     The pivot is the part's first pixel: the variance as a difference of two large numbers would lose its digits.
     """
     part, split = tl.program_id(0), tl.program_id(1)
-    col = tl.program_id(2) * BC + tl.arange(0, BC)
-    real = col < channels
+    col, real = columns(tl.program_id(2), channels, BC)
     x += part.to(tl.int64) * rows * channels
     last = tl.minimum((split + 1) * chunk, rows)
     pivot = tl.load(x + col, mask=real, other=0.0).to(tl.float32)
-    sum_1 = tl.zeros([BM, BC], tl.float32)
-    sum_2 = tl.zeros([BM, BC], tl.float32)
+    sum_1, sum_2 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
     for row_0 in range(split * chunk, last, BM):
-        row = row_0 + tl.arange(0, BM)
-        inside = (row < last)[:, None] & real[None, :]
-        at = row[:, None] * channels + col[None, :]
+        _, inside, at = block_of(row_0, last, col, real, channels, BM)
         value = tl.where(inside, tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - pivot[None, :], 0.0)
         sum_1 += value
         sum_2 += value * value
@@ -50,7 +64,7 @@ def store_sums(sums, part, split, channels, col, real, sum_1, sum_2):
 
 @triton.jit
 def masked_grad(dy, at, inside, x_hat, w, b, RELU: tl.constexpr):
-    """The gradient behind the ReLU, without a residual: x alone tells what was cut off, and y is not read."""
+    """The gradient before the ReLU, without a residual: x alone tells where the ReLU was zero, and y is not read."""
     g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
         g = tl.where(x_hat * w[None, :] + b[None, :] > 0, g, 0.0)
@@ -59,7 +73,7 @@ def masked_grad(dy, at, inside, x_hat, w, b, RELU: tl.constexpr):
 
 @triton.jit
 def joined_grad(y, dy, dy_2, dresidual, at, inside, RELU: tl.constexpr, TWO: tl.constexpr):
-    """The gradient of the residual sum, of one consumer or two: written once, as rounded, and not found again."""
+    """The gradient of the residual sum, from one consumer or two: written once, and used as rounded."""
     g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
     if TWO:
         g += tl.load(dy_2 + at, mask=inside, other=0.0).to(tl.float32)
@@ -77,21 +91,15 @@ def backward_sums(
 ):  # fmt: skip
     """sums[part, split, 0 or 1, channel] of the gradient g and of g * x_hat."""
     part, split = tl.program_id(0), tl.program_id(1)
-    col = tl.program_id(2) * BC + tl.arange(0, BC)
-    real = col < channels
+    col, real = columns(tl.program_id(2), channels, BC)
     start = part.to(tl.int64) * rows * channels
     x, y, dy, dy_2, dresidual = x + start, y + start, dy + start, dy_2 + start, dresidual + start
     last = tl.minimum((split + 1) * chunk, rows)
-    centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
-    scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
-    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
-    sum_1 = tl.zeros([BM, BC], tl.float32)
-    sum_2 = tl.zeros([BM, BC], tl.float32)
+    centre, scale = pair(mean, rstd, part * channels + col, real)
+    w, b = pair(weight, bias, col, real)
+    sum_1, sum_2 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
     for row_0 in range(split * chunk, last, BM):
-        row = row_0 + tl.arange(0, BM)
-        inside = (row < last)[:, None] & real[None, :]
-        at = row[:, None] * channels + col[None, :]
+        _, inside, at = block_of(row_0, last, col, real, channels, BM)
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
         if RESIDUAL:
             g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
@@ -103,10 +111,9 @@ def backward_sums(
 
 
 @triton.jit
-def added_up(sums, part, splits, channels, col, real, BC: tl.constexpr):
+def summed(sums, part, splits, channels, col, real, BC: tl.constexpr):
     """Both sums of a part over all splits, float [BC] each."""
-    sum_1 = tl.zeros([SPLITS_AT_A_TIME, BC], tl.float32)
-    sum_2 = tl.zeros([SPLITS_AT_A_TIME, BC], tl.float32)
+    sum_1, sum_2 = tl.zeros([SPLITS_AT_A_TIME, BC], tl.float32), tl.zeros([SPLITS_AT_A_TIME, BC], tl.float32)
     for first in range(0, splits, SPLITS_AT_A_TIME):
         split = first + tl.arange(0, SPLITS_AT_A_TIME)
         at = ((part * splits + split) * 2)[:, None] * channels + col[None, :]
@@ -118,20 +125,19 @@ def added_up(sums, part, splits, channels, col, real, BC: tl.constexpr):
 
 @triton.jit
 def statistics(x, sums, part, splits, rows, channels, col, real, BC: tl.constexpr):
-    sum_1, sum_2 = added_up(sums, part, splits, channels, col, real, BC)
+    sum_1, sum_2 = summed(sums, part, splits, channels, col, real, BC)
     pivot = tl.load(x + part.to(tl.int64) * rows * channels + col, mask=real, other=0.0).to(tl.float32)
     shift = sum_1 / rows
     return pivot + shift, tl.maximum(sum_2 / rows - shift * shift, 0.0)
 
 
 @triton.jit
-def move_running(
+def update_running(
     x, sums, running_mean, running_var, first, splits, rows, channels, col, real, momentum,
     PARTS: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """The running statistics move once per part, in order."""
-    run_mean = tl.load(running_mean + col, mask=real, other=0.0)
-    run_var = tl.load(running_var + col, mask=real, other=0.0)
+    """The running statistics are updated once per part, in order."""
+    run_mean, run_var = pair(running_mean, running_var, col, real)
     for part in tl.static_range(PARTS):
         mean, var = statistics(x, sums, first + part, splits, rows, channels, col, real, BC)
         run_mean = (1 - momentum) * run_mean + momentum * mean
@@ -145,10 +151,10 @@ def centre_and_scale(
     x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
     PARTS: tl.constexpr, GIVEN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Of a part, float [BC] each. The first programs note them for the way back and move the running statistics."""
+    """Of a part, float [BC] each. The first programs store them for backward and update the running statistics."""
     if GIVEN:
-        centre = tl.load(running_mean + col, mask=real, other=0.0)
-        scale = 1.0 / tl.sqrt(tl.load(running_var + col, mask=real, other=0.0) + eps)
+        centre, var = pair(running_mean, running_var, col, real)
+        scale = 1.0 / tl.sqrt(var + eps)
     else:
         centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BC)
         scale = 1.0 / tl.sqrt(var + eps)
@@ -156,20 +162,17 @@ def centre_and_scale(
             tl.store(mean + part * channels + col, centre, mask=real)
             tl.store(rstd + part * channels + col, scale, mask=real)
             if part == 0:
-                move_running(
+                update_running(
                     x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
                 )
     return centre, scale
 
 
 @triton.jit
-def store_weight_grads(
-    dweight, dbias, sums, first, splits, channels, col, real,
-    PARTS: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    total_g, total_gx = added_up(sums, first, splits, channels, col, real, BC)
+def store_grads(dweight, dbias, sums, first, splits, channels, col, real, PARTS: tl.constexpr, BC: tl.constexpr):
+    total_g, total_gx = summed(sums, first, splits, channels, col, real, BC)
     for part in tl.static_range(1, PARTS):
-        part_g, part_gx = added_up(sums, first + part, splits, channels, col, real, BC)
+        part_g, part_gx = summed(sums, first + part, splits, channels, col, real, BC)
         total_g += part_g
         total_gx += part_gx
     tl.store(dbias + col, total_g, mask=real)
@@ -179,60 +182,49 @@ def store_weight_grads(
 @triton.jit(do_not_specialize=["rows", "splits", "chunk"])
 def normalise(
     x, residual, y, weight, bias, running_mean, running_var, mean, rstd, sums,
-    rows, channels, splits, chunk, momentum, eps,
-    PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, GIVEN: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr,
+    rows, channels, splits, chunk, momentum, eps, PARTS: tl.constexpr, RELU: tl.constexpr,
+    RESIDUAL: tl.constexpr, GIVEN: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """GIVEN: by the running statistics, and nothing is moved."""
+    """GIVEN: by the running statistics, which are not updated."""
     part, block = tl.program_id(0), tl.program_id(1)
-    col = tl.program_id(2) * BC + tl.arange(0, BC)
-    real = col < channels
+    col, real = columns(tl.program_id(2), channels, BC)
     start = part.to(tl.int64) * rows * channels
     centre, scale = centre_and_scale(
         x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
         PARTS, GIVEN, BC,
     )  # fmt: skip
-    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    w, b = pair(weight, bias, col, real)
     x, residual, y = x + start, residual + start, y + start
     last = tl.minimum((block + 1) * chunk, rows)
     for row_0 in range(block * chunk, last, BM):
-        row = row_0 + tl.arange(0, BM)
-        inside = (row < last)[:, None] & real[None, :]
-        at = row[:, None] * channels + col[None, :]
+        _, inside, at = block_of(row_0, last, col, real, channels, BM)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         value = (value - centre[None, :]) * (scale * w)[None, :] + b[None, :]
         if RESIDUAL:
             value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            value = tl.where(value < 0, 0.0, value)  # not a maximum: that would swallow a NaN
+            value = tl.where(value < 0, 0.0, value)  # not a maximum, which would lose a NaN
         tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
 
 @triton.jit(do_not_specialize=["rows", "splits", "chunk"])
 def normalise_backward(
-    x, dy, dx, weight, bias, dweight, dbias, mean, rstd, sums,
-    rows, channels, splits, chunk,
+    x, dy, dx, weight, bias, dweight, dbias, mean, rstd, sums, rows, channels, splits, chunk,
     PARTS: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """With a residual dy is the gradient behind the ReLU already: RELU is then off."""
+    """With a residual dy is the gradient before the ReLU already: RELU is then off."""
     part, block = tl.program_id(0), tl.program_id(1)
-    col = tl.program_id(2) * BC + tl.arange(0, BC)
-    real = col < channels
+    col, real = columns(tl.program_id(2), channels, BC)
     start = part.to(tl.int64) * rows * channels
-    sum_g, sum_gx = added_up(sums, part, splits, channels, col, real, BC)
+    sum_g, sum_gx = summed(sums, part, splits, channels, col, real, BC)
     if (block == 0) & (part == 0):
-        store_weight_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
-    centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
-    scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
-    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+        store_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
+    centre, scale = pair(mean, rstd, part * channels + col, real)
+    w, b = pair(weight, bias, col, real)
     x, dy, dx = x + start, dy + start, dx + start
     last = tl.minimum((block + 1) * chunk, rows)
     for row_0 in range(block * chunk, last, BM):
-        row = row_0 + tl.arange(0, BM)
-        inside = (row < last)[:, None] & real[None, :]
-        at = row[:, None] * channels + col[None, :]
+        _, inside, at = block_of(row_0, last, col, real, channels, BM)
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
         g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
         grad = (g - (sum_g / rows)[None, :] - x_hat * (sum_gx / rows)[None, :]) * (scale * w)[None, :]
@@ -244,15 +236,11 @@ def normalise_small(
     x, residual, y, weight, bias, running_mean, running_var, mean, rstd, rows, channels, momentum, eps,
     PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """All rows of some channels at once, part by part: so the running statistics move in order."""
-    row, col = tl.arange(0, BM), tl.program_id(0) * BC + tl.arange(0, BC)
-    real = col < channels
-    inside = (row < rows)[:, None] & real[None, :]
-    at = row[:, None] * channels + col[None, :]
-    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
-    run_mean = tl.load(running_mean + col, mask=real, other=0.0)
-    run_var = tl.load(running_var + col, mask=real, other=0.0)
+    """All rows of some channels at once, part by part, so that the running statistics are updated in order."""
+    col, real = columns(tl.program_id(0), channels, BC)
+    _, inside, at = block_of(0, rows, col, real, channels, BM)
+    w, b = pair(weight, bias, col, real)
+    run_mean, run_var = pair(running_mean, running_var, col, real)
     for part in range(PARTS):
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
         centre = tl.sum(value, axis=0) / rows
@@ -280,16 +268,12 @@ def normalise_small_backward(
     PARTS: tl.constexpr, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr,
     BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    row, col = tl.arange(0, BM), tl.program_id(0) * BC + tl.arange(0, BC)
-    real = col < channels
-    inside = (row < rows)[:, None] & real[None, :]
-    at = row[:, None] * channels + col[None, :]
-    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    col, real = columns(tl.program_id(0), channels, BC)
+    _, inside, at = block_of(0, rows, col, real, channels, BM)
+    w, b = pair(weight, bias, col, real)
     total_g, total_gx = tl.zeros([BC], tl.float32), tl.zeros([BC], tl.float32)
     for part in range(PARTS):
-        centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
-        scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+        centre, scale = pair(mean, rstd, part * channels + col, real)
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
         if RESIDUAL:
             g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)

@@ -1,53 +1,44 @@
-"""BatchNorm, ReLU and max-pool in one go, in Triton, for channels-last tensors on CUDA.
+"""BatchNorm, ReLU and max-pool of stride 2 in Triton, for channels-last tensors on CUDA.
 
-What lies before a pool is larger than what follows, four times. Fused, its normalised copy is never written, forward or
-backward; only the pooled map and one byte per pixel of it are.
+The map before a pool is four times as large as the one after it. Fused, its normalised copy is never written, forward
+or backward: only the pooled map is, and one byte per pixel of it.
 """
-
-# A kernel is compiled by Triton, not run as Python: its loops, indices and launch options mean nothing to pyright.
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
-from torch import Tensor
+from torch import Tensor, nn
 
-from dualnet.kernels.norm import SUMMING, WRITING, Plan, Shape, like
-from dualnet.kernels.norm_kernels import added_up, centre_and_scale, forward_sums, store_sums, store_weight_grads
+from dualnet.kernels import Norm
+from dualnet.kernels.launch import SUMMING, WRITING, LaunchGrid, LaunchShape, like
+from dualnet.kernels.norm_kernels import centre_and_scale, columns, forward_sums, pair, store_grads, store_sums, summed
 
-if TYPE_CHECKING:
-    from dualnet.nets.norm import BatchNorm, Pool
-
-
-UNUSED = tl.constexpr(255)  # in place of a window's pixel: the ReLU cut it off, and no gradient passes
+UNUSED = tl.constexpr(255)  # instead of a pixel of the window: the ReLU made it zero, and no gradient passes
 
 
 @triton.jit(do_not_specialize=["rows", "out_rows", "splits", "chunk", "height", "width", "out_height", "out_width"])
 def normalise_and_pool(
     x, y, chosen, weight, bias, running_mean, running_var, mean, rstd, sums,
-    rows, out_rows, channels, splits, chunk, height, width, out_height, out_width, momentum, eps,
-    PARTS: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr, GIVEN: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr,
+    rows, out_rows, channels, splits, chunk, height, width, out_height, out_width, momentum, eps, PARTS: tl.constexpr,
+    SIZE: tl.constexpr, PADDING: tl.constexpr, GIVEN: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """chosen: which pixel of its window, counted row by row, is the pooled one, or UNUSED.
+    """chosen: the index in its window, row by row, of the pooled pixel, or UNUSED.
 
-    GIVEN: by the running statistics, and nothing is moved or chosen.
+    GIVEN: by the running statistics; neither they nor `chosen` are written.
     """
     part, block = tl.program_id(0), tl.program_id(1)
-    col = tl.program_id(2) * BC + tl.arange(0, BC)
-    real = col < channels
+    col, real = columns(tl.program_id(2), channels, BC)
     start, out_start = part.to(tl.int64) * rows * channels, part.to(tl.int64) * out_rows * channels
     centre, scale = centre_and_scale(
         x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
         PARTS, GIVEN, BC,
     )  # fmt: skip
-    w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
-    b = tl.load(bias + col, mask=real, other=0.0).to(tl.float32)
+    w, b = pair(weight, bias, col, real)
     x, y, chosen = x + start, y + out_start, chosen + out_start
     last = tl.minimum((block + 1) * chunk, out_rows)
     for row_0 in range(block * chunk, last, BM):
@@ -78,16 +69,13 @@ def pool_sums(
 ):  # fmt: skip
     """sums of g and g * x_hat: only pooled pixels have a gradient, so only these are visited."""
     part, split = tl.program_id(0), tl.program_id(1)
-    col = tl.program_id(2) * BC + tl.arange(0, BC)
-    real = col < channels
+    col, real = columns(tl.program_id(2), channels, BC)
     x += part.to(tl.int64) * rows * channels
     out_start = part.to(tl.int64) * out_rows * channels
     dy, chosen = dy + out_start, chosen + out_start
     last = tl.minimum((split + 1) * chunk, out_rows)
-    centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
-    scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
-    sum_1 = tl.zeros([BM, BC], tl.float32)
-    sum_2 = tl.zeros([BM, BC], tl.float32)
+    centre, scale = pair(mean, rstd, part * channels + col, real)
+    sum_1, sum_2 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
     for row_0 in range(split * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < last)[:, None] & real[None, :]
@@ -124,10 +112,8 @@ def block_gradients(
     SIZE: tl.constexpr, PADDING: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """What the four pixels of blocks get from the windows they lie in, float [BM, BC] each."""
-    g_00 = tl.zeros([BM, BC], tl.float32)
-    g_01 = tl.zeros([BM, BC], tl.float32)
-    g_10 = tl.zeros([BM, BC], tl.float32)
-    g_11 = tl.zeros([BM, BC], tl.float32)
+    g_00, g_01 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
+    g_10, g_11 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
     for near in tl.static_range((SIZE - 1) * (SIZE - 1)):
         down, right = i + near // (SIZE - 1), j + near % (SIZE - 1)
         there = (inside & (down < out_height) & (right < out_width))[:, None] & real[None, :]
@@ -145,18 +131,15 @@ def block_gradients(
 def pool_backward(
     x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
     rows, out_rows, channels, splits, chunk, height, width, out_height, out_width,
-    PARTS: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr,
-    BM: tl.constexpr, BC: tl.constexpr,
+    PARTS: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """By blocks of 2 by 2 pixels, whose gradients come from the same one or four windows: these are read once."""
     part, block = tl.program_id(0), tl.program_id(1)
-    col = tl.program_id(2) * BC + tl.arange(0, BC)
-    real = col < channels
-    sum_g, sum_gx = added_up(sums, part, splits, channels, col, real, BC)
+    col, real = columns(tl.program_id(2), channels, BC)
+    sum_g, sum_gx = summed(sums, part, splits, channels, col, real, BC)
     if (block == 0) & (part == 0):
-        store_weight_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
-    centre = tl.load(mean + part * channels + col, mask=real, other=0.0)
-    scale = tl.load(rstd + part * channels + col, mask=real, other=0.0)
+        store_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
+    centre, scale = pair(mean, rstd, part * channels + col, real)
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
     start, out_start = part.to(tl.int64) * rows * channels, part.to(tl.int64) * out_rows * channels
     x, dx, dy, chosen = x + start, dx + start, dy + out_start, chosen + out_start
@@ -182,34 +165,39 @@ def pool_backward(
 class Geometry:
     """Sizes of a map of `shape` [images, channels, height, width] before and after the pool, by part."""
 
-    def __init__(self, shape: Sequence[int], pool: Pool, parts: int) -> None:
+    def __init__(self, shape: Sequence[int], pool: nn.MaxPool2d, parts: int) -> None:
+        assert pool.stride == 2
         images, self.channels, height, width = shape
         self.parts = parts
-        self.sides = (height, width, pool.out_side(height), pool.out_side(width))
+        over = [side + 2 * pool.padding - pool.kernel_size + pool.ceil_mode for side in (height, width)]
+        self.sides = (height, width, over[0] // 2 + 1, over[1] // 2 + 1)
         self.rows = images * height * width // parts
         self.out_rows = images * self.sides[2] * self.sides[3] // parts
         self.blocks = images * ((height + 1) // 2) * ((width + 1) // 2) // parts
         self.out_shape = (images, self.channels, *self.sides[2:])
-        self.window = {"SIZE": pool.size, "PADDING": pool.padding}
+        self.window = {"SIZE": pool.kernel_size, "PADDING": pool.padding}
 
-    def plan(self, shape: Shape, rows: int) -> Plan:
-        return Plan(shape, self.parts, rows, self.channels)
+    def empty_pooled(self, like: Tensor) -> Tensor:
+        return torch.empty(self.out_shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)
+
+    def launch(self, shape: LaunchShape, rows: int) -> LaunchGrid:
+        return LaunchGrid(shape, self.parts, rows, self.channels)
 
 
 class FusedPool(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: BatchNorm, pool: Pool, parts: int):
-        ctx.geometry = geometry = Geometry(x.shape, pool, parts)
-        y = torch.empty(geometry.out_shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, norm: Norm, geometry: Geometry):
+        ctx.geometry = geometry
+        y = geometry.empty_pooled(x)
         chosen = torch.empty_like(y, dtype=torch.uint8)
-        mean, rstd = torch.empty(2, parts, geometry.channels, device=x.device).unbind()
-        summing, writing = geometry.plan(SUMMING, geometry.rows), geometry.plan(WRITING, geometry.out_rows)
+        mean, rstd = torch.empty(2, geometry.parts, geometry.channels, device=x.device).unbind()
+        summing, writing = geometry.launch(SUMMING, geometry.rows), geometry.launch(WRITING, geometry.out_rows)
         sums = summing.empty_sums(x.device)
         forward_sums[summing.grid](x, sums, geometry.rows, geometry.channels, summing.chunk, **summing.options)
         normalise_and_pool[writing.grid](
             x, y, chosen, weight, bias, norm.running_mean, norm.running_var, mean, rstd, sums,
             geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
-            norm.momentum, norm.eps, PARTS=parts, GIVEN=False, **geometry.window, **writing.options,
+            norm.momentum, norm.eps, PARTS=geometry.parts, GIVEN=False, **geometry.window, **writing.options,
         )  # fmt: skip
         ctx.save_for_backward(x, chosen, weight, mean, rstd)
         return y
@@ -219,7 +207,7 @@ class FusedPool(torch.autograd.Function):
         x, chosen, weight, mean, rstd = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
         dy = like(grads[0], chosen, x.dtype)  # the pooled map's layout is that of `chosen`
-        summing, writing = geometry.plan(SUMMING, geometry.out_rows), geometry.plan(WRITING, geometry.blocks)
+        summing, writing = geometry.launch(SUMMING, geometry.out_rows), geometry.launch(WRITING, geometry.blocks)
         sums = summing.empty_sums(x.device)
         pool_sums[summing.grid](
             x, dy, chosen, mean, rstd, sums,
@@ -232,24 +220,19 @@ class FusedPool(torch.autograd.Function):
             geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
             PARTS=geometry.parts, **geometry.window, **writing.options,
         )  # fmt: skip
-        return dx, dweight, dbias, None, None, None
+        return dx, dweight, dbias, None, None
 
 
-def fused_pool(x: Tensor, norm: BatchNorm, pool: Pool, parts: int) -> Tensor:
-    """`x` must be channels-last: see `BatchNorm.can_fuse`."""
-    if not norm.training:
-        return pool_by_running_statistics(x, norm, Geometry(x.shape, pool, 1))
-    return FusedPool.apply(x, norm.weight, norm.bias, norm, pool, parts)  # pyright: ignore[reportReturnType]
-
-
-def pool_by_running_statistics(x: Tensor, norm: BatchNorm, geometry: Geometry) -> Tensor:
-    """Without a gradient."""
-    y = torch.empty(geometry.out_shape, dtype=x.dtype, device=x.device, memory_format=torch.channels_last)
-    plan = geometry.plan(WRITING, geometry.out_rows)
+def fused_pool(x: Tensor, norm: Norm, pool: nn.MaxPool2d, parts: int) -> Tensor:
+    """`x` must be channels-last."""
+    geometry = Geometry(x.shape, pool, parts if norm.training else 1)
+    if norm.training:
+        return FusedPool.apply(x, norm.weight, norm.bias, norm, geometry)  # pyright: ignore[reportReturnType]
+    y, launch = geometry.empty_pooled(x), geometry.launch(WRITING, geometry.out_rows)
     running = (norm.running_mean, norm.running_var)
-    normalise_and_pool[plan.grid](
+    normalise_and_pool[launch.grid](
         x, y, y, norm.weight, norm.bias, *running, *running, y,
-        geometry.rows, geometry.out_rows, geometry.channels, 1, plan.chunk, *geometry.sides,
-        norm.momentum, norm.eps, PARTS=1, GIVEN=True, **geometry.window, **plan.options,
+        geometry.rows, geometry.out_rows, geometry.channels, 1, launch.chunk, *geometry.sides,
+        norm.momentum, norm.eps, PARTS=1, GIVEN=True, **geometry.window, **launch.options,
     )  # fmt: skip
     return y

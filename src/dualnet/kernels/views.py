@@ -1,12 +1,8 @@
 """Random views of images in two Triton kernels, for CUDA: `image_ops` makes the same ones eagerly in about 90.
 
-The first kernel cuts out, mirrors and resizes, and sums up the grey of each view. The second blurs and maps the
-colours: in this order, as both are linear and the blur's taps sum to one. What a view's draws mean is worked out
-inside of the kernels.
+The first kernel crops, flips and resizes, and sums up the grey of each view. The second blurs and maps the colours, in
+this order: both are linear, and the blur's taps sum to one. The kernels compute a view's parameters from its draws.
 """
-
-# A kernel is compiled by Triton, not run as Python: its loops, indices and launch options mean nothing to pyright.
-# pyright: reportCallIssue=false, reportGeneralTypeIssues=false, reportArgumentType=false, reportOperatorIssue=false
 
 from __future__ import annotations
 
@@ -29,7 +25,7 @@ def between(settings, which, draw):
 
 @triton.jit
 def line(centre, extent, at, out_side, side):
-    """Where a row or column of the view lies in the image: the pixel before it, the one behind, how far between."""
+    """The position of a row or column in the image: the pixel before it, the one after it, the fraction between."""
     place = centre + extent * ((2 * at + 1).to(tl.float32) / out_side - 1)
     place = tl.minimum(tl.maximum(((place + 1) * side - 1) / 2, 0.0), side - 1.0)
     before = tl.floor(place).to(tl.int32)
@@ -116,13 +112,14 @@ def colour_kernel(
     sigma = between(settings, 11, tl.load(draw + 11))
     side = tl.where(tl.load(blur + view) != 0, tl.exp(-0.5 / (sigma * sigma)), 0.0)
     middle_tap = 1 / (1 + 2 * side)
+    side_tap = side * middle_tap
     pixel = block * BLOCK + tl.arange(0, BLOCK)
     inside = pixel < out_pixels
     row, column = pixel // out_width, pixel % out_width
     plane = views + view.to(tl.int64) * 3 * out_pixels
-    red = blurred(plane, row, column, out_height, out_width, side * middle_tap, middle_tap, inside)
-    green = blurred(plane + out_pixels, row, column, out_height, out_width, side * middle_tap, middle_tap, inside)
-    blue = blurred(plane + 2 * out_pixels, row, column, out_height, out_width, side * middle_tap, middle_tap, inside)
+    red = blurred(plane, row, column, out_height, out_width, side_tap, middle_tap, inside)
+    green = blurred(plane + out_pixels, row, column, out_height, out_width, side_tap, middle_tap, inside)
+    blue = blurred(plane + 2 * out_pixels, row, column, out_height, out_width, side_tap, middle_tap, inside)
     at = out + (view.to(tl.int64) * out_pixels + pixel) * 3
     for channel in tl.static_range(3):
         of_red = mapped(basis, 3 * channel, across, turned) * factor * contrast
@@ -136,7 +133,7 @@ def colour_kernel(
 
 @triton.jit
 def mapped(basis, entry, across, turned):
-    """An entry of the colours' map: the first of the three in `image_ops.colour_basis` and parts of the others."""
+    """An entry of the colours' map, a combination of the three in `image_ops.colour_basis`."""
     return tl.load(basis + entry) + across * tl.load(basis + 9 + entry) + turned * tl.load(basis + 18 + entry)
 
 
@@ -145,7 +142,7 @@ def fused_views(
 ) -> Tensor:
     """Views of stored images uint8 [B, 3, H, W]: float32 [V, 3, *size], channels-last, V a multiple of B.
 
-    `draws` are uniform, float [V, 12]; `blur`, bool [V], says which views are blurred; `settings`, float [22], is
+    `draws` are uniform, float [V, 12]; `blur`, bool [V], tells which views are blurred; `settings`, float [22], is
     `image_ops.settings`.
     """
     num_images, _, height, width = images.shape

@@ -1,4 +1,4 @@
-"""The fast learner's network: adapts the slow features to each image and answers (the paper's section 2.4)."""
+"""The fast learner's network: adapts the slow features to each image and classifies it (the paper's section 2.4)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,10 @@ from typing import Literal
 
 from torch import Tensor, nn
 
-from dualnet.nets.conv import Conv, weights_cast
+from dualnet.kernels import conv_norm_pool
+from dualnet.kernels.conv import Conv, autocast_weights
 from dualnet.nets.encoder import pooled
-from dualnet.nets.norm import BatchNorm, Pool
-
-BLOCK_POOL = Pool(size=2, ceil_mode=True)
+from dualnet.nets.norm import BatchNorm
 
 AdapterNorm = Literal["none", "map", "pixel"]
 
@@ -22,9 +21,10 @@ class ConvBlock(nn.Module):
         super().__init__()
         self.conv = Conv(in_channels, channels, 3, padding=1)
         self.norm = BatchNorm(channels)
+        self.pool = nn.MaxPool2d(2, ceil_mode=True)
 
     def forward(self, x: Tensor, parts: int) -> Tensor:
-        return self.norm.of_conv(x, self.conv, BLOCK_POOL, parts)
+        return conv_norm_pool(x, self.conv, self.norm, self.pool, parts)
 
 
 class Adapter(nn.Module):
@@ -43,7 +43,7 @@ class Adapter(nn.Module):
 
     def forward(self, images: Tensor, slow_maps: list[Tensor], parts: int = 1) -> Tensor:
         adapted = images
-        with weights_cast(self):
+        with autocast_weights(self):
             for block, slow_map in zip(self.blocks, slow_maps, strict=True):
                 adapted = slow_map * self.scaled(block(adapted, parts))
         return self.head(pooled(adapted))

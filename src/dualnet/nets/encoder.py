@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from dualnet.nets.conv import Conv, weights_cast
-from dualnet.nets.norm import BatchNorm, Pool
+from dualnet.kernels import conv_norm_pool
+from dualnet.kernels.conv import Conv, autocast_weights
+from dualnet.nets.norm import BatchNorm
 
 SMALLEST_IMAGE = 28  # pixels: the last map is then 2 x 2
-STEM_POOL = Pool(size=3, padding=1)
 
 
 class ResidualBlock(nn.Module):
@@ -21,12 +21,11 @@ class ResidualBlock(nn.Module):
         self.shortcut = Conv(in_channels, channels, 1, stride, bias=False) if stride != 1 else None
         self.shortcut_norm = BatchNorm(channels, relu=False) if stride != 1 else None
 
-    def forward(self, x: Tensor, same: Tensor, parts: int) -> tuple[Tensor, Tensor]:
-        """One map twice, for the convolutions and for the residual, to one map twice: see `BatchNorm.forked`."""
+    def forward(self, x: Tensor, parts: int) -> Tensor:
         out = self.norm1(self.conv1(x), parts)
         if self.shortcut is not None and self.shortcut_norm is not None:
-            same = self.shortcut_norm(self.shortcut(same), parts)
-        return self.norm2.forked(self.conv2(out), parts, residual=same)
+            x = self.shortcut_norm(self.shortcut(x), parts)
+        return self.norm2(self.conv2(out), parts, residual=x)
 
 
 class Encoder(nn.Module):
@@ -40,6 +39,7 @@ class Encoder(nn.Module):
         self.channels = (width, 2 * width, 4 * width, 8 * width)
         self.stem = Conv(in_channels, width, 3, padding=1, bias=False)
         self.stem_norm = BatchNorm(width)
+        self.stem_pool = nn.MaxPool2d(3, stride=2, padding=1)
         self.stages = nn.ModuleList()
         for stage, channels in enumerate(self.channels):
             before = self.channels[max(stage - 1, 0)]
@@ -47,14 +47,14 @@ class Encoder(nn.Module):
             self.stages.append(nn.ModuleList([first, ResidualBlock(channels, channels, 1, block_relu)]))
 
     def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
-        with weights_cast(self):
-            x = self.stem_norm.of_conv(images, self.stem, STEM_POOL, parts)
-            same, maps = x, []
+        maps = []
+        with autocast_weights(self):
+            x = conv_norm_pool(images, self.stem, self.stem_norm, self.stem_pool, parts)
             for stage in self.stages:
                 for block in stage:  # pyright: ignore[reportGeneralTypeIssues]
-                    x, same = block(x, same, parts)
+                    x = block(x, parts)
                 maps.append(x)
-            return maps
+        return maps
 
 
 def pooled(feature_map: Tensor) -> Tensor:

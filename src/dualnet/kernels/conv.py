@@ -1,4 +1,4 @@
-"""Convolutions whose weights are cast to the precision of autocast all at once, not one kernel each."""
+"""Convolutions whose weights are cast to autocast's type all at once rather than by one kernel each."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ import torch
 from torch import Tensor, nn
 
 
-class Conv(nn.Conv2d):
-    """nn.Conv2d that uses `ready`, its weight cast before, while there is one."""
+def second_use(x: Tensor) -> Tensor:
+    """The tensor for its second consumer, a residual sum or a shortcut: x, or another tensor in the same memory.
 
-    ready: Tensor | None = None
+    `fused_norm` gives a block's output a `twin`. The gradients of both reach its first backward kernel, which adds them
+    while it reads them: autograd launches no kernel for the sum.
+    """
+    return getattr(x, "twin", x)
+
+
+class Conv(nn.Conv2d):
+    """nn.Conv2d that uses `cast_weight` instead of its weight within `autocast_weights`."""
+
+    cast_weight: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name in torch)
-        return self._conv_forward(input, self.weight if self.ready is None else self.ready, self.bias)
+        # A 1x1 convolution is the shortcut of a residual block, whose other branch uses the input too.
+        x = second_use(input) if self.kernel_size == (1, 1) else input
+        return self._conv_forward(x, self.weight if self.cast_weight is None else self.cast_weight, self.bias)
 
 
 class CastTogether(torch.autograd.Function):
-    """The tensors in another type, in few kernels for all, and their gradients back in the same way."""
+    """Tensors in another type, by few kernels for all of them, and their gradients back in the same way."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor):
@@ -39,8 +50,8 @@ def copied(tensors: tuple[Tensor, ...], dtypes: list[torch.dtype]) -> list[Tenso
 
 
 @contextmanager
-def weights_cast(net: nn.Module) -> Iterator[None]:
-    """Within it the convolutions of a network have their weights in the type of autocast, if that is on."""
+def autocast_weights(net: nn.Module) -> Iterator[None]:
+    """While autocast is on, the network's convolutions use weights that are cast together here."""
     device = next(net.parameters()).device.type
     if not torch.is_autocast_enabled(device):
         yield
@@ -48,9 +59,9 @@ def weights_cast(net: nn.Module) -> Iterator[None]:
     convs = [module for module in net.modules() if isinstance(module, Conv)]
     cast: Any = CastTogether.apply(torch.get_autocast_dtype(device), *(conv.weight for conv in convs))
     for conv, weight in zip(convs, cast, strict=True):
-        conv.ready = weight
+        conv.cast_weight = weight
     try:
         yield
     finally:
         for conv in convs:
-            conv.ready = None
+            conv.cast_weight = None

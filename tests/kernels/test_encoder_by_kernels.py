@@ -1,0 +1,77 @@
+"""A whole encoder by the fused kernels, as it runs on CUDA, against the eager one: by Triton's interpreter."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+CHECKS = """
+import weakref
+import torch
+from torch.func import functional_call
+from torch.profiler import ProfilerActivity, profile
+from dualnet import kernels
+from dualnet.nets import Encoder
+
+LAYOUT = torch.channels_last
+IMAGES = torch.randn(4, 3, 28, 28, generator=torch.Generator().manual_seed(0)).to(memory_format=LAYOUT)
+
+
+def make():
+    torch.manual_seed(1)
+    return Encoder(4).to(memory_format=LAYOUT)
+
+
+def outcome(fused):
+    kernels.available = lambda x: fused
+    encoder = make()
+    maps = encoder(IMAGES, 2)
+    with profile(activities=[ProfilerActivity.CPU]) as recorded:
+        torch.autograd.backward(maps, [torch.linspace(-1, 2, one.numel()).view_as(one) for one in maps])
+    num_sums = sum(event.count for event in recorded.key_averages() if event.key in ("aten::add", "aten::add_"))
+    grads = {name: parameter.grad for name, parameter in encoder.named_parameters()}
+    return encoder, dict(enumerate(maps)) | grads | dict(encoder.named_buffers()), num_sums
+
+
+def agree(found, expected):
+    for name, tensor in expected.items():
+        assert tensor is not None and float((found[name] - tensor).norm() / tensor.norm()) < 1e-3, name
+
+
+def evaluated(encoder, fused):
+    kernels.available = lambda x: fused
+    statistics = {name: 1.1 * buffer for name, buffer in encoder.named_buffers()}
+    with_gradient = encoder(IMAGES)  # by eager code in any case
+    with torch.no_grad():
+        return dict(enumerate([*with_gradient, *encoder(IMAGES), *functional_call(encoder, statistics, (IMAGES,))]))
+
+
+(encoder, found, num_sums), (_, expected, _) = outcome(True), outcome(False)
+agree(found, expected)
+# With its twin a block's output needs no kernel of autograd for the sum of its two gradients. One is left for the
+# pooled stem, and one for each of the first three maps, which are used besides the next block.
+assert num_sums == 4, num_sums
+encoder.eval()
+agree(evaluated(encoder, True), evaluated(encoder, False))
+
+# Nothing keeps the maps of a pass in memory but its user.
+kernels.available = lambda x: True
+maps = make()(IMAGES, 2)
+assert kernels.second_use(maps[0]).data_ptr() == maps[0].data_ptr() and kernels.second_use(maps[0]) is not maps[0]
+watched = [weakref.ref(one) for one in (*maps, *(kernels.second_use(one) for one in maps), maps[-1].grad_fn)]
+del maps
+assert not any(one() is not None for one in watched)
+print("all agree")
+"""
+
+
+@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
+def test_an_encoder_by_fused_kernels_agrees_with_the_eager_one():
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", CHECKS], capture_output=True, text=True, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all agree" in done.stdout
