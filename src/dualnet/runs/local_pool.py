@@ -72,12 +72,12 @@ class LocalPool:
 
     def finish(self, worker: Worker, stop: Stop) -> tuple[Job, JobResult]:
         result, job = worker.result(), worker.job
+        assert job is not None
         self.busy.remove(worker)
-        if worker.popen.poll() is None:
+        if forks(job) and worker.popen.poll() is None:
             self.idle.append(worker)
         else:
             worker.end()
-        assert job is not None
         if result.status == "stopped" and not stop.asked:
             result = JobResult("failed", "its process was told to stop")
         return job, result
@@ -142,7 +142,8 @@ def ended(code: int) -> JobResult:
 def serve() -> None:
     """What a Worker's process does: its input is a connection that jobs come by; each runs in a fork.
 
-    A fork starts at once, since all is imported, has a peak of memory of its own, and crashes alone.
+    A fork starts at once, since all is imported, has a peak of memory of its own, and crashes alone. CUDA does not
+    survive a fork once anything has initialised it: a job for it runs here, and the process ends with it.
     """
     import torch._dynamo  # noqa: F401  (2 s, which the first optimizer of each fork would take)
 
@@ -151,15 +152,19 @@ def serve() -> None:
     with contextlib.suppress(EOFError, OSError):  # the pool's process has ended
         while True:
             job: Job = link.recv()
-            process = os.fork()
+            process = os.fork() if forks(job) else 0
             if process == 0:
-                run_fork(job, link)
+                run_and_exit(job, link)
             code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
             if code:
                 link.send(ended(code))
 
 
-def run_fork(job: Job, link: Connection) -> NoReturn:
+def forks(job: Job) -> bool:
+    return job.device != "cuda"
+
+
+def run_and_exit(job: Job, link: Connection) -> NoReturn:
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
