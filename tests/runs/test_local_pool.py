@@ -19,16 +19,16 @@ import torch
 from dualnet import Finetune
 
 class Large(Finetune):
-    def observe(self, batch):
+    def learn(self, batch):
         self.much = torch.ones(300 * 2**18)  # 300 MiB
-        return super().observe(batch)
+        return super().learn(batch)
 
 class Exits(Finetune):
-    def observe(self, batch):
+    def learn(self, batch):
         raise SystemExit(3)
 
 class Killed(Finetune):
-    def observe(self, batch):
+    def learn(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
 """
 
