@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -114,6 +115,21 @@ def test_half_precision_casts_the_weights_after_every_update(small_learner, rand
         assert losses["labels"].item() == pytest.approx(expected[-1], rel=0.02)
     for one, other in zip(stepped.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=0.05, atol=0.01)
+
+
+def test_a_second_thread_takes_no_step(small_learner, random_batch, state_of, differing):
+    learner, batch = small_learner("er"), random_batch()
+    engine, before = Engine([small_learner("finetune"), learner], "fp32"), state_of(learner)
+    with ThreadPoolExecutor(1) as pool, learner.one_thread:
+        for call in (
+            lambda: engine.step([batch, batch]),
+            engine.end_task,
+            lambda: engine.logits(learner, batch.images),
+        ):
+            with pytest.raises(RuntimeError, match="another thread"):
+                pool.submit(call).result(60)
+    assert not differing(before, state_of(learner))
+    assert engine.step([batch, batch])
 
 
 # How a captured step is used, with a stand-in for the graph

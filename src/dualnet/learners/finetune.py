@@ -45,8 +45,7 @@ def learn_labels(
     losses: dict[str, Tensor] = {}
     if batch.labels is not None:
         for _ in range(updates):
-            (logits,) = learner.batch_logits(net, batch)
-            loss = label_loss(logits, batch.labels)
+            loss = label_loss(learner.batch_logits(net, batch)[0], batch.labels)
             gradient_step(optimizer, loss)
             losses = {"labels": loss.detach()}
     return losses
