@@ -57,7 +57,7 @@ class ViewConfig:
                 raise ValueError(f"views.{option}: {values} is not between 0 and 1")
 
 
-# Of supervised learning: normalised as in evaluation, and cropped as in Barlow Twins. With the constant crop of the slow
+# Of supervised learning: normalised as in evaluation, and cropped as in Barlow Twins. By the constant crop of the slow
 # learner's views objects appear 1.5 times as large as in evaluation, and ER-Aug loses 4 points (results/README.md).
 LABELLED_VIEW = ViewConfig(normalisation="imagenet", crop_area=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3))
 LABELLED_CROP = ViewConfig(normalisation="imagenet", flip_probability=0.0)
