@@ -21,8 +21,9 @@ from torch import Tensor
 import dualnet
 from dualnet.data import Benchmark
 from dualnet.learners import learner_class
+from dualnet.options import merged
 from dualnet.runs import checkpoint, runner
-from dualnet.runs.experiment import Experiment, merged, parse
+from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.progress import Display, Quiet
 from dualnet.runs.stop import StopAsked
 

@@ -1,41 +1,49 @@
-"""DualNet: continual learning, fast and slow (Pham, Liu and Hoi, NeurIPS 2021)."""
+"""DualNet: continual learning, fast and slow (Pham, Liu and Hoi, NeurIPS 2021).
+
+Names are imported when they are used: `import dualnet` and `dualnet --help` do not wait for PyTorch.
+"""
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.learners import ER, LEARNERS, DualNet, Finetune, Learner, make_learner
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dualnet.runs.model import Model
+    from dualnet.batch import UNLABELLED, Batch, StreamSpec
+    from dualnet.learners import ER, LEARNERS, DualNet, Finetune, Learner, make_learner
+    from dualnet.runs.model import Model, load
 
-try:
-    __version__ = version("dualnet")
-except PackageNotFoundError:  # a checkout that is not installed
-    __version__ = "0+unknown"
+    __version__: str
+else:
+    import importlib
 
+    HOMES = {
+        "dualnet.batch": ("UNLABELLED", "Batch", "StreamSpec"),
+        "dualnet.learners": ("ER", "LEARNERS", "DualNet", "Finetune", "Learner", "make_learner"),
+        "dualnet.runs.model": ("Model", "load"),
+    }
 
-def load(run: str | Path, device: str = "cpu") -> Model:
-    """The model of a run folder, or one that was saved: `load("runs/demo-dualnet/seed-0").predict("cat.jpg")`.
+    def __getattr__(name: str) -> object:
+        home = next((home for home, names in HOMES.items() if name in names), None)
+        if name == "__version__":
+            value = find_version()
+        elif name in ("batch", "learners"):  # reached as attributes: dualnet.learners.CTN
+            value = importlib.import_module(f"dualnet.{name}")
+        elif home is not None:
+            value = getattr(importlib.import_module(home), name)
+        else:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return globals().setdefault(name, value)
 
-    If it learned task-aware, `predict` needs the task: see there.
-    """
-    from dualnet.runs import model  # files and YAML are not needed to teach a learner
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *(name for names in HOMES.values() for name in names), "__version__"})
 
-    return model.load(run, device)
+    def find_version() -> str:
+        from importlib.metadata import PackageNotFoundError, version
 
-
-if not TYPE_CHECKING:  # a checker would take any name for one of these
-
-    def __getattr__(name: str) -> Any:
-        if name == "Model":  # for the same reason it is not imported above
-            from dualnet.runs.model import Model
-
-            return Model
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        try:
+            return version("dualnet")
+        except PackageNotFoundError:  # a checkout that is not installed
+            return "0+unknown"
 
 
 __all__ = [

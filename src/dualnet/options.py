@@ -1,16 +1,276 @@
-"""Checks of options, for the `__post_init__` of a Config: one line that begins with the option's name."""
+"""Options: plain values or text become the typed fields of a dataclass, and the checks that Configs share.
+
+Every mistake is a ValueError of one line that begins with the option's dotted name.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+import dataclasses
+import difflib
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING
+from types import NoneType, UnionType
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+Kind = TypeVar("Kind")
+SHOWN = 80  # characters of a value in a message
+TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+
+
+def build(kind: type[Kind], options: Any, prefix: str = "") -> Kind:
+    """A dataclass from a mapping of options, nested where its fields are dataclasses; text takes the field's type."""
+    return construct(kind, read_fields(options, field_types(kind), required_fields(kind), prefix), prefix)
+
+
+def field_types(kind: Any) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+
+
+def required_fields(kind: Any) -> list[str]:
+    fields = [field for field in dataclasses.fields(kind) if field.init]
+    return [field.name for field in fields if field.default is MISSING and field.default_factory is MISSING]
+
+
+def read_fields(options: Any, types: Mapping[str, Any], required: Iterable[str], prefix: str = "") -> dict[str, Any]:
+    """The options that are given, each of its type."""
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{prefix}: options below it are needed, not {shown(options)}")
+    check_keys(options, types, prefix)
+    for name in required:
+        if name not in options:
+            raise ValueError(f"{below(prefix, name)}: missing, and it has no default; give it a value")
+    return {name: convert(value, types[name], below(prefix, name)) for name, value in options.items()}
+
+
+def construct(kind: type[Kind], values: Mapping[str, Any], prefix: str) -> Kind:
+    """The dataclass; what its `__post_init__` refuses is reported with the section that the options are in."""
+    try:
+        return kind(**values)
+    except (ValueError, TypeError, ArithmeticError) as error:
+        message = str(error).removeprefix(f"{prefix.rpartition('.')[2]}.")
+        names_option = re.split(r"\W", message, maxsplit=1)[0] in field_types(kind)
+        raise ValueError(below(prefix, message) if names_option or not prefix else f"{prefix}: {message}") from error
+
+
+def below(prefix: str, name: Any) -> str:
+    return f"{prefix}.{name}" if prefix else str(name)
+
+
+def convert(value: Any, hint: Any, option: str) -> Any:
+    """The value as its type wants it: text is read, a whole number may be a float, a list may be a tuple."""
+    kind = get_origin(hint) or hint
+    if kind in (Union, UnionType):
+        return convert_union(value, get_args(hint), option)
+    if kind is Any:
+        return from_json(value) if isinstance(value, str) else value
+    if kind is NoneType and (value is None or value in ("null", "~")):
+        return None
+    if value is None:
+        raise ValueError(f"{option}: has no value; give one, or leave it out for the default")
+    if dataclasses.is_dataclass(kind):
+        return build(kind, value, option)  # pyright: ignore[reportArgumentType]
+    if kind is Literal:
+        return choose(value, get_args(hint), option)
+    if kind in (list, tuple, Sequence):
+        return convert_list(value, kind, get_args(hint) or (Any, ...), option)
+    if kind is dict:
+        items = from_yaml(value, "{", option)
+        items = items if isinstance(items, Mapping) else refuse("a mapping", value, option)
+        return {str(key): convert(item, get_args(hint)[1], below(option, key)) for key, item in items.items()}
+    if kind in CONVERTERS:
+        return CONVERTERS[kind](value, option)
+    return value if isinstance(kind, type) and isinstance(value, kind) else refuse(f"a value of {kind}", value, option)
+
+
+def convert_union(value: Any, kinds: Sequence[Any], option: str) -> Any:
+    """By the first type that accepts the value; None and, unless it is text, the value's own type come first."""
+    errors = []
+    for kind in sorted(kinds, key=lambda kind: kind is not NoneType and (kind is str or kind is not type(value))):
+        try:
+            return convert(value, kind, option)
+        except ValueError as error:
+            errors += [error] if kind is not NoneType else []
+    raise errors[-1]
+
+
+def convert_list(value: Any, kind: Any, kinds: tuple[Any, ...], option: str) -> Any:
+    items = from_yaml(value, "[", option)
+    if not isinstance(items, (list, tuple)):
+        remedy = f"; write [{value}], in quotes on a command line" if isinstance(value, str) and value else ""
+        raise ValueError(f"{option}: a list is needed, not {shown(value)}{remedy[: 2 * SHOWN]}")
+    if kind is not tuple:
+        return [convert(item, kinds[0], option) for item in items]
+    kinds = kinds[:1] * len(items) if kinds[-1] is ... else kinds
+    if len(items) != len(kinds):
+        raise ValueError(f"{option}: {len(kinds)} values are needed, not {shown(value)}")
+    return tuple(convert(item, kind, option) for item, kind in zip(items, kinds, strict=True))
+
+
+def from_yaml(value: Any, opening: str, option: str) -> Any:
+    """Text that is a list or a mapping in YAML's short form, its parts as text; anything else as it is."""
+    if not isinstance(value, str) or not value.strip().startswith(opening):
+        return value
+    import yaml  # who reads no such text need not load it
+
+    try:
+        return yaml.load(value, yaml.BaseLoader)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(f"{option}: cannot be read as YAML: {shown(value)}") from error
+
+
+def from_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def choose(value: Any, choices: Sequence[Any], option: str) -> Any:
+    for choice in choices:
+        if value == str(choice) or (value == choice and type(value) is type(choice)):
+            return choice
+    words = [str(choice) for choice in choices]
+    raise ValueError(f"{option}: {shown(value)} is not one of {', '.join(words)}{nearest(str(value), words)}")
+
+
+def whole_number(value: Any, option: str) -> int:
+    try:
+        found = int(value, 16 if "0x" in value else 10) if isinstance(value, str) else value
+    except ValueError:
+        found = None
+    if type(found) is not int or abs(found) >= 2**63:
+        refuse("a whole number of 64 bits" if type(found) is int else "a whole number", value, option)
+    return found
+
+
+def number(value: Any, option: str) -> float:
+    try:
+        found = float(value) if type(value) in (int, float, str) else math.nan
+    except (ValueError, OverflowError):
+        found = math.nan
+    return found if math.isfinite(found) else refuse("a finite number", value, option)
+
+
+def truth_value(value: Any, option: str) -> bool:
+    found = TRUTH.get(value.lower()) if isinstance(value, str) else value
+    return found if isinstance(found, bool) else refuse("true or false", value, option)
+
+
+def text(value: Any, option: str) -> str:
+    return value if isinstance(value, str) and "\0" not in value else refuse("text without NUL", value, option)
+
+
+CONVERTERS: dict[Any, Callable[[Any, str], Any]] = {int: whole_number, float: number, bool: truth_value, str: text}
+
+
+def refuse(wanted: str, value: Any, option: str) -> NoReturn:
+    raise ValueError(f"{option}: {wanted} is needed, not {shown(value)}")
+
+
+def shown(value: Any) -> str:
+    """A value as a message has it, a long one cut."""
+    try:
+        words = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        words = "a number of thousands of digits"
+    return words if len(words) <= SHOWN else f"{words[:SHOWN]}..."
+
+
+def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "") -> None:
+    """Raises ValueError for the first key that is not valid, with the nearest one that is."""
+    valid = list(valid)
+    for key in options:
+        if key not in valid:
+            near = nearest(str(key), valid, prefix) or f"; there are {', '.join(valid)}"
+            raise ValueError(f"{below(prefix, str(key)[:SHOWN])}: unknown option{near}")
+
+
+def check_absent(options: Mapping[str, Any], **reasons: str) -> None:
+    """Raises ValueError for an option of a command line that would be ignored, with the reason."""
+    for key, reason in reasons.items():
+        if key in options:
+            raise ValueError(f"--{key}: {reason}")
+
+
+def nearest(word: str, valid: Iterable[str], prefix: str = "") -> str:
+    """A hint at the nearest valid word, or nothing."""
+    near = difflib.get_close_matches(word[:SHOWN], list(valid), n=1, cutoff=0.5)
+    return f"; did you mean {below(prefix, near[0])}?" if near else ""
+
+
+def dotted(words: Sequence[str]) -> dict[str, Any]:
+    """The words of a command line as nested options, values as text.
+
+    >>> dotted(["--learner.slow_rounds", "10", "--batch_size=20"])
+    {'learner': {'slow_rounds': '10'}, 'batch_size': '20'}
+    """
+    out: dict[str, Any] = {}
+    rest = iter(words)
+    for word in rest:
+        if not word.startswith("--"):
+            raise ValueError(f"{word}: an option begins with --, for example --learner.lr 0.1")
+        option, equals, value = word[2:].partition("=")
+        if not equals and (value := next(rest, None)) is None:
+            raise ValueError(f"{word}: a value must follow")
+        place(out, option, value)
+    return out
+
+
+def place(options: dict[str, Any], option: str, value: Any, prefix: str = "") -> None:
+    """Writes a dotted option into nested ones. Raises ValueError where a word is a value and a section."""
+    name, _, rest = option.partition(".")
+    if name in options and isinstance(options[name], dict) != bool(rest):
+        remedy = f"leave one of them out (the name of a section is --{prefix}{name}.name)"
+        raise ValueError(f"--{prefix}{name}: given as a value and as a section; {remedy}")
+    if rest:
+        place(options.setdefault(name, {}), rest, value, f"{prefix}{name}.")
+    else:
+        options[name] = value
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over` laid over it, section by section.
+
+    >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    {'a': {'x': 1, 'y': 3}}
+    """
+    out = dict(base)
+    for key, value in over.items():
+        both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
+        out[key] = merged(out[key], value) if both else value
+    return out
+
+
+def defaults(kind: Any) -> dict[str, Any]:
+    """The options of a dataclass that have a default, as they are written."""
+    values: dict[str, Any] = {}
+    for field in dataclasses.fields(kind):
+        if field.default is not MISSING:
+            values[field.name] = field.default
+        elif field.default_factory is not MISSING:
+            made = field.default_factory()
+            values[field.name] = dataclasses.asdict(made) if dataclasses.is_dataclass(made) else made  # pyright: ignore
+    return plain(values)
+
+
+def plain(value: Any) -> Any:
+    """Tuples as lists, so that YAML and JSON write and read the same."""
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return value
 
 
 def check_choices(config: Any) -> None:
     """Raises ValueError naming the first option whose value its type does not list."""
     for option, hint in get_type_hints(type(config)).items():
-        if get_origin(hint) is Literal and getattr(config, option) not in get_args(hint):
-            choices = ", ".join(map(str, get_args(hint)))
-            raise ValueError(f"{option}: {getattr(config, option)!r} is not one of {choices}")
+        if get_origin(hint) is Literal:
+            choose(getattr(config, option), get_args(hint), option)
 
 
 def check_at_least(config: Any, smallest: float, *options: str) -> None:

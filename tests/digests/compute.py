@@ -77,8 +77,9 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     import torch
 
     from dualnet.learners import learner_class
+    from dualnet.options import merged
     from dualnet.runs import runner
-    from dualnet.runs.experiment import merged, parse
+    from dualnet.runs.experiment import parse
     from dualnet.runs.run_folder import RunFolder
 
     known = learner_class(options["learner"]["name"]).Config.__dataclass_fields__

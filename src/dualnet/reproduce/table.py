@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.files import read_yaml
-from dualnet.runs.experiment import Experiment, check_keys, merged, parse
-from dualnet.runs.option_files import find, nearest, shipped_files
+from dualnet.options import check_keys, merged, nearest
+from dualnet.runs.experiment import Experiment, parse
+from dualnet.runs.option_files import find, shipped_files
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dualnet.runs.experiment import Experiment, check_absent
+from dualnet.options import check_absent
+from dualnet.runs.experiment import Experiment
 from dualnet.runs.jobs import Benchmarks, Job, one_line, seeds_apart
 from dualnet.runs.local_pool import LocalPool, num_threads
 from dualnet.runs.run_folder import RunFolder

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
+
+from dualnet.options import nearest
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -25,12 +26,6 @@ def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:
         raise ValueError(f"{path}: a file must end in .yaml; rename it")
     hint = nearest(name_or_file, names)
     raise ValueError(f"{name_or_file}: no such {kind}{hint} (`dualnet list` names them all)")
-
-
-def nearest(word: str, valid: Iterable[str], prefix: str = "") -> str:
-    """A hint at the nearest valid word, or nothing."""
-    near = difflib.get_close_matches(word, list(valid), n=1, cutoff=0.5)
-    return f"; did you mean {prefix + '.' if prefix else ''}{near[0]}?" if near else ""
 
 
 def shipped_files(below: str = "") -> list[Path]:

@@ -18,8 +18,9 @@ from dualnet import atomic
 from dualnet.data import Benchmark
 from dualnet.files import read_json, read_yaml
 from dualnet.machine import cpu_name
+from dualnet.options import plain
 from dualnet.runs import checkpoint
-from dualnet.runs.experiment import Experiment, parse, plain
+from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.manifest import manifest_of
 from dualnet.runs.places import CACHE, ROOTS, elsewhere, pixels_digest
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import MISSING
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from dualnet import atomic
 from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
 from dualnet.files import read_yaml
-from dualnet.learners import Learner, learner_class, learner_name, make_learner
+from dualnet.learners import Learner, learner_name, make_learner
+from dualnet.options import plain
 from dualnet.runs import checkpoint
-from dualnet.runs.experiment import check_value, instantiated, plain
+from dualnet.runs.experiment import parse_learner
 from dualnet.runs.run import learner_state, load_state
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder, environment
 
@@ -103,14 +103,6 @@ def check_same(folder: Path, content: dict[str, Any]) -> None:
 
 def read(folder: Path) -> dict[str, Any]:
     return read_yaml(folder / MODEL_FILE)
-
-
-def parse_learner(options: dict[str, Any]) -> tuple[str, Any]:
-    """Name and Config of a learner whose options were written out."""
-    name, kind = options["name"], learner_class(options["name"]).Config
-    given = {key: value for key, value in options.items() if key != "name"}
-    check_value(given, kind, "learner")
-    return name, instantiated({"learner": given}, {"learner": (kind, MISSING)})["learner"]
 
 
 def stream_spec(stream: dict[str, Any]) -> StreamSpec:

@@ -10,16 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.files import read_yaml
-from dualnet.runs.experiment import (
-    SECTIONS,
-    Experiment,
-    check_absent,
-    check_keys,
-    merged,
-    options_in,
-    parse,
-    shipped_experiments,
-)
+from dualnet.options import check_absent, check_keys, merged
+from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse, shipped_experiments
 from dualnet.runs.option_files import SUFFIXES, find, shipped_files
 from dualnet.runs.run_folder import flat
 

@@ -1,0 +1,46 @@
+"""The command line. Exit codes: 0 done, 1 the run failed, 2 the user's input, 130 stopped.
+
+Nothing here or in `flags` imports a package that takes long to load: `--help` and `--version` answer at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib import import_module
+
+from dualnet.cli.terminal import Signals, fail, prepare_streams, show_warning
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    with Signals() as signals:
+        try:
+            prepare_streams()
+            warnings.showwarning = show_warning
+            return perform(sys.argv[1:] if argv is None else list(argv), signals)
+        except ValueError as error:
+            return fail(str(error), 2)
+        except BrokenPipeError:  # the reader of a pipe has enough, as `head` does
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            return fail(f"{where}{error.strerror or error}; all saved files are complete: fix this and try again", 1)
+        except KeyboardInterrupt:
+            return fail("stopped; the same command continues from the last checkpoint, if there is one", 130)
+
+
+def perform(words: list[str], signals: Signals) -> int:
+    from dualnet.cli import flags
+
+    try:
+        arguments, rest = flags.parse(words)
+        verb = import_module(f"dualnet.cli.{arguments.verb}")
+        signals.interrupt()
+        code = verb.main(arguments, rest)
+    except SystemExit as done:  # --help and --version
+        code = int(done.code or 0)
+    sys.stdout.flush()
+    return code

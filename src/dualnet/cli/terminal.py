@@ -1,0 +1,81 @@
+"""What reaches the terminal, escaped where it comes from data, and the signals that come from it."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+import threading
+from types import FrameType
+from typing import Any, NoReturn, Self
+
+from dualnet.text import printable
+
+
+def say(line: str) -> None:
+    print(printable(line))
+
+
+def fail(message: str, code: int) -> int:
+    print(f"dualnet: {printable(message.strip())}", file=sys.stderr)
+    return code
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    fail(f"warning: {message}", 0)
+
+
+def show(renderable: Any, width: int) -> None:
+    """A table of rich, of that width where the output is no terminal."""
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.segment import Segment
+
+    class Escaped:
+        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+            for part in console.render(renderable, options):
+                text = part.text if part.control else "\n".join(map(printable, part.text.split("\n")))
+                yield Segment(text, part.style, part.control)
+
+    Console(width=None if sys.stdout.isatty() else width).print(Escaped())
+
+
+def prepare_streams() -> None:
+    """A character that the terminal does not know becomes `?`. Raises ValueError if the output is closed."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 (for the whole process)
+    if sys.stdout is None:
+        raise ValueError("standard output is closed; redirect it to a file or to /dev/null")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+class Signals:
+    """SIGINT and SIGTERM wherever no run handles them. A handler that someone else has set stays."""
+
+    usual = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
+
+    def __enter__(self) -> Self:
+        in_main = threading.current_thread() is threading.main_thread()
+        self.before = {number: usual for number, usual in self.usual if in_main and signal.getsignal(number) == usual}
+        self.handle(leave)
+        return self
+
+    def interrupt(self) -> None:
+        """From now on there may be files to clean up."""
+        self.handle(signal.default_int_handler)
+
+    def handle(self, handler: Any) -> None:
+        for number in self.before:
+            signal.signal(number, handler)
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self.before.items():
+            signal.signal(number, handler)
+
+
+def leave(number: int, frame: FrameType | None) -> NoReturn:
+    """At once: an exception within an import may be swallowed, or printed."""
+    os.write(2, b"dualnet: stopped before anything began\n")
+    os._exit(130)
