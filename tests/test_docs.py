@@ -9,7 +9,7 @@ from typing import get_args
 
 import pytest
 
-from dualnet.cli import parser
+from dualnet.cli.flags import parser
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.memory import MEMORIES, MemoryConfig

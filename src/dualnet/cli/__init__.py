@@ -37,7 +37,8 @@ def perform(words: list[str], signals: Signals) -> int:
 
     try:
         arguments, rest = flags.parse(words)
-        verb = import_module(f"dualnet.cli.{arguments.verb}")
+        # A module `list` would become an attribute of this one, and hide Python's own.
+        verb = import_module(f"dualnet.cli.{'listing' if arguments.verb == 'list' else arguments.verb}")
         signals.interrupt()
         code = verb.main(arguments, rest)
     except SystemExit as done:  # --help and --version

@@ -29,6 +29,7 @@ MEANT = {  # what other programs call our verbs
     **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
     **dict.fromkeys(("show", "ls", "info", "options", "help"), "list"),
     "table": "reproduce",
+    "bench": "python -m benchmarks, in a checkout",
 }
 
 
