@@ -410,7 +410,7 @@ def test_a_seed_that_diverges_does_not_stop_the_next(monkeypatch, capsys) -> Non
     def diverges(self: Any, batch: Any) -> dict[str, torch.Tensor]:
         return {"labels": torch.tensor(torch.nan if self.generator.initial_seed() == 1 else 0.0)}
 
-    monkeypatch.setattr("dualnet.learners.er.ER.observe", diverges)
+    monkeypatch.setattr("dualnet.learners.er.ER.learn", diverges)
     assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--seeds", "1,0")) == 1
     out, err = capsys.readouterr()
     lines = err.splitlines()
