@@ -94,8 +94,7 @@ def picture_bytes(comparison: Comparison, kind: str) -> bytes:
     """Accuracy over the stream and forgetting of each task, side by side, on white."""
     rows = comparison.rows
     draws = {"Accuracy over the stream": accuracy_plot(rows, comparison)}
-    forgetting = [row for row in rows if has_forgetting(row)]
-    if forgetting:
+    if forgetting := [row for row in rows if has_forgetting(row)]:
         draws["Forgetting of each task"] = forgetting_plot(forgetting, comparison)
     with style.styled(PAPER_INK, svg_text="path", salt="picture") as figure:
         figure.set_size_inches(4.7 * len(draws), 3.3)
@@ -110,15 +109,10 @@ def _legend(figure: Figure) -> None:
     """Below the plots, outside the data; a dollar in a name is a dollar, not mathematics."""
     handles, labels = figure.axes[0].get_legend_handles_labels()
     labels = [label if len(label) <= MAX_LABEL else f"{label[: MAX_LABEL - 1]}…" for label in labels]
-    columns = _legend_columns(figure, labels)
     width, height = figure.get_size_inches()
+    # An inch holds about 13 letters of this size, and the line before a label takes 7.
+    columns = min(len(labels), max(1, int(13 * width / (max(map(len, labels)) + 7))))
     figure.set_size_inches(width, height + 0.2 * math.ceil(len(labels) / columns))
     legend = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False)
     for text in legend.get_texts():
         text.set_parse_math(False)
-
-
-def _legend_columns(figure: Figure, labels: Sequence[str]) -> int:
-    """As many as fit: an inch holds about 13 letters of this size, and the line before a label takes 7."""
-    letters = 13 * figure.get_size_inches()[0]
-    return min(len(labels), max(1, int(letters / (max(map(len, labels)) + 7))))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
 from io import BytesIO
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from dualnet.metrics import Matrix, Vector
@@ -54,6 +55,7 @@ class Ink:
 PAGE_INK = Ink(text="#010203", grid="#040506", back="#070809")
 PAPER_INK = Ink(text="#333333", grid="#dddddd", back="#ffffff")
 
+SHEET = Path(__file__).with_name("plots.mplstyle")
 IMAGE_DPI = 150  # of images inside of a plot: about two pixels for each of the screen's
 Draw = Callable[["Axes", Ink], None]
 
@@ -171,31 +173,11 @@ def styled(ink: Ink, svg_text: str, salt: str) -> Iterator[Figure]:
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         matplotlib.rcdefaults()
-        matplotlib.rcParams.update(_look(ink, svg_text, salt))
+        matplotlib.rcParams.update(matplotlib.rc_params_from_file(SHEET, use_default_template=False))
+        matplotlib.rcParams.update({f"{part}.color": ink.text for part in ("text", "xtick", "ytick")})
+        matplotlib.rcParams.update({"axes.edgecolor": ink.text, "grid.color": ink.grid})
+        matplotlib.rcParams.update({"svg.fonttype": svg_text, "svg.hashsalt": salt})
         yield Figure(layout=ConstrainedLayoutEngine(wspace=0.05))
-
-
-def _look(ink: Ink, svg_text: str, salt: str) -> dict[Any, Any]:
-    return {
-        "svg.fonttype": svg_text,
-        "svg.hashsalt": salt,
-        "font.size": 9,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.spines.left": False,
-        "axes.edgecolor": ink.text,
-        "axes.grid": True,
-        "axes.grid.axis": "y",
-        "axes.axisbelow": True,
-        "grid.color": ink.grid,
-        "grid.linewidth": 0.7,
-        "text.color": ink.text,
-        "xtick.color": ink.text,
-        "ytick.color": ink.text,
-        "ytick.major.size": 0,
-        "lines.linewidth": 1.8,
-        "lines.markersize": 4.5,
-    }
 
 
 def saved(figure: Figure, kind: str, **options: Any) -> bytes:

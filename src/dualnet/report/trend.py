@@ -51,7 +51,8 @@ def lines(rows: Sequence[ReportRow], trend: Trend) -> list[Line]:
             groups.setdefault(tuple(sorted(_others(row, trend).items())), {}).setdefault(value, []).append(row)
     found = [values for values in groups.values() if len(values) > 1]
     firsts = [next(iter(values.values()))[0] for values in found]
-    labels = distinct_labels([_learner(row) for row in firsts], [_others(row, trend) for row in firsts])
+    learners = [row.options.get("learner.name", row.label) for row in firsts]
+    labels = distinct_labels(learners, [_others(row, trend) for row in firsts])
     return [Line(i, label, dict(sorted(found[i].items()))) for i, label in enumerate(labels)]
 
 
@@ -81,7 +82,3 @@ def _value(row: ReportRow, trend: Trend) -> float | None:
 def _others(row: ReportRow, trend: Trend) -> dict[str, str]:
     """All options that may tell one line from another."""
     return {key: value for key, value in row.options.items() if key not in (trend.option, "name")}
-
-
-def _learner(row: ReportRow) -> str:
-    return row.options.get("learner.name", row.label)
