@@ -174,7 +174,7 @@ def styled(ink: Ink, svg_text: str, salt: str) -> Iterator[Figure]:
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(matplotlib.rc_params_from_file(SHEET, use_default_template=False))
-        matplotlib.rcParams.update({f"{part}.color": ink.text for part in ("text", "xtick", "ytick")})
+        matplotlib.rcParams.update({"text.color": ink.text, "xtick.color": ink.text, "ytick.color": ink.text})
         matplotlib.rcParams.update({"axes.edgecolor": ink.text, "grid.color": ink.grid})
         matplotlib.rcParams.update({"svg.fonttype": svg_text, "svg.hashsalt": salt})
         yield Figure(layout=ConstrainedLayoutEngine(wspace=0.05))

@@ -116,11 +116,9 @@ def _run_line(label: str, run: Run, comparison: Comparison) -> list[Cell]:
 
 def unfinished_table(comparison: Comparison) -> TextTable:
     """One line for each run without a result."""
-    last_steps = [_steps_text(run) + ", diverged" * run.log.diverged for run in comparison.unfinished]
-    texts = [
-        (run.name, run.seed, step, str(run.folder)) for run, step in zip(comparison.unfinished, last_steps, strict=True)
-    ]
-    lines = [[Cell(text) for text in line] for line in texts]
+    steps = [_steps_text(run) + ", diverged" * run.log.diverged for run in comparison.unfinished]
+    runs = zip(comparison.unfinished, steps, strict=True)
+    lines = [[Cell(run.name), Cell(run.seed), Cell(step), Cell(str(run.folder))] for run, step in runs]
     return TextTable(["experiment", "seed", "last step", "folder"], lines, numeric=range(1, 3))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dualnet import atomic
-from dualnet.runs.run_folder import check_no_file
+from dualnet.text import printable
 
 from .markdown import markdown_page
 from .page import html_page
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std", fm: str = "paper") -> Group:
     """Writes report.md and report.html into out, by default the first folder; returns what to print with rich."""
-    if out is not None:
-        check_no_file(Path(out))
     comparison = compare(folders, spread, fm)
     out = Path(folders[0]) if out is None else Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ValueError(f"{printable(out)} is a file; give --out a folder") from error
     atomic.write(out / "report.md", markdown_page(comparison))
     atomic.write(out / "report.html", html_page(comparison))
     return terminal_view(comparison, out / "report.html")
