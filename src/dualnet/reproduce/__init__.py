@@ -1,4 +1,4 @@
-"""From a result table to its ledger: runs what is missing, and sets what came out beside what was published."""
+"""Result tables of the paper: runs what is missing and compares the results with the published ones in a ledger."""
 
 from __future__ import annotations
 

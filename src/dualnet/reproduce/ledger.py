@@ -1,4 +1,4 @@
-"""The ledger: each row's published values beside ours, how far apart they are, and where the protocols differ."""
+"""The ledger: each row's values and the published ones, their difference, a verdict, and where the protocols differ."""
 
 from __future__ import annotations
 

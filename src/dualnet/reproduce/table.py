@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,11 @@ def make_row(path: Path, way: tuple[str, str, str], settings: str, num_seeds: An
 
 
 def options_of(path: Path, way: tuple[str, str, str], settings: str) -> dict[str, Any]:
-    """What all rows share, the group's rows, the row that it is like, and its own: each laid over those before."""
+    """The table's options, the group's, those of the row that it is like, and its own: each laid over those before."""
     content = read_yaml(path)
-    out: dict[str, Any] = {}
-    for level in (content, content["groups"][way[1]]):
-        out = merged(merged(out, level.get("shared") or {}), level.get(settings) or {})
-    return merged_all(out, own_options(path, way, settings))
+    levels = (content, content["groups"][way[1]])
+    layers = [level.get(key) or {} for level in levels for key in ("shared", settings)]
+    return reduce(merged, [*layers, *own_options(path, way, settings)], {})
 
 
 def own_options(path: Path, way: tuple[str, str, str], settings: str, depth: int = 0) -> list[Mapping[str, Any]]:
@@ -121,12 +121,6 @@ def liked(path: Path, way: tuple[str, str, str]) -> tuple[Path, tuple[str, str, 
     if place is None or words[2] not in rows:
         raise ValueError(f"{'/'.join(way)}: like {name!r}, but there is no such row; name one as table/group/row")
     return place, (words[0], words[1], words[2])
-
-
-def merged_all(base: dict[str, Any], layers: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    for layer in layers:
-        base = merged(base, layer)
-    return base
 
 
 def section(content: Mapping[str, Any], key: str) -> dict[Any, Any]:
