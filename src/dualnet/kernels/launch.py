@@ -12,15 +12,12 @@ CHANNELS_AT_A_TIME = 32
 
 
 class LaunchShape(NamedTuple):
-    """Rows per iteration of a program's loop, its warps, how many programs fill an H200, and pipeline stages.
-
-    With more than one stage a loop of matrix products loads its next operands while it computes.
-    """
+    """Rows per iteration of a program's loop, its warps, how many programs fill an H200, and pipeline stages."""
 
     rows: int
     warps: int
     programs: int
-    stages: int = 1
+    stages: int = 1  # with more, a loop of matrix products loads its next operands while it computes
 
 
 SUMMING = LaunchShape(256, 16, 66)  # few and large: every program of the second kernel reads all of their sums
@@ -37,8 +34,7 @@ class LaunchGrid:
         self.chunk = triton.cdiv(triton.cdiv(rows, wanted), shape.rows) * shape.rows
         self.splits = triton.cdiv(rows, self.chunk)
         self.grid = (parts, self.splits, columns)
-        self.options = {"BM": shape.rows, "BC": at_a_time}
-        self.options |= {"num_warps": shape.warps, "num_stages": shape.stages}
+        self.options = {"BM": shape.rows, "BC": at_a_time, "num_warps": shape.warps, "num_stages": shape.stages}
         self.parts, self.channels = parts, channels
 
     def empty_sums(self, device: torch.device) -> Tensor:

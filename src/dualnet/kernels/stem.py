@@ -49,8 +49,7 @@ class FusedStem(torch.autograd.Function):
         geometry: Geometry = ctx.geometry
         dy = like(grads[0], chosen, kernel.dtype)  # the pooled map's layout is that of `chosen`
         launch = LaunchGrid(SUMMING, geometry.parts, geometry.out_rows, geometry.channels, CHANNELS)
-        shape = (geometry.parts, launch.splits, PADDED_TAPS, geometry.channels)
-        products = torch.empty(shape, device=dy.device)
+        products = torch.empty(geometry.parts, launch.splits, PADDED_TAPS, geometry.channels, device=dy.device)
         kernels.gradient_products[launch.grid](
             patches, dy, chosen, products, geometry.out_rows, geometry.channels, launch.chunk,
             **sides(geometry), **launch.options,
