@@ -246,7 +246,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
         "",
     ),
     # Images
-    "missing folder": (image_folder, "", str(Path("images"))),
+    "missing folder": (image_folder, "images: ", "/images: a relative path starts at the working directory"),
     "empty class": (empty_class, "images/e: ", ".png"),
     "unreadable image": (no_image, "", "images/b/1.png: "),
     "one image for both sides": (one_image_of_a_class, "", "class 'd'"),
@@ -709,3 +709,16 @@ def test_a_report_escapes_the_names_of_runs(capsys) -> None:
 
 def test_a_batch_of_one_runs() -> None:
     assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--batch_size", "1")) == 0
+
+
+def test_a_relative_root_starts_at_the_working_directory(here: Path, capsys) -> None:
+    """Not at the folder of the file that names it."""
+    class_folders()
+    _, file = image_folder()
+    Path("below").mkdir()
+    Path(file).rename("below/folder.yaml")
+    assert cli.main(["run", "below/folder.yaml", "--out", "out", "--device", "cpu"]) == 0
+    Path("images").rename("below/images")
+    capsys.readouterr()
+    assert cli.main(["run", "below/folder.yaml", "--out", "other", "--device", "cpu"]) == 2
+    assert str(here / "images") in capsys.readouterr().err

@@ -24,7 +24,9 @@ def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
         with os.scandir(os.path.expanduser(folder)) as found:
             return list(found)
     except OSError as error:
-        raise ValueError(f"{folder}: cannot be read as a folder ({error.strerror}); {remedy}") from None
+        path = os.path.abspath(os.path.expanduser(folder))
+        where = "" if path == folder else f" (looked for {path}: a relative path starts at the working directory)"
+        raise ValueError(f"{folder}: cannot be read as a folder ({error.strerror}); {remedy}{where}") from None
 
 
 def class_folders(root: str) -> list[str]:

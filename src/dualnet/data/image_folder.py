@@ -21,7 +21,7 @@ VALIDATION_TASKS = 3  # at most; as many as the paper's
 class ImageFolder(BenchmarkConfig):
     """Classes are sub-folders; test images come from a second folder, or are a share of every class."""
 
-    root: str  # folder with one sub-folder of images per class
+    root: str  # folder with one sub-folder of images per class; relative: from the working directory
     test_root: str | None = None  # the same for testing; None: hold out test_share of every class
     test_share: float = 0.2  # held out of every class where there is no test_root
     split_seed: int = 0  # chooses what is held out
