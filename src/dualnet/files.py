@@ -21,7 +21,7 @@ except ImportError:
 
 MEGABYTE = 1 << 20
 LARGEST_YAML, LARGEST_JSON = MEGABYTE, 64 * MEGABYTE  # bytes
-DEEPEST = 50  # levels of nesting
+DEEPEST, DEEPEST_RELAXED = 50, 300  # levels of nesting
 MOST_NODES = 250_000  # values in a YAML file with its aliases written out
 LONGEST_NUMBER = 40  # characters
 NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
@@ -40,10 +40,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_json(path: Path, any_number: bool = False) -> dict[str, Any]:
-    """The mapping in a file. NaN, Infinity and what does not fit 64 bits are refused, unless `any_number`."""
+def read_json(path: Path, relaxed: bool = False) -> dict[str, Any]:
+    """The mapping in a file. `relaxed`: any number goes, and deeper nesting, for content that a digest protects."""
     try:
-        content = parsed_json(read_text(path, LARGEST_JSON), any_number)
+        content = parsed_json(read_text(path, LARGEST_JSON), relaxed)
     except DAMAGES as error:
         raise ValueError(f"{printable(path)}: cannot be read as JSON ({reason(error)})") from error
     if not isinstance(content, dict):
@@ -77,9 +77,9 @@ def parsed_yaml(text: str) -> Any:
     return value
 
 
-def parsed_json(text: str, any_number: bool = False) -> Any:
+def parsed_json(text: str, relaxed: bool = False) -> Any:
     value = json.loads(text, object_pairs_hook=mapping_of_pairs)
-    check_values(value, any_number)
+    check_values(value, relaxed)
     return value
 
 
@@ -141,22 +141,22 @@ def mapping_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def check_values(value: Any, any_number: bool = False, depth: int = 0) -> None:
+def check_values(value: Any, relaxed: bool = False, depth: int = 0) -> None:
     """Mappings, lists, texts, finite numbers that fit 64 bits, true, false and null: nothing else is read."""
-    if depth > DEEPEST:
-        raise ValueError(f"nested more than {DEEPEST} levels deep")
+    if depth > (deepest := DEEPEST_RELAXED if relaxed else DEEPEST):
+        raise ValueError(f"nested more than {deepest} levels deep")
     if isinstance(value, dict):
         for key, item in value.items():
-            check_values(key, any_number, DEEPEST)
-            check_values(item, any_number, depth + 1)
+            check_values(key, relaxed)
+            check_values(item, relaxed, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            check_values(item, any_number, depth + 1)
+            check_values(item, relaxed, depth + 1)
     elif isinstance(value, int):
-        if abs(value) >= 2**64 and not any_number:
+        if abs(value) >= 2**64 and not relaxed:
             raise ValueError(f"a whole number of {len(str(abs(value)))} digits does not fit 64 bits")
     elif isinstance(value, float):
-        if not any_number and not math.isfinite(value):
+        if not relaxed and not math.isfinite(value):
             raise ValueError(f"{value} is not a finite number")
     elif value is not None and not isinstance(value, str):
         raise ValueError(f"{value} is read as a {type(value).__name__}; write it in quotes if it is text")

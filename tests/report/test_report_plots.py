@@ -13,7 +13,7 @@ from dualnet.report import rows as rows_module
 from dualnet.report.composition import mean_stored
 from dualnet.report.elements import task_legend
 from dualnet.report.rows import compare, thinned
-from dualnet.report.runs import read_run
+from dualnet.runs.record import read_record
 from dualnet.report.stability import mean_measured, stability_table
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PALETTE, task_colour
 from dualnet.report.tables import results_table, runs_table
@@ -144,7 +144,7 @@ def test_evaluations_that_a_resumed_run_repeats_or_that_are_torn_are_understood(
         {**evaluation(95), "step": None},
     ]
     folder = make_run(tmp_path / "0", told=[evaluation(45, 40.0), evaluation(60, 62.0), evaluation(60, 63.0), *broken])
-    assert [(point.step, point.accuracy) for point in read_run(folder).log.stability] == [(45, [40]), (60, [63])]
+    assert [(point.step, point.accuracy) for point in read_record(folder).log.stability] == [(45, [40]), (60, [63])]
     report([tmp_path])
 
 

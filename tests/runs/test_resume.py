@@ -17,10 +17,10 @@ import pytest
 
 from dualnet import atomic, cli
 from dualnet.learners import LEARNERS
-from dualnet.report.runs import read_run
 from dualnet.runs import checkpoint
 from dualnet.runs.progress import Quiet
 from dualnet.runs.stop import Stop, StopAsked
+from dualnet.runs.record import read_record
 
 NUM_STEPS = 6  # of the tiny experiment, three in a task
 
@@ -35,7 +35,7 @@ def test_stopped_after_a_step(step, tiny, run, stop_at, remembered, never_stoppe
         run(tiny(), tmp_path, stop_at(step))
     assert not (tmp_path / "result.json").exists()
     assert checkpoint.steps(tmp_path / "checkpoint")[-1] == step
-    assert read_run(tmp_path).last_step == step, "the report says so too"
+    assert read_record(tmp_path).last_step == step, "the report says so too"
     assert remembered(run(tiny(), tmp_path)) == never_stopped
 
 

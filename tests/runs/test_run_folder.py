@@ -17,7 +17,8 @@ from dualnet.runs import checkpoint
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.manifest import manifest_of
 from dualnet.runs.places import pixels_digest
-from dualnet.runs.run_folder import RunFolder, flat
+from dualnet.runs.record import flat
+from dualnet.runs.run_folder import RunFolder
 
 CPU = torch.device("cpu")
 

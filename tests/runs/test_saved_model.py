@@ -172,7 +172,9 @@ def test_a_learner_of_ones_own_goes_by_its_import_path(own_learner: str, spec: S
     model = Model(make_learner(own_learner, spec), NAMES)
     model.save(tmp_path / "model")
     assert yaml.safe_load((tmp_path / "model" / "model.yaml").read_text())["learner"]["name"] == own_learner
-    assert type(dualnet.load(tmp_path / "model").learner) is type(model.learner)
+    with pytest.raises(ValueError, match=rf"model.yaml: .*{own_learner}.*trust=True.*--trust"):
+        dualnet.load(tmp_path / "model")
+    assert type(dualnet.load(tmp_path / "model", trust=True).learner) is type(model.learner)
 
 
 def test_a_learner_that_could_not_be_found_again_is_refused(spec: StreamSpec, small_config: Any, tmp_path: Path):

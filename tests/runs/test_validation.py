@@ -58,7 +58,7 @@ def test_a_config_that_makes_the_wrong_kind_is_refused(work, tiny, tmp_path: Pat
 
 
 def test_the_images_are_those_of_validation(tiny, validated: Path) -> None:
-    names = runner.RunFolder(validated).read()["stream"]["class_names"]
+    names = runner.RunFolder(validated).record.stream["class_names"]
     assert names == list(tiny().benchmark.make_validation().class_names)
     assert not set(names) & set(tiny().benchmark.make().class_names)
 

@@ -167,7 +167,7 @@ def test_the_chosen_experiment_runs_as_it_is(searched: tuple[Path, str]) -> None
     assert chosen.name == "tiny-chosen" and chosen.learner.lr == read_search(searched[0])["chosen"]["learner.lr"]
     assert file.read_text().startswith("# Chosen by `dualnet search tiny` on validation tasks: ACC ")
     assert cli.main(["run", str(file), "--device", "cpu", "--out", "out"]) == 0
-    assert RunFolder(Path("out/seed-0")).read()["stream"]["class_names"] == list(chosen.benchmark.make().class_names)
+    assert RunFolder(Path("out/seed-0")).record.stream["class_names"] == list(chosen.benchmark.make().class_names)
 
 
 def test_what_it_says(searched: tuple[Path, str]) -> None:
@@ -182,7 +182,7 @@ def test_what_it_says(searched: tuple[Path, str]) -> None:
 def test_runs_are_on_validation_tasks_and_keep_no_weights(searched: tuple[Path, str]) -> None:
     folders = [file.parent for file in (searched[0] / "points").rglob("experiment.yaml")]
     assert len(folders) == 8
-    assert all(RunFolder(folder).read()["stream"]["validation"] is True for folder in folders)
+    assert all(RunFolder(folder).record.stream["validation"] is True for folder in folders)
     assert not list(searched[0].rglob("*.safetensors"))
     assert cli.main(["run", "demo-er", "--out", str(folders[0].parent), "--seeds", folders[0].name[-1]]) == 2
 

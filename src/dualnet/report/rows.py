@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dualnet.runs.record import LABELS, RunRecord, texts
 from dualnet.metrics import FORGETTING, SPREADS, Matrix, Vector, spread, summary
 from dualnet.text import printable
 
-from .runs import Run, find_runs
+from .runs import find_runs
 
 DASH = "—"  # there is no value
 MAX_POINTS = 300  # of a line; more cannot be told apart on a page
-# Every example has its label, at once: the defaults of stream.labels, which the report does not import.
-USUAL_LABELS = {"labels.share": "1.0", "labels.drawn_per": "sample", "labels.delay": "0", "labels.delay_spread": "0"}
+USUAL_LABELS = texts({"labels": LABELS})  # every example has its label, at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class ReportRow:
 
     index: int  # fixes the colour
     label: str
-    runs: list[Run]
+    runs: list[RunRecord]
 
     @property
     def options(self) -> dict[str, str]:
@@ -75,7 +75,7 @@ class Comparison:
     """Everything that a report shows, and the definitions it uses."""
 
     rows: list[ReportRow]
-    unfinished: list[Run]
+    unfinished: list[RunRecord]
     spread: str = "std"
     fm: str = "paper"
 
@@ -98,9 +98,9 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper") -> 
     return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm)
 
 
-def group(runs: Sequence[Run]) -> list[ReportRow]:
+def group(runs: Sequence[RunRecord]) -> list[ReportRow]:
     """One row for all runs with the same options."""
-    groups: dict[object, list[Run]] = {}
+    groups: dict[object, list[RunRecord]] = {}
     for run in runs:
         groups.setdefault(tuple(sorted(run.options.items())), []).append(run)
     for same in groups.values():
@@ -190,7 +190,7 @@ def _label(name: str, options: Sequence[dict[str, str]], same_name: Sequence[int
     return f"{name} ({', '.join(values)})"
 
 
-def _check_same_tasks(runs: Sequence[Run]) -> None:
+def _check_same_tasks(runs: Sequence[RunRecord]) -> None:
     sizes = {len(run.accuracy): run for run in runs if run.accuracy is not None}
     if len(sizes) > 1:
         found = ", ".join(f"{size} in {run.folder}" for size, run in sizes.items())

@@ -1,50 +1,16 @@
-"""Run folders as the report sees them: what was run, what came out, and which runs are not finished."""
+"""The run folders of a report: found, read, and those left out that are damaged or no results."""
 
 from __future__ import annotations
 
-import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from dualnet import files
-from dualnet.metrics import Matrix, accuracy_matrix
-from dualnet.runs.experiment import with_defaults
-from dualnet.runs.places import CACHE, ROOTS
-from dualnet.runs.run_folder import HOW_OFTEN, WRITTEN_BESIDE, is_validation
-
-from .events import Log, is_whole, read_log
-
-# A resumed or repeated run may differ in these; they do not make it another experiment.
-# Stream and manifest follow from the options and from the images, which `images_of` adds to them. A look at earlier
-# tasks changes no result.
-IMAGES = "benchmark.images"
-NOT_OPTIONS = ("seed", "stability_every", *WRITTEN_BESIDE, *HOW_OFTEN)
+from dualnet.runs.record import EXPERIMENT_FILE, IMAGES, RESULT_FILE, RunRecord, read_record, with_one_root
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One seed of one experiment. accuracy is None until it is finished."""
-
-    folder: Path
-    name: str
-    seed: str
-    options: dict[str, str]  # dotted key -> text, without NOT_OPTIONS
-    environment: dict[str, str]
-    log: Log
-    last_step: int | None
-    pixels: str = ""  # digest of some images; "": not known, of an older version
-    validation: bool = False  # a run of a search
-    accuracy: Matrix | None = None  # percent, [tasks, tasks]
-    seconds: float | None = None
-    peak_memory: int | None = None  # bytes
-    forward_samples: int | None = None  # images through the encoders while learning
-    backward_samples: int | None = None
-
-
-def find_runs(folders: Sequence[Path]) -> list[Run]:
+def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
     """All runs at or below the folders, at any depth, each once, in the order of the folders and then by name.
 
     Those of a search are left out: figures on validation tasks are no results.
@@ -62,13 +28,13 @@ def find_runs(folders: Sequence[Path]) -> list[Run]:
     return with_images(with_one_root(results))
 
 
-def whole_runs(folders: Iterable[Path]) -> list[Run]:
+def whole_runs(folders: Iterable[Path]) -> list[RunRecord]:
     """Those that can be read; one warning tells of the others. Raises ValueError if there are only others."""
-    runs: list[Run] = []
+    runs: list[RunRecord] = []
     damaged: list[str] = []
     for folder in folders:
         try:
-            runs.append(read_run(folder))
+            runs.append(read_record(folder))
         except ValueError as error:
             damaged.append(str(error))
     if damaged and not runs:
@@ -79,19 +45,7 @@ def whole_runs(folders: Iterable[Path]) -> list[Run]:
     return runs
 
 
-def with_one_root(runs: Sequence[Run]) -> list[Run]:
-    """Images that have moved are the same ones: their runs are taken to have the folder of the first."""
-    first: dict[object, dict[str, str]] = {}
-    known = []
-    for run in runs:
-        if run.pixels:
-            roots = {root: run.options[root] for root in ROOTS if root in run.options}
-            run = replace(run, options=run.options | first.setdefault((run.options.get(IMAGES), run.pixels), roots))
-        known.append(run)
-    return known
-
-
-def with_images(runs: Sequence[Run]) -> list[Run]:
+def with_images(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """A run that is older than manifests is taken to have the images of its benchmark, if all others have the same."""
     known: dict[object, set[str]] = {}
     for run in runs:
@@ -105,14 +59,14 @@ def with_images(runs: Sequence[Run]) -> list[Run]:
     return filled
 
 
-def _benchmark(run: Run) -> tuple[tuple[str, str], ...]:
+def _benchmark(run: RunRecord) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((k, v) for k, v in run.options.items() if k.startswith("benchmark.") and k != IMAGES))
 
 
 def _run_folders(root: Path) -> Iterator[Path]:
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder; give a folder that holds runs")
-    marks = [*root.rglob("experiment.yaml"), *root.rglob("result.json")]
+    marks = [*root.rglob(EXPERIMENT_FILE), *root.rglob(RESULT_FILE)]
     yield from sorted({mark.parent for mark in marks}, key=_natural)
 
 
@@ -120,86 +74,3 @@ def _natural(folder: Path) -> list[tuple[int, str]]:
     """Sort key that puts seed-2 before seed-10."""
     words = "".join(c if c.isdigit() else f" {c} " for c in str(folder)).split()
     return [(int(word), "") if word.isdecimal() else (-1, word) for word in words]
-
-
-def read_run(folder: Path) -> Run:
-    """The run in a folder, finished or not."""
-    experiment = _read_experiment(folder / "experiment.yaml")
-    log = read_log(folder / "log.jsonl")
-    # A run of an older version is no other experiment where it lacks an option that has its default elsewhere.
-    options = {key: value for key, value in with_defaults(experiment).items() if key not in NOT_OPTIONS}
-    return Run(
-        folder=folder,
-        name=str(experiment["name"]),
-        seed=str(experiment["seed"]),
-        options={key: value for key, value in flatten(options).items() if key != CACHE} | images_of(experiment),
-        environment=flatten(experiment.get("environment") or {}),
-        pixels=pixels_of(experiment),
-        validation=is_validation(experiment),
-        log=log,
-        **{"last_step": log.last_step, **_read_result(folder / "result.json")},
-    )
-
-
-def images_of(experiment: Mapping[str, Any]) -> dict[str, str]:
-    """As one more option, which images were learned and tested: a folder of the same name may hold others."""
-    manifest = experiment.get("manifest") or {}
-    digests = [manifest[key] for key in ("class_order", "split") if manifest.get(key)]
-    return {IMAGES: "-".join(digests)} if digests else {}
-
-
-def pixels_of(experiment: Mapping[str, Any]) -> str:
-    stream = experiment.get("stream")
-    return str(stream.get("pixels", "")) if isinstance(stream, Mapping) else ""
-
-
-def flatten(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, str]:
-    """A nested mapping as dotted keys and texts.
-
-    >>> flatten({"learner": {"name": "er", "betas": [1, 2], "head": None}})
-    {'learner.name': 'er', 'learner.betas': '[1, 2]', 'learner.head': 'null'}
-    """
-    flat: dict[str, str] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value, default=str)
-    return flat
-
-
-def _read_experiment(path: Path) -> Mapping[str, Any]:
-    try:
-        experiment = files.read_yaml(path)
-    except ValueError as error:
-        raise ValueError(f"{error}; remove the folder or run it again") from error
-    if not {"name", "seed"} <= set(experiment):
-        raise ValueError(f"{path} has no name and seed; remove the folder or run it again")
-    if not isinstance(experiment.get("environment") or {}, Mapping):
-        raise ValueError(f"{path}: environment is not a mapping; remove the folder or run it again")
-    return experiment
-
-
-def _read_result(path: Path) -> dict[str, Any]:
-    """The fields of a finished run; none while there is no result."""
-    if not path.exists():
-        return {}
-    try:
-        result = files.read_json(path)
-        cost = result.get("cost") or {}
-        return {
-            "accuracy": accuracy_matrix(result["accuracy"]),
-            "seconds": _number(result.get("seconds")),
-            "peak_memory": _number(result.get("peak_memory_bytes")),
-            **{key: _number(cost.get(key)) for key in ("forward_samples", "backward_samples")},
-            **({"last_step": result["steps"]} if is_whole(result.get("steps")) else {}),
-        }
-    except (OSError, KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} is not a result ({files.reason(error)}); remove it and run again") from error
-
-
-def _number(value: Any) -> Any:
-    """The value, checked: a number or nothing."""
-    if value is not None and not isinstance(value, int | float):
-        raise ValueError(f"{value!r} is not a number")
-    return value

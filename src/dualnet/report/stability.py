@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dualnet.runs.record import RunRecord
 from dualnet.metrics import Matrix, Vector, average_accuracy, stability_summary
 
 from .plots import task_ends
 from .rows import Comparison, ReportRow, mean_over_seeds, thinned
-from .runs import Run
 from .style import Draw, Ink, accuracy_mesh, axis_names, colour, dash, marker, step_axis, task_colour
 from .tables import Cell, TextTable, compared
 
@@ -32,7 +32,7 @@ def stability_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTa
     return TextTable(["experiment", *(f"{name} ↑" for name in names)], lines, numeric=range(1, len(names) + 1))
 
 
-def _worst_cases(run: Run) -> dict[str, float]:
+def _worst_cases(run: RunRecord) -> dict[str, float]:
     assert run.accuracy is not None
     return {"ACC": average_accuracy(run.accuracy), **stability_summary(run.accuracy, measured(run))}
 
@@ -96,7 +96,7 @@ def mean_measured(row: ReportRow) -> tuple[Vector, Matrix]:
     return mean_over_seeds((point.step, line) for pair in pairs for point, line in pair)
 
 
-def measured(run: Run) -> Matrix:
+def measured(run: RunRecord) -> Matrix:
     """A row for each evaluation of earlier tasks, a column for each task."""
     assert run.accuracy is not None
     values = np.full((len(run.log.stability), len(run.accuracy)), np.nan)

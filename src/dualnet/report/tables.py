@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from dualnet.runs.record import RunRecord
 from dualnet.metrics import summary
 
 from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, metric_values
-from .runs import Run
 
 METRICS = {"ACC": max, "FM": min, "LA": max}  # the better of two values
 RESULT_HEADER = ["experiment", "protocol", "seeds", "ACC ↑", "FM ↓", "LA ↑"]
@@ -91,7 +91,7 @@ def compared(values: Sequence[Sequence[float]], better: Callable[..., str], kind
     ]
 
 
-def _cost_texts(runs: Sequence[Run], comparison: Comparison) -> list[str]:
+def _cost_texts(runs: Sequence[RunRecord], comparison: Comparison) -> list[str]:
     """Mean samples and seconds of some runs, and the most memory that one of them held."""
     samples = (_mean([run.forward_samples for run in runs]), _mean([run.backward_samples for run in runs]))
     memory = max(run.peak_memory or 0 for run in runs)
@@ -107,7 +107,7 @@ def runs_table(comparison: Comparison) -> TextTable:
     return TextTable(header, lines, numeric=range(1, len(header) - 1))
 
 
-def _run_line(label: str, run: Run, comparison: Comparison) -> list[Cell]:
+def _run_line(label: str, run: RunRecord, comparison: Comparison) -> list[Cell]:
     assert run.accuracy is not None
     metrics = [number_text(value) for value in summary(run.accuracy, comparison.fm).values()]
     costs = [*_cost_texts([run], comparison), _steps_text(run)]
@@ -218,7 +218,7 @@ def memory_text(num_bytes: float | None) -> str:
     return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
 
 
-def _steps_text(run: Run) -> str:
+def _steps_text(run: RunRecord) -> str:
     return DASH if run.last_step is None else f"{run.last_step:,}"
 
 

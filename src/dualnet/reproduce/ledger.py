@@ -10,9 +10,8 @@ from typing import Any
 
 from dualnet.metrics import spread, summary
 from dualnet.report.rows import differing
-from dualnet.report.runs import IMAGES, NOT_OPTIONS, Run, flatten, read_run, with_one_root
 from dualnet.runs.manifest import FIELDS, FORGETTING, differences
-from dualnet.runs.run_folder import RunFolder
+from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_one_root
 from dualnet.ttest import Difference, Sample, welch
 
 from .published import METRICS, Published, read_published
@@ -126,16 +125,15 @@ def make_ledger(
 
 
 def make_entry(row: TableRow, published: Published | None, out: Path, margin: float) -> Entry:
-    finished = [folder for folder in seed_folders(out / row.home) if RunFolder(folder).finished]
-    runs = with_one_root([read_run(folder) for folder in finished])
-    manifests = [RunFolder(run.folder).read().get("manifest") or {} for run in runs]
-    check_same(runs, manifests)
+    finished = [folder for folder in seed_folders(out / row.home) if (folder / RESULT_FILE).exists()]
+    runs = with_one_root([read_record(folder) for folder in finished])
+    check_same(runs)
     return Entry(
         row=row,
         published=published,
         seeds=[int(run.seed) for run in runs],
         metrics={name: make_metric(runs, published, name, margin) for name in METRICS},
-        manifest={key: value for key, value in manifests[0].items() if key in FIELDS} if runs else {},
+        manifest={key: value for key, value in runs[0].manifest.items() if key in FIELDS} if runs else {},
         changed=changed_options(row, runs),
         cost=mean_cost(runs),
     )
@@ -147,37 +145,37 @@ def seed_folders(home: Path) -> list[Path]:
     return sorted(folders, key=lambda path: int(path.name.removeprefix("seed-")))
 
 
-def check_same(runs: Sequence[Run], manifests: Sequence[dict[str, Any]]) -> None:
+def check_same(runs: Sequence[RunRecord]) -> None:
     """Seeds are averaged only if they are seeds of one experiment under one protocol."""
-    for run, manifest in zip(runs[1:], manifests[1:], strict=True):
+    for run in runs[1:]:
         options = [key for key in differing([runs[0].options, run.options]) if key != IMAGES]  # the split tells them
-        fields = list(differences(manifest, manifests[0]))  # an older manifest may lack a field
+        fields = list(differences(run.manifest, runs[0].manifest))  # an older manifest may lack a field
         if options or fields:
             what = ", ".join([*options, *fields][:3])
             raise ValueError(f"{run.folder}: differs from {runs[0].folder} in {what}; keep only one of them")
 
 
-def make_metric(runs: Sequence[Run], published: Published | None, name: str, margin: float) -> Metric:
+def make_metric(runs: Sequence[RunRecord], published: Published | None, name: str, margin: float) -> Metric:
     return Metric(our_sample(runs, name), published.sample(name) if published else None, margin)
 
 
-def our_sample(runs: Sequence[Run], metric: str) -> Sample | None:
+def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
     values = [summary(run.accuracy, FORGETTING)[metric] for run in runs if run.accuracy is not None]
     if not values or values[0] != values[0]:  # NaN: a stream of one task has no FM
         return None
     return Sample(statistics.fmean(values), spread(values), len(values))
 
 
-def changed_options(row: TableRow, runs: Sequence[Run]) -> dict[str, tuple[str, str]]:
+def changed_options(row: TableRow, runs: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
     """How our runs differ from the row as it stands in its table: options of a command line, other settings."""
     if not runs:
         return {}
-    asked = flatten({key: value for key, value in row.experiment().mapping().items() if key not in NOT_OPTIONS})
+    asked = compared_options(row.experiment().mapping())
     keys = [key for key in differing([runs[0].options, asked]) if key not in PLACES]
     return {key: (runs[0].options.get(key, "—"), asked.get(key, "—")) for key in keys}
 
 
-def mean_cost(runs: Sequence[Run]) -> MeanCost:
+def mean_cost(runs: Sequence[RunRecord]) -> MeanCost:
     memory = [run.peak_memory for run in runs if run.peak_memory]
     return MeanCost(
         forward=mean_of([run.forward_samples for run in runs]),

@@ -1,9 +1,10 @@
-"""Checkpoints: a tree of tensors and plain values as safetensors and JSON. Atomic, checked by a digest, no pickle."""
+"""Checkpoints: a tree of tensors and plain values as safetensors and JSON, bound to its run by a digest. No pickle."""
 
 from __future__ import annotations
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
@@ -13,9 +14,12 @@ import safetensors.torch
 from torch import Tensor
 
 from dualnet import atomic
-from dualnet.files import read_json
+from dualnet.files import DAMAGES, read_bytes, read_json, reason
+from dualnet.text import printable
 
-KEPT = 2  # checkpoints: if the newest is damaged, the one before it serves
+KEPT = 2  # checkpoints: if the newest is damaged, the one before it is used
+LARGEST = 1 << 40  # bytes
+UNKNOWN: Mapping[str, Any] = {}  # identity of a run that does not matter
 
 
 class Snapshot(NamedTuple):
@@ -30,37 +34,59 @@ def snapshot(tree: Mapping[str, Any]) -> Snapshot:
     return Snapshot(take_out_tensors(tree, tensors), tensors)
 
 
-def save(folder: Path, step: int, tree: Mapping[str, Any]) -> None:
-    write(folder, step, snapshot(tree))
+def save(folder: Path, step: int, tree: Mapping[str, Any], identity: Mapping[str, Any] = UNKNOWN) -> None:
+    write(folder, step, snapshot(tree), identity)
 
 
-def write(folder: Path, step: int, taken: Snapshot) -> None:
+def write(folder: Path, step: int, taken: Snapshot, identity: Mapping[str, Any] = UNKNOWN) -> None:
     """Write the checkpoint of a step, then delete those that are no longer needed.
 
-    The JSON file is written last and holds the digest of everything: without it there is no checkpoint.
+    The JSON file is written last and holds the digest of everything: without it there is no checkpoint. `identity`
+    says of which run it is: a file of another run, or of another step under this one's name, is refused.
     """
     folder.mkdir(exist_ok=True)
     values, tensors = taken
     data = safetensors.torch.save(tensors)
     atomic.write(tensor_file(folder, step), data)
-    atomic.write(value_file(folder, step), json.dumps({"digest": digest(data, values), "tree": values}))
+    run = {**identity, "step": step}
+    content = {"digest": digest(data, values, run), "run": run, "tree": values}
+    atomic.write(value_file(folder, step), json.dumps(content))
     there = steps(folder)
-    # A later step than this one was passed over as damaged: it must not outlive a good one.
+    # A later step than this one was passed over: it must not outlive a good one.
     for old in set(there) - set([other for other in there if other <= step][-KEPT:]):
         value_file(folder, old).unlink(missing_ok=True)
         tensor_file(folder, old).unlink(missing_ok=True)
 
 
-def load(folder: Path, step: int) -> dict[str, Any]:
-    """The tree of a step. Raises ValueError, with what is wrong, if it cannot be trusted."""
+def load(folder: Path, step: int, identity: Mapping[str, Any] = UNKNOWN) -> dict[str, Any]:
+    """The tree of a step. Raises ValueError, one line, if it is damaged or of another run."""
+    file = value_file(folder, step)
     try:
-        content = read_json(value_file(folder, step), any_number=True)
-        data = tensor_file(folder, step).read_bytes()
-        if digest(data, content["tree"]) != content["digest"]:
+        content = read_json(file, relaxed=True)
+        data = read_bytes(tensor_file(folder, step), LARGEST)
+        run = content.get("run")  # a checkpoint of an older version has none
+        if digest(data, content["tree"], run) != content["digest"]:
             raise ValueError("its content does not match its digest")
+        for key, value in {**identity, "step": step}.items():
+            if run is not None and run.get(key, value) != value:
+                raise ValueError(f"it is of another run or step: its {key} is {run[key]}, not {value}")
         return put_back_tensors(content["tree"], safetensors.torch.load(data))
-    except (OSError, KeyError, TypeError, ValueError, safetensors.SafetensorError) as error:
-        raise ValueError(f"{value_file(folder, step)}: damaged checkpoint ({error})") from error
+    except (*DAMAGES, safetensors.SafetensorError) as error:
+        words = reason(error).removeprefix(f"{printable(file)}: ")
+        raise ValueError(f"{printable(file)}: cannot be used ({words})") from error
+
+
+def newest(folder: Path, identity: Mapping[str, Any] = UNKNOWN) -> tuple[int, dict[str, Any]] | None:
+    """Step and tree of the newest checkpoint that can be used. Others are passed over with a warning."""
+    there = steps(folder)
+    while there:
+        step = there.pop()
+        try:
+            return step, load(folder, step, identity)
+        except ValueError as error:
+            instead = "the one before it is used" if there else "there is none before it"
+            warnings.warn(f"{error}; {instead}", stacklevel=2)
+    return None
 
 
 def steps(folder: Path) -> list[int]:
@@ -83,10 +109,12 @@ def value_file(folder: Path, step: int) -> Path:
     return folder / f"step-{step:08d}.json"
 
 
-def digest(data: bytes, values: Any) -> str:
+def digest(data: bytes, values: Any, run: Any) -> str:
     """Of the tensors as they are on disk, and of the rest as `json.dumps` writes it, which survives a round trip."""
     hashed = blake2b(data, digest_size=16)
     hashed.update(json.dumps(values).encode())
+    if run is not None:
+        hashed.update(json.dumps(run, sort_keys=True).encode())
     return hashed.hexdigest()
 
 

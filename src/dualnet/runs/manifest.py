@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +11,7 @@ from dualnet.batch import StreamSpec
 from dualnet.data import Benchmark
 from dualnet.memory import MemoryConfig
 from dualnet.runs.experiment import Experiment
+from dualnet.runs.record import digest_of
 from dualnet.stream.labels import LabelsConfig
 
 
@@ -104,10 +103,6 @@ def class_order_digest(benchmark: Benchmark) -> str:
     """The order of the classes within a task does not matter."""
     tasks = [row.nonzero().flatten().tolist() for row in benchmark.spec.class_mask]
     return digest_of([sorted(benchmark.class_names[number] for number in task) for task in tasks])
-
-
-def digest_of(value: Any) -> str:
-    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
 
 
 def differences(ours: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:

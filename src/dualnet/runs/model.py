@@ -18,7 +18,7 @@ from dualnet.data.decode import decoding, read_image
 from dualnet.learners import Learner, make_learner
 from dualnet.runs import saved_model
 from dualnet.runs.run_folder import RunFolder
-from dualnet.runs.saved_model import restored, stream_spec
+from dualnet.runs.saved_model import check_trusted, restored, stream_spec
 
 PREDICT_SIZE = 250  # images in one pass
 Images = Tensor | str | Path | Iterable[str | Path]
@@ -119,21 +119,26 @@ class Model:
         saved_model.save(Path(folder), self.learner, self.class_names)
 
 
-def load(run: str | Path, device: str = "cpu") -> Model:
-    """The model of a run folder, by its newest checkpoint, or one that was saved. Its `learner` can go on observing."""
+def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
+    """The model of a run folder, by its newest checkpoint, or one that was saved: `load(folder).predict("cat.jpg")`.
+
+    If it learned task-aware, `predict` needs the task: see there. Its `learner` can go on observing. A folder may name
+    a learner from outside this package, whose module is imported and so runs: only with `trust`.
+    """
     if saved_model.is_saved(Path(run)):
-        return Model(*saved_model.load(Path(run), device))
+        return Model(*saved_model.load(Path(run), device, trust))
     folder = RunFolder(Path(run))
-    content, experiment = folder.read(), folder.read_experiment()
+    check_trusted(folder.record.experiment["learner"].get("name"), folder.experiment_file, trust)
+    experiment, stream = folder.experiment, folder.record.stream
     found = folder.newest_checkpoint()
     if found is None:
         # A finished run would not be run again.
         remedy = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
         raise ValueError(f"{run}: holds no checkpoint that can be read; {remedy} with `dualnet run`")
-    spec = stream_spec(content["stream"])
+    spec, class_names = stream_spec(stream, folder.experiment_file)
     spec = spec if experiment.protocol == "task_aware" else spec.task_free()
     learner = make_learner(experiment.learner_name, spec, experiment.learner, experiment.seed, device)
-    return Model(restored(learner, found[1]), tuple(content["stream"]["class_names"]))
+    return Model(restored(learner, found[1], folder.checkpoints), class_names)
 
 
 def paths(images: str | Path | Iterable[str | Path]) -> list[str | Path]:

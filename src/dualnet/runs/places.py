@@ -1,4 +1,4 @@
-"""Where images lie: an option that decides no result, as long as it can be shown that the images are the same."""
+"""Folders of images: a resumed run may read them from another one if the images are the same."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 
 from dualnet.data import Benchmark
+from dualnet.runs.record import ROOTS
 
-ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
-CACHE = "benchmark.cache"  # of what was decoded, found again by the files themselves
-PROBED = 10  # images of each task and side whose pixels are looked at
+PROBED = 10  # images of each task, for training and for testing, whose pixels are compared
 
 
 def elsewhere(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
@@ -33,7 +32,7 @@ def same_folder(one: Any, other: Any) -> bool:
 
 
 def pixels_digest(benchmark: Benchmark) -> str:
-    """Of some images of every task: the names in two folders may be the same, and the images others."""
+    """Of some images of every task: files of the same names in two folders may hold different images."""
     digest = hashlib.blake2b(digest_size=8)
     for task in benchmark.tasks:
         for side in (task.train, task.test):

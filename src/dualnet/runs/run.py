@@ -87,7 +87,7 @@ class Run:
         """The checkpoint of the state that was taken."""
         assert self.taken is not None
         step, state = self.taken
-        checkpoint.write(self.folder.checkpoints, step, state)
+        checkpoint.write(self.folder.checkpoints, step, state, self.folder.identity)
         self.saved, self.taken = step, None
 
     def observed(self, losses: dict[str, Tensor]) -> None:

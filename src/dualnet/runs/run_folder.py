@@ -1,4 +1,4 @@
-"""A run folder: what one seed of an experiment leaves behind, and what a stopped run goes on from."""
+"""A run folder being written: one seed of an experiment, one process at a time, and what is checked on resuming."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import fcntl
 import json
 import platform
 import sys
-import warnings
 from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
@@ -16,18 +16,23 @@ import yaml
 
 from dualnet import atomic
 from dualnet.data import Benchmark
-from dualnet.files import read_json, read_yaml
 from dualnet.machine import cpu_name
 from dualnet.options import plain
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.manifest import manifest_of
-from dualnet.runs.places import CACHE, ROOTS, elsewhere, pixels_digest
+from dualnet.runs.places import elsewhere, pixels_digest
+from dualnet.runs.record import (
+    EXPERIMENT_FILE,
+    FREE_TO_CHANGE,
+    LOG_FILE,
+    RESULT_FILE,
+    RunRecord,
+    flat,
+    read_record,
+)
 
 MODEL_FILE = "model.yaml"  # says what a model is that was saved apart from any run
-WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
-HOW_OFTEN = ("log_every", "checkpoint_every")
-FREE_TO_CHANGE = (*HOW_OFTEN, *ROOTS, CACHE)  # options that decide no result: a resumed run may have others
 
 
 class RunFolder:
@@ -35,9 +40,9 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.experiment_file = path / "experiment.yaml"
-        self.log_file = path / "log.jsonl"
-        self.result_file = path / "result.json"
+        self.experiment_file = path / EXPERIMENT_FILE
+        self.log_file = path / LOG_FILE
+        self.result_file = path / RESULT_FILE
         self.checkpoints = path / "checkpoint"
         self.lock: IO[str] | None = None
 
@@ -45,13 +50,41 @@ class RunFolder:
     def finished(self) -> bool:
         return self.result_file.exists()
 
+    @property
+    def begun(self) -> bool:
+        return self.experiment_file.exists()
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """What the folder holds, parsed once: an experiment.yaml is never written again."""
+        if not self.begun:
+            raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
+        record = read_record(self.path)
+        if not record.stream:
+            raise ValueError(f"{self.experiment_file}: has no `stream`, so no run has written it; give a run folder")
+        return record
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment that the folder holds. Imports the learner that it names."""
+        try:
+            return parse(self.record.experiment)
+        except ValueError as error:
+            remedy = "if another version of dualnet made it, use that one or choose another folder"
+            raise ValueError(f"{self.experiment_file}: {error}; {remedy}") from error
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint of this run must state."""
+        return {"seed": int(self.record.seed), "experiment": self.record.digest}
+
     def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
         """Make the folder, or take over one of the same experiment. Raises ValueError if it holds another one."""
         self.make()
         self.take_lock()
         checkpoint.clean(self.path)
         checkpoint.clean(self.checkpoints)
-        if self.experiment_file.exists():
+        if self.begun:
             self.check_same(experiment)
             self.check_same_stream(experiment, benchmark)
             return
@@ -87,14 +120,16 @@ class RunFolder:
             self.lock = None
 
     def check_same(self, experiment: Experiment) -> None:
-        """Raises ValueError naming an option if the folder holds another experiment, or one that is not whole."""
-        self.check_result()
-        if not self.experiment_file.exists():
+        """Raises ValueError naming an option if the folder holds another experiment, or one that is damaged."""
+        if not self.begun:
+            self.check_no_result()
             return
-        there, asked = flat(self.read_experiment().mapping()), flat(experiment.mapping())
+        there, asked = flat(self.record.experiment), flat(experiment.mapping())
+        if there.get("learner.name") == experiment.learner_name:  # else nothing that the folder names is imported
+            there = flat(self.experiment.mapping())  # with the defaults of options that it lacks
         keys = [key for key in {**there, **asked} if key not in FREE_TO_CHANGE]
         different = [key for key in keys if there.get(key) != asked.get(key)]
-        if (root := elsewhere(there, asked)) and "pixels" not in self.read()["stream"]:  # an older folder has none
+        if (root := elsewhere(there, asked)) and not self.record.pixels:  # an older folder
             different.append(root)
         if different:
             key = different[0]
@@ -104,78 +139,47 @@ class RunFolder:
                 "; choose another --out"
             )
 
-    def check_result(self) -> None:
-        if not self.finished:
-            return
-        if not self.experiment_file.exists():
+    def check_no_result(self) -> None:
+        if self.finished:
             raise ValueError(
                 f"{self.path}: has a result.json and no experiment.yaml, so what was run is not known; "
                 "remove it or choose another --out"
             )
-        try:
-            if "accuracy" not in read_json(self.result_file):
-                raise ValueError(f"{self.result_file}: has no `accuracy`")
-        except ValueError as error:
-            raise ValueError(f"{error}; remove it, and the same command makes it again") from error
 
     def check_purpose(self, validation: bool) -> None:
         """Raises ValueError if figures for choosing and figures for reporting would meet in this folder."""
-        if not self.experiment_file.exists() or validation == is_validation(self.read()):
+        if not self.begun or validation == self.record.validation:
             return
         there = "the test tasks of an experiment" if validation else "validation tasks, for a search"
         raise ValueError(f"{self.path}: holds a run on {there}; choose another --out")
 
     def lies_elsewhere(self, experiment: Experiment) -> bool:
         """Whether the images were read from another folder, which may have held the same ones."""
-        return self.experiment_file.exists() and elsewhere(flat(self.read()), flat(experiment.mapping())) is not None
+        return self.begun and elsewhere(flat(self.record.experiment), flat(experiment.mapping())) is not None
 
     def check_same_stream(self, experiment: Experiment, benchmark: Benchmark) -> None:
-        """The options may be the same and the images others: a file that came or went moves the whole stream.
+        """The options may be the same and the images others: a file that was added or removed changes all batches.
 
-        A renamed file may change sides, from training to testing: the digest of the split tells. Where the images lie
-        in another folder now, their pixels must be the same too.
+        A renamed file may be tested where it was trained on: the digest of the split tells. Where the images lie in
+        another folder now, their pixels must be the same too; another decoder may differ in some bits.
         """
-        content, asked = self.read(), flat(experiment.mapping())
-        split = (content.get("manifest") or {}).get("split") or benchmark.split_digest  # an older folder has none
-        there = dict(content["stream"])
-        pixels, root = there.pop("pixels", None), elsewhere(flat(content), asked)
-        other_pixels = root is not None and pixels != pixels_digest(
-            benchmark
-        )  # another decoder may differ in some bits
-        if there != describe_stream(benchmark) or split != benchmark.split_digest or other_pixels:
-            why = f" ({root} is {flat(content).get(root)} there, {asked.get(root)} here)" if root else ""
+        written, asked = flat(self.record.experiment), flat(experiment.mapping())
+        root = elsewhere(written, asked)
+        stream = {key: value for key, value in self.record.stream.items() if key != "pixels"}
+        other_pixels = root is not None and self.record.pixels != pixels_digest(benchmark)
+        if stream != describe_stream(benchmark) or not self.has_split(benchmark.split_digest) or other_pixels:
+            why = f" ({root} is {written.get(root)} there, {asked.get(root)} here)" if root else ""
             raise ValueError(
                 f"{self.path}: was begun with other images or classes{why}; bring those back or choose another --out"
             )
 
-    def read(self) -> dict[str, Any]:
-        """experiment.yaml as it stands, with stream, manifest and environment."""
-        if not self.experiment_file.is_file():
-            raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
-        content = read_yaml(self.experiment_file)
-        if "stream" not in content:
-            raise ValueError(f"{self.experiment_file}: has no `stream`, so no run has written it; give a run folder")
-        return content
-
-    def read_experiment(self) -> Experiment:
-        content = self.read()
-        try:
-            return parse({key: value for key, value in content.items() if key not in WRITTEN_BESIDE})
-        except ValueError as error:
-            remedy = "if another version of dualnet made it, use that one or choose another folder"
-            raise ValueError(f"{self.experiment_file}: {error}; {remedy}") from error
+    def has_split(self, digest: str) -> bool:
+        """Whether the run had this split of images into training and testing, or does not say, as older ones."""
+        return (self.record.manifest.get("split") or digest) == digest
 
     def newest_checkpoint(self) -> tuple[int, dict[str, Any]] | None:
-        """Step and content of the newest checkpoint that can be trusted; a damaged one is passed over and named."""
-        steps = checkpoint.steps(self.checkpoints)
-        while steps:
-            step = steps.pop()
-            try:
-                return step, checkpoint.load(self.checkpoints, step)
-            except ValueError as error:
-                instead = "the one before it is used" if steps else "there is none before it"
-                warnings.warn(f"{error}; {instead}", stacklevel=2)
-        return None
+        """Step and content of the newest checkpoint that is undamaged and of this run."""
+        return checkpoint.newest(self.checkpoints, self.identity)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         atomic.write(self.result_file, json.dumps(result, indent=1) + "\n")
@@ -194,12 +198,6 @@ def check_no_file(out: Path) -> None:
     for place in (out, *out.parents):
         if place.exists() and not place.is_dir():
             raise ValueError(f"{place} is a file; give --out a folder")
-
-
-def is_validation(content: Mapping[str, Any]) -> bool:
-    """Whether an experiment.yaml was written by a run on validation tasks."""
-    stream = content.get("stream")
-    return isinstance(stream, Mapping) and bool(stream.get("validation"))
 
 
 def describe_stream(benchmark: Benchmark) -> dict[str, Any]:
@@ -231,15 +229,3 @@ def environment(device: torch.device) -> dict[str, Any]:
         "hardware": hardware,
         "threads": torch.get_num_threads(),
     }
-
-
-def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by their dotted names.
-
-    >>> flat({"a": {"x": 1}, "b": 2})
-    {'a.x': 1, 'b': 2}
-    """
-    out: dict[str, Any] = {}
-    for key, value in mapping.items():
-        out |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
-    return out

@@ -12,13 +12,15 @@ import yaml
 from dualnet import atomic
 from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
-from dualnet.files import read_yaml
-from dualnet.learners import Learner, learner_name, make_learner
+from dualnet.files import DAMAGES, read_yaml, reason
+from dualnet.learners import LEARNERS, Learner, learner_name, make_learner
 from dualnet.options import plain
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
+from dualnet.runs.record import digest_of, updated
 from dualnet.runs.run import learner_state, load_state
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder, environment
+from dualnet.text import printable
 
 WHAT_IT_IS = ("learner", "seed", "stream")  # in model.yaml: what saving it again must find there
 
@@ -39,30 +41,53 @@ def save(folder: Path, learner: Learner, class_names: Sequence[str]) -> None:
     checkpoints = RunFolder(folder).checkpoints
     checkpoint.clean(checkpoints)
     number = max(checkpoint.steps(checkpoints), default=0) + 1
-    checkpoint.save(checkpoints, number, {**learner_state(learner), "device": learner.class_mask.device.type})
+    state = {**learner_state(learner), "device": learner.class_mask.device.type}
+    checkpoint.save(checkpoints, number, state, identity(content))
 
 
-def load(folder: Path, device: str) -> tuple[Learner, tuple[str, ...]]:
+def load(folder: Path, device: str, trust: bool = False) -> tuple[Learner, tuple[str, ...]]:
     """The learner as it was saved, and the names of its classes."""
-    content = read(folder)
-    found = RunFolder(folder).newest_checkpoint()
+    file = folder / MODEL_FILE
+    content = read_yaml(file)
+    try:
+        options, seed = updated({"learner": content["learner"]})["learner"], content["seed"]
+        check_trusted(options["name"], file, trust)
+        name, config = parse_learner(options)
+        spec, names = stream_spec(content["stream"], file)
+    except DAMAGES as error:
+        words, remedy = reason(error).removeprefix(f"{file}: "), "if another version of dualnet made it, use that one"
+        raise ValueError(f"{file}: cannot be used ({words}); {remedy}") from error
+    found = checkpoint.newest(RunFolder(folder).checkpoints, identity(content))
     if found is None:
         raise ValueError(f"{folder}: holds no checkpoint that can be read; save the model again")
-    try:
-        name, config = parse_learner(content["learner"])
-        spec, seed, names = stream_spec(content["stream"]), content["seed"], tuple(content["stream"]["class_names"])
-    except (KeyError, TypeError, ValueError) as error:
-        remedy = "if another version of dualnet made it, use that one"
-        raise ValueError(f"{folder / MODEL_FILE}: cannot be used ({error}); {remedy}") from error
-    return restored(make_learner(name, spec, config, seed, device), found[1]), names
+    return restored(make_learner(name, spec, config, seed, device), found[1], folder), names
 
 
-def restored(learner: Learner, state: dict[str, Any]) -> Learner:
+def identity(content: dict[str, Any]) -> dict[str, str]:
+    """What a checkpoint of this model must state."""
+    return {"model": digest_of({key: content.get(key) for key in WHAT_IT_IS})}
+
+
+def check_trusted(learner: Any, file: Path, trust: bool) -> None:
+    """Raises ValueError for a learner from outside this package: to load it is to run its code."""
+    if not isinstance(learner, str):
+        raise ValueError(f"{file}: learner.name is not a text")
+    if not trust and learner not in LEARNERS and not learner.startswith("dualnet."):
+        raise ValueError(
+            f"{file}: learner.name is {printable(learner)}, code from outside of dualnet that would be imported and "
+            "run; if you trust it, pass trust=True, or --trust to `dualnet predict`"
+        )
+
+
+def restored(learner: Learner, state: dict[str, Any], folder: Path) -> Learner:
     """The learner with the state of a checkpoint, which may come from another device."""
-    if state["device"] != learner.class_mask.device.type:
-        # A generator's state means nothing there: it begins anew.
-        state["learner"]["_extra_state"] = learner.get_extra_state()
-    load_state(learner, state)
+    try:
+        if state["device"] != learner.class_mask.device.type:
+            # A generator's state means nothing there: it begins anew.
+            state["learner"]["_extra_state"] = learner.get_extra_state()
+        load_state(learner, state)
+    except DAMAGES as error:
+        raise ValueError(f"{folder}: its checkpoint cannot be used ({reason(error)})") from error
     return learner
 
 
@@ -95,18 +120,18 @@ def make(folder: Path) -> None:
 
 
 def check_same(folder: Path, content: dict[str, Any]) -> None:
-    there = read(folder)
+    there = read_yaml(folder / MODEL_FILE)
     for key in WHAT_IT_IS:
         if there.get(key) != content[key]:
             raise ValueError(f"{folder}: holds another model (its `{key}` differs); choose another folder")
 
 
-def read(folder: Path) -> dict[str, Any]:
-    return read_yaml(folder / MODEL_FILE)
-
-
-def stream_spec(stream: dict[str, Any]) -> StreamSpec:
-    """What a learner was told of its stream, as it is written in a folder."""
-    mask = class_mask(stream["tasks"], len(stream["class_names"]))
-    channels, height, width = stream["image_shape"]
-    return StreamSpec((channels, height, width), mask, stream["input_size"])
+def stream_spec(stream: dict[str, Any], file: Path) -> tuple[StreamSpec, tuple[str, ...]]:
+    """What a learner was told of its stream, as it is written in a file, and the names of the classes."""
+    try:
+        names = tuple(str(name) for name in stream["class_names"])
+        channels, height, width = (int(side) for side in stream["image_shape"])
+        mask = class_mask(stream["tasks"], len(names))
+        return StreamSpec((channels, height, width), mask, stream["input_size"]), names
+    except DAMAGES as error:
+        raise ValueError(f"{file}: stream cannot be used ({reason(error)})") from error

@@ -13,7 +13,7 @@ from dualnet.files import read_yaml
 from dualnet.options import check_absent, check_keys, merged
 from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse, shipped_experiments
 from dualnet.runs.option_files import SUFFIXES, find, shipped_files
-from dualnet.runs.run_folder import flat
+from dualnet.runs.record import flat
 
 Options = dict[str, Any]  # by dotted name
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import atomic, files, metrics
+from dualnet.runs import record
 from dualnet.runs.experiment import Experiment
-from dualnet.runs.run_folder import RunFolder, flat
+from dualnet.runs.record import flat
+from dualnet.runs.run_folder import RunFolder
 from dualnet.search.plan import METRICS, Options, SearchPlan
 
 FAILED = "failed.json"  # in the run folder of a seed that diverged
@@ -91,7 +93,7 @@ def outcome_of(point: Point, out: Path, plan: SearchPlan, troubles: Mapping[Path
         folder=f"points/{point.name}",
         mean=None if reasons else sum(values) / len(values),
         spread=None if reasons else metrics.spread(values),
-        seconds=round(sum(result["seconds"] for result in done.values()), 2),
+        seconds=round(sum(result["seconds"] or 0 for result in done.values()), 2),
         seeds={str(seed): result["metrics"] for seed, result in done.items()},
         failed=reasons[0] if reasons else None,
         retried=any(folder in troubles for folder in folders.values()),
@@ -103,11 +105,13 @@ def is_settled(folder: Path) -> bool:
 
 
 def read_result(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "result.json")
+    """Figures of a finished run by their names in a RunRecord; empty if it is not finished."""
+    return record.read_result(folder / record.RESULT_FILE)
 
 
 def read_failure(folder: Path) -> str | None:
-    return read_json(folder / FAILED).get("reason")
+    reason = read_json(folder / FAILED).get("reason")
+    return None if reason is None else str(reason)
 
 
 def write_failure(folder: Path, reason: str) -> None:

@@ -14,7 +14,8 @@ import yaml
 from dualnet import atomic
 from dualnet.runs.jobs import Benchmarks, Job, JobPool, JobResult, seeds_apart
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
-from dualnet.runs.run_folder import FREE_TO_CHANGE, RunFolder, environment
+from dualnet.runs.record import FREE_TO_CHANGE
+from dualnet.runs.run_folder import RunFolder, environment
 from dualnet.runs.runner import stream_of
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.search.plan import Options, SearchPlan, said

@@ -1,13 +1,18 @@
-"""The log of a run as the report sees it: losses, looks at earlier tasks, what the memory held, when tasks ended."""
+"""The log of a run, read back: losses, accuracy on earlier tasks, contents of the memory, ends of tasks."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from dualnet.files import DAMAGES, MEGABYTE, parsed_json, read_bytes, reason
+from dualnet.text import printable
+
+LARGEST = 256 * MEGABYTE
+LARGEST_NUMBER = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Log:
 
 
 def read_log(path: Path) -> Log:
-    """Everything that the report shows of a log; what it does not understand is left out."""
+    """The events that are known; others are left out."""
     events = [event for event in _events(path) if is_whole(event.get("step"))]
     return Log(
         losses=[LossPoint(e["step"], _losses(e["losses"])) for e in _latest(events, "losses", "losses", dict)],
@@ -60,20 +65,24 @@ def read_log(path: Path) -> Log:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log. One that was torn when the run was stopped is left out."""
+    """The lines of a log. A damaged one is left out: the last one may be incomplete when a run was stopped."""
     if not path.exists():
         return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+    try:
+        lines = read_bytes(path, LARGEST).decode("utf-8", errors="replace").splitlines()
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{printable(path)}: cannot be read ({reason(error)})") from error
+    for line in lines:
         try:
-            event = json.loads(line)
-        except json.JSONDecodeError:
+            event = parsed_json(line, relaxed=True)
+        except DAMAGES:
             continue
         if isinstance(event, dict):
             yield event
 
 
 def _latest(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: type = list) -> list[Mapping[str, Any]]:
-    """The events of a kind, one for each step. A resumed run may repeat steps: the later line is the true one."""
+    """The events of a kind, one for each step. A resumed run may repeat steps: the later line is valid."""
     found: list[Mapping[str, Any]] = []
     for event in events:
         if event.get("event") == kind and isinstance(event.get(key), content):
@@ -107,9 +116,14 @@ def _losses(losses: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _floats(values: Any) -> list[float]:
-    """The values as numbers; NaN where one is not finite, or none at all."""
-    return [float(v) if isinstance(v, int | float) and math.isfinite(v) else math.nan for v in values]
+    """The values as numbers; NaN for what is not a finite number."""
+    return [float(v) if isinstance(v, int | float) and abs(v) < LARGEST_NUMBER else math.nan for v in values]
 
 
 def is_whole(value: Any) -> bool:
-    return isinstance(value, int)
+    """A whole number that an array can hold.
+
+    >>> is_whole(3), is_whole(True), is_whole(10**400)
+    (True, False, False)
+    """
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53

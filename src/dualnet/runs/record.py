@@ -1,0 +1,201 @@
+"""A run folder read from disk, once, for the report, searches, tables, resuming and models.
+
+Nothing here imports PyTorch or a learner: a report of many folders is quick, and runs nothing that a folder names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dualnet.files import DAMAGES, read_json, read_yaml, reason
+from dualnet.metrics import Matrix, accuracy_matrix, summary
+from dualnet.runs.run_log import Log, is_whole, read_log
+from dualnet.text import printable
+
+EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
+WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
+HOW_OFTEN = ("log_every", "checkpoint_every")
+ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
+CACHE = "benchmark.cache"  # of decoded images
+FREE_TO_CHANGE = (*HOW_OFTEN, *ROOTS, CACHE)  # options that decide no result: a resumed run may have others
+IMAGES = "benchmark.images"  # not an option, but told apart like one: folders of the same name may hold other images
+NOT_COMPARED = ("seed", "stability_every", *WRITTEN_BESIDE, *HOW_OFTEN)  # of two runs of one experiment
+
+# For folders of older versions: the values of options before these existed. Those of a learner by its name.
+LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
+ADDED_LATER: dict[str, dict[str, Any]] = {
+    "dualnet": {"joint_statistics": False, "slow_optimizer": "look_ahead"},
+    "er": {"joint_statistics": False, "augment": "none"},
+    **{name: {"augment": "none"} for name in ("derpp", "mir", "finetune", "offline")},
+}
+RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options of a learner: the name before, and now
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One seed of one experiment. accuracy is None until it is finished."""
+
+    folder: Path
+    name: str
+    seed: str
+    experiment: dict[str, Any]  # nested options, as this version names them
+    digest: str  # of the options that decide a result, as they were written
+    options: dict[str, str]  # those that runs of one experiment share: dotted name -> text, and IMAGES
+    stream: dict[str, Any] = field(default_factory=dict)
+    manifest: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+    accuracy: Matrix | None = None  # percent, [tasks, tasks]
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    steps: int | None = None
+    seconds: float | None = None
+    peak_memory: float | None = None  # bytes
+    forward_samples: float | None = None  # images through the encoders while learning
+    backward_samples: float | None = None
+
+    @cached_property
+    def log(self) -> Log:
+        return read_log(self.folder / LOG_FILE)
+
+    @property
+    def last_step(self) -> int | None:
+        return self.log.last_step if self.steps is None else self.steps
+
+    @property
+    def validation(self) -> bool:
+        """Whether it is a run of a search, on validation tasks."""
+        return bool(self.stream.get("validation"))
+
+    @property
+    def pixels(self) -> str:
+        """Digest of some images; empty in a folder of an older version."""
+        return str(self.stream.get("pixels", ""))
+
+
+def read_record(folder: Path) -> RunRecord:
+    """The run in a folder, finished or not. Raises ValueError, one line with the file, if it cannot be used."""
+    file = folder / EXPERIMENT_FILE
+    content = read_yaml(file)
+    result = read_result(folder / RESULT_FILE)
+    try:
+        beside = {key: mapping_in(content, key) for key in WRITTEN_BESIDE}
+        experiment = updated({key: value for key, value in content.items() if key not in WRITTEN_BESIDE})
+        if not isinstance(experiment["name"], str) or not is_whole(experiment["seed"]):
+            raise ValueError("name or seed has the wrong type")
+        return RunRecord(
+            folder=folder,
+            name=experiment["name"],
+            seed=str(experiment["seed"]),
+            experiment=experiment,
+            digest=options_digest(content),
+            options=compared_options(experiment) | images_of(beside["manifest"]),
+            **{**beside, "environment": texts(beside["environment"])},
+            **result,
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{printable(file)}: cannot be used ({reason(error)})") from error
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """The fields of a record that result.json holds; empty while there is none. Raises ValueError if it is damaged."""
+    if not file.exists():
+        return {}
+    try:
+        result = read_json(file)
+        accuracy, cost = accuracy_matrix(result["accuracy"]), mapping_in(result, "cost")
+        measured = {name: None if math.isnan(value) else value for name, value in summary(accuracy).items()}
+        return {
+            "accuracy": accuracy,
+            "metrics": measured | {name: number(value) for name, value in mapping_in(result, "metrics").items()},
+            "steps": result["steps"] if is_whole(result.get("steps")) else None,
+            "seconds": number(result.get("seconds")),
+            "peak_memory": number(result.get("peak_memory_bytes")),
+            **{key: number(cost.get(key)) for key in ("forward_samples", "backward_samples")},
+        }
+    except DAMAGES as error:
+        raise ValueError(f"{printable(file)}: is damaged ({reason(error)}); remove it and run again") from error
+
+
+def updated(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an older version as this one has them. Nothing else is checked."""
+    labels, learner = LABELS | mapping_in(options, "labels"), mapping_in(options, "learner")
+    name = str(learner.get("name"))
+    names = RENAMED.get(name, {})
+    renamed = {names.get(key, key): value for key, value in learner.items()}
+    return {**options, "labels": labels, "learner": ADDED_LATER.get(name, {}) | renamed}
+
+
+def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
+    options = texts({key: value for key, value in experiment.items() if key not in NOT_COMPARED})
+    return {key: value for key, value in options.items() if key != CACHE}
+
+
+def images_of(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """As one more option, which images were learned and tested."""
+    digests = [str(manifest[key]) for key in ("class_order", "split") if manifest.get(key)]
+    return {IMAGES: "-".join(digests)} if digests else {}
+
+
+def with_one_root(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Images that have moved are the same ones: their runs get the folder of the first."""
+    first: dict[object, dict[str, str]] = {}
+    known = []
+    for record in records:
+        if record.pixels:
+            roots = {root: record.options[root] for root in ROOTS if root in record.options}
+            same = first.setdefault((record.options.get(IMAGES), record.pixels), roots)
+            record = replace(record, options=record.options | same)
+        known.append(record)
+    return known
+
+
+def options_digest(content: Mapping[str, Any]) -> str:
+    """Of an experiment as it was written: the options that decide a result."""
+    decisive = {key: value for key, value in flat(content).items() if key.split(".")[0] not in WRITTEN_BESIDE}
+    return digest_of({key: value for key, value in decisive.items() if key not in FREE_TO_CHANGE})
+
+
+def digest_of(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def mapping_in(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A section, empty if there is none."""
+    value = content.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{key} is not a mapping")
+    return value or {}
+
+
+def number(value: Any) -> Any:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"{str(value)[:20]!r} is not a number")
+    return value
+
+
+def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by their dotted names.
+
+    >>> flat({"a": {"x": 1}, "b": 2, "c": {}})
+    {'a.x': 1, 'b': 2, 'c': {}}
+    """
+    out: dict[str, Any] = {}
+    for key, value in mapping.items():
+        nested = isinstance(value, Mapping) and value
+        out |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return out
+
+
+def texts(mapping: Mapping[str, Any]) -> dict[str, str]:
+    """Nested options by their dotted names, as texts.
+
+    >>> texts({"learner": {"name": "er", "betas": [1, 2], "head": None}})
+    {'learner.name': 'er', 'learner.betas': '[1, 2]', 'learner.head': 'null'}
+    """
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(mapping).items()}
