@@ -59,12 +59,12 @@ def read_bytes(path: str | Path, limit: int) -> bytes:
     """A regular file of at most `limit` bytes. Raises ValueError for anything else, OSError if there is none."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO without a writer would block
     with os.fdopen(handle, "rb") as file:
-        mode = os.fstat(handle)
-        if not stat.S_ISREG(mode.st_mode):
+        found = os.fstat(handle)
+        if not stat.S_ISREG(found.st_mode):
             raise ValueError("not a regular file")
-        if mode.st_size > limit:
-            raise ValueError(f"{mode.st_size} bytes, more than the limit of {limit}")
-        return file.read(limit)
+        if found.st_size > limit:
+            raise ValueError(f"{found.st_size} bytes, more than the limit of {limit}")
+        return file.read(found.st_size)
 
 
 def parsed_yaml(text: str) -> Any:
@@ -178,4 +178,10 @@ def reason(error: Exception) -> str:
         return f"it has no {error}"
     if isinstance(error, (AttributeError, TypeError, ArithmeticError, IndexError)):
         return "a value has the wrong type"
-    return " ".join(str(error).split())[:200]
+    return " ".join(str(error).split())[:400]
+
+
+def because(file: Path, error: Exception) -> str:
+    """What is wrong with a file, which the reader of files may have named already."""
+    words = reason(error)
+    return words if words.startswith(printable(file)) else f"{printable(file)}: cannot be used ({words})"

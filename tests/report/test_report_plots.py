@@ -13,11 +13,11 @@ from dualnet.report import rows as rows_module
 from dualnet.report.composition import mean_stored
 from dualnet.report.elements import task_legend
 from dualnet.report.rows import compare, thinned
-from dualnet.runs.record import read_record
 from dualnet.report.stability import mean_measured, stability_table
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PALETTE, task_colour
 from dualnet.report.tables import results_table, runs_table
 from dualnet.report.trend import TRENDS, lines
+from dualnet.runs.record import read_record
 
 ROUNDS, SHARE = TRENDS
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65

@@ -13,9 +13,9 @@ import torch
 from dualnet import cli, load
 from dualnet.metrics import stability_summary
 from dualnet.runs import runner
-from dualnet.runs import stream as stream_module
 from dualnet.runs.progress import Quiet
 from dualnet.runs.stop import StopAsked
+from dualnet.stream import stream as stream_module
 from dualnet.stream.stream import Stream
 
 CPU = torch.device("cpu")

@@ -125,7 +125,7 @@ def test_later_steps_make_room(tmp_path: Path) -> None:
 def test_half_a_checkpoint_is_found_and_deleted(tmp_path: Path) -> None:
     (tmp_path / "step-00000003.safetensors").write_bytes(b"the process was killed before the JSON file")
     assert checkpoint.steps(tmp_path) == [3]
-    with pytest.raises(ValueError, match=r"step-00000003.json: damaged checkpoint \(.*No such file"):
+    with pytest.raises(ValueError, match=r"step-00000003.json: .*No such file"):
         checkpoint.load(tmp_path, 3)
     for step in (4, 5):
         checkpoint.save(tmp_path, step, {})
@@ -157,7 +157,7 @@ def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
         whole = file.read_bytes()
         for place in range(len(whole)):
             file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            with pytest.raises(ValueError, match=r"step-00000000.json: damaged checkpoint \("):
+            with pytest.raises(ValueError, match=r"damaged checkpoint .*step-00000000.json: "):
                 checkpoint.load(tmp_path, 0)
         file.write_bytes(whole)
     assert same(checkpoint.load(tmp_path, 0), tree)

@@ -19,8 +19,8 @@ from dualnet import atomic, cli
 from dualnet.learners import LEARNERS
 from dualnet.runs import checkpoint
 from dualnet.runs.progress import Quiet
-from dualnet.runs.stop import Stop, StopAsked
 from dualnet.runs.record import read_record
+from dualnet.runs.stop import Stop, StopAsked
 
 NUM_STEPS = 6  # of the tiny experiment, three in a task
 

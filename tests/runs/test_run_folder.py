@@ -12,6 +12,7 @@ import torch
 import yaml
 
 from dualnet.data import Benchmark
+from dualnet.files import read_yaml
 from dualnet.machine import cpu_name
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import Experiment
@@ -36,10 +37,10 @@ def names_in(folder: Path) -> list[str]:
 
 
 def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
-    content = folder.read()
+    content = read_yaml(folder.experiment_file)
     stream, environment = content.pop("stream"), content.pop("environment")
     assert content.pop("manifest") == manifest_of(tiny(), benchmark).mapping()
-    assert content == tiny().mapping(), "every option, defaults written out"
+    assert content == tiny().mapping() == folder.record.experiment, "every option, defaults written out"
     assert stream == {
         "image_shape": [3, 28, 28],
         "input_size": None,
@@ -52,7 +53,7 @@ def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchma
     assert environment["torch"] == torch.__version__ and environment["python"] == platform.python_version()
     assert (environment["device"], environment["hardware"], environment["threads"]) == ("cpu", cpu_name(), 1)
     assert environment["dualnet"] and environment["platform"]
-    assert folder.read_experiment() == tiny()
+    assert folder.experiment == tiny()
 
 
 def test_a_folder_is_there_as_a_whole(folder: RunFolder) -> None:
@@ -76,7 +77,7 @@ def test_a_folder_that_was_only_just_made_is_taken_over(tmp_path: Path, tiny, be
     (tmp_path / "lock").write_text("")
     folder = RunFolder(tmp_path)
     folder.prepare(tiny(), benchmark, CPU)
-    assert folder.read_experiment() == tiny()
+    assert folder.experiment == tiny()
     folder.release()
 
 
@@ -150,12 +151,12 @@ def test_a_result_that_cannot_be_read_is_none(text: str, line: str, folder: RunF
 def test_an_experiment_yaml_that_is_none(text: str, tmp_path: Path) -> None:
     (tmp_path / "experiment.yaml").write_text(text)
     with pytest.raises(ValueError, match=r"experiment.yaml: .*YAML"):
-        RunFolder(tmp_path).read()
+        _ = RunFolder(tmp_path).record
 
 
 def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"not a run folder \(no experiment.yaml\); give a folder like"):
-        RunFolder(tmp_path).read()
+        _ = RunFolder(tmp_path).record
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path, tiny, benchmark: Benchmark) -> None:
@@ -171,7 +172,7 @@ def test_the_newest_checkpoint(folder: RunFolder) -> None:
     checkpoint.save(folder.checkpoints, 5, {"x": 2})
     assert folder.newest_checkpoint() == (5, {"x": 2})
     (folder.checkpoints / "step-00000005.json").write_text("")
-    with pytest.warns(UserWarning, match="step-00000005.json: damaged .*; the one before it is used"):
+    with pytest.warns(UserWarning, match="step-00000005.json: .*; the one before it is used"):
         assert folder.newest_checkpoint() == (3, {"x": 1})
     (folder.checkpoints / "step-00000003.json").write_text("")
     with pytest.warns(UserWarning) as warned:
@@ -192,4 +193,4 @@ def test_class_names_of_any_script_are_written_readably(tmp_path: Path, tiny, be
 
 
 def test_flat_names_are_dotted() -> None:
-    assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": {}}) == {"a.b.c": 1, "a.d": [2]}
+    assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": {}}) == {"a.b.c": 1, "a.d": [2], "e": {}}

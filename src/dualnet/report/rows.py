@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualnet.runs.record import LABELS, RunRecord, texts
 from dualnet.metrics import FORGETTING, SPREADS, Matrix, Vector, spread, summary
+from dualnet.runs.record import LABELS, RunRecord, texts
 from dualnet.text import printable
 
 from .runs import find_runs

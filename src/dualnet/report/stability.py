@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dualnet.runs.record import RunRecord
 from dualnet.metrics import Matrix, Vector, average_accuracy, stability_summary
+from dualnet.runs.record import RunRecord
 
 from .plots import task_ends
 from .rows import Comparison, ReportRow, mean_over_seeds, thinned

@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from dualnet.runs.record import RunRecord
 from dualnet.metrics import summary
+from dualnet.runs.record import RunRecord
 
 from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, metric_values
 

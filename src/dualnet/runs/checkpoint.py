@@ -14,8 +14,7 @@ import safetensors.torch
 from torch import Tensor
 
 from dualnet import atomic
-from dualnet.files import DAMAGES, read_bytes, read_json, reason
-from dualnet.text import printable
+from dualnet.files import DAMAGES, because, read_bytes, read_json
 
 KEPT = 2  # checkpoints: if the newest is damaged, the one before it is used
 LARGEST = 1 << 40  # bytes
@@ -72,8 +71,7 @@ def load(folder: Path, step: int, identity: Mapping[str, Any] = UNKNOWN) -> dict
                 raise ValueError(f"it is of another run or step: its {key} is {run[key]}, not {value}")
         return put_back_tensors(content["tree"], safetensors.torch.load(data))
     except (*DAMAGES, safetensors.SafetensorError) as error:
-        words = reason(error).removeprefix(f"{printable(file)}: ")
-        raise ValueError(f"{printable(file)}: cannot be used ({words})") from error
+        raise ValueError(f"damaged checkpoint {because(file, error)}") from error
 
 
 def newest(folder: Path, identity: Mapping[str, Any] = UNKNOWN) -> tuple[int, dict[str, Any]] | None:

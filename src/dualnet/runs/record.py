@@ -14,10 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dualnet.files import DAMAGES, read_json, read_yaml, reason
+from dualnet.files import DAMAGES, because, read_json, read_yaml
 from dualnet.metrics import Matrix, accuracy_matrix, summary
 from dualnet.runs.run_log import Log, is_whole, read_log
-from dualnet.text import printable
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
 WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
@@ -35,7 +34,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
     "er": {"joint_statistics": False, "augment": "none"},
     **{name: {"augment": "none"} for name in ("derpp", "mir", "finetune", "offline")},
 }
-RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options of a learner: the name before, and now
+RENAMED: dict[str, dict[str, str]] = {}  # options of a learner: the name before, and now
 
 
 @dataclass(frozen=True)
@@ -81,9 +80,9 @@ class RunRecord:
 def read_record(folder: Path) -> RunRecord:
     """The run in a folder, finished or not. Raises ValueError, one line with the file, if it cannot be used."""
     file = folder / EXPERIMENT_FILE
-    content = read_yaml(file)
     result = read_result(folder / RESULT_FILE)
     try:
+        content = read_yaml(file)
         beside = {key: mapping_in(content, key) for key in WRITTEN_BESIDE}
         experiment = updated({key: value for key, value in content.items() if key not in WRITTEN_BESIDE})
         if not isinstance(experiment["name"], str) or not is_whole(experiment["seed"]):
@@ -98,8 +97,8 @@ def read_record(folder: Path) -> RunRecord:
             **{**beside, "environment": texts(beside["environment"])},
             **result,
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{printable(file)}: cannot be used ({reason(error)})") from error
+    except DAMAGES as error:
+        raise ValueError(f"{because(file, error)}; remove the folder or run it again") from error
 
 
 def read_result(file: Path) -> dict[str, Any]:
@@ -119,7 +118,7 @@ def read_result(file: Path) -> dict[str, Any]:
             **{key: number(cost.get(key)) for key in ("forward_samples", "backward_samples")},
         }
     except DAMAGES as error:
-        raise ValueError(f"{printable(file)}: is damaged ({reason(error)}); remove it and run again") from error
+        raise ValueError(f"{because(file, error)}; remove it and run again") from error
 
 
 def updated(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +127,7 @@ def updated(options: Mapping[str, Any]) -> dict[str, Any]:
     name = str(learner.get("name"))
     names = RENAMED.get(name, {})
     renamed = {names.get(key, key): value for key, value in learner.items()}
-    return {**options, "labels": labels, "learner": ADDED_LATER.get(name, {}) | renamed}
+    return {**options, "labels": labels, "learner": {**renamed, **ADDED_LATER.get(name, {}), **renamed}}
 
 
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:

@@ -12,9 +12,8 @@ import yaml
 from dualnet import atomic
 from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
-from dualnet.files import DAMAGES, read_yaml, reason
+from dualnet.files import DAMAGES, because, read_yaml, reason
 from dualnet.learners import LEARNERS, Learner, learner_name, make_learner
-from dualnet.options import plain
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
 from dualnet.runs.record import digest_of, updated
@@ -50,13 +49,11 @@ def load(folder: Path, device: str, trust: bool = False) -> tuple[Learner, tuple
     file = folder / MODEL_FILE
     content = read_yaml(file)
     try:
-        options, seed = updated({"learner": content["learner"]})["learner"], content["seed"]
-        check_trusted(options["name"], file, trust)
-        name, config = parse_learner(options)
-        spec, names = stream_spec(content["stream"], file)
+        check_trusted(content["learner"]["name"], file, trust)
+        name, config = parse_learner(updated({"learner": content["learner"]})["learner"])
+        (spec, names), seed = stream_spec(content["stream"], file), content["seed"]
     except DAMAGES as error:
-        words, remedy = reason(error).removeprefix(f"{file}: "), "if another version of dualnet made it, use that one"
-        raise ValueError(f"{file}: cannot be used ({words}); {remedy}") from error
+        raise ValueError(f"{because(file, error)}; if another version of dualnet made it, use that one") from error
     found = checkpoint.newest(RunFolder(folder).checkpoints, identity(content))
     if found is None:
         raise ValueError(f"{folder}: holds no checkpoint that can be read; save the model again")
