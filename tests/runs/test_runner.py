@@ -137,10 +137,10 @@ def test_a_checkpoint_written_behind_holds_the_state_of_its_step(
     """As on CUDA: steps go on while a slow disk is written to."""
     write, behind = checkpoint.write, []
 
-    def slow_write(folder: Path, step: int, taken: checkpoint.Snapshot) -> None:
+    def slow_write(folder: Path, step: int, *rest: Any) -> None:
         time.sleep(0.2)
         behind.append((step, max(event["step"] for event in log_of(folder.parent))))
-        write(folder, step, taken)
+        write(folder, step, *rest)
 
     monkeypatch.setattr(checkpoint, "write", slow_write)
     monkeypatch.setattr(Together, "writes_behind", True)

@@ -34,7 +34,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
     "er": {"joint_statistics": False, "augment": "none"},
     **{name: {"augment": "none"} for name in ("derpp", "mir", "finetune", "offline")},
 }
-RENAMED: dict[str, dict[str, str]] = {}  # options of a learner: the name before, and now
+RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options of a learner: the name before, and now
 
 
 @dataclass(frozen=True)
