@@ -16,8 +16,9 @@ from dualnet.report.heat_map import heat_map
 from dualnet.report.rows import USUAL_LABELS, ReportRow, compare
 from dualnet.report.style import mark
 from dualnet.report.tables import options_table, results_table, runs_table
+from dualnet.runs import record
 from dualnet.runs.experiment import parse
-from dualnet.runs.record import read_record, texts
+from dualnet.runs.record import read_record
 from dualnet.stream.labels import LabelsConfig
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
@@ -114,7 +115,7 @@ def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
 
 
 def test_usual_labels_are_the_defaults():
-    assert texts({"labels": dataclasses.asdict(LabelsConfig())}) == USUAL_LABELS
+    assert record.texts({"labels": dataclasses.asdict(LabelsConfig())}) == USUAL_LABELS
 
 
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
