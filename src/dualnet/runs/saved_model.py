@@ -14,6 +14,7 @@ from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
 from dualnet.files import DAMAGES, because, read_yaml, reason
 from dualnet.learners import LEARNERS, Learner, learner_name, make_learner
+from dualnet.options import plain
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
 from dualnet.runs.record import digest_of, updated
