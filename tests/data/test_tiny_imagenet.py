@@ -136,7 +136,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "empty-class": (
         lambda root: [file.unlink() for file in (root / "train" / IDS[7] / "images").iterdir()],
         {},
-        f"/train/{IDS[7]}/images: empty class, no .*; add images",
+        f"/train/{IDS[7]}/images: no images",
     ),
     "annotation": (
         edit("val/val_annotations.txt", lambda text: text.replace("\t", " ")),
@@ -175,7 +175,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     ),
     "order": (lambda root: None, {"class_order": ["cat"]}, "class_order names 'cat', which is no class; there are n0"),
     "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 10 need 210 classes, there are 200; lower"),
-    "size": (lambda root: None, {"image_size": 0}, "image_size is 0; give 1 to 8000"),
+    "size": (lambda root: None, {"image_size": 0}, "image_size is 0; give 1 to 1024"),
 }
 
 

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import StreamSpec
+from dualnet.data.image_cache import CachedImages
+
+Images = np.ndarray | CachedImages  # either is read by `images[rows]`, which copies
 
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Labelled images at rest: some rows of one array that many tasks share."""
+    """Labelled images: some rows of one array that many tasks share."""
 
-    array: np.ndarray  # uint8 [N, C, H, W]; often the memory map of a whole image cache
+    array: Images  # uint8 [N, C, H, W]
     rows: np.ndarray  # int64 [n]: which rows of the array these examples are
     labels: np.ndarray  # int64 [n]: class numbers of the benchmark
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,7 +29,7 @@ REMEDY = (
 class Cifar100(BenchmarkConfig):
     """The 100 fine classes, in order of their names. Test images are the data set's own."""
 
-    root: str = "data/cifar-100"  # folder of cifar-100-python, or of train and test with a folder per class
+    root: str = "data/cifar-100"  # from the working directory: holds cifar-100-python, or train and test
     classes_per_task: int = 5  # new classes in every task
     num_tasks: int | None = None  # None: as many as the classes make; fewer leaves the last classes out
     class_order: list[str] | None = None  # the classes to use, in order of the stream; None: all, sorted by name
@@ -67,7 +68,8 @@ class Cifar100(BenchmarkConfig):
         train, test = (batch.of(numbers >= 0) for batch in batches)
         choice = " ".join(sorted(order))
         shape = (len(train.labels) + len(test.labels), 3, SIZE, SIZE)
-        images = partial(cached_array, files, choice, shape, lambda: _images(train, test), cache_folder(self.cache))
+        read = partial(_images, files, numbers >= 0)  # keeps no pixels, unlike the batches
+        images = partial(cached_array, files, choice, shape, read, cache_folder(self.cache))
         labels = numbers[np.concatenate([train.labels, test.labels])]
         is_test = np.repeat([False, True], [len(train.labels), len(test.labels)])
         return benchmark_of(Rows(images, labels, is_test, order, tasks, self.input_size))
@@ -122,5 +124,5 @@ def _read_batch(path: str) -> _Batch:
     return _Batch(pixels, np.array(labels, np.int64))
 
 
-def _images(*batches: _Batch) -> np.ndarray:
-    return np.concatenate([batch.pixels for batch in batches]).reshape(-1, 3, SIZE, SIZE)
+def _images(files: Sequence[str], chosen: np.ndarray) -> np.ndarray:
+    return np.concatenate([_read_batch(file).of(chosen).pixels for file in files]).reshape(-1, 3, SIZE, SIZE)

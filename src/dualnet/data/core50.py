@@ -28,7 +28,7 @@ REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold the sessions s1 to s11
 class Core50(BenchmarkConfig):
     """Classes are objects. Sessions 3, 7 and 10 are for testing: the same objects in other places."""
 
-    root: str = "data/core50"  # folder of core50_128x128, or that folder itself
+    root: str = "data/core50"  # folder of core50_128x128, or that folder itself; relative to the working directory
     classes_per_task: int = 5  # new objects in every task; in order, five are one category
     num_tasks: int | None = None  # None: as many as the objects make; fewer leaves the last objects out
     class_order: list[str] | None = None  # the objects to use, such as o7, in order of the stream; None: o1 to o50

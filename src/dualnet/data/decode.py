@@ -1,24 +1,37 @@
-"""One image file into one square of RGB: orientation applied, short side fitted, centre kept."""
+"""Decodes one image file to one RGB square: EXIF orientation applied, short side resized, centre kept."""
 
 from __future__ import annotations
 
 import contextlib
 import io
+import os
+import stat
+import threading
 import warnings
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MAX_PIXELS = 64_000_000  # declared by a file's header: more is taken for a bomb and never decoded
-RESIZE_RULE = "short side, centre, bilinear; transparency on white"
+MAX_SIZE = 1024  # side in pixels of a decoded square
+MAX_BYTES = 200_000_000  # of a file
+READ_AT_ONCE = 8_000_000  # bytes; Pillow reads larger files piece by piece
+# A decode stays below 300 MB: it takes 4 bytes a pixel, 8 of a progressive JPEG, 16 of a WebP (measured, Pillow 13).
+MAX_PIXELS = {"JPEG": 64_000_000, "progressive JPEG": 32_000_000, "WEBP": 12_500_000}
+MOST_PIXELS = max(MAX_PIXELS.values())  # of the other formats
+LARGE = 8_000_000  # pixels: up to here, conversions of the whole image stay below 300 MB too
+BAND_PIXELS = 1_000_000  # of a large image that are converted at a time
+RESIZE_RULE = "short side, centre, bilinear; transparency on white; large ones reduced first"
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
 ORIENTATION = 0x0112  # the number of that EXIF tag
+TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Transpose, by orientation
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp"))
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, where an orientation would be
+
+_large_one = threading.Lock()  # large images are decoded one at a time
 
 
 def read_image(path: str, into: np.ndarray) -> None:
@@ -27,14 +40,26 @@ def read_image(path: str, into: np.ndarray) -> None:
     Call it inside `decoding`.
     """
     try:
+        num_bytes = _checked_bytes(path)
         with open(path, "rb") as file:  # a Path for every file costs more than the read
-            data = file.read()
-        if not data:
-            raise ValueError("empty file")
-        if not _read_plain_jpeg(data, into):
-            into[...] = _read_any(data, size=into.shape[0])
-    except Exception as error:  # damaged files make Pillow raise all sorts, from SyntaxError to struct.error
+            if num_bytes > READ_AT_ONCE:
+                into[...] = _read_any(file, size=into.shape[0])
+            elif not _read_plain_jpeg(data := file.read(READ_AT_ONCE), into):
+                into[...] = _read_any(io.BytesIO(data), size=into.shape[0])
+    except Exception as error:  # damaged files make Pillow raise many kinds, from SyntaxError to struct.error
         raise ValueError(f"{path}: unreadable image ({_reason(error)})") from None
+
+
+def _checked_bytes(path: str) -> int:
+    """Size of the file. Opening a pipe would wait, and reading a device might never end."""
+    found = os.stat(path)
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("not a regular file")
+    if found.st_size == 0:
+        raise ValueError("empty file")
+    if found.st_size > MAX_BYTES:
+        raise ValueError(f"{found.st_size / 1e6:.0f} MB, at most {MAX_BYTES / 1e6:.0f} MB are read")
+    return found.st_size
 
 
 def _reason(error: Exception) -> str:
@@ -43,14 +68,14 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image, or none of " + ", ".join(FORMATS)
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
-        return f"more than {MAX_PIXELS / 1e6:.0f} megapixels"
+        return f"more than {MOST_PIXELS / 1e6:g} megapixels"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
 
 
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
-    """Pillow's remarks about odd files are not for the user; its remark about bombs is an error."""
+    """Hides Pillow's warnings about unusual files, but for the one about too many pixels, which becomes an error."""
     from PIL import Image
 
     Image.preinit()  # once, before threads do it all together
@@ -61,7 +86,7 @@ def decoding() -> Iterator[None]:
 
 
 def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
-    """The fast way, for a JPEG that needs nothing but decoding; whatever is odd about a file is left to Pillow."""
+    """The fast way, for a JPEG that needs nothing but decoding; Pillow reads all others."""
     try:
         import simplejpeg
     except ImportError:
@@ -78,34 +103,33 @@ def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
     return True
 
 
-def _read_any(data: bytes, size: int) -> np.ndarray:
+def _read_any(file: IO[bytes], size: int) -> np.ndarray:
     from PIL import Image
 
-    with Image.open(io.BytesIO(data), formats=FORMATS) as image:
-        width, height = image.size
-        if width * height > MAX_PIXELS:
-            raise ValueError(f"{width} x {height} is more than {MAX_PIXELS / 1e6:.0f} megapixels")
-        return np.asarray(_square(_rgb(_upright(image)), size))
+    with Image.open(file, formats=FORMATS) as image:
+        _check_pixels(image)
+        if image.width * image.height <= LARGE:
+            return np.asarray(_square(_rgb(_upright(image, image)), size))
+        with _large_one:
+            return np.asarray(_upright(_large_square(image, size), image))
 
 
-def _upright(image: Image) -> Image:
-    """As the camera says that it was held. No other tag is read, and one that is broken does no harm."""
+def _check_pixels(image: Image) -> None:
+    kind = f"{'progressive ' if image.info.get('progressive') else ''}{image.format}"
+    most = MAX_PIXELS.get(kind, MOST_PIXELS)
+    if image.width * image.height > most:
+        raise ValueError(f"{image.width} x {image.height} is more than {most / 1e6:g} megapixels, for {kind}")
+
+
+def _upright(image: Image, tagged: Image) -> Image:
+    """Turned as the orientation tag says. No other tag is read, so that one that is broken does no harm."""
     from PIL.Image import Transpose
 
-    turns = {
-        2: Transpose.FLIP_LEFT_RIGHT,
-        3: Transpose.ROTATE_180,
-        4: Transpose.FLIP_TOP_BOTTOM,
-        5: Transpose.TRANSPOSE,
-        6: Transpose.ROTATE_270,
-        7: Transpose.TRANSVERSE,
-        8: Transpose.ROTATE_90,
-    }
     try:
-        turn = turns.get(image.getexif().get(ORIENTATION, 1))
-    except Exception:  # whatever Pillow raises for tags that are not even a list of tags
+        turn = TURNS.get(tagged.getexif().get(ORIENTATION, 1))
+    except Exception:  # whatever Pillow raises for tags that are no list of tags
         return image
-    return image if turn is None else image.transpose(turn)
+    return image if turn is None else image.transpose(Transpose(turn))
 
 
 def _rgb(image: Image) -> Image:
@@ -119,8 +143,24 @@ def _rgb(image: Image) -> Image:
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
+def _large_square(image: Image, size: int) -> Image:
+    """As `_square`, but reduced to twice the size first, in bands: no copy of the whole image is made."""
+    from PIL import Image as Pillow
+
+    image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
+    side = min(image.size)
+    left, top = (image.width - side) // 2, (image.height - side) // 2
+    factor = max(1, side // (2 * size))
+    height = factor * max(1, BAND_PIXELS // (side * factor))
+    starts = range(top, top + side, height)
+    bands = (image.crop((left, start, left + side, min(start + height, top + side))) for start in starts)
+    reduced = Pillow.fromarray(np.concatenate([np.asarray(_rgb(band).reduce(factor)) for band in bands]))
+    exact = side / factor  # the last row and column may stand for fewer pixels than the others
+    return reduced.resize((size, size), Pillow.Resampling.BILINEAR, box=(0, 0, exact, exact))
+
+
 def _square(image: Image, size: int) -> Image:
-    """The largest square in the middle, at that size; an image that has the size stays as it is."""
+    """The largest square in the middle, resized; an image that has the size stays as it is."""
     from PIL.Image import Resampling
 
     if image.size == (size, size):

@@ -1,20 +1,16 @@
-"""Images decoded once: one memory-mapped uint8 array on disk, found again by what their files are.
-
-A cache is built under a temporary name that is its own lock: whoever holds it builds, the others wait and then find
-the cache finished. The kernel frees the lock of a dead process, so nobody will finish a temporary file without a lock.
-"""
+"""Images decoded once and kept on disk: found again by their files, read row by row, checked at their first use."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import hashlib
-import io
 import math
 import os
-import re
 import stat
+import threading
+import warnings
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,17 +18,88 @@ from pathlib import Path
 
 import numpy as np
 
-from dualnet import atomic
-from dualnet.data.decode import MAX_PIXELS, RESIZE_RULE, decoding, read_image
+from dualnet.data import cache_file
+from dualnet.data.cache_file import CacheFile, DamagedError, Write, rows_per_chunk, write_at
+from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, decoding, read_image
 from dualnet.machine import num_cores
 
-FORMAT_VERSION = 1
-NAME_LENGTH = 32  # hexadecimal digits of a cache's name
-OWN_NAME = re.compile(rf"[0-9a-f]{{{NAME_LENGTH}}}")
+FORMAT_VERSION = 2
 NAMED = 10  # broken images in a message
-IMAGES_AT_A_TIME = 128  # of 84 pixels: 2.7 MB, which stays in the cache of a core between decoding and writing
 
 Progress = Callable[[int, int], None]  # (images done, images in all)
+
+
+class CachedImages:
+    """Images uint8 [N, C, H, W] on disk; indexing by one row or several copies them into memory.
+
+    A chunk is checked when this object first reads from it. Where the file is damaged, or truncated while in use, it is
+    built again with a warning. Plain reads rather than a memory map: truncation would kill a process that maps it.
+    """
+
+    def __init__(self, file: CacheFile, write: Write) -> None:
+        self.shape, self._file, self._write = file.shape, file, write
+        self._lock = threading.Lock()
+        self._open()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
+        return self[np.arange(len(self))]
+
+    def __getitem__(self, rows: int | np.ndarray) -> np.ndarray:
+        wanted = np.atleast_1d(rows)
+        if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):
+            raise IndexError(f"rows {wanted.min()} to {wanted.max()} of {len(self)} cached images")
+        descriptor, checked = self._opened
+        try:
+            images = self._read(wanted, descriptor, checked)
+        except (DamagedError, OSError):
+            self._build_again(descriptor)
+            images = self._read(wanted, *self._opened)
+        return images if np.ndim(rows) else images[0]
+
+    def _read(self, rows: np.ndarray, descriptor: int, checked: set[int]) -> np.ndarray:
+        chunks = np.unique(rows // self._file.chunk_rows).tolist()
+        if new := [chunk for chunk in chunks if chunk not in checked]:
+            with ThreadPoolExecutor(min(num_cores(), len(new))) as pool:
+                list(pool.map(partial(self._file.check, descriptor), new))
+            checked.update(new)
+        images = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        for row, image in zip(rows.tolist(), images, strict=True):
+            self._file.read_row(descriptor, row, image)
+        return images
+
+    def _build_again(self, damaged: int) -> None:
+        with self._lock:
+            if self._opened[0] == damaged:  # else another thread has done so
+                _warn_damaged(self._file.path)
+                self._file.discard(damaged)
+                self._open()
+
+    def _open(self) -> None:
+        with _explained(self._file):
+            descriptor = _opened(self._file, self._write)
+        self._opened: tuple[int, set[int]] = descriptor, set()  # the file, and which of its chunks are checked
+        weakref.finalize(self, os.close, descriptor)
+
+
+def _opened(file: CacheFile, write: Write) -> int:
+    """Descriptor of the file, which is built first if it is not there."""
+    cache_file.remove_abandoned(file.path.parent)
+    try:
+        return file.open()
+    except FileNotFoundError:
+        pass
+    except DamagedError:
+        _warn_damaged(file.path)
+        file.discard()
+    file.build(write)
+    return file.open()
+
+
+def _warn_damaged(path: Path) -> None:
+    warnings.warn(f"{path}: the image cache is damaged; its images are decoded again", stacklevel=2)
 
 
 def cached_images(
@@ -40,12 +107,12 @@ def cached_images(
     size: int,
     folder: Path | None = None,
     progress: Progress | None = None,
-) -> np.ndarray:
-    """The images of the files, in their order: uint8 [N, 3, size, size], a read-only memory map."""
+) -> CachedImages:
+    """The images of the files, in their order: uint8 [N, 3, size, size]."""
     if not files:
         raise ValueError("there are no images to cache; check the folder or the list that names them")
-    if size < 1 or size * size > MAX_PIXELS:
-        raise ValueError(f"image_size is {size}; give 1 to {int(MAX_PIXELS**0.5)} pixels")
+    if not 1 <= size <= MAX_SIZE:
+        raise ValueError(f"image_size is {size}; give 1 to {MAX_SIZE} pixels")
     paths = [os.path.abspath(file) for file in files]
     write = partial(_write_images, paths=paths, size=size, progress=progress)
     return _cached(paths, f"{size}\n{RESIZE_RULE}", (len(paths), 3, size, size), write, folder)
@@ -57,8 +124,8 @@ def cached_array(
     shape: tuple[int, int, int, int],
     read: Callable[[], np.ndarray],
     folder: Path | None = None,
-) -> np.ndarray:
-    """Many images out of a few files: uint8 of that shape, a read-only memory map.
+) -> CachedImages:
+    """Many images out of a few files: uint8 of that shape.
 
     `choice` says which images of the files these are; `read` is called where they are not in the cache yet.
     """
@@ -66,20 +133,15 @@ def cached_array(
     return _cached(paths, f"{shape}\n{choice}", shape, partial(_write_array, shape=shape, read=read), folder)
 
 
-Write = Callable[[int, int], None]  # (descriptor, offset) -> the images are in the file from there on
+def _cached(paths: list[str], rule: str, shape: tuple[int, ...], write: Write, folder: Path | None) -> CachedImages:
+    name = _identity(paths, rule)
 
+    def write_unchanged(file: int, offset: int) -> None:
+        write(file, offset)
+        if _identity(paths, rule) != name:
+            raise ValueError(f"{paths[0]}: this or another image changed before it was decoded; start again")
 
-def _cached(paths: Sequence[str], rule: str, shape: tuple[int, ...], write: Write, folder: Path | None) -> np.ndarray:
-    folder = folder or cache_folder()
-    cache = folder / f"{_identity(paths, rule)}.npy"
-    with _explained(folder, math.prod(shape)):
-        _remove_abandoned(folder)
-        images = _open_cache(cache, shape)
-        if images is None:
-            _build(cache, shape, write)
-            images = _open_cache(cache, shape)
-    assert images is not None
-    return images
+    return CachedImages(CacheFile((folder or cache_folder()) / f"{name}.npy", shape), write_unchanged)
 
 
 def cache_folder(name: str | None = None) -> Path:
@@ -102,7 +164,7 @@ def _identity(paths: Sequence[str], rule: str) -> str:
         digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
     if missing:
         raise ValueError(f"{missing[0]}: no such image{_and_more(missing)}; restore it or leave it out")
-    return digest.hexdigest()[:NAME_LENGTH]
+    return digest.hexdigest()[: cache_file.NAME_LENGTH]
 
 
 def _and_more(bad: Sequence[object]) -> str:
@@ -110,110 +172,33 @@ def _and_more(bad: Sequence[object]) -> str:
 
 
 @contextlib.contextmanager
-def _explained(folder: Path, num_bytes: int) -> Iterator[None]:
-    """What the system says against the cache folder, as one line with the remedy."""
+def _explained(cache: CacheFile) -> Iterator[None]:
+    """An error of the system about the cache folder, as one line with the remedy."""
     try:
         yield
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        need = f"free {num_bytes // 1_000_000 + 1} MB there" if full else "make it a folder that you may write to"
+        megabytes = math.prod(cache.shape) // 1_000_000 + 1
+        need = f"free {megabytes} MB there" if full else "make it a folder that you may write to"
         raise ValueError(
-            f"{folder}: the image cache cannot be used ({error.strerror or error}); "
+            f"{cache.path.parent}: the image cache cannot be used ({error.strerror or error}); "
             f"{need}, or name another folder with the option cache or the variable DUALNET_CACHE"
         ) from None
-
-
-def _header(shape: tuple[int, ...]) -> bytes:
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
-    return stream.getvalue()
-
-
-def _open_cache(cache: Path, shape: tuple[int, ...]) -> np.ndarray | None:
-    """The finished cache; None where there is none, or one that is cut short or not what it should be."""
-    header = _header(shape)
-    try:
-        with cache.open("rb") as file:
-            whole = os.fstat(file.fileno()).st_size == len(header) + math.prod(shape)
-            if whole and file.read(len(header)) == header:
-                return np.memmap(file, np.uint8, "r", len(header), shape)
-    except FileNotFoundError:
-        pass
-    return None
-
-
-def _build(cache: Path, shape: tuple[int, ...], write: Write) -> None:
-    cache.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = cache.with_suffix(".tmp")
-    with _locked(unfinished) as file:
-        if _open_cache(cache, shape) is not None:  # somebody else finished it while this process waited
-            unfinished.unlink(missing_ok=True)
-            return
-        try:
-            header = _header(shape)
-            os.ftruncate(file, 0)
-            _write_at(file, header, 0)
-            write(file, len(header))
-            os.fsync(file)
-            os.replace(unfinished, cache)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
-    atomic.flush(cache.parent)
-
-
-@contextlib.contextmanager
-def _locked(path: Path) -> Iterator[int]:
-    """Descriptor of the file, which this process alone holds. Waits for whoever holds it now."""
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX)
-            if _is_at(file, path):
-                yield file
-                return
-        finally:
-            os.close(file)
-
-
-def _is_at(file: int, path: Path) -> bool:
-    """Whether the open file still has that name: the process before may have finished it or given up."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _remove_abandoned(folder: Path) -> None:
-    for path in folder.glob("*.tmp"):
-        if not OWN_NAME.fullmatch(path.stem):  # the folder is the user's, and may hold other things
-            continue
-        with contextlib.suppress(OSError):  # in use by another process, already gone, or not ours to remove
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(file, path):
-                    path.unlink()
-            finally:
-                os.close(file)
-
-
-# Plain writes: a full disk is an error for them, but kills who writes through a memory map.
 
 
 def _write_array(file: int, offset: int, shape: tuple[int, ...], read: Callable[[], np.ndarray]) -> None:
     images = np.ascontiguousarray(read())
     assert images.shape == shape and images.dtype == np.uint8
-    _write_at(file, images.data, offset)
+    write_at(file, images.data, offset)
 
 
 def _write_images(file: int, offset: int, paths: Sequence[str], size: int, progress: Progress | None) -> None:
     bad: list[str] = []
-    done = 0
-    write_part = partial(_write_part, file, offset, size)
-    parts = [paths[start : start + IMAGES_AT_A_TIME] for start in range(0, len(paths), IMAGES_AT_A_TIME)]
+    done, at_a_time = 0, rows_per_chunk(3 * size * size)
+    parts = [paths[start : start + at_a_time] for start in range(0, len(paths), at_a_time)]
+    offsets = [offset + start * 3 * size * size for start in range(0, len(paths), at_a_time)]
     with decoding(), ThreadPoolExecutor(num_cores()) as pool:
-        for part, errors in zip(parts, pool.map(write_part, range(len(parts)), parts), strict=True):
+        for part, errors in zip(parts, pool.map(partial(_write_part, file, size), offsets, parts), strict=True):
             bad, done = bad + errors, done + len(part)
             if progress is not None:
                 progress(done, len(paths))
@@ -228,7 +213,7 @@ def _broken(bad: Sequence[str]) -> str:
     return "; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"])
 
 
-def _write_part(file: int, start: int, size: int, number: int, paths: Sequence[str]) -> list[str]:
+def _write_part(file: int, size: int, offset: int, paths: Sequence[str]) -> list[str]:
     """Decode some images and write them to their place; returns what is wrong with those that cannot be read."""
     images = np.empty((len(paths), size, size, 3), np.uint8)
     bad = []
@@ -239,12 +224,5 @@ def _write_part(file: int, start: int, size: int, number: int, paths: Sequence[s
             bad.append(str(error))
     if not bad:
         planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        _write_at(file, planes.data, start + number * IMAGES_AT_A_TIME * images[0].nbytes)
+        write_at(file, planes.data, offset)
     return bad
-
-
-def _write_at(file: int, data: bytes | memoryview, offset: int) -> None:
-    left = memoryview(data).cast("B")
-    while left:
-        written = os.pwrite(file, left, offset)
-        left, offset = left[written:], offset + written

@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
-from dualnet.data.class_folders import class_folders, images_by_class, warn_of_others
+from dualnet.data.class_folders import absolute, check_filled, class_folders, images_by_class, warn_of_others
 from dualnet.data.image_cache import cache_folder, cached_images
 from dualnet.data.splits import Rows, benchmark_of, held_out, stream_order, tasks_of
 
@@ -55,6 +55,7 @@ class ImageFolder(BenchmarkConfig):
     def _classes(self) -> tuple[list[str], list[range]]:
         """Names by class number, and class numbers by task."""
         names = stream_order(_class_names(self.root), self.class_order, self.order_seed)
+        check_filled(self.root, names)
         tasks = tasks_of(len(names), self.classes_per_task, self.num_tasks)
         return names[: len(tasks) * self.classes_per_task], tasks
 
@@ -96,7 +97,7 @@ def _check_test_root(root: str, test_root: str) -> None:
             f"{test_root}: its classes are not those of {root}: {min(different)!r} is in one of them only; "
             "give both folders the same sub-folders"
         )
-    if len({os.path.realpath(os.path.expanduser(folder)) for folder in (root, test_root)}) == 1:
+    if os.path.samefile(absolute(root), absolute(test_root)):
         raise ValueError(f"{test_root}: test_root is root itself; name another folder, or leave it out for test_share")
 
 

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
+from dualnet.data.class_folders import absolute
 from dualnet.data.image_cache import cache_folder, cached_images
 from dualnet.data.splits import Rows, benchmark_of, tasks_of
 
@@ -24,7 +25,7 @@ NUM_TASKS = {"continual": 17, "validation": 3}
 class MiniImageNet(BenchmarkConfig):
     """Tasks of five consecutive labels. Options are chosen on the 3 tasks of `val_*.csv`, whose classes are others."""
 
-    root: str = "data/mini-imagenet"  # folder of the lists, whose rows are `path from here,label`
+    root: str = "data/mini-imagenet"  # from the working directory: holds the lists, with rows `path from here,label`
     split: Literal["continual"] = "continual"  # the 17 tasks; `make_validation` alone reads the other lists
     image_size: int = 84  # side in pixels of the images as stored
     input_size: int | None = None  # side that the networks see; None: as stored
@@ -42,7 +43,7 @@ class MiniImageNet(BenchmarkConfig):
         return benchmark_of(self._listed("validation"), validation=True)
 
     def _listed(self, lists: str) -> Rows:
-        root = Path(self.root).expanduser()
+        root = Path(absolute(self.root))
         train, test = (_read_list(root, name) for name in LISTS[lists])
         _check_disjoint(root, lists, train, test)
         names, labels = np.unique([row.label for row in train + test], return_inverse=True)

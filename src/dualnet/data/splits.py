@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import StreamSpec
-from dualnet.data.benchmark import Benchmark, Examples, Task
+from dualnet.data.benchmark import Benchmark, Examples, Images, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Labelled images, one per row, and the tasks that their classes make."""
 
-    images: Callable[[], np.ndarray]  # makes uint8 [N, C, H, W]; called once the rest has been checked
+    images: Callable[[], Images]  # makes uint8 [N, C, H, W]; called once the rest has been checked
     labels: np.ndarray  # int64 [N]: class numbers
     is_test: np.ndarray  # bool [N]
     class_names: Sequence[str]  # by class number
@@ -168,7 +168,7 @@ def split_digest(labels: np.ndarray, is_test: np.ndarray, class_names: Sequence[
     return _digest("\n".join(lines))
 
 
-def _task(array: np.ndarray, rows: Rows, members: np.ndarray) -> Task:
+def _task(array: Images, rows: Rows, members: np.ndarray) -> Task:
     is_test = rows.is_test[members]
     train, test = (Examples(array, part, rows.labels[part]) for part in (members[~is_test], members[is_test]))
     return Task(train, test)

@@ -24,7 +24,9 @@ REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold wnids.txt, words.txt, 
 class TinyImageNet(BenchmarkConfig):
     """Classes are WordNet ids, in their order. Test images are those of `val`: the labels of `test` were never told."""
 
-    root: str = "data/tiny-imagenet"  # folder of tiny-imagenet-200, or that folder itself
+    root: str = (
+        "data/tiny-imagenet"  # folder of tiny-imagenet-200, or that folder itself; relative to the working directory
+    )
     classes_per_task: int = 10  # new classes in every task
     num_tasks: int | None = None  # None: as many as the classes make; fewer leaves the last classes out
     class_order: list[str] | None = None  # the WordNet ids to use, in order of the stream; None: all, sorted
