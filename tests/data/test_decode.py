@@ -136,27 +136,26 @@ with decoding():
 """
 
 
-def save_png(path: Path, side: int, colour: int, channels: int, bits: int = 8) -> None:
-    """A black square, compressed piece by piece: this process need not hold it either."""
+def save_png(path: Path, side: int) -> None:
+    """A black square in RGBA, compressed piece by piece: this process need not hold it either."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
-    packed, row = zlib.compressobj(1), bytes(1 + side * channels * bits // 8)
+    packed, row = zlib.compressobj(1), bytes(1 + side * 4)
     body = b"".join([*(packed.compress(row) for _ in range(side)), packed.flush()])
-    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, bits, colour, 0, 0, 0))
+    header = chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 6, 0, 0, 0))
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + header + chunk(b"IDAT", body) + chunk(b"IEND", b""))
 
 
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
 def test_a_decode_stays_below_300_megabytes(tmp_path: Path) -> None:
     """The largest images that are accepted, each in the kind that takes most."""
-    files = [tmp_path / name for name in ("small.png", "rgba.png", "16-bit.png", "jpeg.jpg", "a.webp")]
-    save_png(files[0], 100, 6, 4)
-    save_png(files[1], 8000, 6, 4)
-    save_png(files[2], 8000, 0, 1, bits=16)
-    Image.new("CMYK", (5600, 5600)).save(files[3], progressive=True)
-    Image.new("RGBA", (3500, 3500)).save(files[4], lossless=True, method=0)
+    files = [tmp_path / name for name in ("small.png", "rgba.png", "jpeg.jpg", "a.webp")]
+    save_png(files[0], 100)
+    save_png(files[1], 8000)
+    Image.new("CMYK", (5600, 5600)).save(files[2], progressive=True)
+    Image.new("RGBA", (3500, 3500)).save(files[3])
     command = [sys.executable, "-c", MEASURE, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
