@@ -255,11 +255,11 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "missing lists": (mini_imagenet, "", "mini"),
     "a list names a missing file": (
         lambda: lists("a/0.png,0\na/1.png,0\n"),
+        "",
         "mini/cl_train.csv, line 2: ",
-        "mini/a/1.png",
     ),
-    "a label is no integer": (lambda: lists("a/0.png,cat\n"), "mini/cl_train.csv, line 1: ", "'cat'"),
-    "a list of other columns": (lambda: lists("a/0.png\n"), "mini/cl_train.csv, line 1: ", "`path,label`"),
+    "a label is no integer": (lambda: lists("a/0.png,cat\n"), "", "mini/cl_train.csv, line 1: the label 'cat'"),
+    "a list of other columns": (lambda: lists("a/0.png\n"), "", "mini/cl_train.csv, line 1: "),
     "an image in both lists": (lambda: lists("a/0.png,0\n"), "", "mini/a/0.png is also in cl_train.csv"),
     # Other verbs
     "list of the unknown": (lambda: ["list", "demo-e"], "demo-e: ", "demo-er?"),
