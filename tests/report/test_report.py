@@ -414,7 +414,7 @@ def test_heat_map_shows_what_was_evaluated():
     assert "&quot;name&quot;" in svg
 
 
-@pytest.mark.parametrize("name", ["matplotlib"])
+@pytest.mark.parametrize("name", ["matplotlib", "torch"])
 def test_importing_the_report_does_not_import(name):
     code = f"import sys, dualnet.report; sys.exit({name!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
