@@ -163,7 +163,7 @@ def test_a_section_that_fails_leaves_the_others_their_figures(monkeypatch):
     ("options", "words"),
     [
         (["--only", "stps"], ["'stps'", *bench.SECTIONS]),
-        (["--images", "0"], ["dualnet: images: 0"]),
+        (["--images", "0"], ["images: 0"]),
         (["--out", "no/such/folder/bench.json"], ["no/such/folder"]),
     ],
 )
