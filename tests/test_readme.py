@@ -1,5 +1,6 @@
 """README.md is true: its experiment runs on a folder of images, its Python runs as written, its commands exist."""
 
+import json
 import re
 from pathlib import Path
 
@@ -67,3 +68,36 @@ def test_commands_exist(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize("link", re.findall(r"\]\((?!http)([^)#]+)\)", README))
 def test_links_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
+
+
+GROUPS = {
+    "Task-aware": "table-1/mini-imagenet-ta",
+    "Task-free": "table-1/mini-imagenet-tf",
+    "Task-aware, 10 % of the batches labelled": "table-4/labels-10",
+}
+METHODS = {"ER": "er", "DER++": "derpp", "CTN": "ctn", "DualNet (n=3)": "dualnet", "DualNet (n=2)": "dualnet"}
+
+
+def figures() -> dict[str, list[str]]:
+    """The cells of the README's result rows, by the row's name in the ledger."""
+    found, group = {}, ""
+    for line in README.partition("## Results")[2].partition("## ")[0].splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        group = GROUPS.get(cells[0].strip("*"), group)
+        if cells[0] in METHODS and group:
+            found[f"{group}/{METHODS[cells[0]]}"] = cells[2:]
+    return found
+
+
+@pytest.mark.parametrize("name", figures())
+def test_results_are_those_of_the_ledger(name: str) -> None:
+    ledger = json.loads((ROOT / "results/reproduce/all/ledger.json").read_text())
+    (row,) = [row for row in ledger["rows"] if row["name"] == name]
+    metrics = row["metrics"].values()
+    ours = [f"{metric['ours']['mean']:.2f} ± {metric['ours']['std']:.2f}" for metric in metrics]
+    paper = ", ".join(f"{metric['published']['mean']:.2f}" for metric in metrics)
+    assert figures()[name] == [str(len(row["seeds"])), *ours, paper, row["verdict"]]
+
+
+def test_every_kind_of_row_is_compared_with_the_ledger() -> None:
+    assert len(figures()) == 10
