@@ -117,6 +117,28 @@ def test_half_precision_casts_the_weights_after_every_update(small_learner, rand
         torch.testing.assert_close(one, other, rtol=0.05, atol=0.01)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_weights_are_channels_last_and_a_step_leaves_them_so(small_learner, random_batch, precision):
+    learner = small_learner("dualnet", slow_momentum=0.9)
+    engine = Engine([learner], precision)
+    engine.step([random_batch()])
+    maps = [weight for weight in learner.parameters() if weight.dim() == 4]
+    assert maps and all(weight.is_contiguous(memory_format=torch.channels_last) for weight in maps)
+    assert any(not weight.is_contiguous() for weight in maps), "a 1x1 kernel alone is both"
+
+
+def test_channels_last_weights_learn_as_others_do(small_learner, random_batch):
+    """Another layout sums in another order, and nothing else changes."""
+    stepped, plain = small_learner("er"), small_learner("er")
+    engine = Engine([stepped], "fp32")
+    for seed in range(3):
+        (losses,) = engine.step([random_batch(seed)])
+        expected = plain.observe(random_batch(seed))
+        torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-4)
+    for one, other in zip(stepped.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+
+
 def test_a_second_thread_takes_no_step(small_learner, random_batch, state_of, differing):
     learner, batch = small_learner("er"), random_batch()
     engine, before = Engine([small_learner("finetune"), learner], "fp32"), state_of(learner)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 from pathlib import Path
 
 import pytest
+import torch
 
-from dualnet.machine import cpu_name, num_cores
+from dualnet.machine import cpu_name, keep_freed_memory, num_cores
 
 
 def test_the_cores_that_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +32,13 @@ def test_a_processor_that_the_system_does_not_name(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Path, "read_text", refused)
     assert cpu_name() == (platform.processor() or platform.machine())
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library keeps memory in its own way")
+def test_freed_memory_is_used_again_without_page_faults() -> None:
+    keep_freed_memory()
+    torch.ones(2**21)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        torch.ones(2**21)  # 8 MiB: 2,048 pages
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 10 * 2048, "20 * 2,048 if each were returned"

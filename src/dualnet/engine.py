@@ -19,6 +19,7 @@ from torch import Tensor
 from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
 from dualnet.learners import Learner
+from dualnet.machine import keep_freed_memory
 
 EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses its kernels, optimizers make their state
 
@@ -44,7 +45,7 @@ class Captured:
 
 
 class Engine:
-    """Steps learners that are on one device. `precision` bf16 is autocast; on CUDA the weights are channels-last.
+    """Steps learners that are on one device. `precision` bf16 is autocast. The weights become channels-last.
 
     The cost of learning is added to `costs`, one for each learner; `logits` costs nothing.
     """
@@ -65,9 +66,10 @@ class Engine:
         self.streams = [torch.cuda.Stream(self.device) for _ in self.learners] if on_cuda else []
         self.calls: Counter[Shape] = Counter()
         self.captured: dict[Shape, Captured] = {}
-        if on_cuda or precision == "bf16":
-            for learner in self.learners:
-                weights_channels_last(learner)
+        for learner in self.learners:
+            weights_channels_last(learner)
+        if not on_cuda:
+            keep_freed_memory()
 
     def step(self, batches: Sequence[Batch]) -> Losses:
         """Each learner learns from its batch; all batches are checked before. The losses stay on the device."""

@@ -62,6 +62,37 @@ def test_parts_equal_one_pass_after_another(parts, relu, with_residual, dims, tr
         torch.testing.assert_close(residual.grad, residual_copy.grad)
 
 
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("pool", [nn.MaxPool2d(3, 2, 1), nn.MaxPool2d(2, ceil_mode=True)], ids=["stem", "adapter"])
+@pytest.mark.parametrize("parts", [1, 2])
+def test_a_pool_before_the_relu_equals_float64_with_the_pool_behind_it(parts, pool, layout, training):
+    generator = torch.Generator().manual_seed(0)
+    norm, conv = random_pair(20, True, 4)[0].train(training), Conv(3, 20, 3, padding=1, bias=False)
+    images = torch.randn(3 * parts, 3, 9, 9, generator=generator)
+    exact, weight = random_pair(20, True, 4)[1].double().train(training), conv.weight.detach().double().requires_grad_()
+    conv.to(memory_format=layout)
+
+    out = kernels.conv_norm_pool(images, conv, norm, pool, parts)
+    maps = torch.nn.functional.conv2d(images.double(), weight, padding=1)
+    expected = pool(torch.cat([exact(part) for part in maps.chunk(parts)]).relu())
+    torch.testing.assert_close(out, expected, check_dtype=False)
+    torch.testing.assert_close(norm.running_var, exact.running_var, check_dtype=False)
+
+    slope = torch.randn(out.shape, generator=generator)
+    (out * slope).sum().backward()
+    (expected * slope).sum().backward()
+    for ours, theirs in ((conv.weight, weight), (norm.weight, exact.weight), (norm.bias, exact.bias)):
+        torch.testing.assert_close(ours.grad, theirs.grad, check_dtype=False, rtol=1e-4, atol=1e-4)
+
+
+def test_a_map_in_bfloat16_is_pooled_and_stays_in_bfloat16():
+    norm, pool, x = BatchNorm(4), nn.MaxPool2d(3, 2, 1), inputs(1, 4, 0).detach().bfloat16()
+    pooled = norm.eager(x, 1, pool=pool)
+    assert pooled.dtype == torch.bfloat16
+    assert torch.equal(pooled, pool(norm.eager(x, 1)))
+
+
 @pytest.mark.parametrize("parts", [1, 2])
 def test_the_input_and_the_residual_are_left_as_they_were(parts):
     norm = BatchNorm(4)

@@ -79,6 +79,19 @@ def test_odd_values_come_back(tmp_path: Path) -> None:
     assert not loaded["needs a gradient"].requires_grad
 
 
+def test_files_do_not_depend_on_the_layout_of_weights(tmp_path: Path) -> None:
+    """A checkpoint of before weights were channels-last on the CPU is one of today."""
+    weight = torch.rand(4, 3, 3, 3)
+    for name, layout in (("plain", torch.contiguous_format), ("last", torch.channels_last)):
+        (tmp_path / name).mkdir()
+        checkpoint.save(tmp_path / name, 0, {"weight": weight.to(memory_format=layout)})
+    plain, last = (sorted((tmp_path / name).iterdir()) for name in ("plain", "last"))
+    assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in last]
+    conv = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    conv.load_state_dict(checkpoint.load(tmp_path / "plain", 0))
+    assert torch.equal(conv.weight, weight) and conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_the_state_of_a_real_optimizer_comes_back(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.rand(3))
     optimizer = torch.optim.AdamW([weight], lr=0.1)

@@ -30,8 +30,9 @@ class Norm(Protocol):
     eps: float
     training: bool
 
-    def eager(self, x: Tensor, parts: int, residual: Tensor | None) -> Tensor: ...
-    def __call__(self, x: Tensor, parts: int, /) -> Tensor: ...
+    def eager(
+        self, x: Tensor, parts: int, residual: Tensor | None = None, pool: nn.MaxPool2d | None = None
+    ) -> Tensor: ...
 
 
 def available(x: Tensor) -> bool:
@@ -73,9 +74,11 @@ def conv_norm_pool(x: Tensor, conv: Conv, norm: Norm, pool: nn.MaxPool2d, parts:
         from dualnet.kernels.stem import fused_stem
 
         return fused_stem(x, conv.cast_weight, conv.bias, norm, pool, parts)
+    if not x.is_cuda:
+        x = x.contiguous(memory_format=torch.channels_last)  # once: the convolution would copy it forward and backward
     x = conv(x)
     if can_fuse(x, norm):
         from dualnet.kernels.pool import fused_pool
 
         return fused_pool(x, norm, pool, parts)
-    return pool(norm(x, parts))
+    return norm.eager(x, parts, pool=pool)

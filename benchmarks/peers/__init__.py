@@ -1,0 +1,1 @@
+"""Comparisons with other libraries, each in an environment of its own."""
