@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from dualnet.metrics import Matrix, Vector
 
 from .rows import ReportRow, mean_over_seeds
-from .style import MANY_TASKS, Draw, Ink, axis_names, task_axis, task_colour
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .style import MANY_TASKS, axis_names, task_axis, task_colour
 
 
 def has_memory(row: ReportRow) -> bool:
@@ -25,26 +22,22 @@ def is_by_task(row: ReportRow) -> bool:
     return all(point.by_task for run in row.runs for point in run.log.memory)
 
 
-def composition_plot(row: ReportRow) -> Draw:
+def composition_plot(row: ReportRow, axes: Axes) -> None:
     """A bar for each task that has ended, in layers: examples of the first task, or class, are at the bottom."""
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        tasks, stored = mean_stored(row)
-        many = stored.size > MANY_TASKS**2  # then one image of touching bars, instead of a shape for each part of a bar
-        corners = (-0.5, 0.5) if many else (-0.4, 0.4, np.nan)  # NaN: a gap follows
-        x = (tasks[:, None] + 1 + corners).ravel()
-        tops = np.vstack([np.zeros(len(tasks)), stored.cumsum(axis=1).T]).repeat(len(corners), axis=1)
-        for number, (bottom, top) in enumerate(pairwise(tops)):
-            fill = task_colour(number, stored.shape[1])
-            edge, width = ("none", 0) if many else (ink.back, 0.5)
-            axes.fill_between(
-                x, bottom, top, top > bottom, facecolor=fill, edgecolor=edge, linewidth=width, rasterized=many
-            )
-        axes.set_ylim(bottom=0)
-        task_axis(axes, row.num_tasks)
-        axis_names(axes, ink, "tasks learned", "examples stored")
-
-    return draw
+    tasks, stored = mean_stored(row)
+    many = stored.size > MANY_TASKS**2  # then one image of touching bars, instead of a shape for each part of a bar
+    edge, width = ("none", 0) if many else (axes.get_facecolor(), 0.5)
+    corners = (-0.5, 0.5) if many else (-0.4, 0.4, np.nan)  # NaN: a gap follows
+    x = (tasks[:, None] + 1 + corners).ravel()
+    tops = np.vstack([np.zeros(len(tasks)), stored.cumsum(axis=1).T]).repeat(len(corners), axis=1)
+    for number, (bottom, top) in enumerate(pairwise(tops)):
+        fill = task_colour(number, stored.shape[1])
+        axes.fill_between(
+            x, bottom, top, top > bottom, facecolor=fill, edgecolor=edge, linewidth=width, rasterized=many
+        )
+    axes.set_ylim(bottom=0)
+    task_axis(axes, row.num_tasks)
+    axis_names(axes, "tasks learned", "examples stored")
 
 
 def mean_stored(row: ReportRow) -> tuple[Vector, Matrix]:

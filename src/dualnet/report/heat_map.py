@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from html import escape
-from typing import TYPE_CHECKING
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from dualnet.metrics import Matrix
 
-from .style import FEW_TASKS, MANY_TASKS, Draw, Ink, accuracy_colour, accuracy_mesh, axis_names, page_svg
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .style import FEW_TASKS, MANY_TASKS, accuracy_colour, accuracy_mesh, axis_names, page_svg
 
 CELL = 40  # units of the drawing; the page scales it
 MARGIN = 46  # space for the numbers of the tasks and the names of the axes
@@ -25,7 +23,7 @@ DARK = 0.715  # share of the colour scale above which white text has the higher 
 def heat_map(accuracy: Matrix, limits: tuple[float, float], description: str) -> str:
     """One matrix, mean over seeds. limits are the accuracies at the ends of the colour scale."""
     if len(accuracy) > MANY_TASKS:
-        return page_svg(_image(accuracy, limits), description, IMAGE_SIZE)
+        return page_svg(partial(_image, accuracy, limits), description, IMAGE_SIZE)
     size = MARGIN + CELL * len(accuracy)
     cells = [_cell(i, j, float(accuracy[i, j]), limits, len(accuracy)) for i, j in np.argwhere(~np.isnan(accuracy))]
     ticks = [_ticks(task) for task in range(len(accuracy))]
@@ -36,14 +34,11 @@ def heat_map(accuracy: Matrix, limits: tuple[float, float], description: str) ->
     return "".join([head, *ticks, *cells, _axis_names(size), "</svg>"])
 
 
-def _image(accuracy: Matrix, limits: tuple[float, float]) -> Draw:
-    def draw(axes: Axes, ink: Ink) -> None:
-        tasks = np.arange(1.0, len(accuracy) + 1)
-        accuracy_mesh(axes, tasks, tasks, accuracy, limits)
-        axes.set_aspect("equal")
-        axis_names(axes, ink, "tested on task", "after task")
-
-    return draw
+def _image(accuracy: Matrix, limits: tuple[float, float], axes: Axes) -> None:
+    tasks = np.arange(1.0, len(accuracy) + 1)
+    accuracy_mesh(axes, tasks, tasks, accuracy, limits)
+    axes.set_aspect("equal")
+    axis_names(axes, "tested on task", "after task")
 
 
 def shared_limits(matrices: Sequence[Matrix]) -> tuple[float, float]:

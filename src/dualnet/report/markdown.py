@@ -3,32 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from dualnet.text import printable
 
 from .rows import Comparison
-from .stability import stability_table, was_measured
-from .tables import Cell, TextTable, appendix_tables, result_notes, results_table, unfinished_table
+from .tables import Cell, TextTable, appendix_tables, result_notes, results_table, stability_table, unfinished_table
 
 
 def markdown_page(comparison: Comparison) -> str:
     """The tables of the report in Markdown."""
     parts = ["# Report"]
     if comparison.rows:
-        parts.append(markdown_table(results_table(comparison)))
-        parts.append("\n".join(f"- {markdown_text(note)}" for note in result_notes(comparison)))
-    for title, table in _tables(comparison).items():
-        parts += [f"## {title}", markdown_table(table)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _tables(comparison: Comparison) -> dict[str, TextTable]:
-    measured = [row for row in comparison.rows if was_measured(row)]
-    return {
-        **({"Not finished": unfinished_table(comparison)} if comparison.unfinished else {}),
-        **({"Stability over the stream": stability_table(measured, comparison)} if measured else {}),
+        parts += [markdown_table(results_table(comparison)), markdown_list(result_notes(comparison))]
+    tables = {
+        "Not finished": unfinished_table(comparison),
+        "Stability over the stream": stability_table(comparison.rows, comparison),
         **appendix_tables(comparison),
     }
+    for title, table in tables.items():
+        parts += [f"## {title}", markdown_table(table)] if table.rows else []
+    return "\n\n".join(parts) + "\n"
 
 
 def markdown_table(table: TextTable) -> str:
@@ -41,6 +36,10 @@ def markdown_table(table: TextTable) -> str:
 
 def _markdown_cell(cell: Cell) -> str:
     return f"**{markdown_text(cell.text)}**" if cell.best else markdown_text(cell.text)
+
+
+def markdown_list(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {markdown_text(sentence)}" for sentence in sentences)
 
 
 def markdown_text(text: str) -> str:

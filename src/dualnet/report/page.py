@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from html import escape
 from importlib.resources import files
 
@@ -12,10 +13,10 @@ from .composition import composition_plot, has_memory, is_by_task, mean_stored
 from .elements import accuracy_legend, bullets, card, grid, html_table, legend, section, symbol_of, task_legend
 from .heat_map import heat_map, shared_limits
 from .plots import accuracy_plot, forgetting_plot, has_forgetting, loss_names, loss_plot, task_ends
-from .rows import Comparison, ReportRow, count_text
-from .stability import mean_measured, over_rows_plot, over_tasks_plot, stability_table, task_map, was_measured
+from .rows import Comparison, ReportRow, count_text, was_measured
+from .stability import mean_measured, over_rows_plot, over_tasks_plot, task_map
 from .style import FEW_TASKS, MANY_TASKS, Draw, Shown, page_svg
-from .tables import appendix_tables, result_notes, results_table, unfinished_table
+from .tables import appendix_tables, result_notes, results_table, stability_table, unfinished_table
 from .trend import TRENDS, lines, trend_plot
 
 PLOT_SIZE = (4.8, 3.1)  # inches: small, so that the text is still readable when a phone shrinks it
@@ -72,11 +73,12 @@ def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iter
 
 def _curves(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[str]:
     hint = "mean over the tasks learned so far; band: spread over seeds"
-    yield _plot("Accuracy over the stream", hint, accuracy_plot(rows, comparison), f"of {_labels(rows)}")
+    yield _plot("Accuracy over the stream", hint, partial(accuracy_plot, rows, comparison), f"of {_labels(rows)}")
     if rows := [row for row in rows if has_forgetting(row)]:
         shape = "band" if rows[0].num_tasks > MANY_TASKS else "whiskers"
         hint = f"definition: {comparison.fm}; {shape}: spread over seeds"
-        yield _plot("Forgetting of each task", hint, forgetting_plot(rows, comparison), f"of {_labels(rows)}")
+        draw = partial(forgetting_plot, rows, comparison)
+        yield _plot("Forgetting of each task", hint, draw, f"of {_labels(rows)}")
 
 
 def _plot(title: str, hint: str, draw: Draw, of: str, above: str = "", symbol: str = "", low: bool = False) -> str:
@@ -89,10 +91,8 @@ def _trends(comparison: Comparison) -> Iterator[str]:
     """Across settings: a labelled share is one."""
     for trend in TRENDS:
         if drawn := lines(comparison.rows, trend):
-            plot = trend_plot(drawn, trend, comparison)
-            yield _plot(
-                trend.title, "mean over seeds; whiskers: their spread", plot, f"of {_labels(drawn)}", legend(drawn)
-            )
+            draw, hint = partial(trend_plot, drawn, trend, comparison), "mean over seeds; whiskers: their spread"
+            yield _plot(trend.title, hint, draw, f"of {_labels(drawn)}", legend(drawn))
 
 
 def _heat_maps(rows: Sequence[ReportRow]) -> str:
@@ -108,24 +108,25 @@ def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:
     limits = shared_limits([mean_measured(row)[1] for row in rows])
     cards = [_stability_of_tasks(row, limits) for row in rows]
     if len(rows) > 1:
-        plot, hint = over_rows_plot(rows, limits), "mean accuracy on the earlier tasks"
-        cards.insert(0, _plot("All experiments", hint, plot, f"on earlier tasks: {_labels(rows)}", legend(rows)))
+        draw, hint = partial(over_rows_plot, rows, limits), "mean accuracy on the earlier tasks"
+        cards.insert(0, _plot("All experiments", hint, draw, f"on earlier tasks: {_labels(rows)}", legend(rows)))
     notes = [*STABILITY_NOTES, *(["Thin lines: a task ends."] if task_ends(rows) else [])]
     return html_table(stability_table(rows, comparison)) + bullets(notes) + grid(cards)
 
 
 def _stability_of_tasks(row: ReportRow, limits: tuple[float, float]) -> str:
     if row.num_tasks > MANY_TASKS:
-        draw, colours = task_map(row, limits), accuracy_legend(limits)
+        draw, colours = partial(task_map, row, limits), accuracy_legend(limits)
     else:
-        draw, colours = over_tasks_plot(row, limits), task_legend(row.num_tasks, shown=row.num_tasks - 1)
+        draw = partial(over_tasks_plot, row, limits)
+        colours = task_legend(row.num_tasks, shown=row.num_tasks - 1)
     return _plot(row.label, "accuracy on each earlier task", draw, "on each earlier task", colours, symbol_of(row))
 
 
 def _composition(row: ReportRow) -> str:
     word = "task" if is_by_task(row) else "class"
     colours = task_legend(mean_stored(row)[1].shape[1], word=word)
-    hint, draw = f"stored examples of each {word}, mean over seeds", composition_plot(row)
+    hint, draw = f"stored examples of each {word}, mean over seeds", partial(composition_plot, row)
     return _plot(row.label, hint, draw, f"stored examples of each {word}", colours, symbol_of(row), low=True)
 
 
@@ -133,7 +134,8 @@ def _losses(rows: Sequence[ReportRow], names: Sequence[str]) -> Iterator[str]:
     for name in names:
         having = [row for row in rows if name in loss_names([row])]
         hint = "mean over seeds; thin lines: a task ends" if task_ends(having) else "mean over seeds"
-        yield _plot(name.replace("_", " "), hint, loss_plot(having, name), f"loss of {_labels(having)}", low=True)
+        draw = partial(loss_plot, having, name)
+        yield _plot(name.replace("_", " "), hint, draw, f"loss of {_labels(having)}", low=True)
 
 
 def _labels(shown: Sequence[Shown]) -> str:

@@ -4,53 +4,43 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from dualnet.metrics import Vector, forgetting_per_task, seen_accuracy
 
 from . import style
 from .rows import Comparison, ReportRow, mean_over_seeds, thinned, values_over_seeds
-from .style import MANY_TASKS, PAPER_INK, Draw, Ink, axis_names, colour, dash
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from .style import MANY_TASKS, PAPER_INK, axis_names, colour, dash
 
 MAX_LABEL = 100  # letters of a label in the picture's legend
 
 
-def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison) -> Draw:
+def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes) -> None:
     """Mean accuracy over the tasks learned so far; the band is the spread over seeds."""
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        for row in rows:
-            mean, around = values_over_seeds(row, seen_accuracy, comparison.spread)
-            style.line_with_band(axes, row, np.arange(1.0, len(mean) + 1), mean, around)
-        style.task_axis(axes, max(row.num_tasks for row in rows))
-        axis_names(axes, ink, "tasks learned", "mean accuracy (%)")
-
-    return draw
+    for row in rows:
+        mean, around = values_over_seeds(row, seen_accuracy, comparison.spread)
+        style.line_with_band(axes, row, np.arange(1.0, len(mean) + 1), mean, around)
+    style.task_axis(axes, max(row.num_tasks for row in rows))
+    axis_names(axes, "tasks learned", "mean accuracy (%)")
 
 
-def forgetting_plot(rows: Sequence[ReportRow], comparison: Comparison) -> Draw:
+def forgetting_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes) -> None:
     """Points lost on each task between its best and the end; whiskers, or bands, are the spread over seeds."""
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        axes.axhline(0, color=ink.text, linewidth=0.8)
-        for place, row in enumerate(rows):
-            mean, around = values_over_seeds(row, lambda a: forgetting_per_task(a, comparison.fm), comparison.spread)
-            tasks = np.arange(1.0, len(mean) + 1)
-            if len(tasks) > MANY_TASKS:
-                style.line_with_band(axes, row, tasks, mean, around)
-            else:
-                tasks += (place - (len(rows) - 1) / 2) * min(0.2, 0.7 / len(rows))
-                style.error_bars(axes, row, tasks, mean, around)
-        style.task_axis(axes, max(row.num_tasks for row in rows) - 1)
-        axis_names(axes, ink, "task", "forgetting (points)")
-
-    return draw
+    axes.axhline(0, color=axes.xaxis.label.get_color(), linewidth=0.8)
+    for place, row in enumerate(rows):
+        mean, around = values_over_seeds(row, lambda a: forgetting_per_task(a, comparison.fm), comparison.spread)
+        tasks = np.arange(1.0, len(mean) + 1)
+        if len(tasks) > MANY_TASKS:
+            style.line_with_band(axes, row, tasks, mean, around)
+        else:
+            tasks += (place - (len(rows) - 1) / 2) * min(0.2, 0.7 / len(rows))
+            style.error_bars(axes, row, tasks, mean, around)
+    style.task_axis(axes, max(row.num_tasks for row in rows) - 1)
+    axis_names(axes, "task", "forgetting (points)")
 
 
 def has_forgetting(row: ReportRow) -> bool:
@@ -58,16 +48,12 @@ def has_forgetting(row: ReportRow) -> bool:
     return not np.isnan([forgetting_per_task(accuracy) for accuracy in row.accuracies]).all()
 
 
-def loss_plot(rows: Sequence[ReportRow], name: str) -> Draw:
+def loss_plot(rows: Sequence[ReportRow], name: str, axes: Axes) -> None:
     """One loss over the steps of the stream, mean over seeds."""
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        for row in rows:
-            axes.plot(*_mean_loss(row, name), color=colour(row), linestyle=dash(row), linewidth=1.3)
-        style.step_axis(axes, ink, task_ends(rows))
-        axis_names(axes, ink, "step", "loss")
-
-    return draw
+    for row in rows:
+        axes.plot(*_mean_loss(row, name), color=colour(row), linestyle=dash(row), linewidth=1.3)
+    style.step_axis(axes, task_ends(rows))
+    axis_names(axes, "step", "loss")
 
 
 def loss_names(rows: Sequence[ReportRow]) -> list[str]:
@@ -93,16 +79,16 @@ def _mean_loss(row: ReportRow, name: str) -> tuple[Vector, Vector]:
 def picture_bytes(comparison: Comparison, kind: str) -> bytes:
     """Accuracy over the stream and forgetting of each task, side by side, on white."""
     rows = comparison.rows
-    draws = {"Accuracy over the stream": accuracy_plot(rows, comparison)}
+    draws = {"Accuracy over the stream": partial(accuracy_plot, rows, comparison)}
     if forgetting := [row for row in rows if has_forgetting(row)]:
-        draws["Forgetting of each task"] = forgetting_plot(forgetting, comparison)
+        draws["Forgetting of each task"] = partial(forgetting_plot, forgetting, comparison)
     with style.styled(PAPER_INK, svg_text="path", salt="picture") as figure:
         figure.set_size_inches(4.7 * len(draws), 3.3)
         for axes, (title, draw) in zip(figure.subplots(1, len(draws), squeeze=False)[0], draws.items(), strict=True):
-            draw(axes, PAPER_INK)
-            axes.set_title(title, loc="left", color=PAPER_INK.text, fontsize=11, fontweight="bold", pad=10)
+            draw(axes)
+            axes.set_title(title)
         _legend(figure)
-        return style.saved(figure, kind, facecolor="white", dpi=200)
+        return style.saved(figure, kind, dpi=200)
 
 
 def _legend(figure: Figure) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualnet.metrics import FORGETTING, SPREADS, Matrix, Vector, spread, summary
+from dualnet.metrics import Matrix, Vector, spread, summary
 from dualnet.runs.record import LABELS, RunRecord, texts
 from dualnet.text import printable
 
@@ -20,7 +20,6 @@ from .runs import find_runs
 
 DASH = "—"  # there is no value
 MAX_POINTS = 300  # of a line; more cannot be told apart on a page
-USUAL_LABELS = texts({"labels": LABELS})  # every example has its label, at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +59,8 @@ class ReportRow:
     @property
     def unusual_labels(self) -> list[str]:
         """The options of missing or late labels."""
-        found = {key: self.options.get(key, usual) for key, usual in USUAL_LABELS.items()}
-        return [f"{key} {value}" for key, value in found.items() if value != USUAL_LABELS[key]]
+        usual = texts({"labels": LABELS})  # every example has its label, at once
+        return [f"{key} {value}" for key, value in self.options.items() if key in usual and value != usual[key]]
 
     @property
     def setting(self) -> tuple[object, ...]:
@@ -89,10 +88,6 @@ class Comparison:
 
 def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper") -> Comparison:
     """Reads all runs below the folders and groups them into rows."""
-    if spread not in SPREADS:
-        raise ValueError(f"unknown spread {spread!r}; choose one of {', '.join(SPREADS)}")
-    if fm not in FORGETTING:
-        raise ValueError(f"unknown definition of forgetting {fm!r}; choose one of {', '.join(FORGETTING)}")
     runs = find_runs(folders)
     rows = group([run for run in runs if run.accuracy is not None])
     return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm)
@@ -135,6 +130,21 @@ def values_over_seeds(row: ReportRow, vector: Callable[[Matrix], Vector], kind: 
     seeds = zip(*(vector(accuracy).tolist() for accuracy in row.accuracies), strict=True)
     mean, around = np.array([mean_and_spread(values, kind) for values in seeds]).reshape(-1, 2).T
     return mean, around
+
+
+def was_measured(row: ReportRow) -> bool:
+    """Whether a run of it evaluated earlier tasks while it learned."""
+    return any(run.log.stability for run in row.runs)
+
+
+def measured(run: RunRecord) -> Matrix:
+    """A row for each evaluation of earlier tasks, a column for each task; NaN where a task was not an earlier one."""
+    assert run.accuracy is not None
+    values = np.full((len(run.log.stability), len(run.accuracy)), np.nan)
+    for line, point in zip(values, run.log.stability, strict=True):
+        known = point.accuracy[: len(line)]
+        line[: len(known)] = known
+    return values
 
 
 def metric_values(row: ReportRow, metric: str, fm: str) -> list[float]:

@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dualnet.metrics import Matrix, Vector
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 # Okabe and Ito, safe for colour-blind eyes; without black and yellow, which vanish on a dark or a white page.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#888888")
@@ -57,7 +59,7 @@ PAPER_INK = Ink(text="#333333", grid="#dddddd", back="#ffffff")
 
 SHEET = Path(__file__).with_name("plots.mplstyle")
 IMAGE_DPI = 150  # of images inside of a plot: about two pixels for each of the screen's
-Draw = Callable[["Axes", Ink], None]
+Draw = Callable[[Axes], None]
 
 
 def colour(shown: Shown) -> str:
@@ -104,16 +106,15 @@ def task_axis(axes: Axes, last: int) -> None:
         axes.set_xticks(range(1, last + 1))
 
 
-def step_axis(axes: Axes, ink: Ink, ends: Sequence[int]) -> None:
+def step_axis(axes: Axes, ends: Sequence[int]) -> None:
     """Thin lines mark the ends of tasks."""
     for end in ends:
-        axes.axvline(end, color=ink.grid, linewidth=0.8, zorder=0)
+        axes.axvline(end, color=matplotlib.rcParams["grid.color"], linewidth=0.8, zorder=0)
     axes.locator_params(axis="x", nbins=7, integer=True)
 
 
-def axis_names(axes: Axes, ink: Ink, x: str, y: str) -> None:
-    axes.set_xlabel(x, color=ink.text)
-    axes.set_ylabel(y, color=ink.text)
+def axis_names(axes: Axes, x: str, y: str) -> None:
+    axes.set(xlabel=x, ylabel=y)
     axes.locator_params(axis="y", nbins=6)
 
 
@@ -132,8 +133,6 @@ def line_with_band(axes: Axes, shown: Shown, x: Vector, mean: Vector, around: Ve
 
 def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: tuple[float, float]) -> None:
     """Accuracies [y, x] as colours, in one image: a shape for each cell would make a page of megabytes."""
-    from matplotlib.colors import LinearSegmentedColormap
-
     ramp = LinearSegmentedColormap.from_list("accuracy", [accuracy_colour(share, (0, 4)) for share in range(5)])
     axes.pcolormesh(x, y, accuracy, cmap=ramp, vmin=limits[0], vmax=limits[1], shading="nearest", rasterized=True)
     axes.grid(visible=False)
@@ -144,8 +143,8 @@ def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
     """A plot as SVG inside a page: its text has the font and the colours of the page."""
     with styled(PAGE_INK, svg_text="none", salt=description) as figure:
         figure.set_size_inches(size)
-        draw(figure.add_subplot(), PAGE_INK)
-        text = saved(figure, "svg", dpi=IMAGE_DPI).decode()
+        draw(figure.add_subplot())
+        text = saved(figure, "svg", dpi=IMAGE_DPI, transparent=True).decode()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # names like axes_1, the same in every plot
@@ -166,17 +165,13 @@ def _page_colours(svg: str) -> str:
 @contextmanager
 def styled(ink: Ink, svg_text: str, salt: str) -> Iterator[Figure]:
     """A figure in the report's style, whatever the user's settings are; they are restored afterwards."""
-    import matplotlib
-    from matplotlib.figure import Figure
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
+    texts = ("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor")
+    colours: dict[Any, str] = dict.fromkeys(texts, ink.text) | {"grid.color": ink.grid, "axes.facecolor": ink.back}
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         matplotlib.rcdefaults()
         matplotlib.rcParams.update(matplotlib.rc_params_from_file(SHEET, use_default_template=False))
-        matplotlib.rcParams.update({"text.color": ink.text, "xtick.color": ink.text, "ytick.color": ink.text})
-        matplotlib.rcParams.update({"axes.edgecolor": ink.text, "grid.color": ink.grid})
-        matplotlib.rcParams.update({"svg.fonttype": svg_text, "svg.hashsalt": salt})
+        matplotlib.rcParams.update({**colours, "svg.fonttype": svg_text, "svg.hashsalt": salt})
         yield Figure(layout=ConstrainedLayoutEngine(wspace=0.05))
 
 
@@ -184,5 +179,5 @@ def saved(figure: Figure, kind: str, **options: Any) -> bytes:
     """The same figure gives the same bytes: no date, no version."""
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     buffer = BytesIO()
-    figure.savefig(buffer, format=kind, transparent="facecolor" not in options, metadata=metadata, **options)
+    figure.savefig(buffer, format=kind, metadata=metadata, **options)
     return buffer.getvalue()

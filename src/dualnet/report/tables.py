@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from dualnet.metrics import summary
+from dualnet.metrics import average_accuracy, stability_summary, summary
 from dualnet.runs.record import RunRecord
 
-from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, metric_values
+from .cost import cost_texts, mean_cost
+from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, measured, metric_values, was_measured
 
 METRICS = {"ACC": max, "FM": min, "LA": max}  # the better of two values
 RESULT_HEADER = ["experiment", "protocol", "seeds", "ACC ↑", "FM ↓", "LA ↑"]
+STABILITY_HEADER = ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
 
 SPREAD_WORDS = {
     "std": "standard deviation over seeds",
@@ -32,24 +33,21 @@ FM_WORDS = {
 class Cell:
     text: str
     best: bool = False
+    secondary: bool = False  # printed fainter in a terminal
 
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
     header: list[str]
     rows: list[list[Cell]]
-    numeric: range  # the columns that are aligned to the right
+    numeric: Sequence[int]  # the columns that are aligned to the right
 
 
-def results_table(comparison: Comparison) -> TextTable:
-    """One line for each row: mean and spread of the metrics, and what they cost."""
-    lines = [line for rows in comparison.settings() for line in result_lines(rows, comparison)]
-    header = result_header(comparison)
+def results_table(comparison: Comparison, settings: Sequence[Sequence[ReportRow]] | None = None) -> TextTable:
+    """One line for each row of all settings, or of some: mean and spread of the metrics, and what they cost."""
+    header = [*RESULT_HEADER, *sample_header(comparison), "s / run", "memory"]
+    lines = [line for rows in settings or comparison.settings() for line in _result_lines(rows, comparison)]
     return TextTable(header, lines, numeric=range(2, len(header)))
-
-
-def result_header(comparison: Comparison) -> list[str]:
-    return [*RESULT_HEADER, *sample_header(comparison), "s / run", "memory"]
 
 
 def sample_header(comparison: Comparison) -> list[str]:
@@ -58,28 +56,22 @@ def sample_header(comparison: Comparison) -> list[str]:
     return ["fwd", "bwd"] if counted else []
 
 
-def result_lines(rows: Sequence[ReportRow], comparison: Comparison) -> list[list[Cell]]:
+def _result_lines(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[list[Cell]]:
     """The lines of rows that may be compared."""
-    metrics = [
-        compared([metric_values(row, metric, comparison.fm) for row in rows], better, comparison.spread)
+    columns = [
+        _compared([metric_values(row, metric, comparison.fm) for row in rows], better, comparison.spread)
         for metric, better in METRICS.items()
     ]
-    return [
-        [
-            Cell(row.label),
-            Cell(", ".join([row.protocol or DASH, *row.unusual_labels])),
-            Cell(str(len(row.runs))),
-            *(column[i] for column in metrics),
-            *(Cell(text) for text in _cost_texts(row.runs, comparison)),
-        ]
-        for i, row in enumerate(rows)
-    ]
+    for row, *metrics in zip(rows, *columns, strict=True):
+        setting = ", ".join([row.protocol or DASH, *row.unusual_labels])
+        costs = _cost_cells(row.runs, comparison)
+        yield [Cell(row.label), Cell(setting), Cell(str(len(row.runs))), *metrics, *costs]
 
 
-def compared(values: Sequence[Sequence[float]], better: Callable[..., str], kind: str) -> list[Cell]:
+def _compared(values: Sequence[Sequence[float]], better: Callable[..., str], kind: str) -> list[Cell]:
     """Mean and spread for rows that may be compared; the best is marked where there are two to choose from.
 
-    A row of one seed is not compared with rows of several: it would win by chance.
+    Where some rows have several seeds, a single seed is never the best: it may win by chance.
     """
     both = [tuple(map(number_text, mean_and_spread(seeds, kind))) for seeds in values]
     several = any(len(seeds) > 1 for seeds in values)
@@ -91,12 +83,26 @@ def compared(values: Sequence[Sequence[float]], better: Callable[..., str], kind
     ]
 
 
-def _cost_texts(runs: Sequence[RunRecord], comparison: Comparison) -> list[str]:
-    """Mean samples and seconds of some runs, and the most memory that one of them held."""
-    samples = (_mean([run.forward_samples for run in runs]), _mean([run.backward_samples for run in runs]))
-    memory = max(run.peak_memory or 0 for run in runs)
-    shown = [samples_text(mean) for mean in samples] if sample_header(comparison) else []
-    return [*shown, seconds_text(_mean([run.seconds for run in runs])), memory_text(memory)]
+def _cost_cells(runs: Sequence[RunRecord], comparison: Comparison) -> list[Cell]:
+    texts = cost_texts(mean_cost(runs))
+    return [Cell(text) for text in (texts if sample_header(comparison) else texts[2:])]
+
+
+def stability_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
+    """The accuracy at the end and the lowest on the way, of the rows where it was measured."""
+    rows = [row for row in rows if was_measured(row)]
+    values = [[_worst_cases(run) for run in row.runs if run.log.stability] for row in rows]
+    columns = [
+        _compared([[run[i] for run in runs] for runs in values], max, comparison.spread)
+        for i in range(len(STABILITY_HEADER) - 1)
+    ]
+    lines = [[Cell(row.label), *cells] for row, *cells in zip(rows, *columns, strict=True)]
+    return TextTable(STABILITY_HEADER, lines, numeric=range(1, len(STABILITY_HEADER)))
+
+
+def _worst_cases(run: RunRecord) -> list[float]:
+    assert run.accuracy is not None
+    return [average_accuracy(run.accuracy), *stability_summary(run.accuracy, measured(run)).values()]
 
 
 def runs_table(comparison: Comparison) -> TextTable:
@@ -109,9 +115,9 @@ def runs_table(comparison: Comparison) -> TextTable:
 
 def _run_line(label: str, run: RunRecord, comparison: Comparison) -> list[Cell]:
     assert run.accuracy is not None
-    metrics = [number_text(value) for value in summary(run.accuracy, comparison.fm).values()]
-    costs = [*_cost_texts([run], comparison), _steps_text(run)]
-    return [Cell(text) for text in (label, run.seed, *metrics, *costs, str(run.folder))]
+    texts = [label, run.seed, *map(number_text, summary(run.accuracy, comparison.fm).values())]
+    costs = _cost_cells([run], comparison)
+    return [*map(Cell, texts), *costs, Cell(_steps_text(run)), Cell(str(run.folder))]
 
 
 def unfinished_table(comparison: Comparison) -> TextTable:
@@ -148,8 +154,6 @@ def _whose(seeds: dict[str, list[str]]) -> str:
 
 def appendix_tables(comparison: Comparison) -> dict[str, TextTable]:
     """Tables at the end of the report, by title; those without a line are left out."""
-    if not comparison.rows:
-        return {}
     tables = {
         "Options that differ": options_table(comparison),
         "Environment": environment_table(comparison),
@@ -182,46 +186,5 @@ def number_text(value: float) -> str:
     return f"{value + 0.0:z.2f}" if math.isfinite(value) else DASH
 
 
-def seconds_text(seconds: float | None) -> str:
-    """Seconds, with a digit where it matters.
-
-    >>> seconds_text(9.27), seconds_text(4321.7), seconds_text(None)
-    ('9.3', '4,322', '—')
-    """
-    if seconds is None or not math.isfinite(seconds):
-        return DASH
-    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:,.0f}"
-
-
-def samples_text(number: float | None) -> str:
-    """A number of images, in thousands or millions where there are so many.
-
-    >>> samples_text(1_248_300), samples_text(31_260), samples_text(950), samples_text(None)
-    ('1.25M', '31.3k', '950', '—')
-    """
-    if not number:
-        return DASH
-    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if number >= 0.9995 * unit:
-            return f"{number / unit:#.3g}".rstrip(".") + letter
-    return f"{number:.0f}"
-
-
-def memory_text(num_bytes: float | None) -> str:
-    """Bytes in the unit that fits.
-
-    >>> memory_text(3 * 2**30), memory_text(200 * 2**20), memory_text(None)
-    ('3.0 GiB', '200 MiB', '—')
-    """
-    if not num_bytes:
-        return DASH
-    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"
-
-
 def _steps_text(run: RunRecord) -> str:
     return DASH if run.last_step is None else f"{run.last_step:,}"
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return fmean(known) if known else None

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
 
 from .rows import Comparison, ReportRow, distinct_labels, mean_and_spread, metric_values
-from .style import Draw, Ink, axis_names, dash, error_bars
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+from .style import axis_names, dash, error_bars
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,19 +54,15 @@ def lines(rows: Sequence[ReportRow], trend: Trend) -> list[Line]:
     return [Line(i, label, dict(sorted(found[i].items()))) for i, label in enumerate(labels)]
 
 
-def trend_plot(drawn: Sequence[Line], trend: Trend, comparison: Comparison) -> Draw:
+def trend_plot(drawn: Sequence[Line], trend: Trend, comparison: Comparison, axes: Axes) -> None:
     """Accuracy after the last task; the whiskers are the spread over seeds."""
-
-    def draw(axes: Axes, ink: Ink) -> None:
-        for line in drawn:
-            points = [mean_and_spread(line.accuracies(value, comparison.fm), comparison.spread) for value in line.rows]
-            means, around = zip(*points, strict=True)
-            error_bars(axes, line, list(line.rows), means, around, dash(line))
-        axes.set_xticks(sorted({value for line in drawn for value in line.rows}))
-        axes.xaxis.set_major_formatter("{x:g}")
-        axis_names(axes, ink, trend.axis, "accuracy after the last task (%)")
-
-    return draw
+    for line in drawn:
+        points = [mean_and_spread(line.accuracies(value, comparison.fm), comparison.spread) for value in line.rows]
+        means, around = zip(*points, strict=True)
+        error_bars(axes, line, list(line.rows), means, around, dash(line))
+    axes.set_xticks(sorted({value for line in drawn for value in line.rows}))
+    axes.xaxis.set_major_formatter("{x:g}")
+    axis_names(axes, trend.axis, "accuracy after the last task (%)")
 
 
 def _value(row: ReportRow, trend: Trend) -> float | None:

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from rich.console import Group
 
 from dualnet import atomic
 from dualnet.text import printable
 
 from .markdown import markdown_page
-from .page import html_page
-from .plots import picture_bytes
 from .rows import compare
 from .terminal import terminal_view
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 
 def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std", fm: str = "paper") -> Group:
     """Writes report.md and report.html into out, by default the first folder; returns what to print with rich."""
+    from .page import html_page  # matplotlib takes long to load, and tables need none of it
+
     comparison = compare(folders, spread, fm)
     out = Path(folders[0]) if out is None else Path(out)
     try:
@@ -34,6 +32,8 @@ def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std"
 
 def picture(folders: Sequence[Path], path: Path, spread: str = "std", fm: str = "paper") -> None:
     """Draws accuracy and forgetting of all finished runs into one SVG or PNG file."""
+    from .plots import picture_bytes
+
     path = Path(path)
     kind = picture_kind(path)
     comparison = compare(folders, spread, fm)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dualnet import atomic
 from dualnet.report import report
+from dualnet.runs.record import EXPERIMENT_FILE
 
 from .ledger import Ledger, make_ledger, seed_folders
 from .table import PAPER, SETTINGS, ResultTable, TableRow, read_tables, select, shipped_tables
@@ -20,8 +21,8 @@ def write(ledger: Ledger, out: Path, table: str) -> Path:
     atomic.write(folder / "ledger.md", markdown_page(ledger))
     atomic.write(folder / "ledger.json", json_text(ledger))
     runs = [path for entry in ledger.entries for path in seed_folders(out / entry.row.home)]
-    if runs:
-        report(list(dict.fromkeys(runs)), folder)
+    if begun := [path for path in dict.fromkeys(runs) if (path / EXPERIMENT_FILE).exists()]:
+        report(begun, folder)
     return folder
 
 

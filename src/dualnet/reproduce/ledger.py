@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.metrics import spread, summary
+from dualnet.report.cost import MeanCost, mean_cost
 from dualnet.report.rows import differing
 from dualnet.runs.manifest import FIELDS, FORGETTING, differences
 from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_one_root
@@ -22,16 +23,6 @@ MAX_SEEDS = 100  # that `seeds_needed` looks at
 REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
 NOT_RUN, NOTHING_PUBLISHED = "not run", "—"
 PLACES = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # that say where things lie, and what lies there
-
-
-@dataclass(frozen=True, slots=True)
-class MeanCost:
-    """Of one run, the mean over seeds; None where a run did not write it down."""
-
-    forward: float | None  # samples that went through a network
-    backward: float | None  # samples that a gradient was computed for
-    seconds: float | None  # with all seeds that shared the device
-    memory: float | None  # bytes, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +123,10 @@ def make_entry(row: TableRow, published: Published | None, out: Path, margin: fl
         row=row,
         published=published,
         seeds=[int(run.seed) for run in runs],
-        metrics={name: make_metric(runs, published, name, margin) for name in METRICS},
+        metrics={
+            name: Metric(our_sample(runs, name), published.sample(name) if published else None, margin)
+            for name in METRICS
+        },
         manifest={key: value for key, value in runs[0].manifest.items() if key in FIELDS} if runs else {},
         changed=changed_options(row, runs),
         cost=mean_cost(runs),
@@ -155,10 +149,6 @@ def check_same(runs: Sequence[RunRecord]) -> None:
             raise ValueError(f"{run.folder}: differs from {runs[0].folder} in {what}; keep only one of them")
 
 
-def make_metric(runs: Sequence[RunRecord], published: Published | None, name: str, margin: float) -> Metric:
-    return Metric(our_sample(runs, name), published.sample(name) if published else None, margin)
-
-
 def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
     values = [summary(run.accuracy, FORGETTING)[metric] for run in runs if run.accuracy is not None]
     if not values or values[0] != values[0]:  # NaN: a stream of one task has no FM
@@ -173,18 +163,3 @@ def changed_options(row: TableRow, runs: Sequence[RunRecord]) -> dict[str, tuple
     asked = compared_options(row.experiment().mapping())
     keys = [key for key in differing([runs[0].options, asked]) if key not in PLACES]
     return {key: (runs[0].options.get(key, "—"), asked.get(key, "—")) for key in keys}
-
-
-def mean_cost(runs: Sequence[RunRecord]) -> MeanCost:
-    memory = [run.peak_memory for run in runs if run.peak_memory]
-    return MeanCost(
-        forward=mean_of([run.forward_samples for run in runs]),
-        backward=mean_of([run.backward_samples for run in runs]),
-        seconds=mean_of([run.seconds for run in runs]),
-        memory=max(memory) if memory else None,
-    )
-
-
-def mean_of(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return statistics.fmean(known) if known and len(known) == len(values) else None

@@ -63,64 +63,74 @@ def read_table(name_or_file: str, settings: str) -> ResultTable:
     path = find_table(name_or_file)
     content = read_yaml(path)
     try:
-        return ResultTable(path.stem, str(content.get("title", path.stem)), list(rows_of(path, content, settings)))
+        num_seeds = content.get("seeds", 1)
+        if not isinstance(num_seeds, int) or num_seeds < 1:
+            raise ValueError(f"seeds: {num_seeds!r} is not 1 or more")
+        written = written_rows(path, settings)
+        sources = Sources(settings, dict(written))
+        rows = [TableRow(name, sources.options(name), num_seeds, sources.home(name)) for name in written]
+        return ResultTable(path.stem, str(content.get("title", path.stem)), rows)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
 
-def rows_of(path: Path, content: Mapping[str, Any], settings: str) -> list[TableRow]:
+@dataclass(frozen=True, slots=True)
+class WrittenRow:
+    """A row as its file has it."""
+
+    shared: list[dict[str, Any]]  # options of its table and its group, one layer over the other
+    own: list[dict[str, Any]]
+    like: str | None  # the row that it is like: what the row says goes before its group and its table
+
+
+def written_rows(path: Path, settings: str) -> dict[str, WrittenRow]:
+    """By full name."""
+    content = read_yaml(path)
     check_keys(content, ("title", "seeds", "like", "groups", *LAYERS))
-    rows = []
+    rows = {}
     for group_name, group in section(content, "groups").items():
-        check_keys(mapping(group, group_name), ("like", "rows", *LAYERS), group_name)
-        for row_name in section(group, "rows"):
-            way = (path.stem, str(group_name), str(row_name))
-            rows.append(make_row(path, way, settings, content.get("seeds", 1)))
+        check_keys(mapping(group, group_name), ("like", "rows", *LAYERS), str(group_name))
+        for row_name, written in section(group, "rows").items():
+            name = f"{path.stem}/{group_name}/{row_name}"
+            row = mapping(written, name)
+            layers = [(level, layer) for level in (content, group) for layer in ("shared", settings)]
+            own = {key: value for key, value in row.items() if key not in ("like", *SETTINGS)}
+            rows[name] = WrittenRow(
+                shared=[mapping(level.get(layer), layer) for level, layer in layers],
+                own=[own, mapping(row.get(settings), f"{name}: {settings}")],
+                like=next((str(level["like"]) for level in (row, group, content) if "like" in level), None),
+            )
     return rows
 
 
-def make_row(path: Path, way: tuple[str, str, str], settings: str, num_seeds: Any) -> TableRow:
-    name, options = "/".join(way), options_of(path, way, settings)
-    if not isinstance(num_seeds, int) or num_seeds < 1:
-        raise ValueError(f"seeds: {num_seeds!r} is not 1 or more")
-    like, home = liked(path, way), name
-    if like is not None and options_of(*like, settings) == options:
-        home = make_row(*like, settings, num_seeds).home
-    return TableRow(name, options, num_seeds, home)
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """Rows of the files that were read so far: a row may be like one of another table."""
 
+    settings: str
+    rows: dict[str, WrittenRow]
 
-def options_of(path: Path, way: tuple[str, str, str], settings: str) -> dict[str, Any]:
-    """The table's options, the group's, those of the row that it is like, and its own: each laid over those before."""
-    content = read_yaml(path)
-    levels = (content, content["groups"][way[1]])
-    layers = [level.get(key) or {} for level in levels for key in ("shared", settings)]
-    return reduce(merged, [*layers, *own_options(path, way, settings)], {})
+    def options(self, name: str) -> dict[str, Any]:
+        """The table's options, the group's, those of the row that it is like, its own: each laid over those before."""
+        return reduce(merged, [*self.rows[name].shared, *self.own(name)], {})
 
+    def own(self, name: str, before: tuple[str, ...] = ()) -> list[dict[str, Any]]:
+        if name in before:
+            raise ValueError(f"{name}: is like itself; `like` must name another row")
+        like = self.liked(name)
+        return [*(self.own(like, (*before, name)) if like else []), *self.rows[name].own]
 
-def own_options(path: Path, way: tuple[str, str, str], settings: str, depth: int = 0) -> list[Mapping[str, Any]]:
-    """The options that a row itself has, after those of the row it is like."""
-    if depth > 10:
-        raise ValueError(f"{'/'.join(way)}: is like itself; `like` must name another row")
-    row = mapping(read_yaml(path)["groups"][way[1]]["rows"][way[2]], "/".join(way))
-    like = liked(path, way)
-    before = [] if like is None else own_options(*like, settings, depth + 1)
-    return [*before, {key: row[key] for key in row if key not in ("like", *SETTINGS)}, row.get(settings) or {}]
+    def home(self, name: str) -> str:
+        like = self.liked(name)
+        return self.home(like) if like and self.options(like) == self.options(name) else name
 
-
-def liked(path: Path, way: tuple[str, str, str]) -> tuple[Path, tuple[str, str, str]] | None:
-    """File and way of the row that this one is like; what the row says goes before its group and its table."""
-    content = read_yaml(path)
-    group = content["groups"][way[1]]
-    levels = (group["rows"][way[2]], group, content)
-    name = next((level["like"] for level in levels if level and "like" in level), None)
-    if name is None:
-        return None
-    words = str(name).split("/")
-    place = (path if words[0] == path.stem else find_table(words[0])) if len(words) == 3 else None
-    rows = section(section(read_yaml(place), "groups").get(words[1]) or {}, "rows") if place else {}
-    if place is None or words[2] not in rows:
-        raise ValueError(f"{'/'.join(way)}: like {name!r}, but there is no such row; name one as table/group/row")
-    return place, (words[0], words[1], words[2])
+    def liked(self, name: str) -> str | None:
+        like = self.rows[name].like
+        if like and like not in self.rows and like.count("/") == 2:
+            self.rows.update(written_rows(find_table(like.partition("/")[0]), self.settings) | self.rows)
+        if like and like not in self.rows:
+            raise ValueError(f"{name}: like {like!r}, but there is no such row; name one as table/group/row")
+        return like
 
 
 def section(content: Mapping[str, Any], key: str) -> dict[Any, Any]:
@@ -130,7 +140,7 @@ def section(content: Mapping[str, Any], key: str) -> dict[Any, Any]:
     return found
 
 
-def mapping(value: Any, name: str) -> dict[str, Any]:
+def mapping(value: Any, name: Any) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict):
@@ -156,9 +166,9 @@ def find_table(name_or_file: str) -> Path:
     return find(name_or_file, table_files(), "table")
 
 
-def shipped_tables() -> list[str]:
-    return [path.stem for path in table_files()]
-
-
 def table_files() -> list[Path]:
     return [path for path in shipped_files(FOLDER) if path.name != PUBLISHED_FILE]
+
+
+def shipped_tables() -> list[str]:
+    return [path.stem for path in table_files()]

@@ -5,20 +5,21 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from dualnet.report.markdown import markdown_table, markdown_text
+from rich.console import Group
+from rich.text import Text
+
+from dualnet.report.cost import cost_texts
+from dualnet.report.markdown import markdown_list, markdown_table, markdown_text
 from dualnet.report.rows import DASH
-from dualnet.report.tables import Cell, TextTable, memory_text, number_text, samples_text, seconds_text
+from dualnet.report.tables import Cell, TextTable, number_text
+from dualnet.report.terminal import rich_table
 from dualnet.ttest import Sample
 
 from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger
 from .published import METRICS
-
-if TYPE_CHECKING:
-    from rich.console import Group
-    from rich.table import Table as RichTable
 
 ARROWS = {"ACC": "ACC ↑", "FM": "FM ↓", "LA": "LA ↑"}
 COSTS = ("fwd", "bwd", "s / run", "memory")
@@ -44,12 +45,13 @@ FOOT = (
 
 def terminal_view(ledger: Ledger) -> Group:
     """One table for each group of rows, what must be known of its rows, and what the words mean."""
-    from rich.console import Group
-    from rich.text import Text
-
     parts: list[Any] = []
     for name, entries in groups(ledger.entries):
-        parts += [rich_table(name, entries), *(Text(note, style="dim") for note in notes(entries, ledger)), ""]
+        parts += [
+            rich_table(three_lines_table(entries), name),
+            *(Text(note, style="dim") for note in notes(entries, ledger)),
+            "",
+        ]
     return Group(*parts, Text(counts_text(ledger), style="bold"), *(Text(line, style="dim") for line in foot(ledger)))
 
 
@@ -59,36 +61,37 @@ def foot(ledger: Ledger) -> tuple[str, ...]:
     return tuple(line.format(margin=ledger.margin) for line in FOOT) if compares else ()
 
 
-def rich_table(title: str, entries: Sequence[Entry]) -> RichTable:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.title, table.title_justify = Text(title, style="bold"), "left"
-    for head in ("row", "", "runs", *ARROWS.values(), "verdict", *COSTS):
-        left = head in ("row", "", "verdict")
-        table.add_column(Text(head), justify="left" if left else "right", no_wrap=True)
-    for entry in entries:
-        for number, line in enumerate(entry_lines(entry)):
-            table.add_row(*(Text(text, style=("", "dim", "dim")[number]) for text in line))
-    return table
-
-
-def entry_lines(entry: Entry) -> list[list[str]]:
+def three_lines_table(entries: Sequence[Entry]) -> TextTable:
     """Ours with what it cost, the published line, and the difference; a row that was not run has no difference."""
-    cost = cost_texts(entry)
+    header = ["row", "", "runs", *ARROWS.values(), "verdict", *COSTS]
+    lines = [line for entry in entries for line in entry_lines(entry)]
+    return TextTable(header, lines, numeric=[i for i, head in enumerate(header) if head not in ("row", "", "verdict")])
+
+
+def entry_lines(entry: Entry) -> Iterator[list[Cell]]:
     metrics = [entry.metrics[name] for name in METRICS]
-    name, mark = entry.row.short_name, verdict_text(entry)
-    theirs = entry.published
-    lines = [[name, "ours", runs_text(entry), *(sample_text(metric.ours) for metric in metrics), mark, *cost]]
-    if theirs is not None:
-        published = (sample_text(metric.published) for metric in metrics)
-        lines.append(["", "paper", str(theirs.runs), *published, "", *[""] * len(cost)])
+    ours = [sample_text(metric.ours) for metric in metrics]
+    yield [
+        Cell(text)
+        for text in (
+            entry.row.short_name,
+            "ours",
+            runs_text(entry),
+            *ours,
+            verdict_text(entry),
+            *cost_texts(entry.cost),
+        )
+    ]
+    if entry.published is not None:
+        published = [sample_text(metric.published) for metric in metrics]
+        yield secondary("paper", str(entry.published.runs), *published, "")
         if entry.seeds:
             needs = f"needs {needs_text(entry)}" if entry.verdict == INCONCLUSIVE else ""
-            lines.append(["", "diff", "", *difference_texts(entry), needs, *[""] * len(cost)])
-    return lines
+            yield secondary("diff", "", *difference_texts(entry), needs)
+
+
+def secondary(*texts: str) -> list[Cell]:
+    return [Cell(text, secondary=True) for text in ("", *texts, *[""] * len(COSTS))]
 
 
 def verdict_text(entry: Entry) -> str:
@@ -96,10 +99,7 @@ def verdict_text(entry: Entry) -> str:
 
 
 def runs_text(entry: Entry) -> str:
-    """How many seeds are finished, and of how many if some are missing.
-
-    The table says how many a row should have.
-    """
+    """How many seeds are finished, and of how many where the table asks for more."""
     asked = entry.row.num_seeds
     return str(len(entry.seeds)) if len(entry.seeds) >= asked else f"{len(entry.seeds)}/{asked}"
 
@@ -126,16 +126,6 @@ def sample_text(sample: Sample | None) -> str:
     if sample is None:
         return DASH
     return f"{number_text(sample.mean)}±{DASH if sample.std is None else number_text(sample.std)}"
-
-
-def cost_texts(entry: Entry) -> list[str]:
-    cost = entry.cost
-    return [
-        samples_text(cost.forward),
-        samples_text(cost.backward),
-        seconds_text(cost.seconds),
-        memory_text(cost.memory),
-    ]
 
 
 def notes(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
@@ -195,9 +185,9 @@ def markdown_page(ledger: Ledger) -> str:
         for name, same in groups(list(entries)):
             parts += [f"### {markdown_text(name)}", markdown_table(text_table(same))]
             if said := notes(same, ledger):
-                parts.append("\n".join(f"- {markdown_text(note)}" for note in said))
+                parts.append(markdown_list(said))
     if words := foot(ledger):
-        parts += ["## What the words mean", "\n".join(f"- {markdown_text(line)}" for line in words)]
+        parts += ["## What the words mean", markdown_list(words)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -215,7 +205,7 @@ def markdown_line(entry: Entry) -> list[Cell]:
     for name, difference in zip(METRICS, difference_texts(entry), strict=True):
         metric = entry.metrics[name]
         texts += [sample_text(metric.ours), sample_text(metric.published), difference]
-    texts += [*cost_texts(entry), entry.published.source if entry.published else DASH]
+    texts += [*cost_texts(entry.cost), entry.published.source if entry.published else DASH]
     return [Cell(text.replace("±", " ± ")) for text in texts]
 
 
