@@ -13,8 +13,9 @@ from rich.console import Console
 from dualnet.metrics import accuracy_matrix
 from dualnet.report import picture, report
 from dualnet.report.heat_map import heat_map
-from dualnet.report.rows import USUAL_LABELS, ReportRow, compare
-from dualnet.report.style import mark
+from dualnet.report.plots import accuracy_plot
+from dualnet.report.rows import ReportRow, compare
+from dualnet.report.style import PAPER_INK, mark, styled
 from dualnet.report.tables import options_table, results_table, runs_table
 from dualnet.runs import record
 from dualnet.runs.experiment import parse
@@ -115,7 +116,7 @@ def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
 
 
 def test_usual_labels_are_the_defaults():
-    assert record.texts({"labels": dataclasses.asdict(LabelsConfig())}) == USUAL_LABELS
+    assert dataclasses.asdict(LabelsConfig()) == record.LABELS
 
 
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
@@ -290,22 +291,26 @@ def test_a_result_without_its_experiment_is_not_dropped(tmp_path, make_run):
         report([tmp_path])
 
 
-def test_wrong_arguments_say_what_to_do(tmp_path):
+def test_wrong_arguments_say_what_to_do(tmp_path, make_run):
     with pytest.raises(ValueError, match=r"no runs found in .*run an experiment first"):
         report([tmp_path])
     with pytest.raises(ValueError, match="is not a folder"):
         report([tmp_path / "missing"])
+    make_run(tmp_path / "seed-0")
     with pytest.raises(ValueError, match="choose one of std"):
         report([tmp_path], spread="iqr")
     with pytest.raises(ValueError, match="choose one of paper"):
         report([tmp_path], fm="mine")
 
 
-def test_the_same_experiment_with_other_tasks_is_refused(tmp_path, make_run):
+def test_the_same_experiment_with_other_tasks_is_another_row(tmp_path, make_run):
+    """As where a folder of images has got more classes since, and the runs are too old to tell."""
     make_run(tmp_path / "a", seed=0)
     make_run(tmp_path / "b", [[50.0]], seed=1)
-    with pytest.raises(ValueError, match="different numbers of tasks"):
-        report([tmp_path])
+    comparison = compare([tmp_path])
+    assert [(row.label, row.num_tasks) for row in comparison.rows] == [("demo-er #1", 2), ("demo-er #2", 1)]
+    assert len(comparison.settings()) == 2
+    report([tmp_path])
 
 
 def test_writes_into_out_and_leaves_nothing_else(tmp_path, make_run):
@@ -400,6 +405,14 @@ def test_picture(tmp_path, kind, make_run):
     picture([tmp_path], tmp_path / "docs" / f"p.{kind}")
     start = (tmp_path / "docs" / f"p.{kind}").read_bytes()[:8]
     assert start == (b"\x89PNG\r\n\x1a\n" if kind == "png" else b"<?xml ve")
+
+
+def test_the_legend_names_what_begins_with_an_underscore(tmp_path, make_run):
+    make_run(tmp_path / "a", name="_mine")
+    with styled(PAPER_INK, svg_text="none", salt="") as figure:
+        accuracy_plot(compare([tmp_path]).rows, compare([tmp_path]), figure.add_subplot())
+        assert figure.axes[0].get_legend_handles_labels()[1] == [" _mine"]
+    picture([tmp_path], tmp_path / "p.svg")
 
 
 def test_picture_of_an_unknown_kind(tmp_path):

@@ -13,9 +13,9 @@ from dualnet.report import rows as rows_module
 from dualnet.report.composition import mean_stored
 from dualnet.report.elements import task_legend
 from dualnet.report.rows import compare, thinned
-from dualnet.report.stability import mean_measured, stability_table
+from dualnet.report.stability import mean_measured
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PALETTE, task_colour
-from dualnet.report.tables import results_table, runs_table
+from dualnet.report.tables import results_table, runs_table, stability_table
 from dualnet.report.trend import TRENDS, lines
 from dualnet.runs.record import read_record
 

@@ -264,6 +264,12 @@ def test_the_three_forms_say_the_same(make_run, row, ledger, tmp_path: Path) -> 
     assert {path.name for path in folder.iterdir()} >= {"ledger.md", "ledger.json", "report.md", "report.html"}
 
 
+def test_a_folder_that_no_run_was_begun_in_is_not_reported(row, ledger, tmp_path: Path) -> None:
+    (tmp_path / "t/g/a/seed-0").mkdir(parents=True)
+    folder = write(ledger([row("t/g/a")], {}), tmp_path, "t")
+    assert {path.name for path in folder.iterdir()} == {"g", "ledger.md", "ledger.json"}
+
+
 def test_the_widest_cells_fit_120_columns(make_run, row, ledger) -> None:
     for seed, value in enumerate([0.0, 100.0, 50.0]):
         cost = {"forward_samples": 123_456_789, "backward_samples": 123_456_789}

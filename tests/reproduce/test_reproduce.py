@@ -384,7 +384,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     ),
     "no images": (
         ["table-1", "--rows", "mini-imagenet-*/er", "--benchmark.root", "nowhere"],
-        "table-1/mini-imagenet-ta/er: nowhere/cl_train.csv: cannot be read (No such file or directory); benchmark.root",
+        "nowhere/cl_train.csv: cannot be read (No such file or directory); benchmark.root",
     ),
     "a seed": (["small-table-1", "--seed", "5"], "--seed: a table runs every row with its seeds; give --seeds"),
     "a name": (["small-table-1", "--name", "x"], "--name: the rows of a table have names of their own; give --out"),

@@ -177,6 +177,15 @@ BAD_TABLES: dict[str, tuple[Any, str]] = {
     "a row is no section": ({"groups": {"g": {"rows": {"a": 3}}}}, "bad/g/a: options are needed, not 3"),
     "typo": ({**GOOD, "setings": {}}, "setings: unknown option"),
     "typo in a group": ({"groups": {"g": {"row": {"a": {}}}}}, "g.row: unknown option; did you mean g.rows?"),
+    "layer is a number": ({**GOOD, "shared": 3}, "shared: options are needed, not 3"),
+    "settings are a number": (
+        {"groups": {"g": {"rows": {"a": {"authors": 3}}}}},
+        "bad/g/a: authors: options are needed, not 3",
+    ),
+    "like a row of a missing group": (
+        {"groups": {"g": {"rows": {"a": {"like": "bad/h/a"}}}}},
+        "bad/g/a: like 'bad/h/a', but there is no such row",
+    ),
     "no seeds": ({**GOOD, "seeds": 0}, "seeds: 0 is not 1 or more"),
     "like nothing": ({**GOOD, "like": "bad/g/z"}, "bad/g/a: like 'bad/g/z', but there is no such row"),
     "like no row": ({**GOOD, "like": "g"}, "bad/g/a: like 'g', but there is no such row; name one as table/group/row"),
@@ -198,6 +207,12 @@ def test_a_row_twice(tmp_path: Path) -> None:
     file.write_text("groups:\n  g:\n    rows:\n      er: {batch_size: 10}\n      er: {batch_size: 20}\n")
     with pytest.raises(ValueError, match=r"t\.yaml: .*line 5: `er`"):
         read_table(str(file), "authors")
+
+
+def test_names_may_be_numbers(tmp_path: Path) -> None:
+    (tmp_path / "t.yaml").write_text("groups: {10: {rows: {1: {batch_size: 20}, 2: {like: t/10/1}}}}\n")
+    one, two = read_table(str(tmp_path / "t.yaml"), "authors").rows
+    assert (one.name, two.name, two.home, two.options) == ("t/10/1", "t/10/2", "t/10/1", {"batch_size": 20})
 
 
 def test_what_a_row_begins_with(tmp_path: Path) -> None:

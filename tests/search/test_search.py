@@ -24,7 +24,7 @@ from dualnet.runs.jobs import Job, run_job
 from dualnet.runs.local_pool import num_jobs, num_threads
 from dualnet.runs.run_folder import RunFolder
 from dualnet.search import SearchPlan, read_plan, search
-from dualnet.search.point import Outcome, Point, best, folder_name, outcome_of, point_of, read_failure
+from dualnet.search.point import Outcome, Point, best, failure_of, folder_name, outcome_of, point_of
 from dualnet.search.progress import SearchDisplay, table_of
 from dualnet.search.search import Search
 
@@ -363,7 +363,11 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
     (out / "search.json").write_text(json.dumps({**content, "environment": {"device": "cuda"}}))
     with pytest.raises(ValueError, match=r"^out: .*--device cuda"):
         search(plan, out, CPU)
-    (out / "search.json").write_text("{")
+    for damaged in ("{", '{"experiment": 3}', '{"environment": [1]}'):
+        (out / "search.json").write_text(damaged)
+        with pytest.raises(ValueError, match=r"^out/search.json: .*remove it"):
+            search(plan, out, CPU)
+    (out / "search.json").write_text("[]")
     with pytest.raises(ValueError, match=r"^out/search.json: "):
         search(plan, out, CPU)
 
@@ -448,7 +452,7 @@ def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
     plan = read_plan(write("tiny.yaml", TINY))
     found, job = diverging_job(plan, point_of(plan, {"learner.lr": 1e25}))
     assert settled(found, job) == "diverged"
-    failures = [read_failure(folder) for folder in job.folders.values()]
+    failures = [failure_of(folder) for folder in job.folders.values()]
     assert [reason[:8] for reason in failures if reason] == ["seed-0: ", "seed-1: "]
 
 

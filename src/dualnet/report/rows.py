@@ -94,12 +94,11 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper") -> 
 
 
 def group(runs: Sequence[RunRecord]) -> list[ReportRow]:
-    """One row for all runs with the same options."""
+    """One row for all finished runs with the same options and as many tasks."""
     groups: dict[object, list[RunRecord]] = {}
     for run in runs:
-        groups.setdefault(tuple(sorted(run.options.items())), []).append(run)
-    for same in groups.values():
-        _check_same_tasks(same)
+        assert run.accuracy is not None
+        groups.setdefault((len(run.accuracy), *sorted(run.options.items())), []).append(run)
     firsts = [same[0] for same in groups.values()]
     labels = distinct_labels([run.name for run in firsts], [run.options for run in firsts])
     return [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
@@ -192,16 +191,9 @@ def _label(name: str, options: Sequence[dict[str, str]], same_name: Sequence[int
     if len(same_name) == 1:
         return name
     keys = differing([options[other] for other in same_name])
-    if len(keys) > 3:
+    if not 1 <= len(keys) <= 3:
         return f"{name} #{same_name.index(i) + 1}"
     short = [key.rsplit(".", 1)[-1] for key in keys]
     shown = short if len(set(short)) == len(keys) else keys
     values = [f"{word}={options[i].get(key, DASH)}" for word, key in zip(shown, keys, strict=True)]
     return f"{name} ({', '.join(values)})"
-
-
-def _check_same_tasks(runs: Sequence[RunRecord]) -> None:
-    sizes = {len(run.accuracy): run for run in runs if run.accuracy is not None}
-    if len(sizes) > 1:
-        found = ", ".join(f"{size} in {run.folder}" for size, run in sizes.items())
-        raise ValueError(f"the same experiment has different numbers of tasks: {found}; make one report of each")

@@ -127,8 +127,9 @@ def error_bars(axes: Axes, shown: Shown, x: Any, mean: Any, around: Any, line: s
 def line_with_band(axes: Axes, shown: Shown, x: Vector, mean: Vector, around: Vector) -> None:
     """A line, and a band for the spread over seeds; a marker at each point while they are few."""
     form = marker(shown) if len(x) <= MANY_TASKS else None
+    label = f" {shown.label}" if shown.label.startswith("_") else shown.label  # matplotlib has no legend for _names
     axes.fill_between(x, mean - around, mean + around, color=colour(shown), alpha=0.18, linewidth=0)
-    axes.plot(x, mean, color=colour(shown), marker=form, linestyle=dash(shown), label=shown.label)
+    axes.plot(x, mean, color=colour(shown), marker=form, linestyle=dash(shown), label=label)
 
 
 def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: tuple[float, float]) -> None:

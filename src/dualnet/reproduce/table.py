@@ -126,8 +126,9 @@ class Sources:
 
     def liked(self, name: str) -> str | None:
         like = self.rows[name].like
-        if like and like not in self.rows and like.count("/") == 2:
-            self.rows.update(written_rows(find_table(like.partition("/")[0]), self.settings) | self.rows)
+        table = (like or "").partition("/")[0]
+        if like and "/" in like and not any(known.startswith(f"{table}/") for known in self.rows):
+            self.rows.update(written_rows(find_table(table), self.settings))
         if like and like not in self.rows:
             raise ValueError(f"{name}: like {like!r}, but there is no such row; name one as table/group/row")
         return like

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.files import read_yaml
-from dualnet.options import check_absent, check_keys, merged
+from dualnet.options import check_absent, check_keys, choose, convert, merged, place
 from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse, shipped_experiments
 from dualnet.runs.option_files import SUFFIXES, find, shipped_files
 from dualnet.runs.record import flat
@@ -46,7 +46,10 @@ class SearchPlan:
         return list(dict.fromkeys(option for stage in self.stages for point in stage for option in point))
 
     def experiment(self, options: Options) -> Experiment:
-        return parse(merged(self.base, nested(options)))
+        over: dict[str, Any] = {}
+        for option, value in options.items():
+            place(over, option, value)
+        return parse(merged(self.base, over))
 
     def before(self, stage: int) -> Options:
         """The first values of the stages before: what a later stage is checked with, while nothing is chosen."""
@@ -75,9 +78,11 @@ def plan_of(mapping: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]
         name=path.stem,
         base=merged(base_options(mapping.get("experiment"), path), overrides),
         stages=tuple(points_of(grid, where) for where, grid in grids(mapping).items()),
-        seeds=tuple(seeds or checked_seeds(mapping.get("seeds", [0]))),
-        metric=checked_metric(mapping.get("metric", "ACC")),
+        seeds=tuple(seeds or convert(mapping.get("seeds", [0]), list[int], "seeds")),
+        metric=choose(mapping.get("metric", "ACC"), list(METRICS), "metric"),
     )
+    if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
+        raise ValueError(f"seeds: {list(plan.seeds)} must be one seed or more, each once")
     check_absent(
         overrides,
         seed="a search runs every point with its seeds; give --seeds",
@@ -123,7 +128,13 @@ def points_of(grid: Any, where: str) -> tuple[Options, ...]:
 
 
 def axis(option: Any, values: Any) -> list[Options]:
-    check_varied(option)
+    """The values of one option."""
+    if not isinstance(option, str):
+        raise ValueError(f"{option!r}: an option's dotted name is needed, such as learner.lr")
+    if option in SECTIONS:
+        raise ValueError(f"{option}: a whole section; name an option of it, such as {option}.NAME")
+    if option in NOT_VARIED:
+        raise ValueError(f"{option}: cannot be searched: {NOT_VARIED[option]}")
     if not isinstance(values, list) or not values:
         raise ValueError(f"{option}: a list of values is needed, not {values!r}")
     if any(isinstance(value, Mapping) for value in values):
@@ -140,38 +151,16 @@ def together(values: Any) -> list[Options]:
             raise ValueError(f"{TOGETHER}: {min(map(str, different))} is in some entries only; give it in all of them")
         for option, value in options.items():
             axis(option, [value])
-    return [dict(options) for options in values]
+    return values
 
 
 def combined(choice: Sequence[Options]) -> Options:
-    options: Options = {}
-    for part in choice:
-        if twice := options.keys() & part.keys():
-            raise ValueError(f"{min(twice)}: is in the grid twice; name it once")
-        options |= part
+    pairs = [pair for part in choice for pair in part.items()]
+    options = dict(pairs)
+    if len(options) < len(pairs):
+        twice = next(option for option in options if [name for name, _ in pairs].count(option) > 1)
+        raise ValueError(f"{twice}: is in the grid twice; name it once")
     return options
-
-
-def check_varied(option: Any) -> None:
-    if not isinstance(option, str):
-        raise ValueError(f"{option!r}: an option's dotted name is needed, such as learner.lr")
-    if option in SECTIONS:
-        raise ValueError(f"{option}: a whole section; name an option of it, such as {option}.NAME")
-    if option in NOT_VARIED:
-        raise ValueError(f"{option}: cannot be searched: {NOT_VARIED[option]}")
-
-
-def checked_seeds(seeds: Any) -> list[int]:
-    whole = isinstance(seeds, list) and all(isinstance(seed, int) and not isinstance(seed, bool) for seed in seeds)
-    if not whole or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ValueError(f"seeds: {seeds!r} is not a list of whole numbers such as [0, 1], each once and none below 0")
-    return seeds
-
-
-def checked_metric(metric: Any) -> str:
-    if not isinstance(metric, str) or metric not in METRICS:
-        raise ValueError(f"metric: {metric!r} is not one of {', '.join(METRICS)}")
-    return metric
 
 
 def check_points(plan: SearchPlan) -> None:
@@ -193,16 +182,3 @@ def said(options: Options) -> str:
     'learner.lr 0.1, learner.updates 2'
     """
     return ", ".join(f"{option} {value}" for option, value in options.items())
-
-
-def nested(options: Options) -> dict[str, Any]:
-    """
-    >>> nested({"learner.lr": 0.1, "learner.memory.policy": "ring", "batch_size": 5})
-    {'learner': {'lr': 0.1, 'memory': {'policy': 'ring'}}, 'batch_size': 5}
-    """
-    out: dict[str, Any] = {}
-    for option, value in options.items():
-        for part in reversed(option.split(".")):
-            value = {part: value}
-        out = merged(out, value)
-    return out

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from dualnet import atomic, files, metrics
-from dualnet.runs import record
+from dualnet import atomic, metrics
+from dualnet.files import because, read_json
 from dualnet.runs.experiment import Experiment
-from dualnet.runs.record import flat
-from dualnet.runs.run_folder import RunFolder
+from dualnet.runs.record import RESULT_FILE, flat, mapping_in, read_result
 from dualnet.search.plan import METRICS, Options, SearchPlan
 
-FAILED = "failed.json"  # in the run folder of a seed that diverged
+FAILED_FILE = "failed.json"  # in the run folder of a seed that diverged
 NAME_LENGTH = 100  # of a folder; file systems take 255 bytes
 
 
@@ -41,23 +40,21 @@ def point_of(plan: SearchPlan, written: Options) -> Point:
     return Point(written, options, experiment, folder_name(options))
 
 
-def common_options(plan: SearchPlan, point: Point) -> Options:
-    """What all points share."""
-    values = flat(point.experiment.mapping())
-    return {option: value for option, value in values.items() if option not in plan.varied}
-
-
 def folder_name(options: Options) -> str:
     """Readable, and another one for other options.
 
     >>> folder_name({"learner.lr": 0.1, "learner.memory.policy": "ring"})
     'lr=0.1,policy=ring'
     """
-    last = [option.rpartition(".")[2] for option in options]
-    names = last if len(set(last)) == len(last) else list(options)
-    text = ",".join(f"{name}={value}" for name, value in zip(names, options.values(), strict=True))
+    text = ",".join(f"{name}={value}" for name, value in short(options).items())
     safe = re.sub(r"[^\w.,=+-]", "_", text, flags=re.ASCII)[:NAME_LENGTH]
     return safe if safe == text else f"{safe}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+def short(options: Options) -> Options:
+    """By the last part of their names, where these differ."""
+    last = {option.rpartition(".")[2]: value for option, value in options.items()}
+    return last if len(last) == len(options) else options
 
 
 @dataclass(frozen=True)
@@ -73,15 +70,12 @@ class Outcome:
     failed: str | None
     retried: bool = False  # whether the same command tries again: it failed for a reason outside of its options
 
-    def json(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 def outcome_of(point: Point, out: Path, plan: SearchPlan, troubles: Mapping[Path, str]) -> Outcome | None:
     """What the seeds have left, or None while one of them is neither finished nor failed."""
     folders = point.folders(out, plan.seeds)
-    results = {seed: read_result(folder) for seed, folder in folders.items()}
-    reasons = [read_failure(folder) or troubles.get(folder) for seed, folder in folders.items() if not results[seed]]
+    results = {seed: result_of(folder) for seed, folder in folders.items()}
+    reasons = [failure_of(folder) or troubles.get(folder) for seed, folder in folders.items() if not results[seed]]
     if None in reasons:
         return None
     done = {seed: result for seed, result in results.items() if result}
@@ -100,37 +94,43 @@ def outcome_of(point: Point, out: Path, plan: SearchPlan, troubles: Mapping[Path
     )
 
 
-def is_settled(folder: Path) -> bool:
-    return RunFolder(folder).finished or (folder / FAILED).exists()
-
-
-def read_result(folder: Path) -> dict[str, Any]:
+def result_of(folder: Path) -> dict[str, Any]:
     """Figures of a finished run by their names in a RunRecord; empty if it is not finished."""
-    return record.read_result(folder / record.RESULT_FILE)
+    return read_result(folder / RESULT_FILE)
 
 
-def read_failure(folder: Path) -> str | None:
-    reason = read_json(folder / FAILED).get("reason")
-    return None if reason is None else str(reason)
+def failure_of(folder: Path) -> str | None:
+    """Why a seed diverged; None if it did not."""
+    file = folder / FAILED_FILE
+    return str(read_own(file).get("reason") or "diverged") if file.exists() else None
 
 
 def write_failure(folder: Path, reason: str) -> None:
     """Without the path, which changes if the folder is moved, and the advice, which is for a single run."""
     what = reason.removeprefix(f"{folder}: ").partition(";")[0]
-    atomic.write(folder / FAILED, json.dumps({"reason": f"{folder.name}: {what}"}) + "\n")
+    atomic.write(folder / FAILED_FILE, json.dumps({"reason": f"{folder.name}: {what}"}) + "\n")
 
 
-def read_json(file: Path) -> dict[str, Any]:
-    """Empty if there is no such file."""
-    if not file.exists():
-        return {}
+def is_settled(folder: Path) -> bool:
+    return (folder / RESULT_FILE).exists() or (folder / FAILED_FILE).exists()
+
+
+def read_own(file: Path) -> dict[str, Any]:
+    """A file that the search has written."""
     try:
-        return files.read_json(file)
+        content = read_json(file)
+        sections = {key: mapping_in(content, key) for key in ("experiment", "environment") if key in content}
     except ValueError as error:
-        raise ValueError(f"{error}; remove it, the search makes it again") from error
+        raise ValueError(f"{because(file, error)}; remove it, the search makes it again") from error
+    return content | sections
 
 
 def best(outcomes: Sequence[Outcome], metric: str) -> int | None:
     """The number of the best one, the first of equals; None where all have failed."""
     there = [number for number, outcome in enumerate(outcomes) if outcome.mean is not None]
-    return max(there, key=lambda number: METRICS[metric] * (outcomes[number].mean or 0.0), default=None)
+    return min(there, key=lambda number: rank(outcomes[number], metric), default=None)
+
+
+def rank(outcome: Outcome, metric: str) -> float:
+    """Less is better; those that failed come last."""
+    return float("inf") if outcome.mean is None else -METRICS[metric] * outcome.mean

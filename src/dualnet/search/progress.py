@@ -11,8 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from dualnet.runs.progress import say
-from dualnet.search.plan import METRICS, Options
-from dualnet.search.point import Outcome
+from dualnet.search.plan import Options
+from dualnet.search.point import Outcome, rank
+from dualnet.text import printable
 
 if TYPE_CHECKING:
     from dualnet.search.search import Search
@@ -67,10 +68,6 @@ def table_of(title: str, outcomes: Sequence[Outcome], chosen: Options, metric: s
     for outcome in sorted(outcomes, key=lambda outcome: rank(outcome, metric)):
         figures = ["" if value is None else f"{value:.2f}" for value in (outcome.mean, outcome.spread)]
         note = "chosen" if outcome.options == chosen else outcome.failed or ""
-        values = [str(outcome.options.get(option, "")) for option in options]
-        table.add_row(*map(Text, (*values, *figures, f"{outcome.seconds:.1f}", note)))
+        cells = [*(outcome.options.get(option, "") for option in options), *figures, f"{outcome.seconds:.1f}", note]
+        table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
-
-
-def rank(outcome: Outcome, metric: str) -> float:
-    return float("inf") if outcome.mean is None else -METRICS[metric] * outcome.mean

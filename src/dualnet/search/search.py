@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +14,22 @@ import yaml
 from dualnet import atomic
 from dualnet.runs.jobs import Benchmarks, Job, JobPool, JobResult, seeds_apart
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
-from dualnet.runs.record import FREE_TO_CHANGE
+from dualnet.runs.record import FREE_TO_CHANGE, flat, mapping_in
 from dualnet.runs.run_folder import RunFolder, environment
 from dualnet.runs.runner import stream_of
 from dualnet.runs.stop import Stop, StopAsked
-from dualnet.search.plan import Options, SearchPlan, said
+from dualnet.search.plan import SearchPlan, said
 from dualnet.search.point import (
     Outcome,
     Point,
     best,
-    common_options,
+    failure_of,
     is_settled,
     outcome_of,
     point_of,
-    read_failure,
-    read_json,
-    read_result,
+    read_own,
+    result_of,
+    short,
     write_failure,
 )
 from dualnet.search.progress import SearchDisplay
@@ -53,10 +53,10 @@ class Stage:
     def json(self) -> dict[str, Any]:
         """Points that are not settled have their options only."""
         points = [
-            {"options": point.options} if outcome is None else outcome.json()
+            {"options": point.options} if outcome is None else asdict(outcome)
             for point, outcome in zip(self.points, self.outcomes, strict=True)
         ]
-        points += [outcome.json() for outcome in self.refused]
+        points += map(asdict, self.refused)
         return {"points": points, "chosen": self.chosen and self.chosen.options}
 
 
@@ -83,7 +83,8 @@ class Search:
         return self.out / "processes.log"
 
     def run(self) -> None:
-        self.common = common_options(self.plan, self.check_points()[0])
+        values = flat(self.check_points()[0].experiment.mapping())
+        self.common = {option: value for option, value in values.items() if option not in self.plan.varied}
         threads = num_threads(self.device.type)
         self.environment = environment(self.device) | {"threads": threads, "processes": self.jobs}
         folder = RunFolder(self.out)
@@ -160,12 +161,10 @@ class Search:
         for seed, folder in job.folders.items():
             if result.status == "failed" and not is_settled(folder):
                 self.troubles[folder] = result.reason
-            figures = read_result(folder).get("metrics")
-            if failed := None if figures else read_failure(folder) or self.troubles.get(folder):
+            if figures := result_of(folder).get("metrics"):
+                self.display.settled(f"{job.name}, seed {seed}: {self.plan.metric} {show(figures[self.plan.metric])}")
+            elif failed := failure_of(folder) or self.troubles.get(folder):
                 self.display.settled(f"{job.name}, seed {seed}: failed, {failed}")
-            elif figures:
-                figure = f"{self.plan.metric} {show(figures[self.plan.metric])}"
-                self.display.settled(f"{job.name}, seed {seed}: {figure}")
 
     def update(self, stage: Stage) -> None:
         """Read the results that the points have by now, and write search.json."""
@@ -176,20 +175,17 @@ class Search:
 
     def check_same(self) -> None:
         """Raises ValueError if the folder holds another search. More values, seeds and stages are the same one."""
-        there = read_json(self.file)
-        if not there:
-            return
-        device = there["environment"]["device"]
+        there = read_own(self.file) if self.file.exists() else {}
+        device = mapping_in(there, "environment").get("device", self.device.type)
         if device != self.device.type:
             raise ValueError(
                 f"{self.out}: was begun on {device}; resume it with --device {device}, or choose another --out"
             )
+        before = mapping_in(there, "experiment")
         for option, value in self.common.items():
-            before = there["experiment"].get(option, value)
-            if before != value and option not in FREE_TO_CHANGE:
-                raise ValueError(
-                    f"{self.out}: holds another search ({option} is {before} there, {value} here); choose another --out"
-                )
+            if before.get(option, value) != value and option not in FREE_TO_CHANGE:
+                what = f"{option} is {before[option]} there, {value} here"
+                raise ValueError(f"{self.out}: holds another search ({what}); choose another --out")
 
     def write(self) -> None:
         chosen = self.stages[-1].chosen if len(self.stages) == len(self.plan.stages) else None
@@ -226,11 +222,6 @@ def search(
     found = Search(plan, out, device, num_jobs(device.type, jobs), display or SearchDisplay())
     found.run()
     return found
-
-
-def short(options: Options) -> Options:
-    """By the last part of their names."""
-    return {option.rpartition(".")[2]: value for option, value in options.items()}
 
 
 def show(value: float | None) -> str:
