@@ -134,26 +134,17 @@ def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
     }
 
 
-def worst_accuracy_per_task(measured: ArrayLike) -> Vector:
-    """The lowest accuracy of each task but the last after it was learned.
-
-    A row for each evaluation while learning, a column for each task, NaN where a task was not learned yet.
-
-    >>> worst_accuracy_per_task([[70, None, None], [40, None, None], [60, 50, None]])
-    array([40., 50.])
-    """
-    return np.fmin.reduce(np.asarray(measured, dtype=np.float64), axis=0)[:-1]
-
-
 def stability_summary(accuracy: ArrayLike, measured: ArrayLike) -> dict[str, float]:
     """Metrics of a run whose earlier tasks were evaluated while it learned, by name (De Lange et al., 2023).
 
-    min-ACC: mean of worst_accuracy_per_task. WC-ACC: mean over all tasks, the last one with its final accuracy.
+    measured has a row for each evaluation and a column for each task, NaN where a task was not learned yet.
+    min-ACC: mean over all tasks but the last of their lowest accuracy. WC-ACC: the same with the last one's final.
 
     >>> stability_summary([[80, None], [60, 70]], [[50, None], [60, None]])
     {'min-ACC': 50.0, 'WC-ACC': 60.0}
     """
-    matrix, lowest = accuracy_matrix(accuracy), _mean(worst_accuracy_per_task(measured))
+    matrix = accuracy_matrix(accuracy)
+    lowest = _mean(np.fmin.reduce(np.asarray(measured, dtype=np.float64), axis=0)[:-1])
     return {"min-ACC": lowest, "WC-ACC": float((matrix[-1, -1] + (len(matrix) - 1) * lowest) / len(matrix))}
 
 

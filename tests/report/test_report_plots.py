@@ -10,8 +10,8 @@ from rich.console import Console
 
 from dualnet.report import report
 from dualnet.report import rows as rows_module
-from dualnet.report.composition import mean_stored
 from dualnet.report.elements import task_legend
+from dualnet.report.plots import mean_stored
 from dualnet.report.rows import compare, thinned
 from dualnet.report.stability import mean_measured
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PALETTE, task_colour
@@ -57,7 +57,7 @@ def test_one_line_for_each_size_of_the_memory(tmp_path, make_run):
     make_run(tmp_path / "alone", name="alone", learner=dualnet(3, slots=7))
     found = lines(compare([tmp_path]).rows, ROUNDS)
     assert [line.label for line in found] == ["dualnet (slots_per_class=10)", "dualnet (slots_per_class=50)"]
-    assert [list(line.rows) for line in found] == [[0, 3, 10], [0, 3, 10]]
+    assert [list(line.accuracies) for line in found] == [[0, 3, 10], [0, 3, 10]]
     assert not lines(compare([tmp_path]).rows, SHARE)
 
 
@@ -66,7 +66,7 @@ def test_a_point_is_the_accuracy_of_its_seeds(tmp_path, make_run):
         make_run(tmp_path / f"0-{seed}", accuracy, seed=seed, learner=dualnet(0))
     make_run(tmp_path / "3", BETTER, learner=dualnet(3))
     (line,) = lines(compare([tmp_path]).rows, ROUNDS)
-    assert (line.accuracies(0, "paper"), line.accuracies(3, "paper")) == ([65, 83], [83])
+    assert line.accuracies == {0: [65, 83], 3: [83]}
 
 
 def test_one_line_for_each_learner_over_the_labelled_share(tmp_path, make_run):
@@ -78,7 +78,7 @@ def test_one_line_for_each_learner_over_the_labelled_share(tmp_path, make_run):
         make_run(tmp_path / name, name=name, learner={"name": name})
     found = lines(compare([tmp_path]).rows, SHARE)
     assert [line.label for line in found] == ["dualnet", "er"]
-    assert [list(line.rows) for line in found] == [[10, 25, 100], [10, 25, 100]]
+    assert [list(line.accuracies) for line in found] == [[10, 25, 100], [10, 25, 100]]
 
 
 def test_older_and_newer_runs_of_one_experiment_are_one_row(tmp_path, make_run):

@@ -124,7 +124,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "names in the grid": ({"grid": {"name": ["a"]}}, "name: cannot be searched: the points have one name"),
     "how often to log": ({"grid": {"log_every": [1]}}, "log_every: cannot be searched: it decides no result"),
     "a number for an option": ({"grid": {3: [1]}}, "3: an option's dotted name is needed, such as learner.lr"),
-    "bound to nothing": ({"grid": {"values": []}}, "values: a list of options with their values is needed, not []"),
+    "bound to nothing": ({"grid": {"values": []}}, "values: a list of values is needed, not []"),
     "bound to a number": ({"grid": {"values": [1]}}, "values: a list of options with their values is needed, not [1]"),
     "bound unevenly": (
         {"grid": {"values": [{"learner.lr": 1, "batch_size": 4}, {"learner.lr": 2}]}},

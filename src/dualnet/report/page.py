@@ -9,10 +9,9 @@ from importlib.resources import files
 
 import numpy as np
 
-from .composition import composition_plot, has_memory, is_by_task, mean_stored
+from . import plots
 from .elements import accuracy_legend, bullets, card, grid, html_table, legend, section, symbol_of, task_legend
 from .heat_map import heat_map, shared_limits
-from .plots import accuracy_plot, forgetting_plot, has_forgetting, loss_names, loss_plot, task_ends
 from .rows import Comparison, ReportRow, count_text, was_measured
 from .stability import mean_measured, over_rows_plot, over_tasks_plot, task_map
 from .style import FEW_TASKS, MANY_TASKS, Draw, Shown, page_svg
@@ -65,19 +64,19 @@ def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iter
         yield section(f"Accuracy matrix{place}", _heat_maps(rows))
     if measured := [row for row in rows if was_measured(row)]:
         yield section(f"Stability over the stream{place}", _stability(measured, comparison))
-    if with_memory := [row for row in rows if has_memory(row)]:
+    if with_memory := [row for row in rows if plots.has_memory(row)]:
         yield section(f"Composition of the memory{place}", grid(map(_composition, with_memory)))
-    if names := loss_names(rows):
+    if names := plots.loss_names(rows):
         yield section(f"Losses over the stream{place}", legend(rows) + grid(_losses(rows, names)))
 
 
 def _curves(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[str]:
     hint = "mean over the tasks learned so far; band: spread over seeds"
-    yield _plot("Accuracy over the stream", hint, partial(accuracy_plot, rows, comparison), f"of {_labels(rows)}")
-    if rows := [row for row in rows if has_forgetting(row)]:
+    yield _plot("Accuracy over the stream", hint, partial(plots.accuracy_plot, rows, comparison), f"of {_labels(rows)}")
+    if rows := [row for row in rows if plots.has_forgetting(row)]:
         shape = "band" if rows[0].num_tasks > MANY_TASKS else "whiskers"
         hint = f"definition: {comparison.fm}; {shape}: spread over seeds"
-        draw = partial(forgetting_plot, rows, comparison)
+        draw = partial(plots.forgetting_plot, rows, comparison)
         yield _plot("Forgetting of each task", hint, draw, f"of {_labels(rows)}")
 
 
@@ -91,7 +90,7 @@ def _trends(comparison: Comparison) -> Iterator[str]:
     """Across settings: a labelled share is one."""
     for trend in TRENDS:
         if drawn := lines(comparison.rows, trend):
-            draw, hint = partial(trend_plot, drawn, trend, comparison), "mean over seeds; whiskers: their spread"
+            draw, hint = partial(trend_plot, drawn, trend, comparison.spread), "mean over seeds; whiskers: their spread"
             yield _plot(trend.title, hint, draw, f"of {_labels(drawn)}", legend(drawn))
 
 
@@ -110,7 +109,7 @@ def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:
     if len(rows) > 1:
         draw, hint = partial(over_rows_plot, rows, limits), "mean accuracy on the earlier tasks"
         cards.insert(0, _plot("All experiments", hint, draw, f"on earlier tasks: {_labels(rows)}", legend(rows)))
-    notes = [*STABILITY_NOTES, *(["Thin lines: a task ends."] if task_ends(rows) else [])]
+    notes = [*STABILITY_NOTES, *(["Thin lines: a task ends."] if plots.task_ends(rows) else [])]
     return html_table(stability_table(rows, comparison)) + bullets(notes) + grid(cards)
 
 
@@ -124,17 +123,17 @@ def _stability_of_tasks(row: ReportRow, limits: tuple[float, float]) -> str:
 
 
 def _composition(row: ReportRow) -> str:
-    word = "task" if is_by_task(row) else "class"
-    colours = task_legend(mean_stored(row)[1].shape[1], word=word)
-    hint, draw = f"stored examples of each {word}, mean over seeds", partial(composition_plot, row)
+    word = "task" if plots.is_by_task(row) else "class"
+    colours = task_legend(plots.mean_stored(row)[1].shape[1], word=word)
+    hint, draw = f"stored examples of each {word}, mean over seeds", partial(plots.composition_plot, row)
     return _plot(row.label, hint, draw, f"stored examples of each {word}", colours, symbol_of(row), low=True)
 
 
 def _losses(rows: Sequence[ReportRow], names: Sequence[str]) -> Iterator[str]:
     for name in names:
-        having = [row for row in rows if name in loss_names([row])]
-        hint = "mean over seeds; thin lines: a task ends" if task_ends(having) else "mean over seeds"
-        draw = partial(loss_plot, having, name)
+        having = [row for row in rows if name in plots.loss_names([row])]
+        hint = "mean over seeds; thin lines: a task ends" if plots.task_ends(having) else "mean over seeds"
+        draw = partial(plots.loss_plot, having, name)
         yield _plot(name.replace("_", " "), hint, draw, f"loss of {_labels(having)}", low=True)
 
 

@@ -1,20 +1,21 @@
-"""Plots of the report: accuracy over the stream, forgetting of each task, losses. Drawn by matplotlib."""
+"""Plots of the report: accuracy over the stream, forgetting of each task, losses, contents of the memory."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dualnet.metrics import Vector, forgetting_per_task, seen_accuracy
+from dualnet.metrics import Matrix, Vector, forgetting_per_task, seen_accuracy
 
 from . import style
 from .rows import Comparison, ReportRow, mean_over_seeds, thinned, values_over_seeds
-from .style import MANY_TASKS, PAPER_INK, axis_names, colour, dash
+from .style import MANY_TASKS, PAPER_INK, axis_names, colour, dash, task_axis, task_colour
 
 MAX_LABEL = 100  # letters of a label in the picture's legend
 
@@ -24,7 +25,7 @@ def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes)
     for row in rows:
         mean, around = values_over_seeds(row, seen_accuracy, comparison.spread)
         style.line_with_band(axes, row, np.arange(1.0, len(mean) + 1), mean, around)
-    style.task_axis(axes, max(row.num_tasks for row in rows))
+    task_axis(axes, max(row.num_tasks for row in rows))
     axis_names(axes, "tasks learned", "mean accuracy (%)")
 
 
@@ -39,7 +40,7 @@ def forgetting_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axe
         else:
             tasks += (place - (len(rows) - 1) / 2) * min(0.2, 0.7 / len(rows))
             style.error_bars(axes, row, tasks, mean, around)
-    style.task_axis(axes, max(row.num_tasks for row in rows) - 1)
+    task_axis(axes, max(row.num_tasks for row in rows) - 1)
     axis_names(axes, "task", "forgetting (points)")
 
 
@@ -74,6 +75,40 @@ def _mean_loss(row: ReportRow, name: str) -> tuple[Vector, Vector]:
     steps, losses = mean_over_seeds((point.step, point.losses.get(name, math.nan)) for point in points)
     known = ~np.isnan(losses)
     return thinned(steps[known], losses[known])
+
+
+def has_memory(row: ReportRow) -> bool:
+    return any(run.log.memory for run in row.runs)
+
+
+def is_by_task(row: ReportRow) -> bool:
+    """Whether the tasks of the stored examples are known; else their classes are shown."""
+    return all(point.by_task for run in row.runs for point in run.log.memory)
+
+
+def composition_plot(row: ReportRow, axes: Axes) -> None:
+    """A bar for each task that has ended, in layers: examples of the first task, or class, are at the bottom."""
+    tasks, stored = mean_stored(row)
+    many = stored.size > MANY_TASKS**2  # then one image of touching bars, instead of a shape for each part of a bar
+    edge, width = ("none", 0) if many else (axes.get_facecolor(), 0.5)
+    corners = (-0.5, 0.5) if many else (-0.4, 0.4, np.nan)  # NaN: a gap follows
+    x = (tasks[:, None] + 1 + corners).ravel()
+    tops = np.vstack([np.zeros(len(tasks)), stored.cumsum(axis=1).T]).repeat(len(corners), axis=1)
+    for number, (bottom, top) in enumerate(pairwise(tops)):
+        fill = task_colour(number, stored.shape[1])
+        axes.fill_between(
+            x, bottom, top, top > bottom, facecolor=fill, edgecolor=edge, linewidth=width, rasterized=many
+        )
+    axes.set_ylim(bottom=0)
+    task_axis(axes, row.num_tasks)
+    axis_names(axes, "tasks learned", "examples stored")
+
+
+def mean_stored(row: ReportRow) -> tuple[Vector, Matrix]:
+    """Tasks that have ended, and the examples stored then: a row for each of them, a column for each task or class."""
+    points = [point for run in row.runs for point in run.log.memory]
+    size = min(len(point.stored) for point in points)
+    return mean_over_seeds((point.task, point.stored[:size]) for point in points)
 
 
 def picture_bytes(comparison: Comparison, kind: str) -> bytes:

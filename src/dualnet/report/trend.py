@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from matplotlib.axes import Axes
 
-from .rows import Comparison, ReportRow, distinct_labels, mean_and_spread, metric_values
+from dualnet.metrics import average_accuracy
+
+from .rows import ReportRow, distinct_labels, mean_and_spread
 from .style import axis_names, dash, error_bars
 
 
@@ -30,37 +32,34 @@ TRENDS = (
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Rows that differ in one option only, by its values."""
+    """Rows that differ in one option only."""
 
     index: int
     label: str
-    rows: dict[float, list[ReportRow]]
-
-    def accuracies(self, value: float, fm: str) -> list[float]:
-        return [accuracy for row in self.rows[value] for accuracy in metric_values(row, "ACC", fm)]
+    accuracies: dict[float, list[float]]  # ACC of all seeds, by the option's value
 
 
 def lines(rows: Sequence[ReportRow], trend: Trend) -> list[Line]:
     """One line for all rows that share every other option; only where there are two values or more to connect."""
-    groups: dict[object, dict[float, list[ReportRow]]] = {}
+    firsts: dict[object, ReportRow] = {}
+    groups: dict[object, dict[float, list[float]]] = {}
     for row in rows:
-        value = _value(row, trend)
+        value, others = _value(row, trend), tuple(sorted(_others(row, trend).items()))
         if value is not None:
-            groups.setdefault(tuple(sorted(_others(row, trend).items())), {}).setdefault(value, []).append(row)
-    found = [values for values in groups.values() if len(values) > 1]
-    firsts = [next(iter(values.values()))[0] for values in found]
-    learners = [row.options.get("learner.name", row.label) for row in firsts]
-    labels = distinct_labels(learners, [_others(row, trend) for row in firsts])
-    return [Line(i, label, dict(sorted(found[i].items()))) for i, label in enumerate(labels)]
+            firsts.setdefault(others, row)
+            groups.setdefault(others, {}).setdefault(value, []).extend(map(average_accuracy, row.accuracies))
+    found = [(firsts[others], dict(sorted(values.items()))) for others, values in groups.items() if len(values) > 1]
+    learners = [row.options.get("learner.name", row.label) for row, _ in found]
+    labels = distinct_labels(learners, [_others(row, trend) for row, _ in found])
+    return [Line(i, label, found[i][1]) for i, label in enumerate(labels)]
 
 
-def trend_plot(drawn: Sequence[Line], trend: Trend, comparison: Comparison, axes: Axes) -> None:
+def trend_plot(drawn: Sequence[Line], trend: Trend, spread: str, axes: Axes) -> None:
     """Accuracy after the last task; the whiskers are the spread over seeds."""
     for line in drawn:
-        points = [mean_and_spread(line.accuracies(value, comparison.fm), comparison.spread) for value in line.rows]
-        means, around = zip(*points, strict=True)
-        error_bars(axes, line, list(line.rows), means, around, dash(line))
-    axes.set_xticks(sorted({value for line in drawn for value in line.rows}))
+        means, around = zip(*(mean_and_spread(seeds, spread) for seeds in line.accuracies.values()), strict=True)
+        error_bars(axes, line, list(line.accuracies), means, around, dash(line))
+    axes.set_xticks(sorted({value for line in drawn for value in line.accuracies}))
     axes.xaxis.set_major_formatter("{x:g}")
     axis_names(axes, trend.axis, "accuracy after the last task (%)")
 

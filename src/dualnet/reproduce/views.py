@@ -16,10 +16,10 @@ from dualnet.report.markdown import markdown_list, markdown_table, markdown_text
 from dualnet.report.rows import DASH
 from dualnet.report.tables import Cell, TextTable, number_text
 from dualnet.report.terminal import rich_table
+from dualnet.text import printable
 from dualnet.ttest import Sample
 
-from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger
-from .published import METRICS
+from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger, Metric
 
 ARROWS = {"ACC": "ACC ↑", "FM": "FM ↓", "LA": "LA ↑"}
 COSTS = ("fwd", "bwd", "s / run", "memory")
@@ -47,12 +47,14 @@ def terminal_view(ledger: Ledger) -> Group:
     """One table for each group of rows, what must be known of its rows, and what the words mean."""
     parts: list[Any] = []
     for name, entries in groups(ledger.entries):
-        parts += [
-            rich_table(three_lines_table(entries), name),
-            *(Text(note, style="dim") for note in notes(entries, ledger)),
-            "",
-        ]
-    return Group(*parts, Text(counts_text(ledger), style="bold"), *(Text(line, style="dim") for line in foot(ledger)))
+        table = ledger_table(entries)
+        narrow = TextTable(table.header[:-1], [line[:-1] for line in table.rows], table.numeric)  # without the source
+        parts += [rich_table(narrow, name), *map(dim, notes(entries, ledger)), ""]
+    return Group(*parts, Text(counts_text(ledger), style="bold"), *map(dim, foot(ledger)))
+
+
+def dim(text: str) -> Text:
+    return Text(printable(text), style="dim")
 
 
 def foot(ledger: Ledger) -> tuple[str, ...]:
@@ -61,37 +63,25 @@ def foot(ledger: Ledger) -> tuple[str, ...]:
     return tuple(line.format(margin=ledger.margin) for line in FOOT) if compares else ()
 
 
-def three_lines_table(entries: Sequence[Entry]) -> TextTable:
-    """Ours with what it cost, the published line, and the difference; a row that was not run has no difference."""
-    header = ["row", "", "runs", *ARROWS.values(), "verdict", *COSTS]
+def ledger_table(entries: Sequence[Entry]) -> TextTable:
+    """For each row ours with what it cost, the published line and, where there is one, the difference."""
+    header = ["row", "", "runs", *ARROWS.values(), "verdict", *COSTS, "source"]
     lines = [line for entry in entries for line in entry_lines(entry)]
-    return TextTable(header, lines, numeric=[i for i, head in enumerate(header) if head not in ("row", "", "verdict")])
+    return TextTable(header, lines, numeric=[2, 3, 4, 5, 7, 8, 9, 10])
 
 
 def entry_lines(entry: Entry) -> Iterator[list[Cell]]:
-    metrics = [entry.metrics[name] for name in METRICS]
+    metrics, published, no_cost = entry.metrics.values(), entry.published, [""] * len(COSTS)
     ours = [sample_text(metric.ours) for metric in metrics]
-    yield [
-        Cell(text)
-        for text in (
-            entry.row.short_name,
-            "ours",
-            runs_text(entry),
-            *ours,
-            verdict_text(entry),
-            *cost_texts(entry.cost),
-        )
-    ]
-    if entry.published is not None:
-        published = [sample_text(metric.published) for metric in metrics]
-        yield secondary("paper", str(entry.published.runs), *published, "")
+    first = [entry.row.short_name, "ours", runs_text(entry), *ours, verdict_text(entry), *cost_texts(entry.cost), ""]
+    yield [Cell(text) for text in first]
+    if published is not None:
+        theirs = [sample_text(metric.published) for metric in metrics]
+        second = ["", "paper", str(published.runs), *theirs, "", *no_cost, published.source]
+        yield [Cell(text, secondary=True) for text in second]
         if entry.seeds:
-            needs = f"needs {needs_text(entry)}" if entry.verdict == INCONCLUSIVE else ""
-            yield secondary("diff", "", *difference_texts(entry), needs)
-
-
-def secondary(*texts: str) -> list[Cell]:
-    return [Cell(text, secondary=True) for text in ("", *texts, *[""] * len(COSTS))]
+            third = ["", "diff", "", *difference_texts(entry), needs_text(entry), *no_cost, ""]
+            yield [Cell(text, secondary=True) for text in third]
 
 
 def verdict_text(entry: Entry) -> str:
@@ -104,22 +94,15 @@ def runs_text(entry: Entry) -> str:
     return str(len(entry.seeds)) if len(entry.seeds) >= asked else f"{len(entry.seeds)}/{asked}"
 
 
-def difference_texts(entry: Entry) -> list[str]:
-    texts = []
-    for name in METRICS:
-        metric = entry.metrics[name]
-        if (found := metric.difference) is None:
-            texts.append(DASH)
-        else:
-            mark = "" if name == "ACC" else MARKS[metric.verdict]
-            texts.append(f"{found.mean:+.2f}±{number_text(found.half_width)}{mark}")
-    return texts
+def difference_texts(entry: Entry) -> Iterator[str]:
+    for name, metric in entry.metrics.items():
+        found, mark = metric.difference, "" if name == "ACC" else MARKS.get(metric.verdict, "")
+        yield f"{found.mean:+.2f}±{number_text(found.half_width)}{mark}" if found else DASH
 
 
 def needs_text(entry: Entry) -> str:
-    if entry.verdict != INCONCLUSIVE:
-        return DASH
-    return str(entry.metrics["ACC"].seeds_needed or f"> {MAX_SEEDS}")
+    """How many seeds of ours would decide what is inconclusive."""
+    return f"needs {entry.metrics['ACC'].seeds_needed or f'> {MAX_SEEDS}'}" if entry.verdict == INCONCLUSIVE else ""
 
 
 def sample_text(sample: Sample | None) -> str:
@@ -183,30 +166,12 @@ def markdown_page(ledger: Ledger) -> str:
     for table, entries in itertools.groupby(ledger.entries, key=lambda entry: entry.row.name.partition("/")[0]):
         parts.append(f"## {markdown_text(f'{table}: {titles.get(table, table)}')}")
         for name, same in groups(list(entries)):
-            parts += [f"### {markdown_text(name)}", markdown_table(text_table(same))]
+            parts += [f"### {markdown_text(name)}", markdown_table(ledger_table(same))]
             if said := notes(same, ledger):
                 parts.append(markdown_list(said))
     if words := foot(ledger):
         parts += ["## What the words mean", markdown_list(words)]
     return "\n\n".join(parts) + "\n"
-
-
-def text_table(entries: Sequence[Entry]) -> TextTable:
-    """One line for each row."""
-    header = ["row", "runs", "verdict", "needs"]
-    for name in METRICS:
-        header += [ARROWS[name], "paper", "diff"]
-    header += [*COSTS, "source"]
-    return TextTable(header, [markdown_line(entry) for entry in entries], numeric=range(3, len(header) - 1))
-
-
-def markdown_line(entry: Entry) -> list[Cell]:
-    texts = [entry.row.short_name, runs_text(entry), verdict_text(entry), needs_text(entry)]
-    for name, difference in zip(METRICS, difference_texts(entry), strict=True):
-        metric = entry.metrics[name]
-        texts += [sample_text(metric.ours), sample_text(metric.published), difference]
-    texts += [*cost_texts(entry.cost), entry.published.source if entry.published else DASH]
-    return [Cell(text.replace("±", " ± ")) for text in texts]
 
 
 # JSON
@@ -231,7 +196,7 @@ def json_entry(entry: Entry) -> dict[str, Any]:
         "verdict": entry.verdict,
         "seeds": entry.seeds,
         "seeds_asked": entry.row.num_seeds,
-        "metrics": {name: json_metric(entry, name) for name in METRICS},
+        "metrics": {name: json_metric(metric) for name, metric in entry.metrics.items()},
         "protocol_differs": entry.differs,
         "options_changed": entry.changed,
         "unknown": entry.unknown,
@@ -244,11 +209,9 @@ def json_entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-def json_metric(entry: Entry, name: str) -> dict[str, Any]:
-    metric = entry.metrics[name]
+def json_metric(metric: Metric) -> dict[str, Any]:
     return {
-        "ours": dataclasses.asdict(metric.ours) if metric.ours else None,
-        "published": dataclasses.asdict(metric.published) if metric.published else None,
+        **dataclasses.asdict(metric),
         "difference": dataclasses.asdict(metric.difference) if metric.difference else None,
         "verdict": metric.verdict,
         "seeds_needed": metric.seeds_needed if metric.verdict == INCONCLUSIVE else None,

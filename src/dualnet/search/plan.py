@@ -121,37 +121,40 @@ def points_of(grid: Any, where: str) -> tuple[Options, ...]:
     """All combinations of a grid's values, the last option varying fastest."""
     if not isinstance(grid, Mapping) or not grid:
         raise ValueError(f"{where}: options with lists of values are needed, not {grid!r}")
-    axes = [together(values) if key == TOGETHER else axis(key, values) for key, values in grid.items()]
+    axes = [axis(key, values) for key, values in grid.items()]
     if (count := math.prod(len(values) for values in axes)) > MAX_POINTS:
         raise ValueError(f"{where}: {count} points are more than {MAX_POINTS}; shorten it, or search in `stages`")
     return tuple(combined(choice) for choice in itertools.product(*axes))
 
 
-def axis(option: Any, values: Any) -> list[Options]:
-    """The values of one option."""
+def axis(key: Any, values: Any) -> list[Options]:
+    """The values of one option or, below TOGETHER, of several: [{learner.lr: 0.1, learner.updates: 1}, ...]."""
+    several = key == TOGETHER
+    if (
+        not isinstance(values, list)
+        or not values
+        or (several and not all(isinstance(v, Mapping) and v for v in values))
+    ):
+        wanted = "options with their values" if several else "values"
+        raise ValueError(f"{key}: a list of {wanted} is needed, not {values!r}")
+    points = values if several else [{key: value} for value in values]
+    for point in points:
+        if different := set(points[0]) ^ set(point):
+            raise ValueError(f"{key}: {min(map(str, different))} is in some entries only; give it in all of them")
+        for option, value in point.items():
+            check_varied(option, value)
+    return points
+
+
+def check_varied(option: Any, value: Any) -> None:
     if not isinstance(option, str):
         raise ValueError(f"{option!r}: an option's dotted name is needed, such as learner.lr")
     if option in SECTIONS:
         raise ValueError(f"{option}: a whole section; name an option of it, such as {option}.NAME")
     if option in NOT_VARIED:
         raise ValueError(f"{option}: cannot be searched: {NOT_VARIED[option]}")
-    if not isinstance(values, list) or not values:
-        raise ValueError(f"{option}: a list of values is needed, not {values!r}")
-    if any(isinstance(value, Mapping) for value in values):
+    if isinstance(value, Mapping):
         raise ValueError(f"{option}: its values are options themselves; name them dotted, such as {option}.NAME")
-    return [{option: value} for value in values]
-
-
-def together(values: Any) -> list[Options]:
-    """Options that take their values together: [{learner.lr: 0.1, learner.updates: 1}, ...]."""
-    if not isinstance(values, list) or not all(isinstance(value, Mapping) and value for value in values) or not values:
-        raise ValueError(f"{TOGETHER}: a list of options with their values is needed, not {values!r}")
-    for options in values:
-        if different := set(values[0]) ^ set(options):
-            raise ValueError(f"{TOGETHER}: {min(map(str, different))} is in some entries only; give it in all of them")
-        for option, value in options.items():
-            axis(option, [value])
-    return values
 
 
 def combined(choice: Sequence[Options]) -> Options:
