@@ -129,15 +129,11 @@ def points_of(grid: Any, where: str) -> tuple[Options, ...]:
 
 def axis(key: Any, values: Any) -> list[Options]:
     """The values of one option or, below TOGETHER, of several: [{learner.lr: 0.1, learner.updates: 1}, ...]."""
-    several = key == TOGETHER
-    if (
-        not isinstance(values, list)
-        or not values
-        or (several and not all(isinstance(v, Mapping) and v for v in values))
-    ):
-        wanted = "options with their values" if several else "values"
-        raise ValueError(f"{key}: a list of {wanted} is needed, not {values!r}")
-    points = values if several else [{key: value} for value in values]
+    if not isinstance(values, list) or not values:
+        raise ValueError(f"{key}: a list of values is needed, not {values!r}")
+    points = values if key == TOGETHER else [{key: value} for value in values]
+    if not all(isinstance(point, Mapping) and point for point in points):
+        raise ValueError(f"{key}: a list of options with their values is needed, not {values!r}")
     for point in points:
         if different := set(points[0]) ^ set(point):
             raise ValueError(f"{key}: {min(map(str, different))} is in some entries only; give it in all of them")
