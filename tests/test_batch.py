@@ -37,6 +37,7 @@ def test_task_free_is_one_task_with_the_classes_of_all():
         ({"class_mask": torch.ones(10, dtype=torch.bool)}, r"class_mask: bool \[10\] is not .*torch\.ones\(1, 10"),
         ({"class_mask": torch.ones(0, 10, dtype=torch.bool)}, r"class_mask: bool \[0, 10\] is not"),
         ({"class_mask": [[True]]}, "class_mask: list is not"),
+        ({"class_mask": torch.tensor([[True, True], [False, False]])}, "class_mask: task 1 has no class"),
         ({"input_size": 32.5}, "input_size: 32.5 is not a number of pixels"),
         ({"input_size": 0}, "input_size: 0 is not a number of pixels"),
     ],

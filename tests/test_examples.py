@@ -71,7 +71,7 @@ def test_a_learner_outside_of_the_package_runs_and_answers(file: Path | str, num
     assert len(result["accuracy"]) == num_tasks
     assert result["metrics"]["ACC"] > 1.5 * chance
 
-    model = dualnet.load(folder)
+    model = dualnet.load(folder, trust=True)
     predictions = model.predict(images(3), top=2)
     assert len(predictions) == 3
     assert all(len(prediction.classes) == 2 and prediction.name in model.class_names for prediction in predictions)

@@ -380,10 +380,15 @@ def test_share_of_blurred_views():
         ("grey_probability", 20),
         ("blur_probability", (1.0, 10.0)),
         ("blur_probability", (-1.0, 0.1)),
+        ("brightness", -0.1),
+        ("contrast", float("nan")),
+        ("saturation", -1),
+        ("hue", -0.5),
+        ("normalisation", "none"),
     ],
 )
 def test_bad_options_are_named(option, value):
-    with pytest.raises(ValueError, match=option):
+    with pytest.raises(ValueError, match=f"^{option}: "):
         ViewConfig(**{option: value})
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 
@@ -29,13 +29,14 @@ class StreamSpec:
         if not (whole and len(shape) == 3):
             raise ValueError(f"image_shape: {shape!r} is not (channels, height, width), such as (3, 32, 32)")
         if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2 and 0 not in mask.shape):
-            found = described(mask) if isinstance(mask, Tensor) else type(mask).__name__
             remedy = "for one head over 10 classes torch.ones(1, 10, dtype=torch.bool)"
-            raise ValueError(f"class_mask: {found} is not bool [tasks, classes]; {remedy}")
-        if self.input_size is not None and not (isinstance(self.input_size, Integral) and self.input_size > 0):
-            raise ValueError(
-                f"input_size: {self.input_size!r} is not a number of pixels, or None for the size as delivered"
-            )
+            raise ValueError(f"class_mask: {described(mask)} is not bool [tasks, classes]; {remedy}")
+        if not mask.any(dim=1).all():
+            task = mask.any(dim=1).tolist().index(False)
+            raise ValueError(f"class_mask: task {task} has no class; every row needs one, leave such a task out")
+        size = self.input_size
+        if size is not None and not (isinstance(size, Integral) and size > 0):
+            raise ValueError(f"input_size: {size!r} is not a number of pixels, or None for the size as delivered")
 
     @property
     def num_tasks(self) -> int:
@@ -73,14 +74,19 @@ class Batch:
         return self.images.shape[0]
 
     def to(self, device: torch.device | str) -> Batch:
-        labels = None if self.labels is None else self.labels.to(device)
-        return Batch(self.images.to(device), labels, self.task_ids.to(device))
+        return self.map(lambda tensor: tensor.to(device))
+
+    def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        labels = None if self.labels is None else change(self.labels)
+        return Batch(change(self.images), labels, change(self.task_ids))
 
 
-def described(tensor: Tensor) -> str:
-    """Type and shape, for a message.
+def described(value: object) -> str:
+    """Type and shape of a tensor, the type of anything else, for a message.
 
-    >>> described(torch.zeros(2, 3))
-    'float32 [2, 3]'
+    >>> described(torch.zeros(2, 3)), described([])
+    ('float32 [2, 3]', 'list')
     """
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+    if isinstance(value, Tensor):
+        return f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}"
+    return f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")

@@ -39,7 +39,10 @@ class Captured:
 
     def replay(self, batches: Sequence[Batch]) -> Losses:
         for held, batch in zip(self.inputs, batches, strict=True):
-            copy_into(held, batch)
+            held.images.copy_(batch.images)
+            held.task_ids.copy_(batch.task_ids)
+            if held.labels is not None and batch.labels is not None:
+                held.labels.copy_(batch.labels)
         self.graph.replay()
         return [{name: loss.clone() for name, loss in losses.items()} for losses in self.losses]
 
@@ -83,14 +86,13 @@ class Engine:
     def step_checked(self, batches: Sequence[Batch]) -> Losses:
         shape = tuple((tuple(batch.images.shape), batch.labels is not None) for batch in batches)
         self.calls[shape] += 1
-        if shape in self.captured:
-            return self.replay(self.captured[shape], batches)
-        if self.capture_steps and self.calls[shape] > EAGER_STEPS:
-            captured = self.try_capture(batches)
-            if captured is not None:
-                self.captured[shape] = captured
-                return self.replay(captured, batches)
-        return self.learn(batches, self.costs)
+        if self.capture_steps and self.calls[shape] > EAGER_STEPS and shape not in self.captured:
+            self.try_capture(shape, batches)
+        if shape not in self.captured:
+            return self.learn(batches, self.costs)
+        for cost, of_a_step in zip(self.costs, self.captured[shape].costs, strict=True):
+            cost.add(of_a_step)
+        return self.captured[shape].replay(batches)
 
     def end_task(self) -> None:
         for learner, cost in zip(self.learners, self.costs, strict=True):
@@ -104,11 +106,6 @@ class Engine:
     def autocast(self) -> torch.autocast:
         # Its cache of cast weights is off: it would return those of before the optimizer steps inside of `learn`.
         return torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16", cache_enabled=False)
-
-    def replay(self, captured: Captured, batches: Sequence[Batch]) -> Losses:
-        for cost, of_a_step in zip(self.costs, captured.costs, strict=True):
-            cost.add(of_a_step)
-        return captured.replay(batches)
 
     def learn(self, batches: Sequence[Batch], costs: Sequence[Cost]) -> Losses:
         each = list(zip(self.learners, batches, costs, strict=True))
@@ -128,11 +125,11 @@ class Engine:
         with self.autocast(), counted(learner, cost), kernels_tried():
             return learner.learn(batch)
 
-    def try_capture(self, batches: Sequence[Batch]) -> Captured | None:
-        """The step as a graph; None, with one line that says why, if a learner cannot be captured."""
+    def try_capture(self, shape: Shape, batches: Sequence[Batch]) -> None:
+        """Keeps the step as a graph; if a learner cannot be captured, says why in one line and never tries again."""
         states = [learner.generator.get_state() for learner in self.learners]
         try:
-            return self.capture(batches)
+            self.captured[shape] = self.capture(batches)
         except RuntimeError as error:
             self.capture_steps = False
             self.captured.clear()  # the graphs so far draw from the generators that are replaced here
@@ -143,10 +140,9 @@ class Engine:
                 learner.zero_grad()
             reason = " ".join(str(first_cause(error)).split())[:200]
             warnings.warn(f"the step cannot be captured in a CUDA graph and runs eagerly: {reason}", stacklevel=2)
-            return None
 
     def capture(self, batches: Sequence[Batch]) -> Captured:
-        inputs = [cloned(batch) for batch in batches]
+        inputs = [batch.map(torch.clone) for batch in batches]
         graph = torch.cuda.CUDAGraph()
         for learner in self.learners:
             graph.register_generator_state(learner.generator)
@@ -203,15 +199,3 @@ def first_cause(error: BaseException) -> BaseException:
     while error.__context__ is not None:
         error = error.__context__
     return error
-
-
-def cloned(batch: Batch) -> Batch:
-    labels = None if batch.labels is None else batch.labels.clone()
-    return Batch(batch.images.clone(), labels, batch.task_ids.clone())
-
-
-def copy_into(held: Batch, batch: Batch) -> None:
-    held.images.copy_(batch.images)
-    held.task_ids.copy_(batch.task_ids)
-    if held.labels is not None and batch.labels is not None:
-        held.labels.copy_(batch.labels)

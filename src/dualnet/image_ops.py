@@ -44,17 +44,17 @@ class ViewConfig:
     normalisation: Normalisation = "half"
 
     def __post_init__(self) -> None:
-        low, high = self.crop_area
-        if not 0 < low <= high <= 1:
-            raise ValueError(f"views.crop_area: {self.crop_area} is not 0 < low <= high <= 1")
-        if not 0 < self.crop_ratio[0] <= self.crop_ratio[1]:
-            raise ValueError(f"views.crop_ratio: {self.crop_ratio} is not 0 < low <= high")
-        if not 0 < self.blur_sigma[0] <= self.blur_sigma[1]:
-            raise ValueError(f"views.blur_sigma: {self.blur_sigma} is not 0 < low <= high")
-        for option in ("flip_probability", "jitter_probability", "grey_probability", "blur_probability"):
+        for option, most in {"crop_area": 1, "crop_ratio": math.inf, "blur_sigma": math.inf}.items():
+            low, high = getattr(self, option)
+            if not 0 < low <= high <= most:
+                raise ValueError(f"{option}: {(low, high)} is not 0 < low <= high <= {most}")
+        probabilities = ("flip_probability", "jitter_probability", "grey_probability", "blur_probability")
+        for option in (*probabilities, "brightness", "contrast", "saturation", "hue"):
             values = getattr(self, option)
             if not all(0 <= value <= 1 for value in (values if isinstance(values, tuple) else (values,))):
-                raise ValueError(f"views.{option}: {values} is not between 0 and 1")
+                raise ValueError(f"{option}: {values} is not between 0 and 1")
+        if self.normalisation not in STATISTICS:
+            raise ValueError(f"normalisation: {self.normalisation!r} is not one of {', '.join(STATISTICS)}")
 
 
 # Of supervised learning: normalised as in evaluation, and cropped as in Barlow Twins. By the constant crop of the slow
@@ -89,14 +89,17 @@ def network_input(images: Tensor, size: tuple[int, int], statistics: Normalisati
 def augmented_input(images: Tensor, size: tuple[int, int], augment: Augment, generator: torch.Generator) -> Tensor:
     """What a network sees of stored images uint8 [B, C, H, W] while it learns from labels: float [B, C, *size].
 
-    `none` is `network_input` and draws nothing; `views` are the first or the second of `two_views` with equal chances.
+    `none` is `network_input` and draws nothing; `views` are the first or the second of `two_views` with equal chances;
+    `crop` is a random crop, resized, with the colours and the sharpness of the image.
     """
     if augment == "none":
         return network_input(images, size)
     with torch.autocast(images.device.type, enabled=False):
-        if augment == "crop":
-            return random_crops(images, size, LABELLED_CROP, generator)
-        return random_views(images, size, LABELLED_VIEW, sum(LABELLED_VIEW.blur_probability) / 2, generator)
+        if augment == "views":
+            return random_views(images, size, LABELLED_VIEW, sum(LABELLED_VIEW.blur_probability) / 2, generator)
+        draws = torch.rand(len(images), 5, device=images.device, generator=generator)
+        pixels = crop_and_flip(images.float().div_(255), size, LABELLED_CROP, draws)
+        return normalise(pixels, LABELLED_CROP.normalisation)
 
 
 def two_views(
@@ -137,12 +140,6 @@ def settings(config: ViewConfig, device: torch.device) -> Tensor:
     crop = (*config.crop_area, *ratio, config.flip_probability)
     jitter = (config.jitter_probability, config.brightness, config.contrast, config.saturation, config.hue)
     return constant((*crop, *jitter, config.grey_probability, *config.blur_sigma, *GREY, *mean, *std), device)
-
-
-def random_crops(images: Tensor, size: tuple[int, int], config: ViewConfig, generator: torch.Generator) -> Tensor:
-    """A random crop of each image, resized; colours and sharpness stay."""
-    draws = torch.rand(len(images), 5, device=images.device, generator=generator)
-    return normalise(crop_and_flip(images.float().div_(255), size, config, draws), config.normalisation)
 
 
 def between(low: float, high: float, draw: Tensor) -> Tensor:

@@ -32,26 +32,20 @@ class LookAhead:
     """
 
     def __init__(
-        self,
-        inner: Optimizer,
-        tensors: Sequence[Tensor],
-        steps: int,  # K
-        beta: float,
-        kept: Sequence[Tensor] = (),
+        self, inner: Optimizer, tensors: Sequence[Tensor], steps: int, beta: float, kept: Sequence[Tensor] = ()
     ) -> None:
-        self.inner, self.steps, self.beta = inner, steps, beta
+        self.inner, self.steps, self.beta = inner, steps, beta  # steps: K
         self.tensors, self.kept = list(tensors), list(kept)
 
     def round(self, loss: Callable[[], Tensor]) -> Tensor:
         """One round; `loss` is computed anew for every inner step. Returns the mean of its values."""
-        start, kept = copies(self.tensors), copies(self.kept)
-        losses = [self.inner_step(loss()) for _ in range(self.steps)]
+        start, kept, losses = copies(self.tensors), copies(self.kept), []
+        for _ in range(self.steps):
+            now = loss()
+            gradient_step(self.inner, now)
+            losses.append(now.detach())
         self.interpolate(start, kept)
         return torch.stack(losses).mean()
-
-    def inner_step(self, loss: Tensor) -> Tensor:
-        gradient_step(self.inner, loss)
-        return loss.detach()
 
     @torch.no_grad()
     def interpolate(self, start: list[Tensor], kept: list[Tensor]) -> None:

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.learners import LEARNERS, MASKED, Learner, learner_class, make_learner
+from dualnet.learners import LEARNERS, Learner, learner_class, make_learner
+from dualnet.losses import MASKED
 from dualnet.memory import MemoryConfig
 
 NAMES = list(LEARNERS)
@@ -410,11 +411,13 @@ def test_a_batch_that_does_not_fit_moves_nothing(name, small_learner, stream, st
     ("shape", "mask", "options", "word"),
     [
         ((3, 27, 64), torch.eye(3), {}, "28"),
+        ((4, 28, 28), torch.eye(3), {}, "4 channels"),
+        ((2, 28, 28), torch.eye(3), {}, "2 channels"),
         ((1, 28, 28), torch.eye(3), {"augment": "views"}, "channel"),
         ((3, 28, 28), torch.ones(9, 2), {"memory": MemoryConfig(slots_per_class=4)}, "slots_per_class"),
         ((3, 28, 28), torch.ones(1, 6), {}, "task_aware"),
     ],
-    ids=["small images", "grey views", "small memory", "one task"],
+    ids=["small images", "four channels", "two channels", "grey views", "small memory", "one task"],
 )
 def test_what_the_constructor_refuses_is_refused_before(name, shape, mask, options, word, small_config):
     """`check` and the constructor raise the same, and building takes networks: here none is built."""

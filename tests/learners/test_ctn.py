@@ -284,5 +284,9 @@ def test_bad_numbers_are_named(option):
 
 def test_one_slot_per_task_cannot_be_shared_out(small_learner):
     spec = StreamSpec((3, 28, 28), torch.eye(3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"^memory.slots_per_class: 1 is one slot per task.*use 2 or more"):
+    with pytest.raises(ValueError, match=r"^memory.slots_per_class: 1 .*use 2 or more"):
         small_learner("ctn", spec=spec, memory=MemoryConfig(slots_per_class=1))
+    of_two_classes = StreamSpec((3, 28, 28), torch.ones(4, 2, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"^memory.slots_per_class: 3 .*use 4 or more"):
+        small_learner("ctn", spec=of_two_classes, memory=MemoryConfig(slots_per_class=3))
+    small_learner("ctn", spec=of_two_classes, memory=MemoryConfig(slots_per_class=4))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 
 import pytest
 import torch
@@ -15,6 +16,9 @@ from dualnet.learners.input_check import InputCheck
 CPU, META = torch.device("cpu"), torch.device("meta")
 IMAGES, TASKS = torch.zeros(4, 3, 28, 28, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
 LABELS = torch.tensor([0, 1, UNLABELLED, 1])
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # PyTorch: a prototype
+    NESTED = torch.nested.nested_tensor([*IMAGES])
 # What is changed, and what the message must name.
 WRONG = {
     "floats": ({"images": IMAGES / 255}, "images", "float32 [4, 3, 28, 28]", "[B, 3, 28, 28]", "255 * images"),
@@ -28,6 +32,7 @@ WRONG = {
     "sparse labels": ({"labels": LABELS.to_sparse()}, "labels", "torch.sparse_coo"),
     "sparse tasks": ({"task_ids": TASKS.to_sparse()}, "task_ids", "torch.sparse_coo"),
     "another layout": ({"images": IMAGES.float().to_mkldnn()}, "images", "torch._mkldnn"),
+    "nested images": ({"images": NESTED}, "images", "nested", "dense"),
     "a list of labels": ({"labels": [0, 1, 1, 0]}, "labels", "list", "int64 [4]"),
     "float labels": ({"labels": LABELS.float()}, "labels", "float32 [4]", "int64 [4]"),
     "int32 labels": ({"labels": LABELS.int()}, "labels", "int32 [4]"),

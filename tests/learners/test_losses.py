@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED
-from dualnet.learners import MASKED
-from dualnet.losses import label_loss, soft_label_loss
+from dualnet.losses import MASKED, label_loss, soft_label_loss
 
 ALLOWED = [range(3), range(3, 8)]  # the classes of two tasks
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch
 from dualnet.learners import MIR
-from dualnet.learners.mir import highest, num_before
+from dualnet.learners.mir import highest
 
 
 @pytest.fixture
@@ -143,10 +143,6 @@ def test_a_small_memory_is_replayed_in_turns(small_learner, random_batch):
 def test_highest_goes_by_turn_then_by_score():
     scores, turn = torch.tensor([1.0, 5.0, 2.0, 5.0, 1.0, 2.0]), torch.tensor([0, 0, 0, 1, 1, 1])
     assert highest(scores, turn, 5).tolist() == [1, 2, 0, 3, 5]
-
-
-def test_repeated_draws_of_a_slot_are_counted():
-    assert num_before(torch.tensor([5, 3, 5, 5])).tolist() == [0, 0, 1, 2]
 
 
 def test_fewer_candidates_than_are_replayed_are_refused():

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring
+from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring, comes_again, num_before
 
 NAMES = list(MEMORIES)
 SPEC = StreamSpec((1, 2, 2), torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1))  # three tasks of two classes
@@ -477,3 +477,13 @@ def test_draws_are_uniform(name, beside):
         assert len(set(numbers)) == 3
         counts[numbers] += 1
     assert chi_square(counts, trials, 3) < BOUND[9]
+
+
+# Rows with equal values
+
+
+def test_equal_values_before_and_after_are_found():
+    values = torch.tensor([5, 3, 5, 5])
+    assert num_before(values).tolist() == [0, 0, 1, 2]
+    assert num_before(values, torch.tensor([False, True, True, True])).tolist() == [0, 0, 0, 1]
+    assert comes_again(values).tolist() == [True, False, True, False]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from dataclasses import is_dataclass
 from typing import Any
@@ -18,7 +17,7 @@ from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import Learner
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
-from dualnet.losses import MASKED, label_loss, soft_label_loss
+from dualnet.options import nearest
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,
@@ -36,9 +35,8 @@ def learner_class(name: str) -> type[Learner]:
     if name in LEARNERS:
         return LEARNERS[name]
     if "." not in name:
-        near = difflib.get_close_matches(name, LEARNERS, n=1, cutoff=0.4)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise ValueError(f"learner.name: {name!r} is not one of {', '.join(LEARNERS)}, nor an import path{hint}")
+        known = f"{', '.join(LEARNERS)}, nor an import path{nearest(name, LEARNERS)}"
+        raise ValueError(f"learner.name: {name!r} is not one of {known}")
     module_name, _, class_name = name.rpartition(".")
     try:
         found = getattr(importlib.import_module(module_name), class_name)
@@ -74,20 +72,5 @@ def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0,
     return learner.seed(seed).to(device)
 
 
-__all__ = [
-    "CTN",
-    "ER",
-    "LEARNERS",
-    "MASKED",
-    "MIR",
-    "DERpp",
-    "DualNet",
-    "Finetune",
-    "Learner",
-    "Offline",
-    "label_loss",
-    "learner_class",
-    "learner_name",
-    "make_learner",
-    "soft_label_loss",
-]
+__all__ = ["CTN", "ER", "LEARNERS", "MIR", "DERpp", "DualNet", "Finetune", "Learner", "Offline"]
+__all__ += ["learner_class", "learner_name", "make_learner"]

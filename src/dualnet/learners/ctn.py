@@ -13,7 +13,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import Augment
 from dualnet.learners.learner import Learner
 from dualnet.losses import label_loss, soft_label_loss
-from dualnet.memory import MemoryConfig, Ring, rank_among
+from dualnet.memory import MemoryConfig, Ring, comes_again, num_before
 from dualnet.nets import Controller, FilmClassifier
 from dualnet.optim import gradient_step
 from dualnet.options import check_at_least, check_choices
@@ -121,8 +121,7 @@ class CTN(Learner):
         """
         chosen = self.chosen(batch, labels)
         slots = self.semantic.place(batch, chosen, self.generator)
-        overwritten = ((slots[:, None] == slots[None, :]) & chosen[None, :]).triu(1).any(dim=1)  # in a large batch
-        moved = chosen & ~overwritten
+        moved = chosen & ~comes_again(torch.where(chosen, slots, self.semantic.drop))  # it does in a large batch
         returned = moved & self.semantic.filled[slots]
         images = torch.where(returned.view(-1, 1, 1, 1), self.semantic.images[slots], batch.images)
         others = torch.where(returned, self.semantic.labels[slots], torch.where(moved, UNLABELLED, labels))
@@ -132,8 +131,7 @@ class CTN(Learner):
     def chosen(self, batch: Batch, labels: Tensor) -> Tensor:
         """The first labelled example of a task, and one in SEMANTIC_EVERY from there on: bool [B]."""
         labelled = labels != UNLABELLED
-        rank = rank_among(labelled, batch.task_ids[:, None] == batch.task_ids[None, :])
-        number = self.offered[batch.task_ids] + rank
+        number = self.offered[batch.task_ids] + num_before(batch.task_ids, labelled)
         self.offered.index_add_(0, batch.task_ids, labelled.long())
         return labelled & (number % SEMANTIC_EVERY == 0)
 
@@ -166,6 +164,6 @@ def semantic_slots(spec: StreamSpec, config: Config) -> int:
     """The slots of the semantic memory: its share of the slots of a task, at least one, for every task."""
     per_task = config.memory.num_slots(spec) // spec.num_tasks
     if per_task < 2:
-        slots = config.memory.slots_per_class
-        raise ValueError(f"memory.slots_per_class: {slots} is one slot per task; ctn has two memories, use 2 or more")
+        slots, needed = config.memory.slots_per_class, -(-2 * spec.num_tasks // spec.num_classes)
+        raise ValueError(f"memory.slots_per_class: {slots} is too few for ctn's two memories; use {needed} or more")
     return min(max(round(config.semantic_share * per_task), 1), per_task - 1) * spec.num_tasks

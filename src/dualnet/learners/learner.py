@@ -50,6 +50,8 @@ class Learner(nn.Module, ABC):
         if min(spec.network_size) < SMALLEST_IMAGE:
             raise ValueError(f"images of {spec.network_size} pixels are too small: the networks need {SMALLEST_IMAGE}")
         channels, memory = spec.image_shape[0], getattr(config, "memory", None)
+        if channels not in (1, 3):
+            raise ValueError(f"images of {channels} channels: the networks take grey images (1) or colour images (3)")
         if getattr(config, "augment", "none") == "views" and channels != 3:
             raise ValueError(f"augment: views need 3 channels, and these images have {channels}; use crop")
         if isinstance(memory, MemoryConfig):

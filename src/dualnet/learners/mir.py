@@ -13,7 +13,7 @@ from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss, label_losses
-from dualnet.memory import Replay
+from dualnet.memory import Replay, num_before
 from dualnet.nets import Classifier
 from dualnet.optim import copies, gradient_step
 from dualnet.options import check_at_least
@@ -91,11 +91,6 @@ class MIR(Learner):
             outputs = [functional_call(self.net, given, (pixels,)) for given in ({}, weights)]
         before, after = (label_losses(self.mask_logits(out, replay.task_ids), replay.labels) for out in outputs)
         return after - before
-
-
-def num_before(slots: Tensor) -> Tensor:
-    """How many earlier draws were of the same slot, int64 [B]."""
-    return (slots[:, None] == slots[None, :]).tril(-1).sum(dim=1)
 
 
 def highest(scores: Tensor, turn: Tensor, size: int) -> Tensor:

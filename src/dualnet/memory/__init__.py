@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dualnet.batch import StreamSpec
-from dualnet.memory.memory import Memory, Replay, check_slots, rank_among
+from dualnet.memory.memory import Memory, Replay, check_slots, comes_again, num_before
 from dualnet.memory.reservoir import Reservoir
 from dualnet.memory.ring import Ring
+from dualnet.options import check_at_least, check_choices
 
 MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir}
 
@@ -22,12 +23,8 @@ class MemoryConfig:
     replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; if there is one task only: all
 
     def __post_init__(self) -> None:
-        if self.slots_per_class < 1:
-            raise ValueError(f"memory.slots_per_class: {self.slots_per_class} is not 1 or more")
-        if self.policy not in ("auto", *MEMORIES):
-            raise ValueError(f"memory.policy: {self.policy!r} is not one of auto, {', '.join(MEMORIES)}")
-        if self.replay not in ("earlier_tasks", "all"):
-            raise ValueError(f"memory.replay: {self.replay!r} is not earlier_tasks or all")
+        check_at_least(self, 1, "slots_per_class")
+        check_choices(self)
 
     def make(self, spec: StreamSpec, with_logits: bool = True, set_aside: int = 0) -> Memory:
         """The memory for a stream, less the slots that a learner sets aside for a second memory."""
@@ -47,4 +44,4 @@ class MemoryConfig:
         return self.slots_per_class * spec.num_classes
 
 
-__all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring", "rank_among"]
+__all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring", "comes_again", "num_before"]

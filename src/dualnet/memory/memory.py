@@ -76,8 +76,7 @@ class Memory(nn.Module, ABC):
             return
         labelled = batch.labels != UNLABELLED
         slots = torch.where(labelled, self.place(batch, labelled, generator), self.drop)
-        later_wins = (slots[:, None] == slots[None, :]).triu(1).any(dim=1)
-        slots = torch.where(later_wins, self.drop, slots)
+        slots = torch.where(comes_again(slots), self.drop, slots)  # the later one is stored
         self.seen.index_add_(0, batch.task_ids, labelled.long())
         self.images[slots] = batch.images
         self.labels[slots] = batch.labels
@@ -112,9 +111,7 @@ class Memory(nn.Module, ABC):
         count = fitting.sum()
         turn = torch.arange(size, device=fitting.device)
         slots = first[:, turn % count.clamp(1, first.shape[1])].flatten()
-        return self.replay(slots, (count > 0).expand(len(slots)), beside, turn.repeat(draws) % len(beside))
-
-    def replay(self, slots: Tensor, stored: Tensor, beside: Batch, batch_rows: Tensor) -> Replay:
+        stored, batch_rows = (count > 0).expand(len(slots)), turn.repeat(draws) % len(beside)
         return Replay(
             torch.where(stored.view(-1, 1, 1, 1), self.images[slots], beside.images[batch_rows]),
             torch.where(stored, self.labels[slots], UNLABELLED),
@@ -145,11 +142,15 @@ class Memory(nn.Module, ABC):
 
 def check_slots(num_slots: int, spec: StreamSpec) -> None:
     if num_slots < spec.num_tasks:
-        raise ValueError(
-            f"memory.slots_per_class: {num_slots} slots in all are too few for {spec.num_tasks} tasks; use more"
-        )
+        raise ValueError(f"memory.slots_per_class: {num_slots} slots for {spec.num_tasks} tasks are too few; use more")
 
 
-def rank_among(member: Tensor, same: Tensor) -> Tensor:
-    """How many earlier members of the batch are of the `same` kind: int64 [B] from bool [B] and bool [B, B]."""
-    return (same & member[None, :]).tril(-1).sum(dim=1)
+def num_before(values: Tensor, counted: Tensor | None = None) -> Tensor:
+    """How many of the earlier rows have the same value, int64 [B]; of those `counted`, bool [B], if given."""
+    same = values[:, None] == values[None, :]
+    return (same if counted is None else same & counted[None, :]).tril(-1).sum(dim=1)
+
+
+def comes_again(values: Tensor) -> Tensor:
+    """Whether a later row has the same value, bool [B]."""
+    return (values[:, None] == values[None, :]).triu(1).any(dim=1)

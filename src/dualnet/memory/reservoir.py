@@ -6,13 +6,12 @@ import torch
 from torch import Generator, Tensor
 
 from dualnet.batch import Batch
-from dualnet.memory.memory import Memory, rank_among
+from dualnet.memory.memory import Memory, num_before
 
 
 class Reservoir(Memory):
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
-        rank = rank_among(labelled, labelled.new_ones(len(batch), len(batch)))
-        number = self.seen.sum() + rank  # how many came before
+        number = self.seen.sum() + num_before(torch.zeros_like(batch.task_ids), labelled)
         # Doubles: a float has 24 bits, too few for a fair draw among millions.
         draw = torch.rand(len(batch), device=labelled.device, generator=generator, dtype=torch.float64)
         chosen = (draw * (number + 1)).long()

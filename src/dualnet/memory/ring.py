@@ -5,12 +5,10 @@ from __future__ import annotations
 from torch import Generator, Tensor
 
 from dualnet.batch import Batch
-from dualnet.memory.memory import Memory, rank_among
+from dualnet.memory.memory import Memory, num_before
 
 
 class Ring(Memory):
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
-        task_ids = batch.task_ids
-        share = self.num_slots // len(self.seen)
-        rank = rank_among(labelled, task_ids[:, None] == task_ids[None, :])
-        return task_ids * share + (self.seen[task_ids] + rank) % share
+        task_ids, share = batch.task_ids, self.num_slots // len(self.seen)
+        return task_ids * share + (self.seen[task_ids] + num_before(task_ids, labelled)) % share

@@ -17,7 +17,6 @@ class Objective(nn.Module, ABC):
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:  # channels of the encoder's last map; the stream
         super().__init__()
-        self.num_features = num_features
 
     @abstractmethod
     def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
