@@ -12,11 +12,11 @@ from torch.optim import SGD
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import Augment
 from dualnet.learners.learner import Learner
+from dualnet.learners.options import check_options
 from dualnet.losses import label_loss, soft_label_loss
 from dualnet.memory import MemoryConfig, Ring, comes_again, num_before
 from dualnet.nets import Controller, FilmClassifier
 from dualnet.optim import gradient_step
-from dualnet.options import check_at_least, check_choices
 
 SEMANTIC_EVERY = 10  # one labelled example in so many of a task goes to the semantic memory; the authors: one per batch
 CLIP_VALUE = 1.0  # of the controller's gradient, element by element; the authors' code
@@ -34,9 +34,7 @@ class Config:
     outer_steps: int = 2  # steps of the controller per batch
     replay_size: int = 64  # of each draw, from either memory
     soft_label_weight: float = 100.0  # lambda
-    soft_label_mean: Literal["class", "example"] = (
-        "class"  # the KL is a mean over examples and classes (the authors), or a sum over these
-    )
+    soft_label_mean: Literal["class", "example"] = "class"  # the KL of an example: the mean over classes, or the sum
     temperature: float = 5.0  # tau
     semantic_share: float = 0.2  # of the memory's slots, for examples that train the controller only
     joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
@@ -44,10 +42,7 @@ class Config:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "width", "embedding_size", "inner_steps", "outer_steps", "replay_size")
-        check_at_least(self, 0, "lr", "controller_lr", "soft_label_weight")
-        check_at_least(self, 1e-6, "temperature")
-        check_choices(self)
+        check_options(self, temperature=1e-6)
         if not 0 < self.semantic_share < 1:
             raise ValueError(f"semantic_share: {self.semantic_share} is not between 0 and 1")
 

@@ -13,12 +13,12 @@ from torch.optim import SGD
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.learner import Learner
+from dualnet.learners.options import check_options
 from dualnet.losses import label_loss, soft_label_loss
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Adapter, AdapterNorm, Encoder
 from dualnet.objectives import OBJECTIVES
 from dualnet.optim import LookAhead, gradient_step
-from dualnet.options import check_at_least, check_choices
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,7 @@ class Config:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "width", "inner_steps", "updates", "replay_size")
-        check_at_least(
-            self, 0, "slow_rounds", "slow_lr", "slow_momentum", "slow_weight_decay", "lr", "soft_label_weight"
-        )
-        check_choices(self)
-        check_at_least(self, 2, "slow_batch_size")
-        check_at_least(self, 1e-6, "temperature")
+        check_options(self, slow_rounds=0, slow_batch_size=2, temperature=1e-6)
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta: {self.beta} is not between 0 and 1")
 
@@ -118,25 +112,22 @@ class DualNet(Learner):
         self.memory.add(batch, self.generator, logits)
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
-        if self.config.slow_rounds == 0:
+        rounds = self.config.slow_rounds
+        if rounds == 0:
             return {}
         look_ahead, steps = self.look_ahead(), self.slow_steps(batch)
-        rounds = [
-            look_ahead.round(lambda: self.objective(self.slow, *next(steps))) for _ in range(self.config.slow_rounds)
-        ]
-        return {"slow": torch.stack(rounds).mean()}
+        losses = [look_ahead.round(lambda: self.objective(self.slow, *next(steps))) for _ in range(rounds)]
+        return {"slow": torch.stack(losses).mean()}
 
     def look_ahead(self) -> LookAhead:
         """Made when it is used, because `.to(device)` replaces the BatchNorm statistics by new tensors."""
-        weights = self.slow_optimizer.param_groups[0]["params"]
+        config, weights = self.config, self.slow_optimizer.param_groups[0]["params"]
         buffers = [*self.slow.buffers(), *self.objective.buffers()]
         statistics = [buffer for buffer in buffers if buffer.is_floating_point()]
-        interpolated, kept = weights, statistics
-        if self.config.slow_statistics == "interpolate":
-            interpolated, kept = weights + statistics, []
-        if self.config.slow_optimizer == "sgd":
+        interpolated, kept = (weights, statistics) if config.slow_statistics == "keep" else (weights + statistics, [])
+        if config.slow_optimizer == "sgd":
             interpolated = []
-        return LookAhead(self.slow_optimizer, interpolated, self.config.inner_steps, self.config.beta, kept)
+        return LookAhead(self.slow_optimizer, interpolated, config.inner_steps, config.beta, kept)
 
     def slow_steps(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Batch]]:
         """Two views and their examples, for each inner step: drawn and made together, as one large batch."""

@@ -11,12 +11,11 @@ from torch.optim import SGD
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import ReplayOptions
+from dualnet.learners.options import ReplayOptions, check_options
 from dualnet.losses import label_loss, label_losses
 from dualnet.memory import Replay, num_before
 from dualnet.nets import Classifier
 from dualnet.optim import copies, gradient_step
-from dualnet.options import check_at_least
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Config(ReplayOptions):
     candidates: int = 50  # drawn from the memory, of which the replay is chosen; DualNet's paper does not say
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, self.replay_size, "candidates")
+        check_options(self, candidates=self.replay_size)
 
 
 class MIR(Learner):
