@@ -23,7 +23,7 @@ class InputCheck:
     def batch(self, batch: Batch, device: torch.device) -> None:
         """A batch to learn from; the device is that of the learner."""
         if not isinstance(batch, Batch):
-            raise ValueError(f"batch: {described(batch)} is not a dualnet.Batch; give Batch(images, labels, task_ids)")
+            raise ValueError(f"batch: {type(batch).__name__} is not a dualnet.Batch; give Batch(images, labels, task_ids)")
         self.check_images(batch.images, device, self.spec.image_shape[1:])
         if len(batch) == 0:
             raise ValueError("images: the batch is empty; leave it out")
@@ -66,7 +66,7 @@ class InputCheck:
         pairs = list(zip(tasks, labels, strict=True))
         if not self.pairs.issuperset(pairs):
             number = next(number for number, pair in enumerate(pairs) if pair not in self.pairs)
-            raise ValueError(self.trouble(number, *pairs[number]))
+            raise ValueError(self.message(number, *pairs[number]))
 
     @cached_property
     def pairs(self) -> frozenset[tuple[int, int]]:
@@ -74,7 +74,7 @@ class InputCheck:
         labels = {(task, label) for task, label in self.spec.class_mask.nonzero().tolist()}
         return frozenset(labels | {(task, UNLABELLED) for task in range(self.spec.num_tasks)})
 
-    def trouble(self, number: int, task: int, label: int) -> str:
+    def message(self, number: int, task: int, label: int) -> str:
         spec = self.spec
         if not 0 <= task < spec.num_tasks:
             return f"task_ids[{number}]: {task} is not one of the tasks 0 to {spec.num_tasks - 1} of the spec"

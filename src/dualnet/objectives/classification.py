@@ -12,7 +12,7 @@ from dualnet.objectives.objective import Objective, embed, full_precision
 
 
 class Classification(Objective):
-    """Both views should be given their image's label, among the classes of its task, by a head of the slow learner."""
+    """A head of the slow learner should classify both views by their image's label, among the classes of its task."""
 
     class_mask: Tensor  # bool [tasks, classes]
 

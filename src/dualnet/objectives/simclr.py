@@ -15,7 +15,7 @@ EPS = 1e-4  # the least length that an embedding is divided by
 
 
 class SimCLR(Objective):
-    """Each embedding should be told from all others as its image's other view."""
+    """Each embedding should be distinguishable from all others as the other view of its image."""
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:
         super().__init__(num_features, spec)
@@ -30,7 +30,7 @@ class SimCLR(Objective):
 def nt_xent_loss(z_a: Tensor, z_b: Tensor, temperature: float = TEMPERATURE) -> Tensor:
     """Mean over the 2B embeddings of -log(exp(s_ij / tau) / sum_{k != i} exp(s_ik / tau)), j the other view of i."""
     z = F.normalize(torch.cat([z_a, z_b]), dim=1, eps=EPS)  # [2B, D]
-    oneself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    logits = (z @ z.T / temperature).masked_fill(oneself, float("-inf"))
+    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
+    logits = (z @ z.T / temperature).masked_fill(itself, float("-inf"))
     other_view = torch.arange(len(z), device=z.device).roll(len(z_a))
     return F.cross_entropy(logits, other_view)
