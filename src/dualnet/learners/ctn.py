@@ -42,9 +42,9 @@ class Config:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
-        check_options(self, temperature=1e-6)
         if not 0 < self.semantic_share < 1:
             raise ValueError(f"semantic_share: {self.semantic_share} is not between 0 and 1")
+        check_options(self, temperature=1e-6)
 
 
 class CTN(Learner):

@@ -53,9 +53,9 @@ class Config:
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
-        check_options(self, slow_rounds=0, slow_batch_size=2, temperature=1e-6)
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta: {self.beta} is not between 0 and 1")
+        check_options(self, slow_rounds=0, slow_batch_size=2, temperature=1e-6)
 
 
 class DualNet(Learner):

@@ -23,7 +23,7 @@ class InputCheck:
     def batch(self, batch: Batch, device: torch.device) -> None:
         """A batch to learn from; the device is that of the learner."""
         if not isinstance(batch, Batch):
-            raise ValueError(f"batch: {type(batch).__name__} is not a dualnet.Batch; give Batch(images, labels, task_ids)")
+            raise ValueError(f"batch: {type(batch).__name__} is not a Batch; use Batch(images, labels, task_ids)")
         self.check_images(batch.images, device, self.spec.image_shape[1:])
         if len(batch) == 0:
             raise ValueError("images: the batch is empty; leave it out")
