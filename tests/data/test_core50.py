@@ -159,8 +159,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         {"class_order": None, "classes_per_task": 7},
         "50 classes do not make tasks of 7: set num_tasks to 7 to leave the last 1 out",
     ),
-    "size": (lambda root: None, {"image_size": 0}, "image_size is 0; give 1 to 1024"),
-    "input": (lambda root: None, {"input_size": 0}, "input_size is 0; give at least 1"),
+    "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),
+    "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
 }
 
 

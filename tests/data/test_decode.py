@@ -44,6 +44,18 @@ def test_resampling_is_bilinear_and_antialiased(length: int, size: int, tmp_path
     assert abs(read(tmp_path / "a.png", size) - expected).max() < 1.01, "two passes are rounded"
 
 
+def test_a_large_image_is_averaged_in_blocks_and_then_resampled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decode, "LARGE", 300)
+    pixels = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    blocks = pixels.reshape(16, 6, 16, 6, 3).mean(axis=(1, 3))  # twice the size
+    weights = triangle_weights(16, 8)
+    expected = np.einsum("yh,hwc,xw->yxc", weights, blocks, weights)
+    assert abs(read(tmp_path / "a.png", 8) - expected).max() < 1.6, "three steps are rounded"
+
+
 def save_smooth(path: Path, width: int, height: int, mode: str = "RGB", **options: object) -> np.ndarray:
     """A gradient, which any filter keeps; returns what its central square looks like at 8 x 8."""
     x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))

@@ -377,7 +377,7 @@ def test_nonsense_is_refused(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(ValueError, match="no images to cache; check the folder"):
         cached_images([], 16, folder)
     for size in (0, -3, 10_000):
-        with pytest.raises(ValueError, match=f"image_size is {size}; give 1 to 1024 pixels"):
+        with pytest.raises(ValueError, match=f"image_size: {size} is not 1 to 1024"):
             cached_images(jpegs(tmp_path, 1), size, folder)
     assert not folder.exists()
 

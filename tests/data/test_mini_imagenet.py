@@ -73,7 +73,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "no-rows": (edit("val_train.csv", lambda rows: []), "/val_train.csv: names no images; write rows `path,label`"),
     "not-text": (
         lambda root: (root / "val_train.csv").write_bytes(b"\xff\xfe\x00,\x80"),
-        "/val_train.csv: not a text list .*; write rows `path,label` in UTF-8",
+        "/val_train.csv: .*UTF-8: byte 0.*`path,label`",
     ),
     "missing-image": (
         lambda root: (root / "images" / "val-train-12.png").unlink(),
@@ -117,7 +117,5 @@ def test_mistakes_are_explained(config: MiniImageNet, tmp_path: Path, kind: str)
 
 
 def test_results_come_from_the_continual_split_alone(config: MiniImageNet) -> None:
-    with pytest.raises(
-        ValueError, match="split is 'validation'; results come from 'continual' alone, and `dualnet sea"
-    ):
-        replace(config, split="validation").make()
+    with pytest.raises(ValueError, match=r"split: .*'validation'.*continual"):
+        replace(config, split="validation")

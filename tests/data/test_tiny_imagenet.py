@@ -111,7 +111,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "not-text": (
         lambda root: (root / "words.txt").write_bytes(b"n1\t\xff"),
         {},
-        r"/words.txt: not a text in UTF-8 \(.*\); unpack",
+        r"/words.txt: .*\(not UTF-8: byte 3\); unpack",
     ),
     "fewer-ids": (
         edit("wnids.txt", lambda text: text[:-10]),
@@ -175,7 +175,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     ),
     "order": (lambda root: None, {"class_order": ["cat"]}, "class_order names 'cat', which is no class; there are n0"),
     "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 10 need 210 classes, there are 200; lower"),
-    "size": (lambda root: None, {"image_size": 0}, "image_size is 0; give 1 to 1024"),
+    "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),
 }
 
 

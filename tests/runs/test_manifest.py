@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dualnet.data import Benchmark
-from dualnet.data.splits import Rows, benchmark_of, split_digest, tasks_of
+from dualnet.data.splits import Split, benchmark_of, tasks_of
 from dualnet.runs.manifest import FIELDS, Manifest, class_order_digest, differences, manifest_of
 
 TASK_AWARE = {"heads": "per_task", "boundaries": "told", "memory": "ring", "memory_slots": 8}
@@ -92,15 +92,8 @@ def test_the_order_of_classes_counts_across_tasks_only() -> None:
 
     def digests(names: list[str]) -> tuple[str, str]:
         order = [names.index(name) for name in "abcd"]  # class number by name: each name keeps its images
-        rows = Rows(
-            lambda: images,
-            np.array(order)[labels],
-            is_test,
-            names,
-            tasks_of(4, 2),
-            names=[f"{i}.png" for i in range(8)],
-        )
-        made = benchmark_of(rows)
+        files = [f"{row}.png" for row in range(8)]
+        made = benchmark_of(images, Split(np.array(order)[labels], is_test, names, tasks_of(4, 2), files))
         return class_order_digest(made), made.split_digest
 
     order, split = digests(list("abcd"))
@@ -112,11 +105,12 @@ def test_the_order_of_classes_counts_across_tasks_only() -> None:
 def test_a_split_is_told_by_names_not_by_places() -> None:
     labels, is_test = np.array([0, 0, 1, 1]), np.array([False, True, False, True])
     files = ["x/1.png", "x/2.png", "x/3.png", "x/4.png"]
-    one = split_digest(labels, is_test, ["a", "b"], files)
-    assert split_digest(labels, is_test, ["a", "b"], [f"/elsewhere/{name}" for name in files]) == one
-    assert split_digest(labels[::-1], is_test[::-1], ["a", "b"], files[::-1]) == one
-    assert split_digest(labels, ~is_test, ["a", "b"], files) != one
-    assert split_digest(labels, is_test, ["a", "c"], files) != one
+    split = Split(labels, is_test, ["a", "b"], [[0], [1]], files)
+    assert dataclasses.replace(split, names=[f"/elsewhere/{name}" for name in files]).digest == split.digest
+    other_order = Split(labels[::-1], is_test[::-1], ["a", "b"], [[0], [1]], files[::-1])
+    assert other_order.digest == split.digest
+    assert dataclasses.replace(split, is_test=~is_test).digest != split.digest
+    assert dataclasses.replace(split, class_names=["a", "c"]).digest != split.digest
 
 
 def test_differences_leave_out_what_is_open() -> None:

@@ -16,7 +16,7 @@ from dualnet import cli, load
 from dualnet.batch import UNLABELLED, Batch
 from dualnet.data import Benchmark, Procedural
 from dualnet.learners import LEARNERS
-from dualnet.runs import runner
+from dualnet.runs import checkpoint, runner
 from dualnet.runs.progress import Quiet
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import StopAsked
@@ -318,6 +318,10 @@ def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped
     content = yaml.safe_load(file.read_text())
     assert content.pop("labels") == {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
     file.write_text(yaml.safe_dump(content))
+    folder = RunFolder(stopped)
+    trees = {step: checkpoint.load(folder.checkpoints, step) for step in checkpoint.steps(folder.checkpoints)}
+    for step, tree in trees.items():  # that version bound its checkpoints to the file as it is now
+        checkpoint.save(folder.checkpoints, step, tree, folder.identity)
     with pytest.raises(ValueError, match=r"labels.delay is 0 there, 2 here\); choose another --out"):
         run(tiny(labels={"delay": 2}), stopped)
     assert remembered(run(tiny(), stopped)) == never_stopped

@@ -12,8 +12,14 @@ from torch import Tensor
 
 from dualnet.batch import StreamSpec
 from dualnet.data.image_cache import CachedImages
+from dualnet.options import check_at_least, check_choices
 
 Images = np.ndarray | CachedImages  # either is read by `images[rows]`, which copies
+AT_LEAST = {  # the smallest value of an option, in every benchmark that has it
+    **dict.fromkeys(("num_tasks", "classes_per_task", "train_per_class", "test_per_class"), 1),
+    **dict.fromkeys(("image_size", "input_size"), 1),
+    **dict.fromkeys(("seed", "order_seed", "split_seed"), 0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +56,12 @@ class Benchmark:
 class BenchmarkConfig(ABC):
     """Options of one kind of benchmark: a frozen dataclass that can make it."""
 
+    def __post_init__(self) -> None:
+        check_choices(self)
+        for option, smallest in AT_LEAST.items():
+            if getattr(self, option, None) is not None:
+                check_at_least(self, smallest, option)
+
     @abstractmethod
     def make(self) -> Benchmark:
         """Read or draw the images. A user's mistake raises ValueError with the path and the remedy."""
@@ -58,5 +70,5 @@ class BenchmarkConfig(ABC):
         """Validation tasks. They share no test image with `make`: other classes, or training images alone."""
         raise ValueError(
             f"benchmark: {type(self).__name__} has no validation tasks to choose options on; "
-            "search on a benchmark that has some, such as mini_imagenet, and take the chosen options over"
+            "search on a benchmark that has some, such as mini_imagenet, and use the chosen options here"
         )

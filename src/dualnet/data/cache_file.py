@@ -34,10 +34,6 @@ class DamagedError(Exception):
     """The file is not what was written."""
 
 
-def rows_per_chunk(row_bytes: int) -> int:
-    return max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
-
-
 @dataclass(frozen=True)
 class CacheFile:
     path: Path
@@ -55,7 +51,7 @@ class CacheFile:
 
     @cached_property
     def chunk_rows(self) -> int:
-        return rows_per_chunk(self.row_bytes)
+        return max(1, min(CHUNK_ROWS, CHUNK_BYTES // self.row_bytes))
 
     @property
     def num_chunks(self) -> int:
@@ -76,17 +72,23 @@ class CacheFile:
         raise DamagedError
 
     def read_row(self, file: int, row: int, into: np.ndarray) -> None:
+        """A row of a chunk that was checked before."""
         if os.preadv(file, [into.data], len(self.header) + row * self.row_bytes) != self.row_bytes:
             raise DamagedError
 
-    def check(self, file: int, chunk: int) -> None:
-        if os.pread(file, 4, self.end + 4 * chunk) != self.checksum(file, chunk):
+    def read_chunk(self, file: int, chunk: int) -> np.ndarray:
+        """Its rows uint8 [n, C, H, W], checked."""
+        data = self._chunk(file, chunk)
+        if os.pread(file, 4, self.end + 4 * chunk) != self._checksum(data, chunk):
             raise DamagedError
+        return np.frombuffer(data, np.uint8).reshape(-1, *self.shape[1:])
 
-    def checksum(self, file: int, chunk: int) -> bytes:
-        """CRC-32 finds every change within 4 bytes. It begins with the name: another cache's chunk does not match."""
+    def _chunk(self, file: int, chunk: int) -> bytes:
         start = len(self.header) + chunk * self.chunk_rows * self.row_bytes
-        data = os.pread(file, min(self.chunk_rows * self.row_bytes, self.end - start), start)
+        return os.pread(file, min(self.chunk_rows * self.row_bytes, self.end - start), start)
+
+    def _checksum(self, data: bytes, chunk: int) -> bytes:
+        """CRC-32 finds every change within 4 bytes. It begins with the name: another cache's chunk does not match."""
         return zlib.crc32(data, zlib.crc32(f"{self.path.stem} {chunk}".encode())).to_bytes(4, "little")
 
     def build(self, write: Write) -> None:
@@ -105,7 +107,8 @@ class CacheFile:
         os.ftruncate(file, 0)
         write_at(file, self.header, 0)
         write(file, len(self.header))
-        write_at(file, b"".join(self.checksum(file, chunk) for chunk in range(self.num_chunks)), self.end)
+        checksums = [self._checksum(self._chunk(file, chunk), chunk) for chunk in range(self.num_chunks)]
+        write_at(file, b"".join(checksums), self.end)
         os.fsync(file)
 
     def discard(self, file: int | None = None) -> None:
@@ -115,12 +118,12 @@ class CacheFile:
 
 
 @contextlib.contextmanager
-def locked(path: Path) -> Iterator[int]:
-    """Descriptor of the file, locked for this process alone. Waits for the process that holds it now."""
+def locked(path: Path, flags: int = 0) -> Iterator[int]:
+    """Descriptor of the file, locked for this process alone. Waits for the process that holds it, unless LOCK_NB."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
-            fcntl.flock(file, fcntl.LOCK_EX)
+            fcntl.flock(file, fcntl.LOCK_EX | flags)
             if _is_at(file, path):
                 yield file
                 return
@@ -138,16 +141,9 @@ def _is_at(file: int, path: Path) -> bool:
 
 def remove_abandoned(folder: Path) -> None:
     for path in folder.glob("*.tmp"):
-        if not OWN_NAME.fullmatch(path.stem):  # the folder is the user's, and may hold other files
-            continue
-        with contextlib.suppress(OSError):  # in use by another process, already gone, or not ours to remove
-            file = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_at(file, path):
-                    path.unlink()
-            finally:
-                os.close(file)
+        if OWN_NAME.fullmatch(path.stem):  # the folder is the user's, and may hold other files
+            with contextlib.suppress(OSError), locked(path, fcntl.LOCK_NB):  # OSError: in use, or not ours to remove
+                path.unlink()
 
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> None:

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import class_folders, unpacked
-from dualnet.data.image_cache import cache_folder, cached_array
 from dualnet.data.image_folder import ImageFolder
 from dualnet.data.pickled import as_text, read_pickled
-from dualnet.data.splits import Rows, benchmark_of, stream_order, tasks_of
+from dualnet.data.splits import Split, benchmark_of, stream_order, tasks_of
 
 ARCHIVE = "cifar-100-python"
 NUM_CLASSES = 100
@@ -35,7 +32,7 @@ class Cifar100(BenchmarkConfig):
     class_order: list[str] | None = None  # the classes to use, in order of the stream; None: all, sorted by name
     order_seed: int | None = None  # shuffles the sorted names; None: leaves them sorted
     input_size: int | None = None  # side that the networks see; None: 32, as stored
-    cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
+    cache: str | None = None  # folder of decoded image files; None: $DUALNET_CACHE or ~/.cache/dualnet
 
     def make(self) -> Benchmark:
         root = unpacked(self.root, ARCHIVE)
@@ -58,32 +55,20 @@ class Cifar100(BenchmarkConfig):
         ).make()
 
     def _from_batches(self, root: str) -> Benchmark:
-        files = [os.path.join(root, part) for part in ("train", "test")]
         names = _class_names(os.path.join(root, "meta"))
-        batches = [_read_batch(file) for file in files]
+        (train, train_labels), (test, test_labels) = (
+            _read_batch(os.path.join(root, part)) for part in ("train", "test")
+        )
         order = stream_order(names, self.class_order, self.order_seed)
         tasks = tasks_of(len(order), self.classes_per_task, self.num_tasks)
-        order = order[: len(tasks) * self.classes_per_task]
+        order = order[: tasks[-1].stop]
         numbers = np.array([order.index(name) if name in order else -1 for name in names])  # by label of the data set
-        train, test = (batch.of(numbers >= 0) for batch in batches)
-        choice = " ".join(sorted(order))
-        shape = (len(train.labels) + len(test.labels), 3, SIZE, SIZE)
-        read = partial(_images, files, numbers >= 0)  # keeps no pixels, unlike the batches
-        images = partial(cached_array, files, choice, shape, read, cache_folder(self.cache))
-        labels = numbers[np.concatenate([train.labels, test.labels])]
-        is_test = np.repeat([False, True], [len(train.labels), len(test.labels)])
-        return benchmark_of(Rows(images, labels, is_test, order, tasks, self.input_size))
-
-
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    pixels: np.ndarray  # uint8 [n, 3072]: red, green and blue plane
-    labels: np.ndarray  # int64 [n]: fine labels of the data set
-
-    def of(self, chosen: np.ndarray) -> _Batch:
-        """The images of the chosen labels, bool [classes]."""
-        rows = chosen[self.labels]
-        return self if rows.all() else _Batch(self.pixels[rows], self.labels[rows])
+        labels = numbers[np.concatenate([train_labels, test_labels])]
+        is_test = np.repeat([False, True], [len(train), len(test)])
+        used = np.flatnonzero(labels >= 0)
+        split = Split(labels[used], is_test[used], order, tasks, [str(row) for row in range(len(used))])
+        images = np.concatenate([train, test])[used].reshape(-1, 3, SIZE, SIZE)
+        return benchmark_of(images, split, self.input_size)
 
 
 def _read(path: str) -> dict[str, object]:
@@ -112,7 +97,8 @@ def _check_all_there(path: str, num_classes: int) -> None:
         )
 
 
-def _read_batch(path: str) -> _Batch:
+def _read_batch(path: str) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of red, green and blue plane, uint8 [n, 3072], and fine labels of the data set, int64 [n]."""
     content = _read(path)
     pixels, labels = content.get("data"), content.get("fine_labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3 * SIZE**2:
@@ -121,8 +107,4 @@ def _read_batch(path: str) -> _Batch:
         raise ValueError(f"{path}: fine_labels is no list of labels from 0 to {NUM_CLASSES - 1}; unpack {ARCHIVE} anew")
     if len(labels) != len(pixels):
         raise ValueError(f"{path}: {len(pixels)} images, but {len(labels)} labels; unpack {ARCHIVE} anew")
-    return _Batch(pixels, np.array(labels, np.int64))
-
-
-def _images(files: Sequence[str], chosen: np.ndarray) -> np.ndarray:
-    return np.concatenate([_read_batch(file).of(chosen).pixels for file in files]).reshape(-1, 3, SIZE, SIZE)
+    return pixels, np.array(labels, np.int64)

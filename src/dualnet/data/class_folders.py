@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dualnet.data.decode import SUFFIXES
+from dualnet.files import reason
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
 KINDS = " ".join(sorted(SUFFIXES))
@@ -28,18 +29,18 @@ def unpacked(root: str, name: str) -> str:
 
 
 def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
+    path = absolute(folder)
     try:
-        with os.scandir(absolute(folder)) as found:
+        with os.scandir(path) as found:
             return list(found)
-    except OSError as error:
-        path = absolute(folder)
+    except (OSError, ValueError) as error:
         where = "" if path == folder else f" (looked for {path}: a relative path starts at the working directory)"
-        raise ValueError(f"{folder}: cannot be read as a folder ({error.strerror}); {remedy}{where}") from None
+        raise ValueError(f"{folder}: cannot be read as a folder ({reason(error)}); {remedy}{where}") from None
 
 
 def class_folders(root: str) -> list[str]:
     """Names of the sub-folders, in no order. Hidden ones and those that tools leave behind are no classes."""
-    names = [entry.name for entry in entries(root) if entry.is_dir() and not entry.name.startswith(".")]
+    names = [e.name for e in entries(root) if not e.name.startswith(".") and os.path.isdir(e.path)]
     if junk := sorted(name for name in names if name.lower() in JUNK):
         warnings.warn(f"{os.path.join(root, junk[0])}: left out, {junk[0]!r} is no class; remove it", stacklevel=2)
     names = [name for name in names if name not in junk]
@@ -61,9 +62,8 @@ def check_filled(root: str, names: Sequence[str]) -> None:
     )
     if train is not None:
         test_root = f" and test_root: {os.path.join(root, test)}" if test is not None else ""
-        raise ValueError(
-            f"benchmark.root {root!r} looks like a folder of splits: use root: {os.path.join(root, train)}{test_root}"
-        )
+        train_root = os.path.join(root, train)
+        raise ValueError(f"benchmark.root {root!r} looks like a folder of splits: use root: {train_root}{test_root}")
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
     raise ValueError(
         f"{os.path.join(root, empty[0])}: no images ({KINDS}) in this class folder{more}; "
@@ -87,17 +87,11 @@ def _images_of(folder: str) -> list[str]:
 
 def warn_of_others(folders: Sequence[str]) -> None:
     """One warning for all that lies beside the images and is left out."""
-    others = [
-        entry.path
-        for folder in folders
-        for entry in entries(folder)
-        if not entry.name.startswith(".") and not is_image(entry.name)
-    ]
+    found = (entry for folder in folders for entry in entries(folder))
+    others = [entry.path for entry in found if not entry.name.startswith(".") and not is_image(entry.name)]
     if others:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        warnings.warn(
-            f"{min(others)}{more}: left out; images of a class are {KINDS} in its folder itself", stacklevel=2
-        )
+        warnings.warn(f"{min(others)}{more}: left out; only {KINDS} directly in a class folder are read", stacklevel=2)
 
 
 def is_image(name: str) -> bool:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from itertools import chain
 
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import entries, is_image, unpacked
-from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import Rows, benchmark_of, stream_order, tasks_of
+from dualnet.data.image_cache import cached_images
+from dualnet.data.splits import Split, benchmark_of, stream_order, tasks_of
 
 ARCHIVE = "core50_128x128"
 SESSIONS = range(1, 12)
@@ -40,16 +39,14 @@ class Core50(BenchmarkConfig):
     def make(self) -> Benchmark:
         objects = self._objects()
         tasks = tasks_of(len(objects), self.classes_per_task, self.num_tasks)
-        objects = objects[: len(tasks) * self.classes_per_task]
-        frames = _frames(unpacked(self.root, ARCHIVE), objects)
-        counts = [len(files) for files in frames]
-        labels, sessions = np.divmod(np.arange(len(frames)), len(SESSIONS))
-        is_test = np.isin(sessions + SESSIONS[0], TEST_SESSIONS)
-        files = [file for files in frames for file in files]
-        images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
-        names = [_name(name) for name in objects]
-        labels, is_test = np.repeat(labels, counts), np.repeat(is_test, counts)
-        return benchmark_of(Rows(images, labels, is_test, names, tasks, self.input_size, files))
+        objects = objects[: tasks[-1].stop]
+        root = unpacked(self.root, ARCHIVE)
+        frames = [_frames(root, session, name) for name in objects for session in SESSIONS]
+        files, counts = list(chain(*frames)), [len(some) for some in frames]
+        labels = np.repeat(np.arange(len(frames)) // len(SESSIONS), counts)
+        is_test = np.repeat(np.isin(np.tile(SESSIONS, len(objects)), TEST_SESSIONS), counts)
+        split = Split(labels, is_test, [_name(name) for name in objects], tasks, files)
+        return benchmark_of(cached_images(files, self.image_size, self.cache), split, self.input_size)
 
     def _objects(self) -> list[str]:
         in_order = self.class_order is None and self.order_seed is None
@@ -66,14 +63,10 @@ def _name(folder: str) -> str:
     return f"{CATEGORIES[category]}{index + 1}"
 
 
-def _frames(root: str, objects: Sequence[str]) -> list[list[str]]:
-    """Files of every object in every session, object by object."""
-    return [_frames_of(root, session, int(name[1:])) for name in objects for session in SESSIONS]
-
-
-def _frames_of(root: str, session: int, number: int) -> list[str]:
-    folder = os.path.join(root, f"s{session}", f"o{number}")
-    start = f"C_{session:02d}_{number:02d}_"
+def _frames(root: str, session: int, name: str) -> list[str]:
+    """Files of an object in a session."""
+    folder = os.path.join(root, f"s{session}", name)
+    start = f"C_{session:02d}_{int(name[1:]):02d}_"
     names = sorted(entry.name for entry in entries(folder, REMEDY) if is_image(entry.name))
     if not names:
         raise ValueError(f"{folder}: no images {start}*.png; {REMEDY}")

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualnet.data.shapes import Test, shape_and_texture
+from dualnet.data.shapes import SHAPES, TEXTURES, Test, shape_and_texture
 
 FIELD = 2048  # from the centre of an image to its border
 DISTRACTORS = 3  # small plain discs and boxes behind the object
@@ -60,8 +60,9 @@ class Look:
 
 
 def look_of(number: int, task: int) -> Look:
-    # five is prime to the twelve colours: neighbours are far apart, and a colour comes back for another class
-    return Look(*shape_and_texture(number), VIVID[number * 5 % len(VIVID)], WORLDS[task % len(WORLDS)])
+    shape, texture = shape_and_texture(number)
+    colour = VIVID[number * 5 % len(VIVID)]  # 5 is coprime to the 12 colours: neighbours are far apart
+    return Look(SHAPES[shape], TEXTURES[texture], colour, WORLDS[task % len(WORLDS)])
 
 
 def draw(look: Look, count: int, size: int, seed: tuple[int, ...]) -> np.ndarray:
@@ -96,9 +97,8 @@ def _draw(look: Look, choices: Choices, noise: np.random.PCG64, size: int) -> np
     for _ in range(DISTRACTORS):
         picture = _blend(picture, choices.colour(VIVID), _distractor(choices, samples))
     picture = _object(picture, look, choices, samples)
-    picture = (picture * _light(choices, pixels)[:, None] >> 8) * np.array(look.world.light, np.int32)[
-        :, None, None
-    ] >> 8
+    picture = picture * _light(choices, pixels)[:, None] >> 8
+    picture = picture * np.array(look.world.light, np.int32)[:, None, None] >> 8
     return np.clip(picture + _grain(noise, picture.shape), 0, 255).astype(np.uint8)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from dualnet.data import cache_file
-from dualnet.data.cache_file import CacheFile, DamagedError, Write, rows_per_chunk, write_at
+from dualnet.data.cache_file import CacheFile, DamagedError, Write
 from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, decoding, read_image
 from dualnet.machine import num_cores
 
@@ -44,9 +44,6 @@ class CachedImages:
     def __len__(self) -> int:
         return self.shape[0]
 
-    def __array__(self, dtype: object = None, copy: bool | None = None) -> np.ndarray:
-        return self[np.arange(len(self))]
-
     def __getitem__(self, rows: int | np.ndarray) -> np.ndarray:
         wanted = np.atleast_1d(rows)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):
@@ -60,14 +57,22 @@ class CachedImages:
         return images if np.ndim(rows) else images[0]
 
     def _read(self, rows: np.ndarray, descriptor: int, checked: set[int]) -> np.ndarray:
-        chunks = np.unique(rows // self._file.chunk_rows).tolist()
-        if new := [chunk for chunk in chunks if chunk not in checked]:
-            with ThreadPoolExecutor(min(num_cores(), len(new))) as pool:
-                list(pool.map(partial(self._file.check, descriptor), new))
-            checked.update(new)
         images = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        for row, image in zip(rows.tolist(), images, strict=True):
-            self._file.read_row(descriptor, row, image)
+        chunks, places = np.divmod(rows, self._file.chunk_rows)
+
+        def check_and_copy(chunk: int) -> None:
+            content = self._file.read_chunk(descriptor, chunk)
+            for index in np.flatnonzero(chunks == chunk).tolist():
+                images[index] = content[places[index]]
+            checked.add(chunk)
+
+        new = set(chunks.tolist()) - checked
+        for index, (row, chunk) in enumerate(zip(rows.tolist(), chunks.tolist(), strict=True)):
+            if chunk not in new:
+                self._file.read_row(descriptor, row, images[index])
+        if new:
+            with ThreadPoolExecutor(min(num_cores(), len(new))) as pool:
+                list(pool.map(check_and_copy, sorted(new)))
         return images
 
     def _build_again(self, damaged: int) -> None:
@@ -102,75 +107,6 @@ def _warn_damaged(path: Path) -> None:
     warnings.warn(f"{path}: the image cache is damaged; its images are decoded again", stacklevel=2)
 
 
-def cached_images(
-    files: Sequence[str | os.PathLike[str]],
-    size: int,
-    folder: Path | None = None,
-    progress: Progress | None = None,
-) -> CachedImages:
-    """The images of the files, in their order: uint8 [N, 3, size, size]."""
-    if not files:
-        raise ValueError("there are no images to cache; check the folder or the list that names them")
-    if not 1 <= size <= MAX_SIZE:
-        raise ValueError(f"image_size is {size}; give 1 to {MAX_SIZE} pixels")
-    paths = [os.path.abspath(file) for file in files]
-    write = partial(_write_images, paths=paths, size=size, progress=progress)
-    return _cached(paths, f"{size}\n{RESIZE_RULE}", (len(paths), 3, size, size), write, folder)
-
-
-def cached_array(
-    files: Sequence[str | os.PathLike[str]],
-    choice: str,
-    shape: tuple[int, int, int, int],
-    read: Callable[[], np.ndarray],
-    folder: Path | None = None,
-) -> CachedImages:
-    """Many images out of a few files: uint8 of that shape.
-
-    `choice` says which images of the files these are; `read` is called where they are not in the cache yet.
-    """
-    paths = [os.path.abspath(file) for file in files]
-    return _cached(paths, f"{shape}\n{choice}", shape, partial(_write_array, shape=shape, read=read), folder)
-
-
-def _cached(paths: list[str], rule: str, shape: tuple[int, ...], write: Write, folder: Path | None) -> CachedImages:
-    name = _identity(paths, rule)
-
-    def write_unchanged(file: int, offset: int) -> None:
-        write(file, offset)
-        if _identity(paths, rule) != name:
-            raise ValueError(f"{paths[0]}: this or another image changed before it was decoded; start again")
-
-    return CachedImages(CacheFile((folder or cache_folder()) / f"{name}.npy", shape), write_unchanged)
-
-
-def cache_folder(name: str | None = None) -> Path:
-    """The folder of that name, or the user's own."""
-    return Path(name or os.environ.get("DUALNET_CACHE") or "~/.cache/dualnet").expanduser()
-
-
-def _identity(paths: Sequence[str], rule: str) -> str:
-    """A hash that changes with the files and with the way they are read."""
-    digest = hashlib.sha256(f"{FORMAT_VERSION}\n{rule}\n".encode())
-    missing = []
-    for path in paths:
-        try:
-            found = os.stat(path)  # pathlib doubles the 0.2 s of 50,000 files
-        except OSError:
-            missing.append(path)
-            continue
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{path}: not a regular file; replace it or leave it out")
-        digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
-    if missing:
-        raise ValueError(f"{missing[0]}: no such image{_and_more(missing)}; restore it or leave it out")
-    return digest.hexdigest()[: cache_file.NAME_LENGTH]
-
-
-def _and_more(bad: Sequence[object]) -> str:
-    return f" (and {len(bad) - 1} more)" if len(bad) > 1 else ""
-
-
 @contextlib.contextmanager
 def _explained(cache: CacheFile) -> Iterator[None]:
     """An error of the system about the cache folder, as one line with the remedy."""
@@ -186,34 +122,72 @@ def _explained(cache: CacheFile) -> Iterator[None]:
         ) from None
 
 
-def _write_array(file: int, offset: int, shape: tuple[int, ...], read: Callable[[], np.ndarray]) -> None:
-    images = np.ascontiguousarray(read())
-    assert images.shape == shape and images.dtype == np.uint8
-    write_at(file, images.data, offset)
+def cached_images(
+    files: Sequence[str | os.PathLike[str]],
+    size: int,
+    folder: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> CachedImages:
+    """The images of the files, in their order: uint8 [N, 3, size, size]."""
+    if not files:
+        raise ValueError("there are no images to cache; check the folder or the list that names them")
+    if not 1 <= size <= MAX_SIZE:
+        raise ValueError(f"image_size: {size} is not 1 to {MAX_SIZE} pixels")
+    paths = [os.path.abspath(file) for file in files]
+    name = _identity(paths, size)
+    file = CacheFile(cache_folder(folder) / f"{name}.npy", (len(paths), 3, size, size))
+
+    def write(descriptor: int, offset: int) -> None:
+        _write_images(descriptor, offset, file, paths, progress)
+        if _identity(paths, size) != name:
+            raise ValueError(f"{paths[0]}: this or another image changed before it was decoded; start again")
+
+    return CachedImages(file, write)
 
 
-def _write_images(file: int, offset: int, paths: Sequence[str], size: int, progress: Progress | None) -> None:
+def cache_folder(name: str | os.PathLike[str] | None = None) -> Path:
+    """The folder of that name, or the user's own."""
+    return Path(name or os.environ.get("DUALNET_CACHE") or "~/.cache/dualnet").expanduser()
+
+
+def _identity(paths: Sequence[str], size: int) -> str:
+    """A hash that changes with the files and with the way they are read."""
+    digest = hashlib.sha256(f"{FORMAT_VERSION}\n{size}\n{RESIZE_RULE}\n".encode())
+    missing = []
+    for path in paths:
+        try:
+            found = os.stat(path)  # pathlib doubles the 0.2 s of 50,000 files
+        except OSError:
+            missing.append(path)
+            continue
+        if not stat.S_ISREG(found.st_mode):
+            raise ValueError(f"{path}: not a regular file; replace it or leave it out")
+        digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+    if missing:
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise ValueError(f"{missing[0]}: no such image{more}; restore it or leave it out")
+    return digest.hexdigest()[: cache_file.NAME_LENGTH]
+
+
+def _write_images(
+    descriptor: int, offset: int, file: CacheFile, paths: Sequence[str], progress: Progress | None
+) -> None:
     bad: list[str] = []
-    done, at_a_time = 0, rows_per_chunk(3 * size * size)
-    parts = [paths[start : start + at_a_time] for start in range(0, len(paths), at_a_time)]
-    offsets = [offset + start * 3 * size * size for start in range(0, len(paths), at_a_time)]
+    starts = range(0, len(paths), file.chunk_rows)
+    ends = [min(start + file.chunk_rows, len(paths)) for start in starts]
+    parts = [paths[start:end] for start, end in zip(starts, ends, strict=True)]
+    offsets = [offset + start * file.row_bytes for start in starts]
     with decoding(), ThreadPoolExecutor(num_cores()) as pool:
-        for part, errors in zip(parts, pool.map(partial(_write_part, file, size), offsets, parts), strict=True):
-            bad, done = bad + errors, done + len(part)
+        found = pool.map(partial(_write_part, descriptor, file.shape[-1]), offsets, parts)
+        for end, errors in zip(ends, found, strict=True):
+            bad += errors
             if progress is not None:
-                progress(done, len(paths))
+                progress(end, len(paths))
     if bad:
         raise ValueError(_broken(bad))
 
 
-def _broken(bad: Sequence[str]) -> str:
-    """Those that cannot be read, so that they need not be found one by one."""
-    more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
-    them = "them" if len(bad) > 1 else "it"
-    return "; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"])
-
-
-def _write_part(file: int, size: int, offset: int, paths: Sequence[str]) -> list[str]:
+def _write_part(descriptor: int, size: int, offset: int, paths: Sequence[str]) -> list[str]:
     """Decode some images and write them to their place; returns what is wrong with those that cannot be read."""
     images = np.empty((len(paths), size, size, 3), np.uint8)
     bad = []
@@ -223,6 +197,12 @@ def _write_part(file: int, size: int, offset: int, paths: Sequence[str]) -> list
         except ValueError as error:
             bad.append(str(error))
     if not bad:
-        planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        write_at(file, planes.data, offset)
+        cache_file.write_at(descriptor, np.ascontiguousarray(images.transpose(0, 3, 1, 2)).data, offset)
     return bad
+
+
+def _broken(bad: Sequence[str]) -> str:
+    """Those that cannot be read, so that they need not be found one by one."""
+    more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
+    them = "them" if len(bad) > 1 else "it"
+    return "; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"])

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import absolute, check_filled, class_folders, images_by_class, warn_of_others
-from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import Rows, benchmark_of, held_out, stream_order, tasks_of
+from dualnet.data.image_cache import cached_images
+from dualnet.data.splits import Split, benchmark_of, held_out, stream_order, tasks_of
 
 VALIDATION_TASKS = 3  # at most; as many as the paper's
 
@@ -36,7 +35,7 @@ class ImageFolder(BenchmarkConfig):
     def make(self) -> Benchmark:
         names, tasks = self._classes()
         files, labels, is_test = self._files(names)
-        return benchmark_of(self._rows(files, labels, is_test, names, tasks))
+        return self._benchmark(files, Split(labels, is_test, names, tasks, files))
 
     def make_validation(self) -> Benchmark:
         """The first three tasks, of training images alone: test_share of each class is held out of these once more.
@@ -46,21 +45,24 @@ class ImageFolder(BenchmarkConfig):
         names, tasks = self._classes()
         tasks = tasks[:VALIDATION_TASKS]
         files, labels, is_test = self._files(names)
-        kept = np.flatnonzero(~is_test & (labels < len(tasks) * self.classes_per_task))
+        kept = np.flatnonzero(~is_test & (labels < tasks[-1].stop))
         names, files, labels = names[: tasks[-1].stop], [files[row] for row in kept], labels[kept]
         _check_two_each(labels, names)
         is_test = held_out(labels, files, names, self.test_share, self.split_seed)
-        return benchmark_of(self._rows(files, labels, is_test, names, tasks), validation=True)
+        return self._benchmark(files, Split(labels, is_test, names, tasks, files), validation=True)
+
+    def _benchmark(self, files: list[str], split: Split, validation: bool = False) -> Benchmark:
+        return benchmark_of(cached_images(files, self.image_size, self.cache), split, self.input_size, validation)
 
     def _classes(self) -> tuple[list[str], list[range]]:
         """Names by class number, and class numbers by task."""
         names = stream_order(_class_names(self.root), self.class_order, self.order_seed)
         check_filled(self.root, names)
         tasks = tasks_of(len(names), self.classes_per_task, self.num_tasks)
-        return names[: len(tasks) * self.classes_per_task], tasks
+        return names[: tasks[-1].stop], tasks
 
     def _files(self, names: Sequence[str]) -> tuple[list[str], np.ndarray, np.ndarray]:
-        """Files, class numbers int64 [n], and who is tested, bool [n]."""
+        """Files, class numbers int64 [n], and which are for testing, bool [n]."""
         files, labels = _images(self.root, names)
         if self.test_root is None:
             return files, labels, held_out(labels, files, names, self.test_share, self.split_seed)
@@ -68,12 +70,6 @@ class ImageFolder(BenchmarkConfig):
         test_files, test_labels = _images(self.test_root, names)
         is_test = np.repeat([False, True], [len(files), len(test_files)])
         return files + test_files, np.concatenate([labels, test_labels]), is_test
-
-    def _rows(
-        self, files: list[str], labels: np.ndarray, is_test: np.ndarray, names: list[str], tasks: list[range]
-    ) -> Rows:
-        images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
-        return Rows(images, labels, is_test, names, tasks, self.input_size, files)
 
 
 def _check_two_each(labels: np.ndarray, names: Sequence[str]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import csv
+import io
 import os
+import re
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -13,11 +14,13 @@ import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import absolute
-from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import Rows, benchmark_of, tasks_of
+from dualnet.data.image_cache import cached_images
+from dualnet.data.splits import Split, benchmark_of, tasks_of
+from dualnet.files import read_text, reason
 
 CLASSES_PER_TASK = 5
 LISTS = {"continual": ("cl_train.csv", "cl_test.csv"), "validation": ("val_train.csv", "val_test.csv")}
+LARGEST_LIST = 100_000_000  # bytes
 NUM_TASKS = {"continual": 17, "validation": 3}
 
 
@@ -32,26 +35,21 @@ class MiniImageNet(BenchmarkConfig):
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
     def make(self) -> Benchmark:
-        if self.split != "continual":
-            raise ValueError(
-                f"mini_imagenet: split is {self.split!r}; results come from 'continual' alone, "
-                "and `dualnet search` chooses options on the validation tasks"
-            )
-        return benchmark_of(self._listed("continual"))
+        return self._listed("continual")
 
     def make_validation(self) -> Benchmark:
-        return benchmark_of(self._listed("validation"), validation=True)
+        return self._listed("validation")
 
-    def _listed(self, lists: str) -> Rows:
-        root = Path(absolute(self.root))
+    def _listed(self, lists: str) -> Benchmark:
+        root = absolute(self.root)
         train, test = (_read_list(root, name) for name in LISTS[lists])
         _check_disjoint(root, lists, train, test)
         names, labels = np.unique([row.label for row in train + test], return_inverse=True)
-        tasks = _tasks(root, lists, len(names))
         files = [row.path for row in train + test]
-        images = partial(cached_images, files, self.image_size, cache_folder(self.cache))
         is_test = np.repeat([False, True], [len(train), len(test)])
-        return Rows(images, labels, is_test, [str(name) for name in names], tasks, self.input_size, files)
+        split = Split(labels, is_test, [str(name) for name in names], _tasks(root, lists, len(names)), files)
+        images = cached_images(files, self.image_size, self.cache)
+        return benchmark_of(images, split, self.input_size, validation=lists == "validation")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,48 +58,47 @@ class ListedImage:
     label: int
 
 
-def _read_list(root: Path, name: str) -> list[ListedImage]:
-    place = root / name
+def _read_list(root: str, name: str) -> list[ListedImage]:
+    place = os.path.join(root, name)
     try:
-        with place.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.reader(file)
-            rows = [_row(str(root), f"{place}, line {reader.line_num}", row) for row in reader if row]
-    except OSError as error:
+        text = read_text(Path(place), LARGEST_LIST).removeprefix("\ufeff")
+        lines = [(number, row) for number, row in enumerate(csv.reader(io.StringIO(text, newline="")), 1) if row]
+    except (OSError, ValueError, csv.Error) as error:
         raise ValueError(
-            f"{place}: cannot be read ({error.strerror}); benchmark.root must hold the lists "
-            f"{' and '.join(LISTS['continual'])} (or {' and '.join(LISTS['validation'])}) and the images that their "
-            "rows `path,label` name"
+            f"{place}: cannot be read ({reason(error)}); benchmark.root must hold the lists "
+            f"{' and '.join(LISTS['continual'])} (or {' and '.join(LISTS['validation'])}), rows `path,label` in UTF-8, "
+            "and the images that they name"
         ) from None
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{place}: not a text list ({error}); write rows `path,label` in UTF-8") from None
-    if not rows:
+    if not lines:
         raise ValueError(f"{place}: names no images; write rows `path,label`")
-    return rows
+    return [_row(root, f"{place}, line {number}", row) for number, row in lines]
 
 
 def _row(root: str, place: str, row: list[str]) -> ListedImage:
     if len(row) != 2:
         raise ValueError(f"{place}: {len(row)} columns; write `path,label`")
     path, label = os.path.join(root, row[0]), row[1].strip()
-    if not label.removeprefix("-").isdecimal():
+    if not re.fullmatch(r"-?\d{1,18}", label):
         raise ValueError(f"{place}: the label {label!r} is no integer; write `path,label`")
     if not os.path.isfile(path):
         raise ValueError(f"{place}: {path} is missing; unpack the images there or correct the row")
     return ListedImage(path, int(label))
 
 
-def _check_disjoint(root: Path, split: str, train: list[ListedImage], test: list[ListedImage]) -> None:
+def _check_disjoint(root: str, split: str, train: list[ListedImage], test: list[ListedImage]) -> None:
     of_train, of_test = ({os.path.normpath(row.path) for row in rows} for rows in (train, test))
     if both := of_train & of_test:
         first, second = LISTS[split]
-        raise ValueError(f"{root / second}: {min(both)} is also in {first}; keep training and test images apart")
+        raise ValueError(
+            f"{os.path.join(root, second)}: {min(both)} is also in {first}; keep training and test images apart"
+        )
 
 
-def _tasks(root: Path, split: str, num_classes: int) -> list[range]:
+def _tasks(root: str, split: str, num_classes: int) -> list[range]:
     tasks = NUM_TASKS[split]
     if num_classes != tasks * CLASSES_PER_TASK:
         raise ValueError(
-            f"{root / LISTS[split][0]}: {num_classes} classes, but {tasks} tasks of {CLASSES_PER_TASK} need "
-            f"{tasks * CLASSES_PER_TASK}; complete the lists, or use image_folder for classes of your own"
+            f"{os.path.join(root, LISTS[split][0])}: {num_classes} classes, but {tasks} tasks of {CLASSES_PER_TASK} "
+            f"need {tasks * CLASSES_PER_TASK}; complete the lists, or use image_folder for classes of your own"
         )
     return tasks_of(num_classes, CLASSES_PER_TASK)

@@ -6,17 +6,19 @@ import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import entries, images_by_class, unpacked
-from dualnet.data.image_cache import cache_folder, cached_images
-from dualnet.data.splits import Rows, benchmark_of, stream_order, tasks_of
+from dualnet.data.image_cache import cached_images
+from dualnet.data.splits import Split, benchmark_of, stream_order, tasks_of
+from dualnet.files import read_text, reason
 
 ARCHIVE = "tiny-imagenet-200"
 NUM_CLASSES = 200
+LARGEST_LIST = 100_000_000  # bytes
 REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold wnids.txt, words.txt, train/ and val/"
 
 
@@ -24,9 +26,7 @@ REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold wnids.txt, words.txt, 
 class TinyImageNet(BenchmarkConfig):
     """Classes are WordNet ids, in their order. Test images are those of `val`: the labels of `test` were never told."""
 
-    root: str = (
-        "data/tiny-imagenet"  # folder of tiny-imagenet-200, or that folder itself; relative to the working directory
-    )
+    root: str = "data/tiny-imagenet"  # from the working directory: holds tiny-imagenet-200, or is that folder itself
     classes_per_task: int = 10  # new classes in every task
     num_tasks: int | None = None  # None: as many as the classes make; fewer leaves the last classes out
     class_order: list[str] | None = None  # the WordNet ids to use, in order of the stream; None: all, sorted
@@ -40,28 +40,24 @@ class TinyImageNet(BenchmarkConfig):
         all_ids = _class_ids(os.path.join(root, "wnids.txt"))
         ids = stream_order(all_ids, self.class_order, self.order_seed)
         tasks = tasks_of(len(ids), self.classes_per_task, self.num_tasks)
-        ids = ids[: len(tasks) * self.classes_per_task]
+        ids = ids[: tasks[-1].stop]
         names = _class_names(os.path.join(root, "words.txt"), ids)
         files, labels = images_by_class([os.path.join(root, "train", class_id, "images") for class_id in ids])
-        tests = _test_images(os.path.join(root, "val"), set(all_ids))
         numbers = {class_id: number for number, class_id in enumerate(ids)}
-        test_files = [file for file, class_id in tests.items() if class_id in numbers]
-        test_labels = [numbers[tests[file]] for file in test_files]
-        images = partial(cached_images, files + test_files, self.image_size, cache_folder(self.cache))
-        is_test = np.repeat([False, True], [len(files), len(test_files)])
-        labels = np.concatenate([labels, np.array(test_labels, np.int64)])
-        return benchmark_of(Rows(images, labels, is_test, names, tasks, self.input_size, files + test_files))
+        tests = _test_images(os.path.join(root, "val"), set(all_ids))
+        tests = {file: numbers[class_id] for file, class_id in tests.items() if class_id in numbers}
+        is_test = np.repeat([False, True], [len(files), len(tests)])
+        files, labels = [*files, *tests], np.array([*labels, *tests.values()], np.int64)
+        split = Split(labels, is_test, names, tasks, files)
+        return benchmark_of(cached_images(files, self.image_size, self.cache), split, self.input_size)
 
 
 def _lines(path: str) -> Iterator[tuple[str, list[str]]]:
     """Where a line is, for messages, and its columns; blank lines are left out."""
     try:
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-    except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror}); {REMEDY}") from None
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path}: not a text in UTF-8 ({error}); {REMEDY}") from None
+        text = read_text(Path(path), LARGEST_LIST)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read ({reason(error)}); {REMEDY}") from None
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             yield f"{path}, line {number}", line.strip().split("\t")

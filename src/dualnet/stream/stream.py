@@ -124,13 +124,14 @@ class Stream:
         return int(self.first_example[task]) + shuffled(len(self.tasks[task].train), seed, task)
 
     def images_of(self, examples: Tensor) -> Tensor:
-        """Read where they lie, which may be a memory map: main memory need not hold the training images."""
-        tasks = self.task_of[examples].tolist()
-        return torch.from_numpy(np.stack([self.image(*which) for which in zip(tasks, examples.tolist(), strict=True)]))
-
-    def image(self, task: int, example: int) -> np.ndarray:
-        train = self.tasks[task].train
-        return train.array[train.rows[example - self.first_example[task]]]
+        """Read from where they are stored: main memory need not hold the training images."""
+        images = torch.empty(len(examples), *self.spec.image_shape, dtype=torch.uint8)
+        tasks = self.task_of[examples]
+        for task in tasks.unique().tolist():
+            here, train = tasks == task, self.tasks[task].train
+            rows = train.rows[examples[here].numpy() - self.first_example[task]]
+            images[here] = torch.from_numpy(train.array[rows])
+        return images
 
     def images_on_device(self, first: int, last: int) -> tuple[int, Tensor]:
         """The training images of neighbouring tasks, and the number of the first one. Others leave the device."""
