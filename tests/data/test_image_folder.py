@@ -181,7 +181,7 @@ def broken_image(root: Path) -> None:
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
-    "no-root": (lambda root: None, {"root": ""}, "root is empty; name the folder"),
+    "no-root": (lambda root: None, {"root": ""}, "root: is empty"),
     "nul": (lambda root: None, {"root": "/no\0where"}, "cannot be read as a folder .*null"),
     "missing": (lambda root: None, {"root": "/nowhere"}, r"^/nowhere: .*\(No such file"),
     "a-file": (lambda root: None, {"root": __file__}, r"\(Not a directory\)"),

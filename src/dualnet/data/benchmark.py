@@ -58,6 +58,9 @@ class BenchmarkConfig(ABC):
 
     def __post_init__(self) -> None:
         check_choices(self)
+        for option in ("root", "test_root"):
+            if getattr(self, option, None) == "":
+                raise ValueError(f"{option}: is empty; name the folder of the images")
         for option, smallest in AT_LEAST.items():
             if getattr(self, option, None) is not None:
                 check_at_least(self, smallest, option)

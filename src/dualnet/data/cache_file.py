@@ -12,10 +12,9 @@ import io
 import math
 import os
 import re
+import warnings
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,33 +33,16 @@ class DamagedError(Exception):
     """The file is not what was written."""
 
 
-@dataclass(frozen=True)
 class CacheFile:
-    path: Path
-    shape: tuple[int, ...]  # [N, C, H, W]
-
-    @cached_property
-    def header(self) -> bytes:
+    def __init__(self, path: Path, shape: tuple[int, int, int, int]) -> None:
+        self.path, self.shape = path, shape  # [N, C, H, W]
         stream = io.BytesIO()
-        np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": self.shape})
-        return stream.getvalue()
-
-    @cached_property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape[1:])
-
-    @cached_property
-    def chunk_rows(self) -> int:
-        return max(1, min(CHUNK_ROWS, CHUNK_BYTES // self.row_bytes))
-
-    @property
-    def num_chunks(self) -> int:
-        return -(-self.shape[0] // self.chunk_rows)
-
-    @cached_property
-    def end(self) -> int:
-        """Where the images end and the checksums begin."""
-        return len(self.header) + math.prod(self.shape)
+        np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+        self.header = stream.getvalue()
+        self.row_bytes = math.prod(shape[1:])
+        self.chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // self.row_bytes))
+        self.num_chunks = -(-shape[0] // self.chunk_rows)
+        self.end = len(self.header) + shape[0] * self.row_bytes  # of the images; the checksums follow
 
     def open(self) -> int:
         """Descriptor of the finished file, whose images are not checked yet."""
@@ -91,7 +73,8 @@ class CacheFile:
         """CRC-32 finds every change within 4 bytes. It begins with the name: another cache's chunk does not match."""
         return zlib.crc32(data, zlib.crc32(f"{self.path.stem} {chunk}".encode())).to_bytes(4, "little")
 
-    def build(self, write: Write) -> None:
+    def build(self, write: Write) -> int:
+        """Descriptor of the file, once it is finished."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_suffix(".tmp")
         with locked(unfinished) as file:
@@ -102,6 +85,7 @@ class CacheFile:
             finally:
                 unfinished.unlink(missing_ok=True)
         atomic.flush(self.path.parent)
+        return self.open()
 
     def _write(self, file: int, write: Write) -> None:
         os.ftruncate(file, 0)
@@ -113,6 +97,7 @@ class CacheFile:
 
     def discard(self, file: int | None = None) -> None:
         """Remove a damaged file, unless another process has already replaced the one that is open here."""
+        warnings.warn(f"{self.path}: the image cache is damaged; its images are decoded again", stacklevel=2)
         if file is None or _is_at(file, self.path):
             self.path.unlink(missing_ok=True)
 

@@ -42,17 +42,8 @@ class Cifar100(BenchmarkConfig):
     def _from_folders(self, root: str) -> Benchmark:
         train, test = (os.path.join(root, part) for part in ("train", "test"))
         _check_all_there(train, len(class_folders(train)))
-        return ImageFolder(
-            train,
-            test,
-            classes_per_task=self.classes_per_task,
-            num_tasks=self.num_tasks,
-            class_order=self.class_order,
-            order_seed=self.order_seed,
-            image_size=SIZE,
-            input_size=self.input_size,
-            cache=self.cache,
-        ).make()
+        shared = {option: value for option, value in vars(self).items() if option != "root"}
+        return ImageFolder(train, test, image_size=SIZE, **shared).make()
 
     def _from_batches(self, root: str) -> Benchmark:
         names = _class_names(os.path.join(root, "meta"))

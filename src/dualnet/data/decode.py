@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import stat
 import threading
@@ -42,10 +41,9 @@ def read_image(path: str, into: np.ndarray) -> None:
     try:
         num_bytes = _checked_bytes(path)
         with open(path, "rb") as file:  # a Path for every file costs more than the read
-            if num_bytes > READ_AT_ONCE:
+            if num_bytes > READ_AT_ONCE or not _read_plain_jpeg(file.read(READ_AT_ONCE), into):
+                file.seek(0)
                 into[...] = _read_any(file, size=into.shape[0])
-            elif not _read_plain_jpeg(data := file.read(READ_AT_ONCE), into):
-                into[...] = _read_any(io.BytesIO(data), size=into.shape[0])
     except Exception as error:  # damaged files make Pillow raise many kinds, from SyntaxError to struct.error
         raise ValueError(f"{path}: unreadable image ({_reason(error)})") from None
 

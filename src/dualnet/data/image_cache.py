@@ -9,11 +9,9 @@ import math
 import os
 import stat
 import threading
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -78,33 +76,22 @@ class CachedImages:
     def _build_again(self, damaged: int) -> None:
         with self._lock:
             if self._opened[0] == damaged:  # else another thread has done so
-                _warn_damaged(self._file.path)
                 self._file.discard(damaged)
                 self._open()
 
     def _open(self) -> None:
+        """Opens the file, which is built first if it is not there."""
         with _explained(self._file):
-            descriptor = _opened(self._file, self._write)
+            cache_file.remove_abandoned(self._file.path.parent)
+            try:
+                descriptor = self._file.open()
+            except DamagedError:
+                self._file.discard()
+                descriptor = self._file.build(self._write)
+            except FileNotFoundError:
+                descriptor = self._file.build(self._write)
         self._opened: tuple[int, set[int]] = descriptor, set()  # the file, and which of its chunks are checked
         weakref.finalize(self, os.close, descriptor)
-
-
-def _opened(file: CacheFile, write: Write) -> int:
-    """Descriptor of the file, which is built first if it is not there."""
-    cache_file.remove_abandoned(file.path.parent)
-    try:
-        return file.open()
-    except FileNotFoundError:
-        pass
-    except DamagedError:
-        _warn_damaged(file.path)
-        file.discard()
-    file.build(write)
-    return file.open()
-
-
-def _warn_damaged(path: Path) -> None:
-    warnings.warn(f"{path}: the image cache is damaged; its images are decoded again", stacklevel=2)
 
 
 @contextlib.contextmanager
@@ -172,17 +159,17 @@ def _identity(paths: Sequence[str], size: int) -> str:
 def _write_images(
     descriptor: int, offset: int, file: CacheFile, paths: Sequence[str], progress: Progress | None
 ) -> None:
+    def write_chunk(start: int) -> list[str]:
+        return _write_part(descriptor, file.shape[-1], offset + start * file.row_bytes, paths[start : start + step])
+
     bad: list[str] = []
-    starts = range(0, len(paths), file.chunk_rows)
-    ends = [min(start + file.chunk_rows, len(paths)) for start in starts]
-    parts = [paths[start:end] for start, end in zip(starts, ends, strict=True)]
-    offsets = [offset + start * file.row_bytes for start in starts]
+    step = file.chunk_rows
+    starts = range(0, len(paths), step)
     with decoding(), ThreadPoolExecutor(num_cores()) as pool:
-        found = pool.map(partial(_write_part, descriptor, file.shape[-1]), offsets, parts)
-        for end, errors in zip(ends, found, strict=True):
+        for start, errors in zip(starts, pool.map(write_chunk, starts), strict=True):
             bad += errors
             if progress is not None:
-                progress(end, len(paths))
+                progress(min(start + step, len(paths)), len(paths))
     if bad:
         raise ValueError(_broken(bad))
 

@@ -56,7 +56,7 @@ class ImageFolder(BenchmarkConfig):
 
     def _classes(self) -> tuple[list[str], list[range]]:
         """Names by class number, and class numbers by task."""
-        names = stream_order(_class_names(self.root), self.class_order, self.order_seed)
+        names = stream_order(class_folders(self.root), self.class_order, self.order_seed)
         check_filled(self.root, names)
         tasks = tasks_of(len(names), self.classes_per_task, self.num_tasks)
         return names[: tasks[-1].stop], tasks
@@ -81,14 +81,8 @@ def _check_two_each(labels: np.ndarray, names: Sequence[str]) -> None:
         )
 
 
-def _class_names(root: str) -> list[str]:
-    if not root:
-        raise ValueError("image_folder: root is empty; name the folder that holds one sub-folder of images per class")
-    return class_folders(root)
-
-
 def _check_test_root(root: str, test_root: str) -> None:
-    if different := set(_class_names(root)) ^ set(_class_names(test_root)):
+    if different := set(class_folders(root)) ^ set(class_folders(test_root)):
         raise ValueError(
             f"{test_root}: its classes are not those of {root}: {min(different)!r} is in one of them only; "
             "give both folders the same sub-folders"

@@ -44,21 +44,16 @@ class MiniImageNet(BenchmarkConfig):
         root = absolute(self.root)
         train, test = (_read_list(root, name) for name in LISTS[lists])
         _check_disjoint(root, lists, train, test)
-        names, labels = np.unique([row.label for row in train + test], return_inverse=True)
-        files = [row.path for row in train + test]
+        files = [path for path, _ in train + test]
+        names, labels = np.unique([label for _, label in train + test], return_inverse=True)
         is_test = np.repeat([False, True], [len(train), len(test)])
         split = Split(labels, is_test, [str(name) for name in names], _tasks(root, lists, len(names)), files)
         images = cached_images(files, self.image_size, self.cache)
         return benchmark_of(images, split, self.input_size, validation=lists == "validation")
 
 
-@dataclass(frozen=True, slots=True)
-class ListedImage:
-    path: str
-    label: int
-
-
-def _read_list(root: str, name: str) -> list[ListedImage]:
+def _read_list(root: str, name: str) -> list[tuple[str, int]]:
+    """Paths and labels."""
     place = os.path.join(root, name)
     try:
         text = read_text(Path(place), LARGEST_LIST).removeprefix("\ufeff")
@@ -74,7 +69,7 @@ def _read_list(root: str, name: str) -> list[ListedImage]:
     return [_row(root, f"{place}, line {number}", row) for number, row in lines]
 
 
-def _row(root: str, place: str, row: list[str]) -> ListedImage:
+def _row(root: str, place: str, row: list[str]) -> tuple[str, int]:
     if len(row) != 2:
         raise ValueError(f"{place}: {len(row)} columns; write `path,label`")
     path, label = os.path.join(root, row[0]), row[1].strip()
@@ -82,11 +77,11 @@ def _row(root: str, place: str, row: list[str]) -> ListedImage:
         raise ValueError(f"{place}: the label {label!r} is no integer; write `path,label`")
     if not os.path.isfile(path):
         raise ValueError(f"{place}: {path} is missing; unpack the images there or correct the row")
-    return ListedImage(path, int(label))
+    return path, int(label)
 
 
-def _check_disjoint(root: str, split: str, train: list[ListedImage], test: list[ListedImage]) -> None:
-    of_train, of_test = ({os.path.normpath(row.path) for row in rows} for rows in (train, test))
+def _check_disjoint(root: str, split: str, train: list[tuple[str, int]], test: list[tuple[str, int]]) -> None:
+    of_train, of_test = ({os.path.normpath(path) for path, _ in rows} for rows in (train, test))
     if both := of_train & of_test:
         first, second = LISTS[split]
         raise ValueError(

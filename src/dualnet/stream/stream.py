@@ -15,16 +15,17 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.data import Benchmark, Examples
+from dualnet.data import Benchmark
 from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.schedule import Period, Step, all_together, task_by_task
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
+PROBE_SIZE = 100  # test images of a task that are evaluated while a later one is learned
 
 
 @dataclass(frozen=True, slots=True)
 class Walk:
-    """A period of the stream as one seed goes through it: its batches, one behind the other."""
+    """A period of the stream in the order of one seed: its batches, one after the other."""
 
     examples: Tensor  # int64 [n]: numbers among all training examples
     labels: Tensor  # int64 [n]
@@ -38,13 +39,6 @@ class Walk:
         rows = slice(self.ends[number] - len(step.places), self.ends[number])
         labels = None if step.labelled is None else self.labels[rows]
         return Batch(self.images(self.examples[rows]), labels, self.task_ids[rows])
-
-
-ONE_CLASS_EACH = (
-    "benchmark.classes_per_task is 1: under protocol task_aware the task names the class, so that accuracy is always "
-    "100 %; give 2 or more, or choose protocol task_free"
-)
-PROBE_SIZE = 100  # test images of a task that are looked at while a later one is learned
 
 
 class Stream:
@@ -67,7 +61,11 @@ class Stream:
         self.tells_boundaries = protocol != "task_free"
         self.spec = spec_under(benchmark, protocol)
         if self.task_aware and int(self.spec.class_mask.sum(dim=1).max()) == 1:
-            warnings.warn(ONE_CLASS_EACH, stacklevel=2)
+            warnings.warn(
+                "benchmark.classes_per_task is 1: under protocol task_aware the task names the class, so that accuracy "
+                "is always 100 %; give 2 or more, or choose protocol task_free",
+                stacklevel=2,
+            )
         self.reads_in_place = device.type == "cpu"  # a GPU is given the images of the tasks at hand
         sizes = [len(task.train) for task in self.tasks]
         self.first_example = np.cumsum([0, *sizes])  # of each task, among all
@@ -146,11 +144,12 @@ class Stream:
 
     def test_set(self, task: int) -> tuple[Tensor, Tensor]:
         if task not in self.tests:
-            self.tests[task] = self.on_device(self.tasks[task].test)
+            images, labels = self.tasks[task].test.load()
+            self.tests[task] = images.to(self.device), labels.to(self.device)
         return self.tests[task]
 
     def probe(self, task: int) -> tuple[Tensor, Tensor]:
-        """Some of a task's test images, always the same ones. The learner's chance is left alone."""
+        """Some of a task's test images, always the same ones. The learner's random numbers are not used."""
         if task not in self.probes:
             images, labels = self.test_set(task)
             order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(task))
@@ -165,10 +164,6 @@ class Stream:
         if (self.classes_of_tasks.sum(dim=0) > 1).any():
             return None
         return (self.classes_of_tasks.long() @ stored.sum(dim=0).cpu()).tolist()
-
-    def on_device(self, examples: Examples) -> tuple[Tensor, Tensor]:
-        images, labels = examples.load()
-        return images.to(self.device), labels.to(self.device)
 
     def task_ids(self, task: int, size: int) -> Tensor:
         return torch.full((size,), task if self.task_aware else 0, device=self.device)
