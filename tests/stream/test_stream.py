@@ -106,6 +106,20 @@ def test_the_stream_follows_from_seed_and_step(kind, benchmark) -> None:
         assert equal(fresh.walk(fresh.periods[period], seed=5).batch(number), expected[step])
 
 
+def test_no_seed_repeats_the_order_of_another_seed_task_or_pass() -> None:
+    """Seeds that share an order are not independent repetitions, though their runs differ."""
+    benchmark = Procedural(num_tasks=4, classes_per_task=2, train_per_class=10, test_per_class=1, image_size=8).make()
+    stream, seeds = make_stream(benchmark), range(6)
+    one_by_one = [tuple((part % 20).tolist()) for seed in seeds for part in stream.order(seed).split(20)]
+    assert len(set(one_by_one)) == len(one_by_one) == 6 * 4
+    mixed = make_stream(benchmark, epochs_over_all=3)
+    passes = []
+    for seed in seeds:  # a pass shuffles the seed's own order: compare the shuffles
+        place = stream.order(seed).argsort()
+        passes += [tuple(place[part].tolist()) for part in mixed.order(seed).split(80)]
+    assert len(set(passes)) == len(passes) == 6 * 3
+
+
 def test_every_sample_has_the_same_chance_of_a_label(benchmark) -> None:
     stream, seeds, counts = make_stream(benchmark, "sample"), 200, torch.zeros(24)
     kept = labelled_places(stream.periods)
