@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from dualnet.data.decode import SUFFIXES
-from dualnet.files import reason
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
 KINDS = " ".join(sorted(SUFFIXES))
@@ -35,7 +34,9 @@ def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
             return list(found)
     except (OSError, ValueError) as error:
         where = "" if path == folder else f" (looked for {path}: a relative path starts at the working directory)"
-        raise ValueError(f"{folder}: cannot be read as a folder ({reason(error)}); {remedy}{where}") from None
+        raise ValueError(
+            f"{folder}: cannot be read as a folder ({getattr(error, 'strerror', error)}); {remedy}{where}"
+        ) from None
 
 
 def class_folders(root: str) -> list[str]:

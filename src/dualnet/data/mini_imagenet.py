@@ -16,7 +16,6 @@ from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import absolute
 from dualnet.data.image_cache import cached_images
 from dualnet.data.splits import Split, benchmark_of, tasks_of
-from dualnet.files import read_text, reason
 
 CLASSES_PER_TASK = 5
 LISTS = {"continual": ("cl_train.csv", "cl_test.csv"), "validation": ("val_train.csv", "val_test.csv")}
@@ -54,6 +53,8 @@ class MiniImageNet(BenchmarkConfig):
 
 def _read_list(root: str, name: str) -> list[tuple[str, int]]:
     """Paths and labels."""
+    from dualnet.files import read_text, reason  # not at the top: it loads PyYAML
+
     place = os.path.join(root, name)
     try:
         text = read_text(Path(place), LARGEST_LIST).removeprefix("\ufeff")

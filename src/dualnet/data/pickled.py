@@ -13,8 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.files import read_bytes
-
 LARGEST = 400_000_000  # bytes of a file; CIFAR-100's training images have 155 MB
 LONGEST = 100  # characters of a reason: a file may put anything into it
 
@@ -24,6 +22,8 @@ def read_pickled(path: str) -> dict[str, Any]:
 
     ValueError says in one line what is wrong, and leaves the remedy to the caller.
     """
+    from dualnet.files import read_bytes  # not at the top: it loads PyYAML
+
     try:
         content = _Reader(io.BytesIO(read_bytes(path, LARGEST)), encoding="bytes").load()
         if not isinstance(content, dict):

@@ -14,7 +14,6 @@ from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import entries, images_by_class, unpacked
 from dualnet.data.image_cache import cached_images
 from dualnet.data.splits import Split, benchmark_of, stream_order, tasks_of
-from dualnet.files import read_text, reason
 
 ARCHIVE = "tiny-imagenet-200"
 NUM_CLASSES = 200
@@ -54,6 +53,8 @@ class TinyImageNet(BenchmarkConfig):
 
 def _lines(path: str) -> Iterator[tuple[str, list[str]]]:
     """Where a line is, for messages, and its columns; blank lines are left out."""
+    from dualnet.files import read_text, reason  # not at the top: it loads PyYAML
+
     try:
         text = read_text(Path(path), LARGEST_LIST)
     except (OSError, ValueError) as error:
