@@ -89,7 +89,7 @@ def check_dense(name: str, tensor: object, device: torch.device, wanted: str) ->
     if not isinstance(tensor, Tensor):
         raise ValueError(f"{name} are {described(tensor)}, not a Tensor; {wanted}")
     if tensor.layout != torch.strided or tensor.is_nested:
-        layout = "nested" if tensor.is_nested else tensor.layout
-        raise ValueError(f"{name} have the layout {layout}; give a dense tensor, such as {name}.to_dense()")
+        layout, remedy = ("nested", "torch.stack") if tensor.is_nested else (tensor.layout, f"{name}.to_dense")
+        raise ValueError(f"{name} have the layout {layout}; give a dense tensor, such as {remedy} makes")
     if tensor.device != device:
         raise ValueError(f"{name} are on {tensor.device}, the learner is on {device}; use {name}.to('{device}')")

@@ -142,7 +142,7 @@ class Memory(nn.Module, ABC):
 
 def check_slots(num_slots: int, spec: StreamSpec) -> None:
     if num_slots < spec.num_tasks:
-        raise ValueError(f"memory.slots_per_class: {num_slots} slots for {spec.num_tasks} tasks are too few; use more")
+        raise ValueError(f"memory.slots_per_class: {num_slots} slots in all are too few for {spec.num_tasks} tasks")
 
 
 def num_before(values: Tensor, counted: Tensor | None = None) -> Tensor:
