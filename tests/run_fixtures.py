@@ -24,7 +24,7 @@ from dualnet.learners import learner_class
 from dualnet.options import merged
 from dualnet.runs import checkpoint, runner
 from dualnet.runs.experiment import Experiment, parse
-from dualnet.runs.progress import Display, Quiet
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.stop import StopAsked
 
 # Options that make any learner small; those that it lacks are left out.
@@ -144,10 +144,11 @@ def benchmark(tiny: Callable[..., Experiment]) -> Benchmark:
     return tiny().benchmark.make()
 
 
-class StopAt(Quiet):
+class StopAt(RunDisplay):
     """Sends this process a signal after a step, or after a task was evaluated."""
 
     def __init__(self, step: int | None, task: int | None, number: int) -> None:
+        super().__init__()
         self.at_step, self.at_task, self.number = step, task, number
 
     def step(self, task: int, num_tasks: int, done: int) -> None:
@@ -160,7 +161,7 @@ class StopAt(Quiet):
 
 
 @pytest.fixture(scope="session")
-def stop_at() -> Callable[..., Display]:
+def stop_at() -> Callable[..., RunDisplay]:
     """stop_at(step) or stop_at(task=0): a display that asks the run to stop there."""
     return lambda step=None, task=None, number=signal.SIGINT: StopAt(step, task, number)
 
@@ -170,7 +171,7 @@ def run(tiny: Callable[..., Experiment], benchmark: Benchmark) -> Callable[..., 
     """run(experiment, folder, display): one seed, until it is finished or stops. Returns the folder."""
     drawn = tiny().benchmark  # once for all tests
 
-    def one(experiment: Experiment, folder: Path, display: Display | None = None) -> Path:
+    def one(experiment: Experiment, folder: Path, display: RunDisplay | None = None) -> Path:
         images = benchmark if experiment.benchmark == drawn else None
         runner.run(experiment, {experiment.seed: folder}, CPU, display, images)
         return folder

@@ -14,36 +14,25 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    import importlib
-
-    HOMES = {
-        "dualnet.batch": ("UNLABELLED", "Batch", "StreamSpec"),
-        "dualnet.learners": ("ER", "LEARNERS", "DualNet", "Finetune", "Learner", "make_learner"),
-        "dualnet.runs.model": ("Model", "load"),
-    }
+    from importlib import import_module, metadata
 
     def __getattr__(name: str) -> object:
-        home = next((home for home, names in HOMES.items() if name in names), None)
         if name == "__version__":
-            value = find_version()
+            try:
+                value = metadata.version("dualnet")
+            except metadata.PackageNotFoundError:  # a checkout that is not installed
+                value = "0+unknown"
         elif name in ("batch", "learners"):  # reached as attributes: dualnet.learners.CTN
-            value = importlib.import_module(f"dualnet.{name}")
-        elif home is not None:
-            value = getattr(importlib.import_module(home), name)
+            value = import_module(f"dualnet.{name}")
+        elif name in __all__:
+            homes = map(import_module, ("dualnet.batch", "dualnet.learners", "dualnet.runs.model"))
+            value = next(getattr(home, name) for home in homes if hasattr(home, name))
         else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         return globals().setdefault(name, value)
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *(name for names in HOMES.values() for name in names), "__version__"})
-
-    def find_version() -> str:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            return version("dualnet")
-        except PackageNotFoundError:  # a checkout that is not installed
-            return "0+unknown"
+        return sorted({*globals(), *__all__, "__version__"})
 
 
 __all__ = [

@@ -10,6 +10,7 @@ import difflib
 import json
 import math
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from types import NoneType, UnionType
@@ -22,38 +23,25 @@ TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "of
 
 def build(kind: type[Kind], options: Any, prefix: str = "") -> Kind:
     """A dataclass from a mapping of options, nested where its fields are dataclasses; text takes the field's type."""
-    return construct(kind, read_fields(options, field_types(kind), required_fields(kind), prefix), prefix)
+    if not isinstance(options, Mapping):
+        raise ValueError(f"{prefix}: options below it are needed, not {shown(options)}")
+    types = field_types(kind)
+    check_keys(options, types, prefix)
+    for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
+        if field.name not in options and field.default is MISSING and field.default_factory is MISSING and field.init:
+            raise ValueError(f"{below(prefix, field.name)}: missing, and it has no default; give it a value")
+    values = {name: convert(value, types[name], below(prefix, name)) for name, value in options.items()}
+    try:
+        return kind(**values)
+    except (ValueError, TypeError, ArithmeticError) as error:  # from its __post_init__, which does not know its section
+        message = str(error).removeprefix(f"{prefix.rpartition('.')[2]}.")
+        names_option = re.split(r"\W", message, maxsplit=1)[0] in types
+        raise ValueError(below(prefix, message) if names_option or not prefix else f"{prefix}: {message}") from error
 
 
 def field_types(kind: Any) -> dict[str, Any]:
     hints = get_type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
-
-
-def required_fields(kind: Any) -> list[str]:
-    fields = [field for field in dataclasses.fields(kind) if field.init]
-    return [field.name for field in fields if field.default is MISSING and field.default_factory is MISSING]
-
-
-def read_fields(options: Any, types: Mapping[str, Any], required: Iterable[str], prefix: str = "") -> dict[str, Any]:
-    """The options that are given, each of its type."""
-    if not isinstance(options, Mapping):
-        raise ValueError(f"{prefix}: options below it are needed, not {shown(options)}")
-    check_keys(options, types, prefix)
-    for name in required:
-        if name not in options:
-            raise ValueError(f"{below(prefix, name)}: missing, and it has no default; give it a value")
-    return {name: convert(value, types[name], below(prefix, name)) for name, value in options.items()}
-
-
-def construct(kind: type[Kind], values: Mapping[str, Any], prefix: str) -> Kind:
-    """The dataclass; what its `__post_init__` refuses is reported with the section that the options are in."""
-    try:
-        return kind(**values)
-    except (ValueError, TypeError, ArithmeticError) as error:
-        message = str(error).removeprefix(f"{prefix.rpartition('.')[2]}.")
-        names_option = re.split(r"\W", message, maxsplit=1)[0] in field_types(kind)
-        raise ValueError(below(prefix, message) if names_option or not prefix else f"{prefix}: {message}") from error
 
 
 def below(prefix: str, name: Any) -> str:
@@ -72,7 +60,7 @@ def convert(value: Any, hint: Any, option: str) -> Any:
     if value is None:
         raise ValueError(f"{option}: has no value; give one, or leave it out for the default")
     if dataclasses.is_dataclass(kind):
-        return build(kind, value, option)  # pyright: ignore[reportArgumentType]
+        return value if isinstance(value, kind) else build(kind, value, option)  # pyright: ignore
     if kind is Literal:
         return choose(value, get_args(hint), option)
     if kind in (list, tuple, Sequence):
@@ -174,7 +162,7 @@ def refuse(wanted: str, value: Any, option: str) -> NoReturn:
 def shown(value: Any) -> str:
     """A value as a message has it, a long one cut."""
     try:
-        words = repr(value)
+        words = repr(value) if isinstance(value, str) else reprlib.repr(value)
     except ValueError:  # Python writes no number of more than 4,300 digits
         words = "a number of thousands of digits"
     return words if len(words) <= SHOWN else f"{words[:SHOWN]}..."
@@ -220,16 +208,22 @@ def dotted(words: Sequence[str]) -> dict[str, Any]:
     return out
 
 
-def place(options: dict[str, Any], option: str, value: Any, prefix: str = "") -> None:
+def place(options: dict[str, Any], option: str, value: Any) -> None:
     """Writes a dotted option into nested ones. Raises ValueError where a word is a value and a section."""
-    name, _, rest = option.partition(".")
-    if name in options and isinstance(options[name], dict) != bool(rest):
-        remedy = f"leave one of them out (the name of a section is --{prefix}{name}.name)"
-        raise ValueError(f"--{prefix}{name}: given as a value and as a section; {remedy}")
-    if rest:
-        place(options.setdefault(name, {}), rest, value, f"{prefix}{name}.")
-    else:
-        options[name] = value
+    *sections, name = option.split(".")
+    for depth, section in enumerate(sections, 1):
+        options = options.setdefault(section, {})
+        if not isinstance(options, dict):
+            refuse_both(sections[:depth])
+    if isinstance(options.get(name), dict):
+        refuse_both([*sections, name])
+    options[name] = value
+
+
+def refuse_both(words: Sequence[str]) -> NoReturn:
+    option = f"--{'.'.join(words)}"
+    remedy = f"leave one of them out (the name of a section is {option}.name)"
+    raise ValueError(f"{option}: given as a value and as a section; {remedy}")
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -243,18 +237,6 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
         out[key] = merged(out[key], value) if both else value
     return out
-
-
-def defaults(kind: Any) -> dict[str, Any]:
-    """The options of a dataclass that have a default, as they are written."""
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(kind):
-        if field.default is not MISSING:
-            values[field.name] = field.default
-        elif field.default_factory is not MISSING:
-            made = field.default_factory()
-            values[field.name] = dataclasses.asdict(made) if dataclasses.is_dataclass(made) else made  # pyright: ignore
-    return plain(values)
 
 
 def plain(value: Any) -> Any:

@@ -16,9 +16,10 @@ from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.options import build, dotted, merged
 from dualnet.runs import experiment
-from dualnet.runs.experiment import Experiment, parse, read, shipped_experiments, with_defaults
+from dualnet.runs.experiment import Experiment, parse, read, shipped_experiments
 
 FOLDER = {"name": "image_folder", "root": "r"}
+BOMB = "&a0 [x, x]" + "".join(f", &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))
 AREA = "learner.views.crop_area"
 BASE = {"name": "x", "benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
 
@@ -193,6 +194,7 @@ MISTAKES = {  # what is laid over BASE: the option that its line begins with, an
     "numbers in a list of words": ({"benchmark": {**FOLDER, "class_order": [3]}}, "benchmark.class_order", "3"),
     "half a list": ({"benchmark": {**FOLDER, "class_order": "[a"}}, "benchmark.class_order", "'[a'"),
     "deep lists": ({"benchmark": {**FOLDER, "class_order": "[" * 10**5}}, "benchmark.class_order", "[[..."),
+    "an alias bomb in text": ({"benchmark": {**FOLDER, "class_order": f"[[{BOMB}]]"}}, "benchmark.class_order", "'x'"),
     "a number for a path": ({"benchmark": {**FOLDER, "root": 3}}, "benchmark.root", "3"),
     "NUL in a path": ({"benchmark": {**FOLDER, "root": "a\0b"}}, "benchmark.root", "'a\\x00b'"),
     "numbers for a pair": ({"learner": {"name": "dualnet", "views": {"crop_area": "1,1"}}}, AREA, "write [1,1]"),
@@ -298,18 +300,6 @@ def test_a_batch_of_one_is_an_experiment() -> None:
     assert parse({**BASE, "batch_size": 1}).batch_size == 1
 
 
-def test_defaults_are_filled_into_what_an_older_version_wrote() -> None:
-    """Of every section, and no more: what is there stays, known or not."""
-    whole = parse(merged(BASE, {"learner": {"name": "dualnet"}})).mapping()
-    old = {"name": "x", "benchmark": {"name": "procedural"}, "learner": {"name": "dualnet", "memory": {}}}
-    assert with_defaults(old) == whole
-    assert list(with_defaults(old)["learner"]) == list(whole["learner"])
-    other = {"labels": {"share": 0.5}, "learner": {"name": "my.Own", "lr": 3}, "benchmark": {"name": "gone"}, "no": 1}
-    filled = with_defaults(other)
-    assert (filled["learner"], filled["benchmark"], filled["no"]) == (other["learner"], other["benchmark"], 1)
-    assert filled["labels"] == {"share": 0.5, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
-
-
 @pytest.mark.parametrize("name", ["../x", "a/../b", "..", ".", "/x", "", " ", "a//b", "a/", "a\\b", "a\nb", "\x7f"])
 def test_a_name_that_would_lead_elsewhere(name: str) -> None:
     with pytest.raises(ValueError) as caught:
@@ -336,6 +326,7 @@ def test_an_experiment_needs_a_name() -> None:
         (["--learner", "er", "--learner.lr", "0.1"], "--learner"),
         (["--learner.lr", "0.1", "--learner", "er"], "--learner"),
         (["--a.b.c", "1", "--a.b", "2"], "--a.b"),
+        (["--a.b", "1", "--a.b.c.d", "2"], "--a.b"),
     ],
 )
 def test_a_command_line_that_is_none(words: list[str], option: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 from dualnet import atomic, cli
 from dualnet.learners import LEARNERS
 from dualnet.runs import checkpoint
-from dualnet.runs.progress import Quiet
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import read_record
 from dualnet.runs.stop import Stop, StopAsked
 
@@ -121,7 +121,7 @@ def test_killed_at_any_write(tiny, run, remembered, never_stopped, tmp_path, mon
 
 @pytest.mark.parametrize("step", [1, 3, 6])
 def test_a_crash_in_between_goes_back_to_the_checkpoint(step, tiny, run, remembered, never_stopped, tmp_path) -> None:
-    class Crash(Quiet):
+    class Crash(RunDisplay):
         def step(self, task: int, num_tasks: int, done: int) -> None:
             if done == step:
                 raise Killed
@@ -207,7 +207,7 @@ def test_the_command_line_warns_of_a_damaged_checkpoint(tiny_file, stopped, reme
         assert cli.main(["run", str(tiny_file), "--out", str(stopped.parent), "--device", "cpu"]) == 0
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("dualnet: warning: ") and "step-00000005.json: " in lines[0]
-    assert lines[1] == "tiny seed 0: 6 steps, goes on from step 4"
+    assert lines[1] == "tiny seed 0: 6 steps, continues from step 4"
     assert remembered(stopped) == never_stopped
 
 
@@ -274,7 +274,7 @@ def test_a_full_disk(room, small_disk: Path, tiny_file: Path, finished, remember
     (small_disk / "filler").unlink()
     assert cli.main(words) == 0
     begun = capsys.readouterr().err.splitlines()[0]
-    assert begun == "tiny seed 0: 6 steps" + (f", goes on from step {saved[-1]}" if saved else "")
+    assert begun == "tiny seed 0: 6 steps" + (f", continues from step {saved[-1]}" if saved else "")
     assert remembered(small_disk / "out" / "seed-0") == never_stopped
 
 
@@ -350,7 +350,7 @@ def test_killed_at_ten_random_moments(start, tiny_file, tmp_path, whole, remembe
     process = Process(start, tiny_file, tmp_path)
     code, said = process.wait()
     assert code == 0, said
-    assert "goes on from step" in process.first_line, "nothing was saved in ten lives"
+    assert "continues from step" in process.first_line, "nothing was saved in ten lives"
     assert remembered(tmp_path / "seed-0") == never_stopped
 
 

@@ -19,7 +19,7 @@ from dualnet import load, metrics
 from dualnet.data import Benchmark
 from dualnet.engine import choose_device, precision_on
 from dualnet.runs import checkpoint, runner
-from dualnet.runs.progress import Quiet
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError, Run
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.runner import Together
@@ -123,7 +123,9 @@ def test_side_by_side_equals_one_after_the_other(tiny, benchmark, run, remembere
     for seed, folder in enumerate(folders):
         folder.prepare(tiny(seed=seed), benchmark, CPU)
     with Stop() as stop:
-        Together([Run(tiny(seed=seed), folder, stream) for seed, folder in enumerate(folders)], Quiet(), stop).run()
+        Together(
+            [Run(tiny(seed=seed), folder, stream) for seed, folder in enumerate(folders)], RunDisplay(), stop
+        ).run()
     for folder in folders:
         folder.release()
         assert result_of(folder.path)["seeds_side_by_side"] == 2

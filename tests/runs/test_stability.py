@@ -13,7 +13,7 @@ import torch
 from dualnet import cli, load
 from dualnet.metrics import stability_summary
 from dualnet.runs import runner
-from dualnet.runs.progress import Quiet
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.stop import StopAsked
 from dualnet.stream import stream as stream_module
 from dualnet.stream.stream import Stream
@@ -96,7 +96,7 @@ def test_stopped_and_resumed_equals_never_stopped(step, tiny, run, stop_at, reme
 
 
 def test_a_crash_after_a_look_goes_back_to_the_checkpoint(tiny, run, remembered, watched, tmp_path: Path) -> None:
-    class Crash(Quiet):
+    class Crash(RunDisplay):
         def step(self, task: int, num_tasks: int, done: int) -> None:
             if done == 7:
                 raise KeyboardInterrupt

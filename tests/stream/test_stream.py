@@ -17,7 +17,7 @@ from dualnet.batch import UNLABELLED, Batch
 from dualnet.data import Benchmark, Procedural
 from dualnet.learners import LEARNERS
 from dualnet.runs import checkpoint, runner
-from dualnet.runs.progress import Quiet
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import StopAsked
 from dualnet.stream.labels import LabelsConfig
@@ -208,7 +208,7 @@ def test_every_learner_on_every_stream_resumes(name, kind, tiny, run, stop_at, r
 def test_killed_between_two_checkpoints(kind, tiny, run, remembered, tmp_path) -> None:
     class Killed(BaseException): ...
 
-    class Crash(Quiet):
+    class Crash(RunDisplay):
         def step(self, task: int, num_tasks: int, done: int) -> None:
             if done in moments:
                 moments.remove(done)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from dualnet.cli.terminal import Signals, fail, prepare_streams, show_warning
+from dualnet.runs.stop import StopAsked
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except OSError as error:
             where = f"{error.filename}: " if error.filename else ""
             return fail(f"{where}{error.strerror or error}; all saved files are complete: fix this and try again", 1)
+        except StopAsked as stopped:
+            return fail(str(stopped), 130)
         except KeyboardInterrupt:
             return fail("stopped; the same command continues from the last checkpoint, if there is one", 130)
 
@@ -36,11 +39,11 @@ def perform(words: list[str], signals: Signals) -> int:
     from dualnet.cli import flags
 
     try:
-        arguments, rest = flags.parse(words)
+        arguments, options = flags.parse(words)
         # A module `list` would become an attribute of this one, and hide Python's own.
         verb = import_module(f"dualnet.cli.{'listing' if arguments.verb == 'list' else arguments.verb}")
         signals.interrupt()
-        code = verb.main(arguments, rest)
+        code = verb.main(arguments, options)
     except SystemExit as done:  # --help and --version
         code = int(done.code or 0)
     sys.stdout.flush()

@@ -9,36 +9,36 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import MISSING
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from dualnet.cli.flags import refuse
 from dualnet.cli.terminal import say
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.objectives import OBJECTIVES
-from dualnet.options import defaults, field_types
+from dualnet.options import field_types
 from dualnet.reproduce import shipped_tables
 from dualnet.runs import experiment
 from dualnet.runs.option_files import shipped_files
 from dualnet.search import shipped_searches
 
 
-def main(arguments: argparse.Namespace, rest: list[str]) -> int:
-    refuse(rest)
+def main(arguments: argparse.Namespace, _: list[str]) -> int:
     for line in lines_of(arguments.name):
         say(line)
     return 0
 
 
 def lines_of(name: str | None) -> Iterable[str]:
-    """Everything that is registered or shipped by that name is shown; what is called like an experiment is that."""
-    if name is None:
-        return overview()
+    """Of all names, or of one. An experiment goes before a search of the same name."""
+    experiments = [path.stem for path in experiment.shipped_experiments()]
     files = {path.stem: path for folder in ("search", "tables") for path in shipped_files(folder)}
-    if name in files and name not in [path.stem for path in experiment.shipped_experiments()]:
+    if name is None:
+        return overview(experiments)
+    if name in files and name not in experiments:
         return files[name].read_text(encoding="utf-8").splitlines()
     if name in LEARNERS:
         return section(LEARNERS[name], ["learner:", f"  name: {name}"], LEARNERS[name].Config)
@@ -51,9 +51,9 @@ def lines_of(name: str | None) -> Iterable[str]:
     return yaml.safe_dump(experiment.read(name).mapping(), sort_keys=False).splitlines()
 
 
-def overview() -> Iterator[str]:
+def overview(experiments: list[str]) -> Iterator[str]:
     names = {
-        "experiments": [path.stem for path in experiment.shipped_experiments()],
+        "experiments": experiments,
         "searches": [path.stem for path in shipped_searches()],
         "tables": shipped_tables(),
         "learners": LEARNERS,
@@ -75,15 +75,16 @@ def section(thing: type, head: list[str], kind: Any = None, **values: Any) -> It
 
 
 def option_lines(kind: Any, indent: str, values: dict[str, Any]) -> Iterator[str]:
-    comments, written = comments_of(kind), defaults(kind) | values
-    for name, hint in field_types(kind).items():
+    comments, types = comments_of(kind), field_types(kind)
+    for field in dataclasses.fields(kind):
+        name, hint = field.name, types[field.name]
         if dataclasses.is_dataclass(hint):
             yield f"{indent}{name}:"
             yield from option_lines(hint, f"{indent}  ", {})
         else:
-            value = f" {json.dumps(written[name], ensure_ascii=False)}" if name in written else ""
-            note = f"{'' if name in written else 'needed; '}{type_name(hint)}"
-            yield f"{indent}{name}:{value}  # {': '.join(filter(None, (note, comments.get(name))))}"
+            value = values.get(name, field.default)
+            written, note = ("", "needed; ") if value is MISSING else (f" {json.dumps(value, ensure_ascii=False)}", "")
+            yield f"{indent}{name}:{written}  # {': '.join(filter(None, (note + type_name(hint), comments.get(name))))}"
 
 
 def type_name(hint: Any) -> str:

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 
-from dualnet.cli.flags import refuse
 from dualnet.cli.terminal import say, show_warning
 from dualnet.runs.model import load
 
 
-def main(arguments: argparse.Namespace, rest: list[str]) -> int:
-    refuse(rest)
-    model = load(arguments.run)
+def main(arguments: argparse.Namespace, _: list[str]) -> int:
+    model = load(arguments.run, trust=arguments.trust)
     predictions = model.predict(arguments.images, arguments.task, arguments.top)
     num_tasks = model.learner.spec.num_tasks
     if arguments.task is None and num_tasks > 1:

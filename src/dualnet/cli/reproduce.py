@@ -6,20 +6,17 @@ import argparse
 from pathlib import Path
 
 from dualnet import engine, reproduce
-from dualnet.cli.flags import refuse
 from dualnet.cli.terminal import fail, say, show
 from dualnet.runs.experiment import command_options
 from dualnet.runs.run_folder import check_out
-from dualnet.runs.stop import StopAsked
-
-FLAGS = ("rows", "seeds", "out", "device", "settings", "jobs", "margin", "ledger-only", "list")
 
 
-def main(arguments: argparse.Namespace, rest: list[str]) -> int:
+def main(arguments: argparse.Namespace, words: list[str]) -> int:
     tables = reproduce.read_tables(arguments.table or "all", arguments.settings)
     rows = reproduce.select([row for table in tables for row in table.rows], arguments.rows)
+    if words and (arguments.list or arguments.ledger_only):
+        raise ValueError(f"{words[0]}: --list and --ledger-only run nothing and take no options of experiments")
     if arguments.list:
-        refuse(rest, "--list runs nothing and takes no options of experiments")
         for row in rows:
             say(row.name)
         return 0
@@ -28,15 +25,10 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     out: Path = arguments.out or Path("runs", "reproduce" if arguments.settings == "authors" else "reproduce-paper")
     check_out(out)
     failed: dict[str, str] = {}
-    if arguments.ledger_only:
-        refuse(rest, "--ledger-only runs nothing and takes no options of experiments")
-    else:
-        options = command_options(rest, *FLAGS)
+    if not arguments.ledger_only:
+        options = command_options(words, vars(arguments))
         device = engine.choose_device(arguments.device).type
-        try:
-            failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
-        except StopAsked as stopped:
-            return fail(str(stopped), 130)
+        failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
     ledger = reproduce.make_ledger(tables, rows, out, arguments.settings, arguments.margin)
     show(reproduce.terminal_view(ledger), width=120)
     if out.is_dir():

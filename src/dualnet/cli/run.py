@@ -11,14 +11,13 @@ from dualnet import engine
 from dualnet.cli.terminal import fail, say
 from dualnet.options import check_absent
 from dualnet.runs import experiment, runner
-from dualnet.runs.progress import Lines, Live, display_for
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError
 from dualnet.runs.run_folder import check_out
-from dualnet.runs.stop import StopAsked
 
 
-def main(arguments: argparse.Namespace, rest: list[str]) -> int:
-    options = experiment.command_options(rest, "out", "seeds", "device")
+def main(arguments: argparse.Namespace, words: list[str]) -> int:
+    options = experiment.command_options(words, vars(arguments))
     if arguments.seeds is not None:
         check_absent(options, seed="--seeds says which seeds to run; leave one of the two out")
     asked = experiment.read(arguments.experiment, options)
@@ -27,16 +26,14 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     check_out(out)
     folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [asked.seed]}
     try:
-        before = runner.run(asked, folders, device, display_for(Console(stderr=True), Live, Lines))
-    except StopAsked as stopped:
-        return fail(str(stopped), 130)
+        finished_before = runner.run(asked, folders, device, RunDisplay(Console(stderr=True)))
     except NotFiniteError as error:
         for reason in error.reasons.values():
             fail(reason, 1)
         if len(error.reasons) < len(folders):
             say(f"{out}: the other seeds are finished; `dualnet report {out}` shows the result")
         return 1
-    for seed in before:
+    for seed in finished_before:
         say(f"{folders[seed]}: finished before, nothing to do")
     say(f"{out}: finished; `dualnet report {out}` shows the result")
     return 0

@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.files import read_yaml
-from dualnet.learners import LEARNERS, learner_class
-from dualnet.options import (
-    check_at_least,
-    check_keys,
-    construct,
-    defaults,
-    dotted,
-    field_types,
-    merged,
-    nearest,
-    plain,
-    read_fields,
-    required_fields,
-    shown,
-)
+from dualnet.learners import learner_class
+from dualnet.options import build, check_at_least, check_keys, dotted, field_types, merged, nearest, plain, shown
 from dualnet.runs.option_files import find, shipped_files
+from dualnet.runs.record import flat
 from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.stream import Protocol
 
@@ -65,11 +53,11 @@ class Experiment:
 
     def mapping(self) -> dict[str, Any]:
         """The experiment written out in full: `parse` gives it back."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        benchmark = {"name": fields.pop("benchmark_name"), **dataclasses.asdict(fields.pop("benchmark"))}  # pyright: ignore
-        learner = {"name": fields.pop("learner_name"), **dataclasses.asdict(fields.pop("learner"))}
-        labels = dataclasses.asdict(fields.pop("labels"))
-        return plain({**fields, "labels": labels, "benchmark": benchmark, "learner": learner})
+        fields = {name: getattr(self, name) for name in PLAIN_FIELDS}
+        sections = {name: dataclasses.asdict(getattr(self, name)) for name in SECTIONS}
+        for name in NAMED_SECTIONS:
+            sections[name] = {"name": getattr(self, f"{name}_name"), **sections[name]}
+        return plain({**fields, **sections})
 
 
 def check_name(name: str) -> None:
@@ -90,13 +78,10 @@ PLAIN_FIELDS = tuple(name for name in field_types(Experiment) if name.partition(
 def parse(mapping: Mapping[str, Any]) -> Experiment:
     """An experiment from nested options. Raises ValueError, one line, naming the option and the nearest valid one."""
     check_keys(mapping, [*PLAIN_FIELDS, *SECTIONS])
-    types = {name: kind for name, kind in field_types(Experiment).items() if name in (*PLAIN_FIELDS, "labels")}
-    values = read_fields({name: mapping[name] for name in types if name in mapping}, types, ["name"])
     benchmark_name, benchmark = parse_section(mapping.get("benchmark"), "benchmark", benchmark_class)
     learner_name, learner = parse_learner(mapping.get("learner"))
-    return Experiment(
-        benchmark_name=benchmark_name, benchmark=benchmark, learner_name=learner_name, learner=learner, **values
-    )
+    named = {"benchmark_name": benchmark_name, "benchmark": benchmark, "learner_name": learner_name, "learner": learner}
+    return build(Experiment, {**mapping, **named})
 
 
 def parse_learner(options: Any) -> tuple[str, Any]:
@@ -108,12 +93,12 @@ def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tup
     """A name, and the dataclass that it stands for with the other options of the section."""
     if not isinstance(options, Mapping):
         raise ValueError(f"{key}: a section with a `name` is needed, not {shown(options)}")
-    if not isinstance(options.get("name"), str):
-        given = shown(options.get("name"))
-        raise ValueError(f"{key}.name: a name is needed, not {given}; `dualnet list` gives them all")
-    kind = kind_of(options["name"])
-    values = read_fields(options, {"name": str, **field_types(kind)}, required_fields(kind), key)
-    return values.pop("name"), construct(kind, values, key)
+    name = options.get("name")
+    if not isinstance(name, str):
+        raise ValueError(f"{key}.name: a name is needed, not {shown(name)}; `dualnet list` gives them all")
+    kind = kind_of(name)
+    check_keys(options, ["name", *field_types(kind)], key)
+    return name, build(kind, {option: value for option, value in options.items() if option != "name"}, key)
 
 
 def benchmark_class(name: str) -> type[BenchmarkConfig]:
@@ -122,25 +107,11 @@ def benchmark_class(name: str) -> type[BenchmarkConfig]:
     return BENCHMARKS[name]
 
 
-def command_options(words: Sequence[str], *flags: str) -> dict[str, Any]:
+def command_options(words: Sequence[str], flags: Iterable[str]) -> dict[str, Any]:
     """Options of an experiment on a command line. One that does not exist may have been meant as a flag of the verb."""
     options = dotted(words)
     check_keys(options, [*PLAIN_FIELDS, *SECTIONS, *flags])
     return options
-
-
-def with_defaults(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Written options, and the defaults of those that were not there yet when they were written. Nothing is checked."""
-    known: dict[str, Mapping[str, type]] = {
-        "benchmark": BENCHMARKS,
-        "learner": {name: learner.Config for name, learner in LEARNERS.items()},
-    }
-    out = merged(defaults(Experiment), mapping)
-    for key, kinds in known.items():
-        options = out.get(key)
-        if isinstance(options, Mapping) and options.get("name") in kinds:
-            out[key] = merged({"name": options["name"], **defaults(kinds[options["name"]])}, options)
-    return out
 
 
 def read(name_or_file: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
@@ -165,13 +136,11 @@ def name_with(mapping: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
     >>> name_with({"name": "demo-er", "learner": {"name": "er"}}, {"learner": {"name": "mir", "lr": "0.1"}})
     'demo-er,learner=mir'
     """
-    names = {key: (named(mapping.get(key)), named(over.get(key))) for key in NAMED_SECTIONS}
-    others = [f",{key}={asked}" for key, (own, asked) in names.items() if asked not in (None, own)]
-    return f"{mapping['name']}{''.join(others)}" if others else mapping["name"]
-
-
-def named(section: Any) -> Any:
-    return section.get("name") if isinstance(section, Mapping) else None
+    name = mapping["name"]
+    for key in NAMED_SECTIONS:
+        own, asked = (flat(options).get(f"{key}.name") for options in (mapping, over))
+        name = name if asked in (None, own) else f"{name},{key}={asked}"
+    return name
 
 
 def shipped_experiments() -> list[Path]:

@@ -14,7 +14,7 @@ import torch
 from dualnet.data import Benchmark, BenchmarkConfig
 from dualnet.runs import runner
 from dualnet.runs.experiment import Experiment, parse
-from dualnet.runs.progress import Display
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import Stop, StopAsked
@@ -56,7 +56,7 @@ class JobPool(Protocol):
         ...
 
 
-def run_job(job: Job, display: Display | None = None) -> JobResult:
+def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:
     """Run a job in this process."""
     try:
         run = runner.validate if job.validation else runner.run

@@ -21,8 +21,8 @@ from typing import IO, NoReturn, Self
 from rich.console import Console
 
 from dualnet.machine import num_cores
-from dualnet.runs import progress
 from dualnet.runs.jobs import Job, JobResult, run_job
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.stop import Stop
 
 POLL = 0.2  # seconds between two checks whether a stop was requested
@@ -189,11 +189,11 @@ def end_with_parent() -> None:
     os._exit(1)
 
 
-def display_named(show: str) -> progress.Display:
-    console = Console(stderr=True)
-    if show == "live":
-        return progress.display_for(console, progress.Live, progress.Lines)
-    return progress.Lines(console) if show == "lines" else progress.Quiet()
+def display_named(show: str) -> RunDisplay:
+    """live: with a bar on a terminal; lines: without one, for several processes on a terminal; or quiet."""
+    if show not in ("live", "lines"):
+        return RunDisplay()
+    return RunDisplay(Console(stderr=True, force_terminal=None if show == "live" else False))
 
 
 def num_threads(device: str) -> int | None:

@@ -18,7 +18,7 @@ from dualnet.data import Benchmark
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.learners import Learner, learner_class
 from dualnet.runs.experiment import Experiment
-from dualnet.runs.progress import Display, Quiet
+from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError, Run
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import Stop, StopAsked
@@ -34,7 +34,7 @@ class Together:
     One that diverges is left behind, and the others go on.
     """
 
-    def __init__(self, runs: Sequence[Run], display: Display, stop: Stop) -> None:
+    def __init__(self, runs: Sequence[Run], display: RunDisplay, stop: Stop) -> None:
         self.runs, self.display, self.stop = list(runs), display, stop
         self.stream, self.experiment = runs[0].stream, runs[0].experiment
         self.side_by_side = len(runs)
@@ -202,7 +202,7 @@ def run(
     experiment: Experiment,
     folders: dict[int, Path],
     device: torch.device,
-    display: Display | None = None,
+    display: RunDisplay | None = None,
     benchmark: Benchmark | None = None,
 ) -> list[int]:
     """Run the seeds, each into its folder; unfinished ones resume. Returns the seeds that were finished before.
@@ -217,7 +217,7 @@ def validate(
     experiment: Experiment,
     folders: dict[int, Path],
     device: torch.device,
-    display: Display | None = None,
+    display: RunDisplay | None = None,
     tasks: Benchmark | None = None,
 ) -> list[int]:
     """As `run`, on the validation tasks alone: what options are chosen by."""
@@ -229,7 +229,7 @@ def run_on(
     experiment: Experiment,
     folders: dict[int, Path],
     device: torch.device,
-    display: Display | None,
+    display: RunDisplay | None,
     validation: bool,
 ) -> list[int]:
     if benchmark is not None:
@@ -262,7 +262,7 @@ def run_on(
                 # Seeds that were stopped at different places go on one group after the other.
                 runs.sort(key=lambda run: run.step)
                 for _, same_place in itertools.groupby(runs, key=lambda run: run.step):
-                    diverged |= Together(list(same_place), display or Quiet(), stop).run()
+                    diverged |= Together(list(same_place), display or RunDisplay(), stop).run()
     if diverged:
         raise NotFiniteError(diverged)
     return [seed for seed in folders if seed not in todo]
