@@ -5,10 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,11 +16,9 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from rich.table import Table
 
 import dualnet
 from dualnet import cli
-from dualnet.cli.terminal import show
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.memory import MEMORIES
@@ -306,6 +302,7 @@ BAD_PREDICTIONS = {  # words, and what the line must name
     "task is no number": (["image.png", "--task", "x"], "--task: "),
     "no class to name": (["image.png", "--top", "0"], "top: 0 "),
     "unknown flag": (["image.png", "--jsn"], "--jsn: "),
+    "an image after the options": (["image.png", "--task", "0", "image.png"], "image.png: "),
 }
 
 
@@ -542,15 +539,6 @@ def test_list_names_everything(capsys) -> None:
     assert set(sections) == {"experiments", "searches", "tables", "learners", "objectives", "memories", "benchmarks"}
 
 
-def test_a_reader_that_has_enough_is_told_nothing() -> None:
-    command = [sys.executable, "-m", "dualnet.cli", "reproduce", "--list"]
-    reader, writer = os.pipe()
-    os.close(reader)
-    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
-    os.close(writer)
-    assert (done.returncode, done.stderr) == (1, b"")
-
-
 def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:
     assert cli.main(["list", "demo-dualnet"]) == 0
     assert parse(yaml.safe_load(capsys.readouterr().out)) == read("demo-dualnet")
@@ -605,11 +593,6 @@ def test_help_names_no_file_that_a_wheel_does_not_have(words: list[str], capsys)
     assert not re.search(r"docs/|README|CONTRIBUTING|experiments/", out)
 
 
-def in_a_process(*words: str, **options: Any) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "dualnet.cli", *words]
-    return subprocess.run(command, env={**os.environ, "PYTHONPATH": SOURCE}, check=False, **options)
-
-
 @pytest.mark.parametrize("words", [["--version"], ["--help"], *([verb, "--help"] for verb in VERBS), ["train"]])
 def test_help_does_not_wait_for_pytorch(words: list[str]) -> None:
     """Modules rather than seconds: a busy machine is slow with any."""
@@ -633,78 +616,6 @@ def test_the_package_has_its_names_before_it_imports_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, check=False)
     assert done.returncode == 0
-
-
-@pytest.mark.parametrize("words", ["list", "--version", "predict nothing image.png"])
-def test_a_closed_output_is_one_line(words: str) -> None:
-    command = f'"{sys.executable}" -m dualnet.cli {words} >&-'
-    done = subprocess.run(
-        command, shell=True, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, check=False
-    )
-    assert done.returncode == 2 and done.stderr.startswith(b"dualnet: ") and done.stderr.count(b"\n") == 1
-
-
-def test_a_closed_error_output_is_not_written_to_the_other() -> None:
-    command = f'"{sys.executable}" -m dualnet.cli train 2>&-'
-    done = subprocess.run(
-        command, shell=True, env={**os.environ, "PYTHONPATH": SOURCE}, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (2, b"")
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("library", ["libtorch_cpu", "_multiarray_umath"])
-def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library: str, here: Path) -> None:
-    """Sent as soon as the process has loaded that library."""
-    command = [sys.executable, "-m", "dualnet.cli", "run", "tiny.yaml", "--device", "cpu"]
-    environment = {**os.environ, "PYTHONPATH": SOURCE}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    while process.poll() is None and not re.search(library, Path(f"/proc/{process.pid}/maps").read_text()):
-        time.sleep(0.001)
-    process.send_signal(number)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 130 and out == b""
-    assert err.startswith(b"dualnet: stopped") and err.count(b"\n") == 1
-    assert not Path("runs").exists()
-
-
-def test_sigterm_before_the_first_step_is_one_line(here: Path) -> None:
-    """While the images are read, here from a FIFO's other end that never comes."""
-    text("slow_cli_learner.py", "import time\ntime.sleep(0.2)\nprint('here', flush=True)\ntime.sleep(60)\n")
-    command = [sys.executable, "-m", "dualnet.cli", *run_tiny("--learner.name", "slow_cli_learner.Own")]
-    environment = {**os.environ, "PYTHONPATH": f"{here}{os.pathsep}{SOURCE}"}
-    process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None and process.stdout.readline() == b"here\n"
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130
-    assert err.startswith(b"dualnet: stopped") and err.count(b"\n") == 1
-
-
-def test_names_of_classes_and_files_reach_the_terminal_escaped(capsys) -> None:
-    """As JSON they are what they were."""
-    names = ["a\x1b[31mred", "b\nline", "c\u202eleft", "d"]
-    for name in names:
-        for number in range(4):
-            picture(Path("images", name, f"{number}.png"), number)
-    picture(Path("one\x1b]0;title\x07.png"), 1)
-    assert cli.main([*image_folder(), "--out", "out", "--device", "cpu"]) == 0
-    capsys.readouterr()
-    words = ["predict", "out/seed-0", "one\x1b]0;title\x07.png", "--top", "4"]
-    assert cli.main(words) == 0
-    out, err = capsys.readouterr()
-    assert "one\\x1b]0;title\\x07.png: " in out and "a\\x1b[31mred" in out and "b\\nline" in out
-    assert out.count("\n") == 1 and not set("\x1b\x07\u202e") & {*out, *err}
-    assert cli.main([*words, "--json"]) == 0
-    out = capsys.readouterr().out
-    assert {entry["name"] for entry in json.loads(out)["classes"]} == set(names) and "\x1b" not in out
-    assert json.loads(out)["image"] == "one\x1b]0;title\x07.png"
-
-
-def test_a_report_escapes_the_names_of_runs(capsys) -> None:
-    show(Table("name\x1b[2J", "b\x07"), width=80)
-    out = capsys.readouterr().out
-    assert "name\\x1b[2J" in out and "\x1b" not in out
 
 
 def test_a_batch_of_one_runs() -> None:

@@ -18,6 +18,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin,
 
 Kind = TypeVar("Kind")
 SHOWN = 80  # characters of a value in a message
+DEEPEST = 20  # levels of nested options
 TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
@@ -69,8 +70,8 @@ def convert(value: Any, hint: Any, option: str) -> Any:
         items = from_yaml(value, "{", option)
         items = items if isinstance(items, Mapping) else refuse("a mapping", value, option)
         return {str(key): convert(item, get_args(hint)[1], below(option, key)) for key, item in items.items()}
-    if kind in CONVERTERS:
-        return CONVERTERS[kind](value, option)
+    if kind in SCALARS:
+        return convert_scalar(value, kind, option)
     return value if isinstance(kind, type) and isinstance(value, kind) else refuse(f"a value of {kind}", value, option)
 
 
@@ -125,34 +126,21 @@ def choose(value: Any, choices: Sequence[Any], option: str) -> Any:
     raise ValueError(f"{option}: {shown(value)} is not one of {', '.join(words)}{nearest(str(value), words)}")
 
 
-def whole_number(value: Any, option: str) -> int:
+def convert_scalar(value: Any, kind: Any, option: str) -> Any:
+    wanted, read, fits = SCALARS[kind]
     try:
-        found = int(value, 16 if "0x" in value else 10) if isinstance(value, str) else value
-    except ValueError:
+        found = read(value) if isinstance(value, str) or (kind is float and type(value) is int) else value
+    except (ValueError, KeyError, OverflowError):
         found = None
-    if type(found) is not int or abs(found) >= 2**63:
-        refuse("a whole number of 64 bits" if type(found) is int else "a whole number", value, option)
-    return found
+    return found if type(found) is kind and fits(found) else refuse(wanted, value, option)
 
 
-def number(value: Any, option: str) -> float:
-    try:
-        found = float(value) if type(value) in (int, float, str) else math.nan
-    except (ValueError, OverflowError):
-        found = math.nan
-    return found if math.isfinite(found) else refuse("a finite number", value, option)
-
-
-def truth_value(value: Any, option: str) -> bool:
-    found = TRUTH.get(value.lower()) if isinstance(value, str) else value
-    return found if isinstance(found, bool) else refuse("true or false", value, option)
-
-
-def text(value: Any, option: str) -> str:
-    return value if isinstance(value, str) and "\0" not in value else refuse("text without NUL", value, option)
-
-
-CONVERTERS: dict[Any, Callable[[Any, str], Any]] = {int: whole_number, float: number, bool: truth_value, str: text}
+SCALARS: dict[Any, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {  # what is needed, read from text, fits
+    int: ("a whole number of 64 bits", lambda text: int(text, 16 if "0x" in text else 10), lambda n: abs(n) < 2**63),
+    float: ("a finite number", float, math.isfinite),
+    bool: ("true or false", lambda text: TRUTH[text.lower()], lambda _: True),
+    str: ("text without NUL", str, lambda text: "\0" not in text),
+}
 
 
 def refuse(wanted: str, value: Any, option: str) -> NoReturn:
@@ -204,26 +192,24 @@ def dotted(words: Sequence[str]) -> dict[str, Any]:
         option, equals, value = word[2:].partition("=")
         if not equals and (value := next(rest, None)) is None:
             raise ValueError(f"{word}: a value must follow")
+        if option.count(".") > DEEPEST:
+            raise ValueError(f"{word[:SHOWN]}...: no option is nested more than {DEEPEST} levels deep")
         place(out, option, value)
     return out
 
 
 def place(options: dict[str, Any], option: str, value: Any) -> None:
     """Writes a dotted option into nested ones. Raises ValueError where a word is a value and a section."""
-    *sections, name = option.split(".")
-    for depth, section in enumerate(sections, 1):
-        options = options.setdefault(section, {})
-        if not isinstance(options, dict):
-            refuse_both(sections[:depth])
-    if isinstance(options.get(name), dict):
-        refuse_both([*sections, name])
-    options[name] = value
-
-
-def refuse_both(words: Sequence[str]) -> NoReturn:
-    option = f"--{'.'.join(words)}"
-    remedy = f"leave one of them out (the name of a section is {option}.name)"
-    raise ValueError(f"{option}: given as a value and as a section; {remedy}")
+    words = option.split(".")
+    for depth, word in enumerate(words, 1):
+        is_section = depth < len(words)
+        if word in options and isinstance(options[word], dict) != is_section:
+            both = f"--{'.'.join(words[:depth])}"
+            remedy = f"leave one of them out (the name of a section is {both}.name)"
+            raise ValueError(f"{both}: given as a value and as a section; {remedy}")
+        if is_section:
+            options = options.setdefault(word, {})
+    options[words[-1]] = value
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

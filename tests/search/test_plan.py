@@ -182,8 +182,8 @@ BAD_COMMANDS: dict[str, tuple[list[str], str]] = {
         ["search", "list.yaml"],
         "list.yaml: ",
     ),
-    "no jobs": (["search", "good.yaml", "--jobs", "0"], "--jobs 0: give 1 or more"),
-    "jobs are no number": (["search", "good.yaml", "--jobs", "all"], "--jobs: invalid int value: 'all'"),
+    "no jobs": (["search", "good.yaml", "--jobs", "0"], "argument --jobs: '0'"),
+    "jobs are no number": (["search", "good.yaml", "--jobs", "all"], "argument --jobs: 'all'"),
     "seeds are no numbers": (
         ["search", "good.yaml", "--seeds", "a"],
         "'a' is not a list of whole numbers such as 0,1,2",

@@ -8,19 +8,19 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from dualnet.cli.terminal import Signals, fail, prepare_streams, show_warning
+from dualnet.cli.terminal import fail, handled_signals, prepare_streams, show_warning
 from dualnet.runs.stop import StopAsked
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    with Signals() as signals:
+    with handled_signals() as interruptible:
         try:
             prepare_streams()
             warnings.showwarning = show_warning
-            return perform(sys.argv[1:] if argv is None else list(argv), signals)
+            return perform(sys.argv[1:] if argv is None else list(argv), interruptible)
         except ValueError as error:
             return fail(str(error), 2)
         except BrokenPipeError:  # the reader of a pipe has enough, as `head` does
@@ -35,14 +35,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             return fail("stopped; the same command continues from the last checkpoint, if there is one", 130)
 
 
-def perform(words: list[str], signals: Signals) -> int:
+def perform(words: list[str], interruptible: Callable[[], None]) -> int:
     from dualnet.cli import flags
 
     try:
         arguments, options = flags.parse(words)
         # A module `list` would become an attribute of this one, and hide Python's own.
         verb = import_module(f"dualnet.cli.{'listing' if arguments.verb == 'list' else arguments.verb}")
-        signals.interrupt()
+        interruptible()
         code = verb.main(arguments, options)
     except SystemExit as done:  # --help and --version
         code = int(done.code or 0)

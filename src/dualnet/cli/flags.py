@@ -59,7 +59,8 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         raise ValueError(f"{word}: no such verb{hint or '; see `dualnet --help`'}")
     arguments, rest = parser.parse_known_args(words)
     if rest and arguments.verb not in ("run", "search", "reproduce"):
-        raise ValueError(f"{rest[0]}: unknown option; see `dualnet {arguments.verb} --help`")
+        kind = "unknown option" if rest[0].startswith("-") else "not expected here"
+        raise ValueError(f"{rest[0]}: {kind}; see `dualnet {arguments.verb} --help`")
     return arguments, rest
 
 

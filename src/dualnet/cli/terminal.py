@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn
 
 from dualnet.text import printable
 
@@ -51,28 +53,26 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")
 
 
-class Signals:
-    """SIGINT and SIGTERM wherever no run handles them. A handler that someone else has set stays."""
+@contextlib.contextmanager
+def handled_signals() -> Iterator[Callable[[], None]]:
+    """SIGINT and SIGTERM wherever no run handles them: one line and the end. A handler that someone else has set stays.
 
-    usual = ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, signal.SIG_DFL))
+    After a call of what the context gives, they raise KeyboardInterrupt: there may be files to clean up.
+    """
+    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    in_main = threading.current_thread() is threading.main_thread()
+    ours = [number for number, handler in usual.items() if in_main and signal.getsignal(number) == handler]
 
-    def __enter__(self) -> Self:
-        in_main = threading.current_thread() is threading.main_thread()
-        self.before = {number: usual for number, usual in self.usual if in_main and signal.getsignal(number) == usual}
-        self.handle(leave)
-        return self
-
-    def interrupt(self) -> None:
-        """From now on there may be files to clean up."""
-        self.handle(signal.default_int_handler)
-
-    def handle(self, handler: Any) -> None:
-        for number in self.before:
+    def handle(handler: Any = signal.default_int_handler) -> None:
+        for number in ours:
             signal.signal(number, handler)
 
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self.before.items():
-            signal.signal(number, handler)
+    handle(leave)
+    try:
+        yield handle
+    finally:
+        for number in ours:
+            signal.signal(number, usual[number])
 
 
 def leave(number: int, frame: FrameType | None) -> NoReturn:

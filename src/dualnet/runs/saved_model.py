@@ -20,6 +20,7 @@ from dualnet.runs.experiment import parse_learner
 from dualnet.runs.record import digest_of, updated
 from dualnet.runs.run import learner_state, load_state
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder, environment
+from dualnet.runs.run_log import is_whole
 from dualnet.text import printable
 
 WHAT_IT_IS = ("learner", "seed", "stream")  # in model.yaml: what saving it again must find there
@@ -129,6 +130,8 @@ def stream_spec(stream: dict[str, Any], file: Path) -> tuple[StreamSpec, tuple[s
     try:
         names = tuple(str(name) for name in stream["class_names"])
         channels, height, width = (int(side) for side in stream["image_shape"])
+        if not all(is_whole(number) and 0 <= number < len(names) for task in stream["tasks"] for number in task):
+            raise ValueError(f"a class of tasks is not a whole number from 0 to {len(names) - 1}")
         mask = class_mask(stream["tasks"], len(names))
         return StreamSpec((channels, height, width), mask, stream["input_size"]), names
     except DAMAGES as error:

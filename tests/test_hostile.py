@@ -1,0 +1,414 @@
+"""Hostile and damaged input through the command line: one line that names it, the right exit code, and soon."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+from rich.table import Table
+from run_fixtures import OWN_LEARNER, TINY
+from test_files import JSON, YAML
+
+import dualnet
+from dualnet import cli
+from dualnet.cli.terminal import show
+
+SOURCE = str(Path(dualnet.__file__).parent.parent)
+ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
+RUN = ["run", "tiny.yaml", "--out", "runs", "--device", "cpu"]
+REPORT = ["report", "runs", "--out", "report"]
+PREDICT = ["predict", "runs/seed-0", "image.png", "--task", "0"]
+PREDICT_MODEL = ["predict", "model", "image.png", "--task", "0"]
+SECONDS = 5  # of processor time
+
+pytestmark = pytest.mark.filterwarnings("always")  # as the command line shows them
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run of two seeds, a saved model, an experiment's file and an image. Not to be written to."""
+    folder = tmp_path_factory.mktemp("base")
+    (folder / "tiny.yaml").write_text(yaml.safe_dump({**TINY, "learner": ER}))
+    Image.new("RGB", (28, 28), "red").save(folder / "image.png")
+    words = ["run", str(folder / "tiny.yaml"), "--out", str(folder / "runs"), "--seeds", "0,1", "--device", "cpu"]
+    assert cli.main(words) == 0
+    dualnet.load(folder / "runs" / "seed-0").save(folder / "model")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def here(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A copy of all that, as the working directory."""
+    shutil.copytree(base, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("warnings.showwarning", cli.show_warning)  # put back after the test
+    yield tmp_path
+    sys.modules.pop("own_module", None)
+
+
+def write(file: str, content: str | bytes) -> None:
+    Path(file).unlink(missing_ok=True)
+    Path(file).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def fifo(file: str) -> None:
+    Path(file).unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+def device(file: str) -> None:
+    Path(file).unlink(missing_ok=True)
+    Path(file).symlink_to("/dev/zero")
+
+
+def sparse(file: str) -> None:
+    Path(file).touch()
+    os.truncate(file, 3 << 30)
+
+
+def grey_png(file: str, side: int = 8001) -> None:
+    Image.new("L", (side, side)).save(file, compress_level=1)
+
+
+def newest(seed: int = 0) -> list[Path]:
+    """The two files of the newest checkpoint: values, tensors."""
+    return sorted(Path(f"runs/seed-{seed}/checkpoint").glob("step-*6.*"))
+
+
+def other_seed() -> None:
+    for file, target in zip(newest(1), newest(0), strict=True):
+        shutil.copy(file, target)
+
+
+def later_step() -> None:
+    for file in newest():
+        file.rename(str(file).replace("00000006", "00000009"))
+
+
+def edit(file: str, *way: str | int, value: Any) -> None:
+    """Replace one value of a JSON or YAML file."""
+    content = yaml.safe_load(Path(file).read_text())
+    node = content
+    for key in way[:-1]:
+        node = node[key]
+    node[way[-1]] = value
+    write(file, json.dumps(content))
+
+
+def own_learner() -> None:
+    """A run folder and a model that name a learner from a file of the user's, which can be imported."""
+    write("own_module.py", OWN_LEARNER + "\nprint('imported')\n")
+    for file in (EXPERIMENT, MODEL):
+        edit(file, "learner", value={"name": "own_module.OwnLearner"})
+
+
+Case = tuple[Callable[[], Any], list[str], int, str]  # preparation, command, exit code, word of its line
+RESULT, LOG, EXPERIMENT = (f"runs/seed-0/{name}" for name in ("result.json", "log.jsonl", "experiment.yaml"))
+MODEL = "model/model.yaml"
+DEEP_JSON, HUGE_JSON = '{"a": ' + "[" * 200_000, '{"digest": 1' + "0" * 4000 + "}"
+
+
+def yaml_cases() -> Iterator[tuple[str, Case]]:
+    for name, (content, _) in YAML.items():
+        for verb in ("run", "search", "reproduce"):
+            yield f"{verb}: {name}", (lambda c=content: write("bad.yaml", c), [verb, "bad.yaml"], 2, "bad.yaml: ")
+        yield f"experiment.yaml: {name}", (lambda c=content: write(EXPERIMENT, c), PREDICT, 2, EXPERIMENT)
+        yield f"model.yaml: {name}", (lambda c=content: write(MODEL, c), PREDICT_MODEL, 2, MODEL)
+
+
+def json_cases() -> Iterator[tuple[str, Case]]:
+    for name, (content, _) in JSON.items():
+        for words in (RUN, PREDICT):
+            yield f"{words[0]}: result.json: {name}", (lambda c=content: write(RESULT, c), words, 2, RESULT)
+
+
+CASES: dict[str, Case] = {
+    **dict(yaml_cases()),
+    **dict(json_cases()),
+    # Paths and numbers
+    "NUL in the experiment": (lambda: None, ["run", "a\0b.yaml"], 2, r"a\x00b.yaml: "),
+    "NUL in an option": (lambda: None, [*RUN, "--benchmark.root", "a\0b"], 2, "benchmark.root"),
+    "NUL in --out": (lambda: None, ["run", "tiny.yaml", "--out", "a\0b"], 2, "null byte"),
+    "NUL in a run folder": (lambda: None, ["predict", "a\0b", "image.png"], 2, r"a\x00b"),
+    "NUL in an image": (lambda: None, ["predict", "model", "a\0b.png"], 2, r"a\x00b.png: "),
+    "NUL in a folder of runs": (lambda: None, ["report", "a\0b"], 2, r"a\x00b"),
+    "NUL in a table": (lambda: None, ["reproduce", "a\0b.yaml"], 2, r"a\x00b.yaml: "),
+    "NUL in a name to list": (lambda: None, ["list", "a\0b.yaml"], 2, r"a\x00b.yaml: "),
+    "a huge number": (lambda: None, [*RUN, "--learner.width", "9" * 400], 2, "learner.width: "),
+    "a huge seed": (lambda: None, [*RUN, "--seeds", "9" * 5000], 2, "--seeds: "),
+    "many seeds": (lambda: None, ["reproduce", "small-table-1", "--seeds", "9" * 12], 2, "--seeds: "),
+    "many processes": (lambda: None, ["search", "demo-er", "--jobs", "9" * 12], 2, "--jobs: "),
+    "a deep option": (lambda: None, [*RUN, "--" + "a." * 5000 + "b", "1"], 2, "--a.a.a"),
+    "a deep option of a section": (lambda: None, [*RUN, "--learner." + "a." * 5000 + "b", "1"], 2, "--learner.a.a"),
+    # Files of a run with the wrong content
+    "accuracy is text": (lambda: edit(RESULT, "accuracy", value="high"), RUN, 2, RESULT),
+    "accuracy is a mapping": (lambda: edit(RESULT, "accuracy", 0, value={}), RUN, 2, RESULT),
+    "accuracy of a ragged table": (lambda: edit(RESULT, "accuracy", value=[[1], [1, 2]]), RUN, 2, RESULT),
+    "metrics is a list": (lambda: edit(RESULT, "metrics", value=[1]), RUN, 2, RESULT),
+    "result.json is a pipe": (lambda: fifo(RESULT), RUN, 2, RESULT),
+    "result.json is a device": (lambda: device(RESULT), PREDICT, 2, RESULT),
+    "experiment.yaml is a pipe": (lambda: fifo(EXPERIMENT), PREDICT, 2, EXPERIMENT),
+    "experiment.yaml of one name": (lambda: write(EXPERIMENT, "name: x"), PREDICT, 2, EXPERIMENT),
+    "seed is text": (lambda: edit(EXPERIMENT, "seed", value="x"), PREDICT, 2, EXPERIMENT),
+    "learner is a list": (lambda: edit(EXPERIMENT, "learner", value=[1]), PREDICT, 2, EXPERIMENT),
+    "learner.name is a number": (lambda: edit(EXPERIMENT, "learner", "name", value=5), PREDICT, 2, EXPERIMENT),
+    "a task is a mapping": (lambda: edit(EXPERIMENT, "stream", "tasks", 0, 0, value={}), PREDICT, 2, EXPERIMENT),
+    "a class below 0": (
+        lambda: edit(MODEL, "stream", "tasks", 0, 0, value=-1),
+        PREDICT_MODEL,
+        2,
+        "model.yaml",
+    ),
+    "a class too many": (
+        lambda: edit(MODEL, "stream", "tasks", 0, 0, value=9),
+        PREDICT_MODEL,
+        2,
+        "model.yaml",
+    ),
+    "an image of no size": (
+        lambda: edit(EXPERIMENT, "stream", "image_shape", value=[3]),
+        PREDICT,
+        2,
+        f"{EXPERIMENT}: ",
+    ),
+    "a stream that is text": (lambda: edit(MODEL, "stream", value="x"), PREDICT_MODEL, 2, MODEL),
+    "a damaged run among others": (lambda: write(RESULT, DEEP_JSON), REPORT, 0, RESULT),
+    "log.jsonl is a pipe": (lambda: fifo(LOG), REPORT, 2, LOG),
+    # Checkpoints: one that cannot be used is passed over with a warning
+    "checkpoint, deep": (lambda: newest()[0].write_text(DEEP_JSON), PREDICT, 0, "step-00000006.json: "),
+    "checkpoint, huge number": (lambda: newest()[0].write_text(HUGE_JSON), PREDICT, 0, "step-00000006.json: "),
+    "checkpoint, wrong type": (lambda: newest()[0].write_text('{"tree": 5}'), PREDICT, 0, "step-00000006.json: "),
+    "checkpoint, a pipe": (lambda: fifo(str(newest()[0])), PREDICT, 0, "step-00000006.json: "),
+    "checkpoint, no tensors": (lambda: newest()[1].write_bytes(b"{" * 99), PREDICT, 0, "step-00000006.json: "),
+    "checkpoint of another seed": (other_seed, PREDICT, 0, "step-00000006.json: "),
+    "checkpoint of another step": (later_step, PREDICT, 0, "step-00000009.json: "),
+    "resumed from another seed": (lambda: Path(RESULT).unlink() or other_seed(), RUN, 0, "step-00000006.json: "),
+    "resumed from another step": (lambda: Path(RESULT).unlink() or later_step(), RUN, 0, "step-00000009.json: "),
+    # Images
+    "image is a pipe": (lambda: fifo("bad.png"), ["predict", "model", "bad.png"], 2, "bad.png: "),
+    "image is a device": (lambda: None, ["predict", "model", "/dev/zero"], 2, "/dev/zero: "),
+    "image is a folder": (lambda: None, ["predict", "model", "runs"], 2, "runs: "),
+    "image of 3 GiB": (lambda: sparse("bad.png"), ["predict", "model", "bad.png"], 2, "bad.png: "),
+    "image of 64.02 megapixels": (lambda: grey_png("bad.png"), ["predict", "model", "bad.png"], 2, "bad.png: "),
+    "image name with an escape": (lambda: None, ["predict", "model", "a\x1b[2J\n.png"], 2, r"a\x1b[2J\n.png: "),
+    # Code from outside of the package
+    "learner of a run": (own_learner, PREDICT, 2, "own_module.OwnLearner"),
+    "learner of a model": (own_learner, PREDICT_MODEL, 2, "own_module.OwnLearner"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_line_and_the_exit_code(case: str, here: Path, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(here)
+    prepare, words, code, word = CASES[case]
+    prepare()
+    begun = time.process_time()
+    found = within(60, lambda: cli.main(words))
+    out, err = capsys.readouterr()
+    ours = [line for line in err.splitlines() if line.startswith("dualnet: ")]
+    assert (found, len(ours)) == (code, 1), err
+    assert word in ours[0] and "\x1b" not in err
+    assert ("warning: " in ours[0]) == (code == 0)
+    assert code == 0 or (out == "" and err.count("\n") == 1)
+    assert time.process_time() - begun < SECONDS
+
+
+def within(seconds: int, call: Callable[[], int]) -> int:
+    """What the call returns. If it hangs, it is ended by an exception that nothing catches."""
+
+    class Hangs(BaseException):
+        pass
+
+    def end(*_: object) -> None:
+        raise Hangs
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        return call()
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_learner_from_outside_needs_trust(here: Path, monkeypatch, capsys) -> None:
+    """A run may name it, since its user has typed it; a folder may come from anyone."""
+    monkeypatch.syspath_prepend(here)
+    write("own_module.py", OWN_LEARNER)
+    write("own.yaml", yaml.safe_dump({**TINY, "learner": {"name": "own_module.OwnLearner"}}))
+    assert cli.main(["run", "own.yaml", "--out", "own", "--device", "cpu"]) == 0
+    sys.modules.pop("own_module")
+    words = ["predict", "own/seed-0", "image.png", "--task", "0"]
+    capsys.readouterr()
+    assert cli.main(words) == 2 and "own_module" not in sys.modules
+    err = capsys.readouterr().err
+    assert "own_module.OwnLearner" in err and "--trust" in err and err.count("\n") == 1
+    assert cli.main([*words, "--trust"]) == 0 and "own_module" in sys.modules
+    out, err = capsys.readouterr()
+    assert out.startswith("image.png: ") and err == ""
+
+
+def test_the_largest_image_is_answered(capsys) -> None:
+    grey_png("large.png", 8000)
+    assert cli.main(["predict", "model", "image.png", "large.png", "--task", "0"]) == 0
+    assert capsys.readouterr().out.count("\n") == 2
+
+
+LINES = [content if isinstance(content, bytes) else content.encode() for content, _ in JSON.values()]
+LINES += [b'{"event": "losses", "step": 1e400, "losses": 5}', b'{"event": "evaluation", "step": 3, "task": [1]}', b"\0"]
+
+
+def test_damaged_lines_of_a_log_are_left_out(capsys) -> None:
+    """The last line of a killed run may be incomplete."""
+    with Path(LOG).open("ab") as log:
+        log.writelines(line[:1000] + b"\n" for line in LINES)
+    assert cli.main(REPORT) == 0
+    assert capsys.readouterr().err == ""
+
+
+WRONG = [None, -1, 2.5, True, "x", "\x1b[2J", [], [1], {}, {"a": 1}, [[[]]], 10**18, 1e300, {"name": None}]
+READERS = {RESULT: (REPORT, RUN, PREDICT), EXPERIMENT: (REPORT, RUN, PREDICT), MODEL: (PREDICT_MODEL,)}
+
+
+def ways(node: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
+    """To every value below a node."""
+    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
+    for key, value in pairs:
+        yield (*way, key)
+        yield from ways(value, (*way, key))
+
+
+@pytest.mark.parametrize("file", READERS)
+def test_values_of_the_wrong_type(file: str, capsys) -> None:
+    """A value may be no one's concern, or be refused; a warning may name it. Nothing else is said."""
+    whole, drawn = Path(file).read_text(), random.Random(0)
+    places = list(ways(yaml.safe_load(whole)))
+    for way, wrong in [(drawn.choice(places), drawn.choice(WRONG)) for _ in range(25)]:
+        edit(file, *way, value=wrong)
+        words = drawn.choice(READERS[file])
+        code = within(60, lambda words=words: cli.main(words))
+        err = capsys.readouterr().err
+        told = (way, wrong, words, err)
+        assert code in (0, 2) and err.count("\n") == len(re.findall("^dualnet: ", err, re.M)) <= 2, told
+        assert "\x1b" not in err, told
+        write(file, whole)
+
+
+# A process of its own: closed outputs and signals
+
+
+def command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "dualnet.cli", *words]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{SOURCE}", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.mark.parametrize("words", ["list", "--version", "predict nothing image.png"])
+def test_a_closed_output_is_one_line(words: str) -> None:
+    line = f'"{sys.executable}" -m dualnet.cli {words} >&-'
+    done = subprocess.run(line, shell=True, env=environment(), capture_output=True, check=False)
+    assert done.returncode == 2 and done.stderr.startswith(b"dualnet: ") and done.stderr.count(b"\n") == 1
+
+
+def test_a_closed_error_output_is_not_written_to_the_other() -> None:
+    line = f'"{sys.executable}" -m dualnet.cli train 2>&-'
+    done = subprocess.run(line, shell=True, env=environment(), capture_output=True, check=False)
+    assert (done.returncode, done.stdout) == (2, b"")
+
+
+def test_a_reader_that_has_enough_is_told_nothing() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = command("reproduce", "--list")
+    done = subprocess.run(words, env=environment(), stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("library", ["libtorch_cpu", "_multiarray_umath"])
+def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library: str) -> None:
+    """Sent as soon as the process has loaded that library."""
+    words = command("run", "tiny.yaml", "--device", "cpu", "--out", "new")
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    while process.poll() is None and not re.search(library, Path(f"/proc/{process.pid}/maps").read_text()):
+        time.sleep(0.001)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130 and out == b""
+    assert err.startswith(b"dualnet: stopped") and err.count(b"\n") == 1
+    assert not Path("new").exists()
+
+
+def test_sigterm_before_the_first_step_is_one_line() -> None:
+    """While the learner's module is imported, which takes as long as it likes."""
+    write("slow_module.py", "import time\ntime.sleep(0.2)\nprint('here', flush=True)\ntime.sleep(60)\n")
+    words = command("run", "tiny.yaml", "--learner.name", "slow_module.Own")
+    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"here\n"
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err.startswith(b"dualnet: stopped") and err.count(b"\n") == 1
+
+
+# Names on a terminal
+
+
+def test_names_of_classes_and_files_reach_the_terminal_escaped(capsys) -> None:
+    """As JSON they are what they were."""
+    names, image = ["a\x1b[31mred", "b\nline", "c\u202eleft", "d"], "one\x1b]0;title\x07.png"
+    for name in names:
+        Path("images", name).mkdir(parents=True)
+        for number in range(4):
+            shutil.copy("image.png", Path("images", name, f"{number}.png"))
+    shutil.copy("image.png", image)
+    benchmark = {"name": "image_folder", "root": "images", "classes_per_task": 2, "image_size": 28}
+    write("folder.yaml", yaml.safe_dump({**TINY, "learner": ER, "benchmark": benchmark}))
+    assert cli.main(["run", "folder.yaml", "--out", "out", "--device", "cpu"]) == 0
+    capsys.readouterr()
+    words = ["predict", "out/seed-0", image, "--top", "4"]
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert "one\\x1b]0;title\\x07.png: " in out and "a\\x1b[31mred" in out and "b\\nline" in out
+    assert out.count("\n") == 1 and not set("\x1b\x07\u202e") & {*out, *err}
+    assert cli.main([*words, "--json"]) == 0
+    out = capsys.readouterr().out
+    assert {entry["name"] for entry in json.loads(out)["classes"]} == set(names) and "\x1b" not in out
+    assert json.loads(out)["image"] == image
+
+
+def test_a_report_escapes_the_names_of_runs(capsys) -> None:
+    show(Table("name\x1b[2J", "b\x07"), width=80)
+    out = capsys.readouterr().out
+    assert "name\\x1b[2J" in out and "\x1b" not in out
+
+
+# From Python
+
+
+@pytest.mark.parametrize(
+    ("images", "task", "word"),
+    [(torch.rand(2, 3, 28, 28), 0, "images"), (torch.zeros(2, 3, 28, 28, dtype=torch.uint8), -1, "task_ids")],
+)
+def test_a_learner_checks_what_it_is_asked(images: torch.Tensor, task: int, word: str) -> None:
+    learner = dualnet.load("model").learner
+    with pytest.raises(ValueError, match=rf"^{word}[^\n]*$"):
+        learner.logits(images, torch.full((2,), task))
