@@ -138,7 +138,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "seeds below 0": ({"grid": GRID, "seeds": [-1]}, "seed: -1 "),
     "no seeds": ({"grid": GRID, "seeds": []}, "seeds: []"),
     "a seed": ({"grid": GRID, "seeds": 3}, "seeds: a list is needed, not 3"),
-    "a seed that is true": ({"grid": GRID, "seeds": [True]}, "seeds: a whole number is needed, not True"),
+    "a seed that is true": ({"grid": GRID, "seeds": [True]}, "seeds: a whole number"),
     "seed too large": ({"grid": GRID, "seeds": [2**40]}, f"seed: {2**40} is not between 0 and 4294967295"),
     "unknown metric": ({"grid": GRID, "metric": "acc"}, "metric: 'acc' is not one of ACC, LA, BWT, FM"),
     "metrics": ({"grid": GRID, "metric": ["ACC"]}, "metric: ['ACC'] is not one of ACC, LA, BWT, FM"),
