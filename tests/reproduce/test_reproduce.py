@@ -282,7 +282,7 @@ def test_nothing_is_left_behind_and_a_killed_job_costs_itself_only(
     path = f"{Path(cli.__file__).parent.parent}:{here}"
     words = ("reproduce", file, "--rows", "g/slow", "--jobs", "2", "--device", "cpu", "--out", "out")
     process = start(*words, PYTHONPATH=path, stderr=subprocess.PIPE)
-    wait_for(lambda: len(list(folder.glob("seed-*/checkpoint/*.json"))) > 1)
+    wait_for(lambda: len({file.parent for file in folder.glob("seed-*/checkpoint/*.json")}) == 2)
     there = processes(str(here.resolve()))
     assert len(there) == 4, "two servers and two forks"
     os.kill(max(there), signal.SIGKILL)  # a fork
