@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +112,58 @@ def test_a_finished_run_is_not_that_of_other_images(on, run) -> None:
         runner.run(on("other"), {seed: Path(f"out/seed-{seed}") for seed in (0, 1)}, CPU)
     assert not Path("out/seed-1").exists()
     assert runner.run(on(**moved()), {0: Path("out/seed-0")}, CPU) == [0]
+
+
+@pytest.mark.parametrize("change", ["image", "class", "gone", "classes that make no tasks"])
+def test_a_finished_run_warns_of_new_images_and_classes(change: str, on, capsys) -> None:
+    """They are not learned, and that is said. Images that are gone as a whole may lie on another machine."""
+    Path("mine.yaml").write_text(yaml.safe_dump(on().mapping()))
+    words = ["run", "mine.yaml", "--out", "out", "--device", "cpu"]
+    assert cli.main(words) == 0
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    assert capsys.readouterr().err == ""
+    for name in {"image": ["a"], "class": ["e", "f"], "gone": []}.get(change, ["e"]):
+        Path("images", name).mkdir(exist_ok=True)
+        shutil.copy("other/a/0.png", f"images/{name}/new.png")
+        shutil.copy("other/a/1.png", f"images/{name}/newer.png")
+    if change == "gone":
+        shutil.rmtree("images")
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert "out/seed-0: finished before" in out
+    if change == "gone":
+        assert err == ""
+    else:
+        assert err.count("\n") == 1 and err.startswith("dualnet: warning: images: ") and "out/seed-0" in err
+
+
+@pytest.mark.usefixtures("files")
+def test_a_table_warns_of_new_images_too(capsys) -> None:
+    assert cli.main(command("reproduce", "images")) == 0
+    shutil.copy("other/a/0.png", "images/a/new.png")
+    capsys.readouterr()
+    assert cli.main(command("reproduce", "images")) == 0
+    assert capsys.readouterr().err.count("dualnet: warning: images: ") == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_while_images_are_decoded_is_one_line(number: int, on, start) -> None:
+    """A real process, as soon as it has made its cache; with SIGINT as a terminal gives it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    Image.effect_noise((1000, 1000), 90).convert("RGB").save("images/a/large.png", compress_level=0)
+    for n in range(200):
+        os.link("images/a/large.png", f"images/a/large-{n}.png")
+    Path("mine.yaml").write_text(yaml.safe_dump(on().mapping()))
+    process = start("run", "mine.yaml", "--out", "out", "--device", "cpu", DUALNET_CACHE="fresh")
+    while process.poll() is None and not Path("fresh").exists():
+        time.sleep(0.002)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=120)
+    signal.signal(signal.SIGINT, before)
+    assert process.returncode == 130
+    assert err.startswith("dualnet: stopped") and err.count("\n") == 1
+    assert not Path("out").exists() and not list(Path("fresh").rglob("*.tmp"))
 
 
 def test_a_folder_of_an_older_version_keeps_to_its_root(on, run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -110,6 +111,19 @@ def test_saved_again_the_newest_counts(taught: Any, stream: list[Batch], state_o
         dualnet.load(tmp_path)
     model.save(tmp_path)
     assert not differing(state_of(model.learner), state_of(dualnet.load(tmp_path).learner))
+
+
+def test_a_checkpoint_of_another_model_is_refused(taught: Any, tmp_path: Path) -> None:
+    """It would load: another rate has the same tensors."""
+    taught().save(tmp_path / "one")
+    taught(lr=0.5).save(tmp_path / "other")
+    shutil.rmtree(tmp_path / "one" / "checkpoint")
+    shutil.copytree(tmp_path / "other" / "checkpoint", tmp_path / "one" / "checkpoint")
+    with (
+        pytest.warns(UserWarning, match=r"step-00000001.json: .*its model is"),
+        pytest.raises(ValueError, match="one: holds no checkpoint"),
+    ):
+        dualnet.load(tmp_path / "one")
 
 
 def listed(folder: Path) -> dict[str, bytes]:

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def validated(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on validation tasks. Not to be written to."""
     folder = tmp_path_factory.mktemp("search") / "seed-0"
-    assert runner.validate(tiny("finetune"), {0: folder}, CPU) == []
+    assert runner.run(tiny("finetune"), {0: folder}, CPU, validation=True) == []
     return folder
 
 
@@ -32,7 +32,7 @@ def test_a_run_refuses_validation_tasks(tiny, tmp_path: Path) -> None:
 
 def test_a_search_refuses_test_tasks(tiny, benchmark, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"benchmark\.validation is False"):
-        runner.validate(tiny(), {0: tmp_path / "out"}, CPU, tasks=benchmark)
+        runner.run(tiny(), {0: tmp_path / "out"}, CPU, benchmark=benchmark, validation=True)
     assert not (tmp_path / "out").exists()
 
 
@@ -49,11 +49,11 @@ class Mixed(BenchmarkConfig):
         return self.plain.make()
 
 
-@pytest.mark.parametrize("work", [runner.run, runner.validate])
-def test_a_config_that_makes_the_wrong_kind_is_refused(work, tiny, tmp_path: Path) -> None:
+@pytest.mark.parametrize("validation", [True, False])
+def test_a_config_that_makes_the_wrong_kind_is_refused(validation, tiny, tmp_path: Path) -> None:
     experiment = replace(tiny(), benchmark=Mixed(tiny().benchmark))
     with pytest.raises(ValueError, match=r"benchmark\.validation is (True|False)"):
-        work(experiment, {0: tmp_path / "out"}, CPU)
+        runner.run(experiment, {0: tmp_path / "out"}, CPU, validation=validation)
     assert not (tmp_path / "out").exists()
 
 
@@ -71,7 +71,7 @@ def test_a_folder_serves_one_purpose(tiny, benchmark, validated: Path, tmp_path:
     if not finished:
         (tmp_path / "result.json").unlink()
     with pytest.raises(ValueError, match="holds a run on the test tasks of an experiment; choose another --out"):
-        runner.validate(tiny("finetune"), {0: tmp_path}, CPU)
+        runner.run(tiny("finetune"), {0: tmp_path}, CPU, validation=True)
     with pytest.raises(ValueError, match="holds a run on validation tasks, for a search; choose another --out"):
         runner.run(tiny("finetune"), {0: validated}, CPU, benchmark=benchmark)
 

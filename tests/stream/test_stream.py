@@ -12,6 +12,7 @@ import pytest
 import torch
 import yaml
 
+import dualnet.stream.stream as stream_module
 from dualnet import cli, load
 from dualnet.batch import UNLABELLED, Batch
 from dualnet.data import Benchmark, Procedural
@@ -21,7 +22,7 @@ from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import StopAsked
 from dualnet.stream.labels import LabelsConfig
-from dualnet.stream.stream import Stream, labelled_places
+from dualnet.stream.stream import Stream, labelled_places, shuffled
 
 CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, Any]] = {
@@ -93,6 +94,32 @@ def test_seeds_have_equal_shapes_and_other_examples(kind, benchmark) -> None:
     assert shapes[0] == shapes[1]
     labelled = [{image for batch in batches for image in known(batch)} for batches in (one, other)]
     assert KINDS[kind].get("share", 1) == 1 or labelled[0] != labelled[1], "which samples are labelled is the seed's"
+
+
+def test_every_seed_and_task_has_an_order_of_its_own() -> None:
+    """Also a seed whose sum with a task, in the 32 bits that PyTorch's generator uses, is that of seed 0."""
+    inverse = pow(1_000_003, -1, 2**32)
+    seeds = [*range(51), 999, 1000, 4295, 2**31, 2**32 - 1, *(7 * n * inverse % 2**32 for n in range(1, 30))]
+    orders = {tuple(shuffled(40, seed, task).tolist()) for seed in seeds for task in range(301)}
+    assert len(orders) == len(seeds) * 301
+    assert all(shuffled(5, seed, 2).sort().values.tolist() == [0, 1, 2, 3, 4] for seed in seeds)
+
+
+def test_the_orders_of_small_seeds_stay() -> None:
+    """Results that were reported must be found again."""
+    assert [shuffled(6, seed, 3).tolist() for seed in (0, 999)] == [[4, 0, 3, 2, 1, 5], [3, 0, 2, 4, 5, 1]]
+
+
+def test_no_epoch_has_the_order_of_a_task(benchmark, monkeypatch) -> None:
+    numbers: list[int] = []
+
+    def told(size: int, seed: int, number: int) -> torch.Tensor:
+        numbers.append(number)
+        return shuffled(size, seed, number)
+
+    monkeypatch.setattr(stream_module, "shuffled", told)
+    make_stream(benchmark, epochs_over_all=4).order(seed=1)
+    assert len(numbers) == 2 + 4 == len(set(numbers))
 
 
 @every_kind

@@ -69,6 +69,10 @@ class BenchmarkConfig(ABC):
     def make(self) -> Benchmark:
         """Read or draw the images. A user's mistake raises ValueError with the path and the remedy."""
 
+    def current_split(self) -> str | None:
+        """`split_digest` of what `make` would give now, without decoding an image; None where that is not known."""
+        return None
+
     def make_validation(self) -> Benchmark:
         """Validation tasks. They share no test image with `make`: other classes, or training images alone."""
         raise ValueError(

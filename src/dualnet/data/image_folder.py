@@ -37,6 +37,13 @@ class ImageFolder(BenchmarkConfig):
         files, labels, is_test = self._files(names)
         return self._benchmark(files, Split(labels, is_test, names, tasks, files))
 
+    def current_split(self) -> str | None:
+        if not os.path.isdir(absolute(self.root)):  # the images of a finished run need not be here
+            return None
+        names, tasks = self._classes()
+        files, labels, is_test = self._files(names)
+        return Split(labels, is_test, names, tasks, files).digest
+
     def make_validation(self) -> Benchmark:
         """The first three tasks, of training images alone: test_share of each class is held out of these once more.
 

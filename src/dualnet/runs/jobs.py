@@ -59,8 +59,8 @@ class JobPool(Protocol):
 def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:
     """Run a job in this process."""
     try:
-        run = runner.validate if job.validation else runner.run
-        run(parse(job.experiment), job.folders, torch.device(job.device), display)
+        device = torch.device(job.device)
+        runner.run(parse(job.experiment), job.folders, device, display, validation=job.validation)
         result = JobResult("finished")
     except StopAsked:
         return JobResult("stopped")
@@ -95,29 +95,20 @@ class Benchmarks:
         self.validation = validation
         self.made: list[tuple[BenchmarkConfig, Benchmark | Exception]] = []
 
-    def get(self, config: BenchmarkConfig) -> Benchmark:
+    def get(self, wanted: BenchmarkConfig) -> Benchmark:
         """Raises what went wrong when it was made, each time."""
-        if all(known != config for known, _ in self.made):
-            self.made.append((config, self.try_to_make(config)))
-        found = next(found for known, found in self.made if known == config)
-        if isinstance(found, Exception):
-            raise found
-        return found
-
-    def try_to_make(self, config: BenchmarkConfig) -> Benchmark | Exception:
+        for config, found in self.made:
+            if config == wanted:
+                if isinstance(found, Exception):
+                    raise found
+                return found
         try:
-            return config.make_validation() if self.validation else config.make()
+            made = runner.tasks_for(wanted, self.validation)
         except Exception as error:
-            return error
+            made = error
+        self.made.append((wanted, made))
+        return self.get(wanted)
 
     def check_folders(self, experiment: Experiment, folders: Mapping[int, Path]) -> None:
-        """Raises ValueError if a run was begun there with other options, for another purpose or with other images."""
         there = {seed: RunFolder(folder) for seed, folder in folders.items()}
-        for seed, folder in there.items():
-            folder.check_purpose(self.validation)
-            folder.check_same(experiment.with_seed(seed))
-        if self.validation or not all(f.finished and not f.lies_elsewhere(experiment) for f in there.values()):
-            benchmark = self.get(experiment.benchmark)
-            for folder in there.values():
-                if folder.experiment_file.exists():
-                    folder.check_same_stream(experiment, benchmark)
+        runner.check_folders(experiment, there, self.validation, lambda: self.get(experiment.benchmark))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dualnet import atomic, metrics
 from dualnet.cost import Cost
+from dualnet.files import DAMAGES, reason
 from dualnet.learners import Learner, make_learner
 from dualnet.machine import peak_memory
 from dualnet.runs import checkpoint
@@ -54,12 +55,16 @@ class Run:
             self.folder.log_file.write_bytes(b"")
             return
         self.step, state = found
+        try:
+            self.load(state)
+        except DAMAGES as error:
+            raise ValueError(f"{self.folder.path}: cannot resume from step {self.step}: {reason(error)}") from error
+
+    def load(self, state: Mapping[str, Any]) -> None:
         if state["device"] != self.stream.device.type:
-            raise ValueError(
-                f"{self.folder.path}: was begun on {state['device']}; go on there, or choose another --out"
-            )
+            raise ValueError(f"it was begun on {state['device']}; resume it there, or choose another --out")
         load_state(self.learner, state)
-        self.seconds, self.accuracy, self.saved = state["seconds"], state["accuracy"], self.step
+        self.seconds, self.accuracy, self.saved = float(state["seconds"]), state["accuracy"], self.step
         self.cost, self.stability = Cost(**state["cost"]), state["stability"]
         self.pending = [
             {name: loss.to(self.stream.device) for name, loss in losses.items()} for losses in state["pending"]
@@ -171,11 +176,13 @@ def learner_state(learner: Learner) -> dict[str, Any]:
     return {"learner": learner.state_dict(), "optimizers": optimizers}
 
 
-def load_state(learner: Learner, state: dict[str, Any]) -> None:
+def load_state(learner: Learner, state: Mapping[str, Any]) -> None:
     """Put a checkpoint's weights, memory, generator and optimizers back."""
     try:
         learner.load_state_dict(state["learner"])
         for name, optimizer in learner.optimizers().items():
             optimizer.load_state_dict(state["optimizers"][name])
-    except (KeyError, RuntimeError, ValueError) as error:
-        raise ValueError(f"the checkpoint does not fit the learner, whose code must have changed ({error})") from error
+    except (*DAMAGES, RuntimeError) as error:
+        raise ValueError(
+            f"the checkpoint does not match the learner; has its code changed? ({reason(error)})"
+        ) from error

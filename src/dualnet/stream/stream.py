@@ -20,6 +20,7 @@ from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.schedule import Period, Step, all_together, task_by_task
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
+SMALL_SEEDS = 1000  # those below draw the order of the examples from PyTorch's generator
 PROBE_SIZE = 100  # test images of a task that are evaluated while a later one is learned
 
 
@@ -174,8 +175,14 @@ def spec_under(benchmark: Benchmark, protocol: Protocol) -> StreamSpec:
 
 
 def shuffled(size: int, seed: int, number: int) -> Tensor:
-    """An order of so many things, int64 [size]; each number has its own."""
-    return torch.randperm(size, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
+    """An order of so many things, int64 [size]; each seed and number has its own.
+
+    PyTorch's generator uses 32 bits of what it is seeded with: sums of larger seeds would collide, such as those of the
+    seeds 0 and 2**32 / 1_000_003, rounded. Small ones keep the orders that published results had.
+    """
+    if seed < SMALL_SEEDS:
+        return torch.randperm(size, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
+    return torch.from_numpy(np.argsort(np.random.PCG64([seed, number]).random_raw(size), kind="stable"))
 
 
 def labelled_in(step: Step) -> Tensor:
