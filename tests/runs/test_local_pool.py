@@ -79,6 +79,17 @@ def test_a_job_for_cuda_has_a_process_that_was_not_forked(job) -> None:
     assert "CUDA" in found["one"].reason and found["one"] == found["two"]
 
 
+def test_the_process_of_the_next_job_for_cuda_is_warm(job) -> None:
+    """Nothing is paid for its imports; the last job starts no other."""
+    with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
+        ends = pool.run([job("one", device="cuda"), job("two", device="cuda")], stop)
+        next(ends)
+        (warm,) = pool.idle
+        next(ends)
+        assert warm.job is not None and warm.job.name == "two" and not pool.idle
+    assert warm.popen.returncode is not None
+
+
 def test_once_a_stop_is_requested_no_job_is_started(job) -> None:
     with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
         stop.asked = True

@@ -114,6 +114,7 @@ def test_a_finished_run_is_not_that_of_other_images(on, run) -> None:
     assert runner.run(on(**moved()), {0: Path("out/seed-0")}, CPU) == [0]
 
 
+@pytest.mark.filterwarnings("always")
 @pytest.mark.parametrize("change", ["image", "class", "gone", "classes that make no tasks"])
 def test_a_finished_run_warns_of_new_images_and_classes(change: str, on, capsys) -> None:
     """They are not learned, and that is said. Images that are gone as a whole may lie on another machine."""
@@ -139,6 +140,7 @@ def test_a_finished_run_warns_of_new_images_and_classes(change: str, on, capsys)
 
 
 @pytest.mark.usefixtures("files")
+@pytest.mark.filterwarnings("always")
 def test_a_table_warns_of_new_images_too(capsys) -> None:
     assert cli.main(command("reproduce", "images")) == 0
     shutil.copy("other/a/0.png", "images/a/new.png")
@@ -152,7 +154,7 @@ def test_a_signal_while_images_are_decoded_is_one_line(number: int, on, start) -
     """A real process, as soon as it has made its cache; with SIGINT as a terminal gives it."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     Image.effect_noise((1000, 1000), 90).convert("RGB").save("images/a/large.png", compress_level=0)
-    for n in range(200):
+    for n in range(100):
         os.link("images/a/large.png", f"images/a/large-{n}.png")
     Path("mine.yaml").write_text(yaml.safe_dump(on().mapping()))
     process = start("run", "mine.yaml", "--out", "out", "--device", "cpu", DUALNET_CACHE="fresh")

@@ -71,7 +71,8 @@ class InputCheck:
     @cached_property
     def pairs(self) -> frozenset[tuple[int, int]]:
         """The tasks with the labels that their examples may have."""
-        labels = {(task, label) for task, label in self.spec.class_mask.nonzero().tolist()}
+        rows = enumerate(self.spec.class_mask.tolist())
+        labels = {(task, label) for task, row in rows for label, allowed in enumerate(row) if allowed}
         return frozenset(labels | {(task, UNLABELLED) for task in range(self.spec.num_tasks)})
 
     def message(self, number: int, task: int, label: int) -> str:

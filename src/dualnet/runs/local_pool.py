@@ -56,7 +56,7 @@ class LocalPool:
         waiting = deque(jobs)
         while self.busy or (waiting and not stop.asked):
             while waiting and not stop.asked and len(self.busy) < self.size:
-                self.start(waiting.popleft())
+                self.start(waiting.popleft(), more=bool(waiting))
             if stop.asked:  # again at each turn: a job that was just starting may have missed the first signal
                 for worker in self.busy:
                     worker.send_signal(signal.SIGTERM)
@@ -64,11 +64,16 @@ class LocalPool:
             for worker in [worker for worker in self.busy if worker.link in ready]:
                 yield self.finish(worker, stop)
 
-    def start(self, job: Job) -> None:
-        show = "nothing" if self.log else "lines" if self.size > 1 else "live"
-        worker = self.idle.pop() if self.idle else Worker(self.log, self.threads, show)
+    def start(self, job: Job, more: bool = False) -> None:
+        worker = self.idle.pop() if self.idle else self.worker()
         self.busy.append(worker)
         worker.start(job)
+        if more and not forks(job):  # its process ends with it: that of the next job imports while this one runs
+            self.idle.append(self.worker())
+
+    def worker(self) -> Worker:
+        show = "nothing" if self.log else "lines" if self.size > 1 else "live"
+        return Worker(self.log, self.threads, show)
 
     def finish(self, worker: Worker, stop: Stop) -> tuple[Job, JobResult]:
         result, job = worker.result(), worker.job

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import platform
 import sys
@@ -11,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
 
+import numpy as np
 import torch
 import yaml
 
@@ -21,17 +23,18 @@ from dualnet.options import plain
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.manifest import manifest_of
-from dualnet.runs.places import elsewhere, pixels_digest
 from dualnet.runs.record import (
     EXPERIMENT_FILE,
     FREE_TO_CHANGE,
     LOG_FILE,
     RESULT_FILE,
+    ROOTS,
     RunRecord,
     flat,
     read_record,
 )
 
+PROBED = 10  # images of each task, for training and for testing, whose pixels are compared
 MODEL_FILE = "model.yaml"  # says what a model is that was saved apart from any run
 
 
@@ -122,14 +125,17 @@ class RunFolder:
     def check_same(self, experiment: Experiment) -> None:
         """Raises ValueError naming an option if the folder holds another experiment, or one that is damaged."""
         if not self.begun:
-            self.check_no_result()
+            if self.finished:
+                raise ValueError(
+                    f"{self.path}: has a result.json and no experiment.yaml; remove it or choose another --out"
+                )
             return
         there, asked = flat(self.record.experiment), flat(experiment.mapping())
         if there.get("learner.name") == experiment.learner_name:  # else nothing that the folder names is imported
             there = flat(self.experiment.mapping())  # with the defaults of options that it lacks
         keys = [key for key in {**there, **asked} if key not in FREE_TO_CHANGE]
         different = [key for key in keys if there.get(key) != asked.get(key)]
-        if (root := elsewhere(there, asked)) and not self.record.pixels:  # an older folder
+        if (root := self.moved(experiment)) and not self.record.pixels:  # an older folder
             different.append(root)
         if different:
             key = different[0]
@@ -139,13 +145,6 @@ class RunFolder:
                 "; choose another --out"
             )
 
-    def check_no_result(self) -> None:
-        if self.finished:
-            raise ValueError(
-                f"{self.path}: has a result.json and no experiment.yaml, so what was run is not known; "
-                "remove it or choose another --out"
-            )
-
     def check_purpose(self, validation: bool) -> None:
         """Raises ValueError if figures for choosing and figures for reporting would meet in this folder."""
         if not self.begun or validation == self.record.validation:
@@ -153,9 +152,10 @@ class RunFolder:
         there = "the test tasks of an experiment" if validation else "validation tasks, for a search"
         raise ValueError(f"{self.path}: holds a run on {there}; choose another --out")
 
-    def lies_elsewhere(self, experiment: Experiment) -> bool:
-        """Whether the images were read from another folder, which may have held the same ones."""
-        return self.begun and elsewhere(flat(self.record.experiment), flat(experiment.mapping())) is not None
+    def moved(self, experiment: Experiment) -> str | None:
+        """The option that names another folder of images than the run had; that one may hold the same images."""
+        there, asked = flat(self.record.experiment), flat(experiment.mapping())
+        return next((root for root in ROOTS if not same_folder(there.get(root), asked.get(root))), None)
 
     def check_same_stream(self, experiment: Experiment, benchmark: Benchmark) -> None:
         """The options may be the same and the images others: a file that was added or removed changes all batches.
@@ -163,11 +163,11 @@ class RunFolder:
         A renamed file may be tested where it was trained on: the digest of the split tells. Where the images lie in
         another folder now, their pixels must be the same too; another decoder may differ in some bits.
         """
-        written, asked = flat(self.record.experiment), flat(experiment.mapping())
-        root = elsewhere(written, asked)
+        root = self.moved(experiment)
         stream = {key: value for key, value in self.record.stream.items() if key != "pixels"}
         other_pixels = root is not None and self.record.pixels != pixels_digest(benchmark)
         if stream != describe_stream(benchmark) or not self.has_split(benchmark.split_digest) or other_pixels:
+            written, asked = flat(self.record.experiment), flat(experiment.mapping())
             why = f" ({root} is {written.get(root)} there, {asked.get(root)} here)" if root else ""
             raise ValueError(
                 f"{self.path}: was begun with other images or classes{why}; bring those back or choose another --out"
@@ -187,17 +187,24 @@ class RunFolder:
 
 def check_out(out: Path) -> None:
     """Raises ValueError if run folders cannot be made below."""
-    check_no_file(out)
-    if (out / "experiment.yaml").is_file() and (out / "log.jsonl").is_file():
+    for place in (out, *out.parents):
+        if place.exists() and not place.is_dir():
+            raise ValueError(f"{place} is a file; give --out a folder")
+    if (out / EXPERIMENT_FILE).is_file() and (out / LOG_FILE).is_file():
         raise ValueError(f"{out} is a run folder; give --out {out.parent}")
     if (out / MODEL_FILE).is_file():
         raise ValueError(f"{out} is a saved model; give --out another folder")
 
 
-def check_no_file(out: Path) -> None:
-    for place in (out, *out.parents):
-        if place.exists() and not place.is_dir():
-            raise ValueError(f"{place} is a file; give --out a folder")
+def same_folder(one: Any, other: Any) -> bool:
+    """Whether two paths mean the same folder: `images`, `images/`, or an absolute path.
+
+    >>> same_folder("images", "./images/"), same_folder("images", "other"), same_folder(None, "images")
+    (True, False, False)
+    """
+    if not isinstance(one, str) or not isinstance(other, str):
+        return one == other
+    return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
 def describe_stream(benchmark: Benchmark) -> dict[str, Any]:
@@ -213,6 +220,16 @@ def describe_stream(benchmark: Benchmark) -> dict[str, Any]:
             "test_sizes": [len(task.test) for task in benchmark.tasks],
         }
     )
+
+
+def pixels_digest(benchmark: Benchmark) -> str:
+    """Of some images of every task: files of the same names in two folders may hold different images."""
+    digest = hashlib.blake2b(digest_size=8)
+    for task in benchmark.tasks:
+        for side in (task.train, task.test):
+            some = np.linspace(0, len(side) - 1, min(len(side), PROBED)).astype(int)
+            digest.update(np.ascontiguousarray(side.array[side.rows[some]]).tobytes())
+    return digest.hexdigest()
 
 
 def environment(device: torch.device) -> dict[str, Any]:

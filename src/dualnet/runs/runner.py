@@ -77,7 +77,7 @@ def check_folders(
         folder.check_purpose(validation)
         folder.check_same(experiment.with_seed(seed))
     there = folders.values()
-    if not validation and all(folder.finished and not folder.lies_elsewhere(experiment) for folder in there):
+    if not validation and all(folder.finished and not folder.moved(experiment) for folder in there):
         warn_of_other_images(experiment, folders)  # without decoding an image
         return
     for folder in there:
