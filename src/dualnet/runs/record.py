@@ -45,7 +45,7 @@ class RunRecord:
     name: str
     seed: str
     experiment: dict[str, Any]  # nested options, as this version names them
-    digest: str  # of the options that decide a result, as they were written
+    digest: str  # of the options that decide a result
     options: dict[str, str]  # those that runs of one experiment share: dotted name -> text, and IMAGES
     stream: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
@@ -92,7 +92,7 @@ def read_record(folder: Path) -> RunRecord:
             name=experiment["name"],
             seed=str(experiment["seed"]),
             experiment=experiment,
-            digest=options_digest(content),
+            digest=digest_of({key: value for key, value in flat(experiment).items() if key not in FREE_TO_CHANGE}),
             options=compared_options(experiment) | images_of(beside["manifest"]),
             **{**beside, "environment": texts(beside["environment"])},
             **result,
@@ -152,12 +152,6 @@ def with_one_root(records: Sequence[RunRecord]) -> list[RunRecord]:
             record = replace(record, options=record.options | same)
         known.append(record)
     return known
-
-
-def options_digest(content: Mapping[str, Any]) -> str:
-    """Of an experiment as it was written: the options that decide a result."""
-    decisive = {key: value for key, value in flat(content).items() if key.split(".")[0] not in WRITTEN_BESIDE}
-    return digest_of({key: value for key, value in decisive.items() if key not in FREE_TO_CHANGE})
 
 
 def digest_of(value: Any) -> str:
