@@ -20,10 +20,11 @@ from dualnet.report.write import report
 from dualnet.reproduce.ledger import make_ledger
 from dualnet.reproduce.table import read_tables
 from dualnet.runs import checkpoint
+from dualnet.runs.record import flat
 from dualnet.runs.run import Run
 from dualnet.runs.run_folder import RunFolder
 from dualnet.search import read_plan
-from dualnet.search.point import common_options, outcome_of, point_of
+from dualnet.search.point import outcome_of, point_of
 from dualnet.search.progress import SearchDisplay
 from dualnet.search.search import Search
 from dualnet.stream.stream import Stream
@@ -189,7 +190,7 @@ def test_a_search(name: str, make_run, tmp_path: Path) -> None:
     if "failed" in name:
         (folder / "failed.json").write_text('{"reason": "seed-0: loss is not finite"}')
     before = Search(plan, whole, CPU, 1, SearchDisplay())
-    before.common, before.environment = common_options(plan, point), {"device": "cpu"}
+    before.common, before.environment = flat(point.experiment.mapping()), {"device": "cpu"}
     before.stages = [before.stage(0)]
     before.write()
 
