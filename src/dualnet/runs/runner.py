@@ -80,9 +80,10 @@ def check_folders(
     if not validation and all(folder.finished and not folder.moved(experiment) for folder in there):
         warn_of_other_images(experiment, folders)  # without decoding an image
         return
+    benchmark = tasks()  # also where no run has begun: jobs find the images decoded, or none is started
     for folder in there:
         if folder.begun:
-            folder.check_same_stream(experiment, tasks())
+            folder.check_same_stream(experiment, benchmark)
 
 
 def warn_of_other_images(experiment: Experiment, finished: Mapping[int, RunFolder]) -> None:
