@@ -90,10 +90,10 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
         "name": "digest",
         "benchmark": {
             "name": "procedural",
-            "num_tasks": 3,
+            "num_tasks": 2,
             "classes_per_task": 2,
-            "train_per_class": 12,
-            "test_per_class": 4,
+            "train_per_class": 8,
+            "test_per_class": 3,
             "image_size": 28,
         },
         "learner": small,

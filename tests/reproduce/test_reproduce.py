@@ -369,15 +369,15 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     ),
     "no row fits": (["table-1", "--rows", "zzz*"], "--rows zzz*: no such row; `dualnet reproduce TABLE --list` names"),
     "settings": (["table-1", "--settings", "ours"], "--settings: invalid choice: 'ours'"),
-    "no seeds": (["table-1", "--seeds", "0"], "--seeds: '0' is not a whole number of 1 or more"),
+    "no seeds": (["table-1", "--seeds", "0"], "--seeds: '0' is not"),
     "seeds that are none": (["table-1", "--seeds", "a,b"], "'a,b' is not a list of whole numbers such as 0,1,2"),
     "a seed twice": (["table-1", "--seeds", "1,1"], "--seeds: '1,1': every seed once"),
     "no margin": (["table-1", "--margin", "0"], "--margin: '0' is not a number above 0"),
     "a margin that is no number": (["table-1", "--margin", "nan"], "--margin: 'nan' is not a number above 0"),
-    "no jobs": (["table-1", "--jobs", "0"], "--jobs: '0' is not a whole number of 1 or more"),
+    "no jobs": (["table-1", "--jobs", "0"], "--jobs: '0' is not"),
     "unknown option": (["table-1", "--jbos", "2"], "jbos: unknown option; did you mean jobs?"),
     "unknown option like one of ours": (["table-1", "--setings", "paper"], "did you mean settings?"),
-    "options of a list": (["table-1", "--list", "--learner.lr", "1"], "--learner.lr: --list runs nothing and"),
+    "options of a list": (["table-1", "--list", "--learner.lr", "1"], "--learner.lr: --list"),
     "unknown option of every row": (
         ["table-1", "--rows", "*/er", "--learner.widht", "3"],
         "learner.widht: unknown option; did you mean learner.width?",
@@ -392,7 +392,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "out is below a file": (["small-table-1", "--out", "deadly.py/x"], "deadly.py is a file; give --out a folder"),
     "options without runs": (
         ["table-1", "--ledger-only", "--learner.lr", "1"],
-        "--learner.lr: --ledger-only runs nothing and",
+        "--learner.lr: --list and --ledger-only",
     ),
 }
 
