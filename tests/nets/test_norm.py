@@ -191,7 +191,7 @@ def test_fused_kernels_equal_one_pass_after_another(parts, relu, with_residual, 
         expected = expected.relu()
     exact = dtype == torch.float32
     tolerance = {"atol": 1e-4, "rtol": 1e-4} if exact else {"atol": 0.05, "rtol": 0.02}
-    assert out.dtype == dtype and kernels.can_fuse(out, ours)  # the layout that the next kernel takes
+    assert out.dtype == dtype and out.stride() == x.stride()
     torch.testing.assert_close(out.float(), expected, **tolerance)
     torch.testing.assert_close(ours.running_mean, theirs.running_mean, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(ours.running_var, theirs.running_var, atol=1e-4, rtol=1e-4)

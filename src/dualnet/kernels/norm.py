@@ -46,7 +46,7 @@ class FusedNorm(torch.autograd.Function):
         # y is read only where a residual was added: else it need not be kept for this.
         ctx.save_for_backward(x, x if residual is None else y, weight, bias, mean, rstd)
         ctx.set_materialize_grads(False)  # a result that nobody used has no gradient, rather than one of zeros
-        return y if residual is None else (y, y.view_as(y))
+        return y if residual is None else (y, y.as_strided(y.shape, y.stride()))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None):
