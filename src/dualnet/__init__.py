@@ -3,8 +3,6 @@
 Names are imported when they are used: `import dualnet` and `dualnet --help` do not wait for PyTorch.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:

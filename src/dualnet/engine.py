@@ -4,8 +4,6 @@ On the CPU a step runs eagerly. On CUDA the first steps of a shape do, too; then
 stream of its own, is captured in one CUDA graph and replayed.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,5 @@
 """The one reader of YAML and JSON files. A file that is hostile or damaged is refused in one line, with its path."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -4,8 +4,6 @@ Every operation takes a whole batch, draws from the generator it is given and re
 step which uses it can be captured in a CUDA graph.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import cache

@@ -1,7 +1,5 @@
 """Logits masked to the classes of a task, and the supervised losses on them: labels, soft labels, stored logits."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor
 

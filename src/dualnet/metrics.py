@@ -5,8 +5,6 @@ The matrix is square: row i holds the test accuracies in percent after task i, c
 is NaN (forgetting with one task, or where only the end was evaluated); the spread of a single seed is None.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Gradient steps: the plain one, and Look-ahead (Zhang et al., 2019), the slow learner's (equations 3 and 4)."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

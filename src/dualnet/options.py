@@ -3,8 +3,6 @@
 Every mistake is a ValueError of one line that begins with the option's dotted name.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 import json

@@ -1,7 +1,5 @@
 """Text from files and folders, made safe for a terminal and for one line of a message."""
 
-from __future__ import annotations
-
 
 def printable(text: object) -> str:
     r"""The text with control characters escaped, so that a name can neither move the cursor nor begin a new line.

@@ -1,7 +1,5 @@
 """Student's t distribution, and Welch's t-test on two groups known by mean, standard deviation and size."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -3,8 +3,6 @@
 Nothing here or in `flags` imports a package that takes long to load: `--help` and `--version` answer at once.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import warnings

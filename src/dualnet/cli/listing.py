@@ -1,7 +1,5 @@
 """`dualnet list`: all names, or the options of one of them, written so that an experiment's file can hold them."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import inspect

@@ -1,7 +1,5 @@
 """`dualnet predict`: the classes of images."""
 
-from __future__ import annotations
-
 import argparse
 import json
 

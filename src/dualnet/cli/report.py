@@ -1,7 +1,5 @@
 """`dualnet report`: runs in comparison."""
 
-from __future__ import annotations
-
 import argparse
 
 from dualnet import report

@@ -1,7 +1,5 @@
 """`dualnet reproduce`: a result table, and its comparison with the published one."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dualnet run`: an experiment, for one seed or several."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dualnet search`: options are chosen on validation tasks."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 

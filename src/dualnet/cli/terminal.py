@@ -1,7 +1,5 @@
 """What reaches the terminal, escaped where it comes from data, and the signals that come from it."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """A benchmark is data: tasks of labelled images, and the spec of the stream they make."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

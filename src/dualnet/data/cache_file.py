@@ -4,8 +4,6 @@ It is built under a temporary name that is its own lock: one process builds, the
 The kernel releases the lock of a dead process, so a temporary file without a lock is abandoned.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import io

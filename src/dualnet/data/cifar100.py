@@ -1,7 +1,5 @@
 """Split CIFAR-100 (Krizhevsky, 2009): 20 tasks of five classes, from the Python batches or from image folders."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 

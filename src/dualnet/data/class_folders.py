@@ -1,7 +1,5 @@
 """Folders of images, one per class: which there are, and the files in them."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """CORe50 (Lomonaco and Maltoni, 2017): 50 objects filmed in 11 sessions, 10 tasks of five objects."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from itertools import chain

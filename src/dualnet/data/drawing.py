@@ -4,8 +4,6 @@ The random bits are those of PCG64 itself, whose stream numpy promises to keep; 
 distributions of `Generator`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

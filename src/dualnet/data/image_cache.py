@@ -1,7 +1,5 @@
 """Images decoded once and kept on disk: found again by their files, read row by row, checked at their first use."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

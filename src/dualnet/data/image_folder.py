@@ -1,7 +1,5 @@
 """A benchmark of your own: a folder with one sub-folder of images per class."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Split miniImageNet from the lists of the paper's authors: 17 tasks of five classes, and 3 more for validation."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

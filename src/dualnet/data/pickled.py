@@ -4,8 +4,6 @@ A pickle calls what it names. Here it can name only what an array of bytes is ma
 substitutes: numpy's own constructors were not written for untrusted files.
 """
 
-from __future__ import annotations
-
 import io
 import pickle
 from collections.abc import Callable

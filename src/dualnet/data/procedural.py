@@ -1,7 +1,5 @@
 """A benchmark that needs no files: textured shapes with pose, light and clutter, drawn by code."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -3,8 +3,6 @@
 The coordinates u and v of a sample are int32 and count 1/256 of the shape's radius, after its pose is undone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -3,8 +3,6 @@
 Shuffles sort the raw words of PCG64, a stream that numpy promises to keep, so every machine gets the same ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Split Tiny ImageNet (Stanford's CS231n): 200 classes of 64-pixel images, 20 tasks of ten."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ The eager code is the reference: the kernels compute the same numbers up to the 
 where its kernels run; it comes with PyTorch for CUDA.
 """
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Convolutions whose weights are cast to autocast's type all at once rather than by one kernel each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

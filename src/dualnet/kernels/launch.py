@@ -1,7 +1,5 @@
 """How kernels are launched: the size of a program's work, the grid of programs, the layout of their inputs."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import torch

@@ -4,8 +4,6 @@ PyTorch's own kernels are 5 forward and 5 backward (docs/performance.md). A smal
 it would mostly wait for the start.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -6,8 +6,6 @@ the second adds these sums up, each program for its own channels, and writes the
 keep all rows of a few channels in registers.
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

@@ -4,8 +4,6 @@ The map before a pool is four times as large as the one after it. Fused, its nor
 or backward: only the pooled map is, and one byte per pixel of it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 The convolution's output, the largest map of the network, is never written: see stem_kernels.py for the formulas.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

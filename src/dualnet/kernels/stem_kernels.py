@@ -13,8 +13,6 @@ and, with S the sum of g p^T over the pooled pixels, whose gradient before the R
     scale / std (S - sum(g) sum(p) / n - sum(g x_hat) sum(p x_hat) / n),    sum(g x_hat) = (W S - sum(g) mean) / std
 """
 
-from __future__ import annotations
-
 import triton
 import triton.language as tl
 

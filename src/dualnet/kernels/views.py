@@ -4,8 +4,6 @@ The first kernel crops, flips and resizes, and sums up the grey of each view. Th
 this order: both are linear, and the blur's taps sum to one. The kernels compute a view's parameters from its draws.
 """
 
-from __future__ import annotations
-
 import torch
 import triton
 import triton.language as tl

@@ -1,7 +1,5 @@
 """Learners, by name. A new one is a file beside this and a line here; one from outside goes by its import path."""
 
-from __future__ import annotations
-
 import importlib
 from dataclasses import is_dataclass
 from typing import Any

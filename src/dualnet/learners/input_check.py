@@ -1,7 +1,5 @@
 """Checks of what a learner is given, in one line and before any of its state changes."""
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import torch

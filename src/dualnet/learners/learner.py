@@ -1,7 +1,5 @@
 """The base class of all learners: learns from a stream one batch at a time, predicts at any time."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

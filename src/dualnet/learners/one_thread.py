@@ -1,7 +1,5 @@
 """A guard for objects that one thread may use at a time: a second one is refused rather than kept waiting."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options that several learners share, with their defaults and checks: the Config of a learner inherits from one."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any, get_type_hints
 

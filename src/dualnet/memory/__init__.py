@@ -1,7 +1,5 @@
 """Episodic memories, by name of their policy. A new one is a file beside this and a line here."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Reservoir sampling (Vitter, 1985): every labelled example of the stream is equally likely to be held."""
 
-from __future__ import annotations
-
 import torch
 from torch import Generator, Tensor
 

@@ -1,7 +1,5 @@
 """Ring buffer (Lopez-Paz and Ranzato, 2017): first in, first out, with an equal share of the slots per task."""
 
-from __future__ import annotations
-
 from torch import Generator, Tensor
 
 from dualnet.batch import Batch

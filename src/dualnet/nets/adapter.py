@@ -1,7 +1,5 @@
 """The fast learner's network: adapts the slow features to each image and classifies it (the paper's section 2.4)."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 from torch import Tensor, nn

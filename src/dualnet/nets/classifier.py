@@ -1,7 +1,5 @@
 """The baselines' network: the slow learner's encoder and one linear head over all classes."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from dualnet.nets.encoder import Encoder, pooled

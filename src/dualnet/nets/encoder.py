@@ -1,7 +1,5 @@
 """The slow learner's network: ResNet18 with a 3x3 stem and max-pool (He et al., 2016; width 20 as in GEM)."""
 
-from __future__ import annotations
-
 from torch import Tensor, nn
 
 from dualnet.kernels import conv_norm_pool

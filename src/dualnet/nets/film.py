@@ -1,7 +1,5 @@
 """CTN's network (Pham et al., 2021): a controller that scales and shifts the last features by the task (FiLM)."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor, nn
 

@@ -1,7 +1,5 @@
 """Batch normalisation of several batches in one pass, with what follows it: the residual sum and the ReLU."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """Barlow Twins (Zbontar et al., 2021): the paper's equations 1 and 2."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import torch

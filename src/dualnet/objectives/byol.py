@@ -1,7 +1,5 @@
 """BYOL (Grill et al., 2020): the paper's equations 1 and 2."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Classification: the slow learner trained on labels, not by self-supervision (the paper's table 2)."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

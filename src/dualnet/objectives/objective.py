@@ -1,7 +1,5 @@
 """The base class of the slow learner's objectives, and the pass through the encoder that they share."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """SimCLR (Chen et al., 2020): the paper's equation 1, NT-Xent."""
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor

@@ -1,7 +1,5 @@
 """SimSiam (Chen and He, 2021): the paper's equations 1 to 4."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """VICReg (Bardes, Ponce and LeCun, 2022): the paper's equations 1 to 6, averaged as in its algorithm 1."""
 
-from __future__ import annotations
-
 import torch.nn.functional as F
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """What runs cost: images through the networks, seconds and memory, as means over seeds and as text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

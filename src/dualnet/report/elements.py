@@ -1,7 +1,5 @@
 """Pieces of the report's page: tables, legends, cards, sections. All text is escaped here."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from html import escape

@@ -1,7 +1,5 @@
 """The accuracy matrix as a heat map: SVG with a figure and a tooltip in each cell, or an image where tasks are many."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """The report in Markdown: its tables, without the plots."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """The report as one page of HTML that needs nothing else: style, tables and plots are inside."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from functools import partial
 from html import escape

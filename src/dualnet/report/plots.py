@@ -1,7 +1,5 @@
 """Plots of the report: accuracy over the stream, forgetting of each task, losses, contents of the memory."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Rows of the report: runs that differ only in their seed are one row, and rows of one setting are compared."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

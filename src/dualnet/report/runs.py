@@ -1,7 +1,5 @@
 """The run folders of a report: found, read, and those left out that are damaged or no results."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace

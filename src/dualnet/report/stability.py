@@ -1,7 +1,5 @@
 """Stability over the stream: plots of the accuracy on earlier tasks while a later one is learned."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

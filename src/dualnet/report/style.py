@@ -1,7 +1,5 @@
 """Style of the report's plots, on a page and on paper: colours, markers, axes, and SVG in the colours of the page."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

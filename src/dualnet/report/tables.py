@@ -1,7 +1,5 @@
 """Tables of the report as text, for the terminal, Markdown and the page; and how figures are written."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Tables in a terminal, by rich: the report fits 80 columns. Names from run folders are escaped: they are data."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Accuracy against an option whose values differ between runs: rounds of the slow learner, the labelled share."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Writes the report of many runs: a table for the terminal, report.md, report.html, and a picture."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Result tables of the paper: runs what is missing and compares the results with the published ones in a ledger."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from dualnet import atomic

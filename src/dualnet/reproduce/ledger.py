@@ -1,7 +1,5 @@
 """The ledger: each row's values and the published ones, their difference, a verdict, and where the protocols differ."""
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass

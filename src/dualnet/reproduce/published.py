@@ -1,7 +1,5 @@
 """What the paper publishes of each row: values, their spread, how many runs, where they stand, by which protocol."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Any

@@ -1,7 +1,5 @@
 """Result tables: files that say once what their rows share, and of each row only what differs."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase

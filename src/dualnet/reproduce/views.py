@@ -1,7 +1,5 @@
 """The ledger for people and programs: in a terminal of 120 columns, as Markdown, as JSON."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 import json

@@ -1,7 +1,5 @@
 """Runs what is missing of some rows, in processes: a row that fails leaves the others alone."""
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path

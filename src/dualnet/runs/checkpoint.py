@@ -1,7 +1,5 @@
 """Checkpoints: a tree of tensors and plain values as safetensors and JSON, bound to its run by a digest. No pickle."""
 
-from __future__ import annotations
-
 import json
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Jobs: seeds of one experiment, as plain data. A JobPool runs them: processes of this machine, or a cluster."""
 
-from __future__ import annotations
-
 import shutil
 import traceback
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The protocol of a run, in the few fields that two results must share to be compared, and a digest of them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass

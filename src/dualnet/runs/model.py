@@ -1,7 +1,5 @@
 """A trained model in use: a folder becomes something that answers, that can go on learning, and that can be kept."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

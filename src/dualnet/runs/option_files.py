@@ -1,7 +1,5 @@
 """Files of options, for experiments, searches and tables: where the shipped ones lie, and how one is named."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path

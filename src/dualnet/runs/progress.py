@@ -1,7 +1,5 @@
 """What a user sees of a run: lines, and a progress bar on a terminal."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 

@@ -3,8 +3,6 @@
 Nothing here imports PyTorch or a learner: a report of many folders is quick, and runs nothing that a folder names.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

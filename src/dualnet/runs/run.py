@@ -1,7 +1,5 @@
 """One seed of an experiment: its learner, its place in the stream, what it measured; saved, and taken up again."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """A run folder being written: one seed of an experiment, one process at a time, and what is checked on resuming."""
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The log of a run, read back: losses, accuracy on earlier tasks, contents of the memory, ends of tasks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

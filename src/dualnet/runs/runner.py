@@ -1,7 +1,5 @@
 """Runs an experiment: checks its folders, then its seeds go through the stream. A stopped run is resumed."""
 
-from __future__ import annotations
-
 import contextlib
 import itertools
 import warnings

@@ -1,7 +1,5 @@
 """A model on disk apart from any run: model.yaml says what it is, checkpoint/ holds all that its learner remembers."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path

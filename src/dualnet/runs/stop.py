@@ -1,7 +1,5 @@
 """Ctrl-C and SIGTERM: the step in progress is finished, a checkpoint is made, and the run ends so that it can go on."""
 
-from __future__ import annotations
-
 import signal
 import threading
 from types import FrameType

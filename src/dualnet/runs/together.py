@@ -1,7 +1,5 @@
 """Seeds of one experiment that go through the stream together: steps, evaluations, and checkpoints on the way."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait

@@ -1,7 +1,5 @@
 """A search file: an experiment, and the values that its options may take, in one grid or in several stages."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """A point of the grid: its experiment, its folder, and what its seeds have left there."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

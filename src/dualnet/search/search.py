@@ -1,7 +1,5 @@
 """Runs a search: the points of one stage after the other, each stage around the best point of the one before."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field

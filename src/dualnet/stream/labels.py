@@ -1,7 +1,5 @@
 """Labels that are missing or late: the options, and which places of a stream they fall on."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -4,8 +4,6 @@ A place is a position in the stream. Which example stands there is the seed's bu
 the same steps with batches of the same shapes.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Everything here follows from the experiment, the seed and the step: a stopped run needs nothing but their numbers.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
