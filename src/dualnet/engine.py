@@ -121,7 +121,7 @@ class Engine:
 
     def learn_one(self, learner: Learner, batch: Batch, cost: Cost) -> dict[str, Tensor]:
         with self.autocast(), counted(learner, cost), kernels_tried():
-            return learner.learn(batch)
+            return learner.step(batch)
 
     def try_capture(self, shape: Shape, batches: Sequence[Batch]) -> None:
         """Keeps the step as a graph; if a learner cannot be captured, says why in one line and never tries again."""

@@ -5,7 +5,7 @@ step which uses it can be captured in a CUDA graph.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -14,9 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet import kernels
+from dualnet.options import check_range
 
 Normalisation = Literal["imagenet", "half"]
-Augment = Literal["none", "views", "crop"]  # what supervised learning sees: the image, a random view, a random crop
+# What supervised learning sees: the image, a random view, a crop of a fixed size, a crop of random size and mirrored.
+Augment = Literal["none", "views", "crop", "resized_crop"]
 STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -43,9 +45,7 @@ class ViewConfig:
 
     def __post_init__(self) -> None:
         for option, most in {"crop_area": 1, "crop_ratio": math.inf, "blur_sigma": math.inf}.items():
-            low, high = getattr(self, option)
-            if not 0 < low <= high <= most:
-                raise ValueError(f"{option}: {(low, high)} is not 0 < low <= high <= {most}")
+            check_range(self, option, most)
         probabilities = ("flip_probability", "jitter_probability", "grey_probability", "blur_probability")
         for option in (*probabilities, "brightness", "contrast", "saturation", "hue"):
             values = getattr(self, option)
@@ -59,6 +59,8 @@ class ViewConfig:
 # learner's views objects appear 1.5 times as large as in evaluation, and ER-Aug loses 4 points (results/README.md).
 LABELLED_VIEW = ViewConfig(normalisation="imagenet", crop_area=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3))
 LABELLED_CROP = ViewConfig(normalisation="imagenet", flip_probability=0.0)
+RESIZED_CROP = replace(LABELLED_VIEW, jitter_probability=0.0, grey_probability=0.0, blur_probability=(0.0, 0.0))
+CROP_AREA = (0.4, 1.0)  # of a resized crop, as share of the image's area
 
 
 @cache
@@ -84,20 +86,28 @@ def network_input(images: Tensor, size: tuple[int, int], statistics: Normalisati
     return normalise(pixels, statistics)
 
 
-def augmented_input(images: Tensor, size: tuple[int, int], augment: Augment, generator: torch.Generator) -> Tensor:
+def augmented_input(
+    images: Tensor,
+    size: tuple[int, int],
+    augment: Augment,
+    generator: torch.Generator,
+    crop_area: tuple[float, float] = CROP_AREA,
+) -> Tensor:
     """What a network sees of stored images uint8 [B, C, H, W] while it learns from labels: float [B, C, *size].
 
     `none` is `network_input` and draws nothing; `views` are the first or the second of `two_views` with equal chances;
-    `crop` is a random crop, resized, with the colours and the sharpness of the image.
+    `crop` and `resized_crop` are random crops, resized, with the colours and the sharpness of the image: of a fixed
+    size as the slow learner's views, or of `crop_area`, with a ratio of 3/4 to 4/3, and mirrored with probability 0.5.
     """
     if augment == "none":
         return network_input(images, size)
     with torch.autocast(images.device.type, enabled=False):
-        if augment == "views":
-            return random_views(images, size, LABELLED_VIEW, sum(LABELLED_VIEW.blur_probability) / 2, generator)
-        draws = torch.rand(len(images), 5, device=images.device, generator=generator)
-        pixels = crop_and_flip(images.float().div_(255), size, LABELLED_CROP, draws)
-        return normalise(pixels, LABELLED_CROP.normalisation)
+        if augment == "crop":
+            draws = torch.rand(len(images), 5, device=images.device, generator=generator)
+            pixels = crop_and_flip(images.float().div_(255), size, LABELLED_CROP, draws)
+            return normalise(pixels, LABELLED_CROP.normalisation)
+        config = LABELLED_VIEW if augment == "views" else replace(RESIZED_CROP, crop_area=crop_area)
+        return random_views(images, size, config, sum(config.blur_probability) / 2, generator)
 
 
 def two_views(
@@ -121,13 +131,15 @@ def random_views(
     """Random views of each image: of all of them once, then of all of them again. blur_probability: one, or of each."""
     draws = torch.rand(copies * len(images), 12, device=images.device, generator=generator)
     blurred = draws[:, 10] < blur_probability
-    if kernels.available(images):
+    if kernels.available(images) and images.shape[1] == 3:
         from dualnet.kernels.views import fused_views
 
         return fused_views(images, size, draws, blurred, settings(config, images.device), colour_basis(images.device))
     pixels = crop_and_flip(images.repeat(copies, 1, 1, 1).float().div_(255), size, config, draws[:, :5])
-    pixels = jitter_colour(pixels, config, draws[:, 5:10])
-    pixels = blur(pixels, config.blur_sigma, blurred, draws[:, 11])
+    if config.jitter_probability > 0 or config.grey_probability > 0:
+        pixels = jitter_colour(pixels, config, draws[:, 5:10])
+    if isinstance(blur_probability, Tensor) or blur_probability > 0:
+        pixels = blur(pixels, config.blur_sigma, blurred, draws[:, 11])
     return normalise(pixels.clamp_(0, 1), config.normalisation)
 
 

@@ -244,3 +244,10 @@ def check_at_least(config: Any, smallest: float, *options: str) -> None:
     for option in options:
         if not getattr(config, option) >= smallest:
             raise ValueError(f"{option}: {getattr(config, option)} is not {smallest} or more")
+
+
+def check_range(config: Any, option: str, most: float) -> None:
+    """Raises ValueError unless the option is a range of positive numbers."""
+    low, high = getattr(config, option)
+    if not 0 < low <= high <= most:
+        raise ValueError(f"{option}: {(low, high)} is not 0 < low <= high <= {most}")

@@ -1,4 +1,4 @@
-"""The option `augment` of the baselines: what an update sees of images, and what it leaves as it is."""
+"""The option `augment`: what an update sees of images, and what it leaves as it is."""
 
 import copy
 import functools
@@ -14,7 +14,7 @@ from dualnet.batch import StreamSpec
 from dualnet.image_ops import network_input
 from dualnet.learners import LEARNERS
 
-BASELINES = [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "augment")]
+AUGMENTED = [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "augment")]
 CONTRACT = runpy.run_path(str(Path(__file__).parent / "test_contract.py"))
 CHECKS = [  # of the contract, what random images could break
     "test_losses_are_finite_and_detached",
@@ -22,8 +22,8 @@ CHECKS = [  # of the contract, what random images could break
     "test_a_learner_leaves_the_global_generator_alone",
     "test_stopped_and_resumed_equals_never_stopped",
 ]
-every_baseline = pytest.mark.parametrize("name", BASELINES)
-augmented = pytest.mark.parametrize("augment", ["views", "crop"])
+every_learner = pytest.mark.parametrize("name", AUGMENTED)
+augmented = pytest.mark.parametrize("augment", ["views", "crop", "resized_crop"])
 
 
 @pytest.fixture
@@ -39,12 +39,12 @@ def shown(monkeypatch) -> list[torch.Tensor]:
     return calls
 
 
-def test_the_baselines_have_the_option():
-    assert {"er", "derpp", "mir", "ctn", "finetune"} <= set(BASELINES)
-    assert {LEARNERS[name].Config().augment for name in BASELINES} == {"none"}
+def test_all_learners_have_the_option():
+    assert set(AUGMENTED) == set(LEARNERS)
+    assert {LEARNERS[name].Config().augment for name in AUGMENTED} == {"none"}
 
 
-@every_baseline
+@every_learner
 @augmented
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(name, augment, check, request, small_learner):
@@ -66,17 +66,17 @@ def test_nothing_is_read_on_the_host(augment, small_config, fake_mode):
     )
 
 
-@every_baseline
+@every_learner
 def test_none_is_the_network_s_input_and_draws_nothing(name, small_learner, stream, monkeypatch, state_of, differing):
     learner, plain = small_learner(name), small_learner(name, augment="none")
-    monkeypatch.setattr(plain, "training_input", plain.network_input)
+    monkeypatch.setattr(plain, "training_input", lambda images, replayed: plain.network_input(images))
     for batch in stream:
         learner.observe(batch)
         plain.observe(batch)
     assert not differing(state_of(learner), state_of(plain))
 
 
-@every_baseline
+@every_learner
 @augmented
 def test_another_image_at_every_update(name, augment, small_learner, stream, state_of, differing):
     learner, plain = small_learner(name, augment=augment), small_learner(name)
@@ -85,11 +85,13 @@ def test_another_image_at_every_update(name, augment, small_learner, stream, sta
     for batch in stream:
         learner.observe(batch)
         plain.observe(batch)
-    weights = {key for key, _ in learner.named_parameters() if not key.startswith("controller.embedding")}
+    weights = {
+        key for key, _ in learner.named_parameters() if not key.startswith(("controller.embedding", "objective"))
+    }
     assert weights <= differing(state_of(learner), state_of(plain))
 
 
-@every_baseline
+@every_learner
 @augmented
 def test_answers_and_what_is_stored_are_not_augmented(name, augment, small_learner, stream):
     learner, plain = small_learner(name, augment=augment), small_learner(name)
@@ -133,13 +135,14 @@ def test_der_s_logits_are_those_of_the_image_as_it_is(small_learner, stream):
     torch.testing.assert_close(memory.logits[memory.filled], expected)
 
 
-@every_baseline
+@pytest.mark.parametrize("name", [name for name in AUGMENTED if name != "dualnet"])  # which takes colour only
 def test_views_of_grey_images_are_refused_and_crops_taken(name, small_learner, random_batch, spec):
     grey = StreamSpec((1, 28, 28), spec.class_mask)
     with pytest.raises(ValueError, match=r"^augment: views .*channels.* 1; use crop$"):
         small_learner(name, spec=grey, augment="views")
-    losses = small_learner(name, spec=grey, augment="crop").observe(random_batch(spec=grey))
-    assert all(loss.isfinite() for loss in losses.values())
+    for crop in ("crop", "resized_crop"):
+        losses = small_learner(name, spec=grey, augment=crop).observe(random_batch(spec=grey))
+        assert all(loss.isfinite() for loss in losses.values())
 
 
 @augmented
@@ -155,3 +158,52 @@ def test_larger_stored_images_are_cropped_to_the_network_s_size(small_learner, r
     learner = small_learner("er", spec=large, augment="views")
     images = random_batch(spec=large).images
     assert learner.training_input(images).shape == network_input(images, (28, 28)).shape
+
+
+def test_batch_and_replay_are_augmented_apart(small_learner, stream):
+    images = stream[0].images
+    plain = small_learner("er").training_input(images)
+    for augment, augment_replay in (("none", "crop"), ("crop", "none"), ("none", "resized_crop")):
+        learner = small_learner("er", augment=augment, augment_replay=augment_replay)
+        for kind, replayed in ((augment, False), (augment_replay, True)):
+            assert torch.equal(learner.training_input(images, replayed), plain) == (kind == "none")
+
+
+def test_a_resized_crop_covers_its_share_of_the_area(small_learner):
+    """On an image that is brighter from left to right and from top to bottom, in colours of their own."""
+    ramp = torch.linspace(0, 255, 28)
+    image = torch.stack([ramp.expand(28, 28), ramp.unsqueeze(1).expand(28, 28), torch.zeros(28, 28)]).to(torch.uint8)
+    learner = small_learner("er", augment="resized_crop", crop_area=(0.25, 0.36))
+    seen = learner.training_input(image.expand(500, -1, -1, -1))
+    mean, std = image_ops.STATISTICS["imagenet"]
+    red, green = (seen[:, channel] * std[channel] + mean[channel] for channel in range(2))
+    slope = red[:, :, 20] - red[:, :, 7], green[:, 20] - green[:, 7]  # 13 of the 28 columns, or rows, apart
+    width, height = (values.mean(dim=1).abs() * 28 / 13 for values in slope)
+    area = width * height
+    assert area.min() > 0.2 and area.max() < 0.42
+    mirrored = (slope[0].mean(dim=1) < 0).float().mean()
+    assert 0.42 < mirrored < 0.58
+    ratio = width / height
+    assert 0.7 < ratio.min() < 0.8 and 1.25 < ratio.max() < 1.45
+
+
+@pytest.mark.parametrize("area", [(0.0, 1.0), (0.5, 0.4), (0.5, 1.1)])
+def test_areas_out_of_range_are_refused(area, small_config):
+    with pytest.raises(ValueError, match=r"^crop_area"):
+        small_config("er", crop_area=area)
+
+
+@pytest.mark.parametrize("name", [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "unlabelled")])
+def test_a_batch_without_labels_is_skipped_or_replayed_beside(name, small_learner, stream, without_labels, state_of):
+    for unlabelled in ("skip", "replay"):
+        learner = small_learner(name, unlabelled=unlabelled, **({"slow_rounds": 0} if name == "dualnet" else {}))
+        for batch in stream:
+            learner.observe(batch)
+        before = state_of(learner)
+        losses = learner.observe(without_labels(stream[2]))
+        after = state_of(learner)
+        assert torch.equal(before["memory.images"], after["memory.images"])
+        learned = any(not torch.equal(before[key], after[key]) for key, _ in learner.named_parameters())
+        assert learned == (unlabelled == "replay") == bool(losses)
+        if losses:
+            assert losses["labels"] == 0 and losses["replay"] > 0

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.optim import SGD
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.image_ops import Augment
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import check_options
+from dualnet.learners.options import MemoryOptions
 from dualnet.losses import label_loss, soft_label_loss
-from dualnet.memory import MemoryConfig, Ring, comes_again, num_before
+from dualnet.memory import Ring, comes_again, num_before
 from dualnet.nets import Controller, FilmClassifier
 from dualnet.optim import gradient_step
 
@@ -23,10 +22,9 @@ CLIP_VALUE = 1.0  # of the controller's gradient, element by element; the author
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(MemoryOptions):
     """The options of CTN. The defaults are those of DualNet's paper, which are the authors' on miniImageNet."""
 
-    width: int = 20  # channels of the base's first stage; 64 is the full ResNet18
     embedding_size: int = 64  # of a task's embedding, the input of the controller
     lr: float = 0.01  # alpha, of the base
     controller_lr: float = 0.05  # beta
@@ -37,14 +35,13 @@ class Config:
     soft_label_mean: Literal["class", "example"] = "class"  # the KL of an example: the mean over classes, or the sum
     temperature: float = 5.0  # tau
     semantic_share: float = 0.2  # of the memory's slots, for examples that train the controller only
-    joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
-    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop
-    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+    SMALLEST: ClassVar[dict[str, float]] = {"temperature": 1e-6}
 
     def __post_init__(self) -> None:
         if not 0 < self.semantic_share < 1:
             raise ValueError(f"semantic_share: {self.semantic_share} is not between 0 and 1")
-        check_options(self, temperature=1e-6)
+        super().__post_init__()
 
 
 class CTN(Learner):
@@ -98,8 +95,9 @@ class CTN(Learner):
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
-        if batch.labels is not None:
-            batch, labels = self.set_aside(batch, batch.labels)
+        labels = self.labels_to_learn(batch)
+        if labels is not None:
+            batch, labels = self.set_aside(batch, labels)
             self.memory.add(batch, self.generator)
             for _ in range(self.config.outer_steps):
                 for _ in range(self.config.inner_steps):
@@ -146,7 +144,7 @@ class CTN(Learner):
         """One step of the controller on CE(semantic memory); the base is constant."""
         replay = self.semantic.sample(self.config.replay_size, self.generator, beside=batch)
         with torch.no_grad():
-            features = self.base.features(self.training_input(replay.images))
+            features = self.base.features(self.training_input(replay.images, replayed=True))
         loss = label_loss(self.task_logits(features, replay.task_ids), replay.labels)
         gradient_step(self.controller_optimizer, loss / self.config.outer_steps, CLIP_VALUE)
         return loss.detach()

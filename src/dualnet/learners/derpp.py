@@ -42,10 +42,11 @@ class DERpp(Learner):
         return self.mask_logits(self.net(self.network_input(images)), task_ids)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        if batch.labels is None:
+        labels = self.labels_to_learn(batch)
+        if labels is None:
             return {}
         self.memory.add(batch, self.generator, self.logits(batch.images, batch.task_ids))
-        return [self.update(batch, batch.labels) for _ in range(self.config.updates)][-1]
+        return [self.update(batch, labels) for _ in range(self.config.updates)][-1]
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         config = self.config

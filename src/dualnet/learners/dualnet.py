@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -13,16 +13,15 @@ from torch.optim import SGD
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import check_options
+from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss, soft_label_loss
-from dualnet.memory import MemoryConfig
 from dualnet.nets import Adapter, AdapterNorm, Encoder
 from dualnet.objectives import OBJECTIVES
 from dualnet.optim import LookAhead, gradient_step
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ReplayOptions):
     """The options of DualNet. The defaults are the authors' on miniImageNet; comments give the paper's."""
 
     width: int = 64  # channels of the slow learner's first stage; the paper: 20
@@ -41,21 +40,18 @@ class Config:
     slow_source: Literal["memory", "memory_and_batch"] = "memory"
     slow_statistics: Literal["interpolate", "keep"] = "interpolate"  # BatchNorm statistics in the slow phase
     views: ViewConfig = field(default_factory=ViewConfig)
-    # The fast learner, whose gradient trains both
-    lr: float = 0.03
-    updates: int = 2  # N: supervised steps per batch
-    replay_size: int = 10
-    joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
+    # The fast learner, whose gradient trains both: `lr`, `updates` (N), `replay_size` and more are as the baselines'
     soft_label_weight: float = 10.0  # lambda_tr; the paper: 2 with `example`, the same for tasks of 5 classes
     soft_label_mean: Literal["class", "example"] = "class"  # the KL of an example: the mean over classes, or the sum
     temperature: float = 2.0  # tau
     soft_labels: Literal["task_end", "insertion"] = "task_end"  # when they are taken; task_end needs boundaries
-    memory: MemoryConfig = field(default_factory=MemoryConfig)
+
+    SMALLEST: ClassVar[dict[str, float]] = {"slow_rounds": 0, "slow_batch_size": 2, "temperature": 1e-6}
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta <= 1:
             raise ValueError(f"beta: {self.beta} is not between 0 and 1")
-        check_options(self, slow_rounds=0, slow_batch_size=2, temperature=1e-6)
+        super().__post_init__()
 
 
 class DualNet(Learner):
@@ -154,9 +150,10 @@ class DualNet(Learner):
         )
 
     def learn_fast(self, batch: Batch) -> dict[str, Tensor]:
-        if batch.labels is None:
+        labels = self.labels_to_learn(batch)
+        if labels is None:
             return {}
-        return [self.update_fast(batch, batch.labels) for _ in range(self.config.updates)][-1]
+        return [self.update_fast(batch, labels) for _ in range(self.config.updates)][-1]
 
     def update_fast(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         """One step on the loss of equation 7."""

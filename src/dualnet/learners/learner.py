@@ -7,10 +7,12 @@ from typing import Any, ClassVar, Self, final
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 from torch.optim import Optimizer
 
 from dualnet import image_ops, losses
-from dualnet.batch import Batch, StreamSpec
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
 from dualnet.learners.one_thread import OneThread
 from dualnet.memory import Memory, MemoryConfig, Replay
@@ -39,6 +41,8 @@ class Learner(nn.Module, ABC):
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
         self.input_check, self.one_thread = InputCheck(spec), OneThread()
+        rate = getattr(config, "ema_rate", 0.0)
+        self.ema = EMA(rate) if rate else None
 
     # What a learner says before it is built
 
@@ -50,8 +54,9 @@ class Learner(nn.Module, ABC):
         channels, memory = spec.image_shape[0], getattr(config, "memory", None)
         if channels not in (1, 3):
             raise ValueError(f"images of {channels} channels: the networks take grey images (1) or colour images (3)")
-        if getattr(config, "augment", "none") == "views" and channels != 3:
-            raise ValueError(f"augment: views need 3 channels, and these images have {channels}; use crop")
+        for option in ("augment", "augment_replay"):
+            if getattr(config, option, "none") == "views" and channels != 3:
+                raise ValueError(f"{option}: views need 3 channels, and these images have {channels}; use crop")
         if isinstance(memory, MemoryConfig):
             memory.check(spec)
 
@@ -72,7 +77,15 @@ class Learner(nn.Module, ABC):
         """Check a batch, then learn from it. Returns the losses, left on the device."""
         self.check_batch(batch)
         with self.one_thread:
-            return self.learn(batch)
+            return self.step(batch)
+
+    @final
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """Learn from a batch that has been checked; the average of the weights follows. What the engine captures."""
+        losses = self.learn(batch)
+        if self.ema is not None:
+            self.ema.update(self)
+        return losses
 
     @final
     def check_batch(self, batch: Batch) -> None:
@@ -105,10 +118,14 @@ class Learner(nn.Module, ABC):
     @final
     @torch.no_grad()
     def logits(self, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
-        """Logits, float32 [B, classes], in eval mode; changes nothing. images: uint8 [B, C, H, W] of any size."""
+        """Logits, float32 [B, classes], in eval mode; changes nothing. images: uint8 [B, C, H, W] of any size.
+
+        With the option `ema_rate`, they are those of the averaged weights.
+        """
         self.input_check.query(images, task_ids, self.class_mask.device)
+        means = {} if self.ema is None else self.ema.means()
         with self.one_thread, self.eval_mode():
-            return self(images, task_ids)
+            return functional_call(self, means, (images, task_ids)) if means else self(images, task_ids)
 
     @final
     def predict(self, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
@@ -129,23 +146,31 @@ class Learner(nn.Module, ABC):
     def network_input(self, images: Tensor) -> Tensor:
         return image_ops.network_input(images, self.spec.network_size)
 
-    def training_input(self, images: Tensor) -> Tensor:
+    def training_input(self, images: Tensor, replayed: bool = False) -> Tensor:
         """The same for learning from labels, drawn anew at every call if there is an option `augment` that says so."""
-        augment: image_ops.Augment = getattr(self.config, "augment", "none")
-        return image_ops.augmented_input(images, self.spec.network_size, augment, self.generator)
+        of_replay = getattr(self.config, "augment_replay", "same") if replayed else "same"
+        augment: Any = getattr(self.config, "augment", "none") if of_replay == "same" else of_replay
+        area = getattr(self.config, "crop_area", image_ops.CROP_AREA)
+        return image_ops.augmented_input(images, self.spec.network_size, augment, self.generator, area)
 
     def outputs(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
         """The training input of each batch through `net(pixels, parts)`, normalised by BatchNorm statistics of its own.
 
         With the option `joint_statistics` all batches are normalised as one.
         """
-        pixels = [self.training_input(batch.images) for batch in batches]
+        pixels = [self.training_input(batch.images, isinstance(batch, Replay)) for batch in batches]
         return forward_batches(net, pixels, getattr(self.config, "joint_statistics", False))
 
     def batch_logits(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
         """The masked logits of each batch: of the batch to learn, and of what is replayed beside it."""
         outputs = zip(self.outputs(net, *batches), batches, strict=True)
         return [self.mask_logits(logits, batch.task_ids) for logits, batch in outputs]
+
+    def labels_to_learn(self, batch: Batch) -> Tensor | None:
+        """The batch's labels; if it has none: None, or UNLABELLED for all with the option `unlabelled: replay`."""
+        if batch.labels is None and getattr(self.config, "unlabelled", "skip") == "replay":
+            return torch.full_like(batch.task_ids, UNLABELLED)
+        return batch.labels
 
     def mask_logits(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
         """The logits, float32, with the classes outside of each example's task masked."""

@@ -11,11 +11,12 @@ from torch.optim import SGD
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import ReplayOptions, check_options
+from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss, label_losses
 from dualnet.memory import Replay, num_before
 from dualnet.nets import Classifier
 from dualnet.optim import copies, gradient_step
+from dualnet.options import check_at_least
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Config(ReplayOptions):
     candidates: int = 50  # drawn from the memory, of which the replay is chosen; DualNet's paper does not say
 
     def __post_init__(self) -> None:
-        check_options(self, candidates=self.replay_size)
+        super().__post_init__()
+        check_at_least(self, self.replay_size, "candidates")
 
 
 class MIR(Learner):
@@ -48,10 +50,11 @@ class MIR(Learner):
         return self.mask_logits(self.net(self.network_input(images)), task_ids)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
-        if batch.labels is None:
+        labels = self.labels_to_learn(batch)
+        if labels is None:
             return {}
         self.memory.add(batch, self.generator)
-        return [self.update(batch, batch.labels) for _ in range(self.config.updates)][-1]
+        return [self.update(batch, labels) for _ in range(self.config.updates)][-1]
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         replay = self.most_interfered(batch, labels)

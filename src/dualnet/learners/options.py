@@ -1,38 +1,55 @@
 """Options that several learners share, with their defaults and checks: the Config of a learner inherits from one."""
 
 from dataclasses import dataclass, field
-from typing import Any, get_type_hints
+from typing import ClassVar, Literal, get_type_hints
 
-from dualnet.image_ops import Augment
+from dualnet.image_ops import CROP_AREA, Augment
 from dualnet.memory import MemoryConfig
-from dualnet.options import check_at_least, check_choices
+from dualnet.options import check_at_least, check_choices, check_range
 
 
 @dataclass(frozen=True)
-class TrainingOptions:
+class CommonOptions:
     """One network, trained by SGD on labels."""
 
     width: int = 20  # channels of the network's first stage; 64 is the full ResNet18
     lr: float = 0.03
-    updates: int = 2  # gradient steps per batch
+    ema_rate: float = 0.0  # of an exponential moving average of the weights, which predicts; 0: the weights predict
     augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
+    crop_area: tuple[float, float] = CROP_AREA  # of augment: resized_crop: the share of the image's area, from, to
+
+    SMALLEST: ClassVar[dict[str, float]] = {}  # what an option is at least, where it is not 1 (int) or 0 (float)
 
     def __post_init__(self) -> None:
-        check_options(self)
+        check_choices(self)
+        for option, hint in get_type_hints(type(self)).items():
+            if hint in (int, float):
+                check_at_least(self, self.SMALLEST.get(option, 1 if hint is int else 0), option)
+        if self.ema_rate > 1:
+            raise ValueError(f"ema_rate: {self.ema_rate} is not between 0 (no average) and 1")
+        check_range(self, "crop_area", 1)
 
 
 @dataclass(frozen=True)
-class ReplayOptions(TrainingOptions):
+class MemoryOptions(CommonOptions):
     """The same with an episodic memory."""
 
     replay_size: int = 10  # examples of a draw from the memory
+    augment_replay: Literal["same", "none", "views", "crop", "resized_crop"] = "same"  # what it sees of the replay
+    unlabelled: Literal["skip", "replay"] = "skip"  # at a batch without labels: no updates, or updates on replay alone
     joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
     memory: MemoryConfig = field(default_factory=MemoryConfig)
 
 
-def check_options(config: Any, **smallest: float) -> None:
-    """Every choice is one of its type's, every int is at least 1 and every float at least 0, or what is said here."""
-    for option, hint in get_type_hints(type(config)).items():
-        if hint in (int, float):
-            check_at_least(config, smallest.get(option, 1 if hint is int else 0), option)
-    check_choices(config)
+@dataclass(frozen=True)
+class TrainingOptions(CommonOptions):
+    """Without a memory."""
+
+    updates: int = 2  # gradient steps per batch
+
+
+@dataclass(frozen=True)
+class ReplayOptions(MemoryOptions):
+    """With one."""
+
+    updates: int = 2  # gradient steps per batch

@@ -1,0 +1,156 @@
+"""The average of the weights that predicts, for every learner: its formula, its state, what it leaves alone."""
+
+import copy
+import functools
+import inspect
+import runpy
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from dualnet.batch import Batch
+from dualnet.engine import Engine
+from dualnet.learners import LEARNERS
+from dualnet.learners.ema import EMA, WARM_UP, predicting
+from dualnet.learners.learner import Learner
+
+CONTRACT = runpy.run_path(str(Path(__file__).parent / "test_contract.py"))
+CHECKS = [  # of the contract, what averaged weights could break
+    "test_losses_are_finite_and_detached",
+    "test_a_learner_leaves_the_global_generator_alone",
+    "test_stopped_and_resumed_equals_never_stopped",
+]
+every_learner = pytest.mark.parametrize("name", LEARNERS)
+
+
+@pytest.fixture
+def averaging(small_learner):
+    return functools.partial(small_learner, ema_rate=0.1)
+
+
+@every_learner
+@pytest.mark.parametrize("check", CHECKS)
+def test_the_contract_holds(name, check, request, averaging):
+    function = CONTRACT[check]
+    known = {"name": name, "momentum": 0.0, "small_learner": averaging}
+    wanted = inspect.signature(function).parameters
+    fixtures = {key: request.getfixturevalue(key) for key in wanted if key not in known}
+    function(**{key: value for key, value in known.items() if key in wanted}, **fixtures)
+
+
+@every_learner
+def test_a_step_waits_for_nothing(name, averaging, stream, synchronising):
+    learner = averaging(name)
+    learner.observe(stream[0])
+    assert synchronising(lambda: learner.observe(stream[1])) <= {"aten::item", "aten::_local_scalar_dense"}
+
+
+def trained(learner: Learner, stream: list[Batch]) -> Learner:
+    for batch in stream:
+        learner.observe(batch)
+    return learner
+
+
+@every_learner
+def test_off_is_the_default_and_changes_no_weight(name, small_learner, averaging, stream, state_of, differing):
+    steps = stream[:1] if name == "derpp" else stream  # its stored logits are the average's from the second step on
+    plain, averaged = trained(small_learner(name), steps), trained(averaging(name), steps)
+    assert plain.ema is None
+    own = {key: value for key, value in state_of(averaged).items() if not key.startswith("ema.")}
+    assert not differing(own, state_of(plain))
+
+
+@every_learner
+def test_predictions_are_those_of_the_average(name, small_learner, averaging, stream):
+    learner, plain = trained(averaging(name), stream), small_learner(name)
+    plain.load_state_dict({key: value for key, value in learner.state_dict().items() if not key.startswith("ema.")})
+    images, task_ids = stream[2].images, stream[2].task_ids
+    of_weights = plain.logits(images, task_ids)
+    with torch.no_grad():
+        for key, mean in learner.ema.means().items():
+            plain.state_dict()[key].copy_(mean)
+    assert torch.equal(learner.logits(images, task_ids), plain.logits(images, task_ids))
+    assert not torch.equal(learner.logits(images, task_ids), of_weights)
+
+
+@every_learner
+def test_all_that_predicts_is_averaged_and_nothing_else(name, averaging, stream):
+    learner = averaging(name)
+    trained(learner, stream[:1])
+    logits = learner.train()(stream[0].images, stream[0].task_ids)
+    grads = torch.autograd.grad(logits.sum(), [*learner.parameters()], allow_unused=True)
+    used = {key for (key, _), grad in zip(learner.named_parameters(), grads, strict=True) if grad is not None}
+    statistics = {key for key in learner.state_dict() if key.partition(".")[0] != "objective" and "running" in key}
+    statistics = {key for key in statistics if not key.startswith("ema.")}
+    assert learner.ema.means().keys() == used | statistics
+
+
+def test_before_the_first_step_the_weights_predict(averaging, small_learner, stream):
+    one, other = averaging("er"), small_learner("er")
+    assert torch.equal(one.logits(stream[0].images), other.logits(stream[0].images))
+
+
+@given(values=st.lists(st.floats(-100, 100), min_size=1, max_size=30), rate=st.floats(0.01, 1))
+def test_the_formula(values, rate):
+    module = nn.Sequential(nn.Linear(1, 1, bias=False))
+    ema, mean = EMA(rate), 0.0
+    for number, value in enumerate(values):
+        nn.init.constant_(module[0].weight, value)
+        ema.update(module)
+        now = max(rate, WARM_UP / (WARM_UP + number))
+        mean = (1 - now) * mean + now * value
+        assert float(ema.means()["0.weight"]) == pytest.approx(mean, abs=1e-3)
+
+
+def test_the_first_average_is_the_weights(averaging, stream):
+    learner = trained(averaging("dualnet"), stream[:1])
+    values = dict(predicting(learner))
+    for key, mean in learner.ema.means().items():
+        torch.testing.assert_close(mean, values[key])
+
+
+def test_weights_of_another_memory_format_are_averaged_alike(averaging, stream):
+    """The engine makes weights channels-last; the kernel walks through memory, so the averages must follow."""
+    plain, channels_last = (trained(averaging("er"), stream[:1]) for _ in range(2))
+    Engine([channels_last], "fp32")
+    for learner in (plain, channels_last):
+        with torch.no_grad():
+            for number, weight in enumerate(learner.parameters()):
+                weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(number)))
+        learner.ema.update(learner)
+    other = channels_last.ema.means()
+    assert any(not mean.is_contiguous() for mean in other.values())
+    for key, mean in plain.ema.means().items():
+        assert torch.equal(mean, other[key])
+
+
+def test_soft_labels_are_the_average_s(averaging, stream):
+    learner = trained(averaging("dualnet"), stream)
+    memory = learner.memory
+    learner.end_task()
+    slots = memory.filled.nonzero().flatten()
+    torch.testing.assert_close(memory.logits[slots], learner.logits(memory.images[slots], memory.task_ids[slots]))
+
+
+def test_a_state_from_before_the_first_step_can_be_loaded(averaging, stream, state_of, differing):
+    learner = averaging("er")
+    start = copy.deepcopy(learner.state_dict())
+    trained(learner, stream)
+    learner.load_state_dict(start)
+    assert not learner.ema.means()
+    assert not differing(state_of(trained(learner, stream)), state_of(trained(averaging("er"), stream)))
+
+
+def test_a_state_without_averages_is_refused(averaging, small_learner):
+    with pytest.raises(RuntimeError, match=r"ema\.steps"):
+        averaging("er").load_state_dict(small_learner("er").state_dict())
+
+
+@pytest.mark.parametrize("rate", [-0.1, 1.5])
+def test_rates_out_of_range_are_refused(rate, small_config):
+    with pytest.raises(ValueError, match=r"^ema_rate"):
+        small_config("er", ema_rate=rate)
