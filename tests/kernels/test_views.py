@@ -1,10 +1,5 @@
 """The Triton kernels that make views against the eager ones: by Triton's interpreter on the CPU."""
 
-import importlib.util
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 
@@ -12,10 +7,8 @@ from dualnet import image_ops
 from dualnet.image_ops import ViewConfig
 
 CHECKS = """
-import itertools
 import torch
-from dualnet import image_ops
-from dualnet.kernels.views import fused_views
+from dualnet.kernels import views
 from dualnet.image_ops import ViewConfig, colour_basis, settings, two_views
 
 CPU = torch.device("cpu")
@@ -25,28 +18,22 @@ CONFIGS = [
     ViewConfig(blur_probability=(0.0, 1.0), grey_probability=1.0, flip_probability=0.0),
     ViewConfig(jitter_probability=0.0, blur_probability=(0.0, 0.0)),
 ]
-SHAPES = itertools.cycle([((40, 40), (28, 28)), ((31, 52), (33, 47))])
-for config, ((height, width), size) in zip(CONFIGS[:1] + CONFIGS, SHAPES):
-    generator = torch.Generator().manual_seed(height)
-    images = torch.randint(0, 256, (3, 3, height, width), dtype=torch.uint8, generator=generator)
-    draws = torch.rand(6, 12, generator=torch.Generator().manual_seed(5))
-    eager = torch.cat(two_views(images, size, config, torch.Generator().manual_seed(5)))
-    blur = draws[:, 10] < torch.tensor(config.blur_probability).repeat_interleave(3)
-    fused = fused_views(images, size, draws, blur, settings(config, CPU), colour_basis(CPU))
+# A view in one block of pixels; and in five, of which two blocks in turn share a program of the first kernel.
+IN_ONE, IN_FIVE = (512, (40, 40), (22, 23)), (128, (31, 52), (17, 31))
+for seed, (config, blocks) in enumerate([(CONFIGS[0], IN_FIVE), *((config, IN_ONE) for config in CONFIGS)]):
+    views.PIXELS_AT_A_TIME, sides, size = blocks
+    images = torch.randint(0, 256, (2, 3, *sides), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    draws = torch.rand(4, 12, generator=torch.Generator().manual_seed(seed))
+    eager = torch.cat(two_views(images, size, config, torch.Generator().manual_seed(seed)))
+    blur = draws[:, 10] < torch.tensor(config.blur_probability).repeat_interleave(2)
+    fused = views.fused_views(images, size, draws, blur, settings(config, CPU), colour_basis(CPU))
     assert fused.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(fused, eager, rtol=1e-4, atol=2e-4)
-print("all agree")
 """
 
 
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_fused_views_agree_with_eager_ones():
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", CHECKS], capture_output=True, text=True, env=environment, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "all agree" in done.stdout
+def test_fused_views_agree_with_eager_ones(interpret):
+    interpret(CHECKS)
 
 
 @pytest.mark.gpu
