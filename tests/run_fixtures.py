@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import yaml
 from torch import Tensor
 
 import dualnet
+from dualnet import cli
 from dualnet.data import Benchmark
 from dualnet.learners import learner_class
 from dualnet.options import merged
@@ -270,6 +272,13 @@ def start() -> Callable[..., subprocess.Popen[str]]:
         )
 
     return process
+
+
+def command_line(words: list[str], stderr: Connection) -> None:
+    """For a process that was forked: the command line on one thread."""
+    sys.stderr = os.fdopen(os.dup(stderr.fileno()), "w", buffering=1)
+    torch.set_num_threads(1)
+    sys.exit(cli.main(words))
 
 
 @pytest.fixture(scope="session")

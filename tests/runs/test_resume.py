@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import random
 import resource
@@ -10,11 +11,12 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from run_fixtures import command_line
 
 from dualnet import atomic, cli
 from dualnet.learners import LEARNERS
@@ -295,69 +297,82 @@ def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, remembered, never_sto
 
 
 # From here on: real processes, real signals. More steps, so that there is something to stop.
-LONG = ("--benchmark.train_per_class", 40, "--benchmark.num_tasks", 3, "--batch_size", 2, "--checkpoint_every", 4)
-LONG_STEPS = 120
+LONG = ("--benchmark.train_per_class", 20, "--benchmark.num_tasks", 3, "--batch_size", 2)
+LONG_STEPS = 60
+
+FORKED = multiprocessing.get_context("forkserver")  # a process begins with all imported, the optimizers' part too
+FORKED.set_forkserver_preload(["dualnet.cli", "dualnet.runs.runner", "dualnet.learners", "torch._dynamo"])
 
 
 class Process:
     """`dualnet run` on the long experiment; `seconds` counts from its first step on."""
 
-    def __init__(self, start: Callable[..., Any], file: Path, out: Path) -> None:
-        self.process = start("run", file, "--out", out, "--device", "cpu", *LONG)
-        self.first_line = self.process.stderr.readline()
+    def __init__(self, file: Path, out: Path) -> None:
+        reader, writer = FORKED.Pipe(duplex=False)
+        words = ["run", str(file), "--out", str(out), "--device", "cpu", *map(str, LONG)]
+        self.process = FORKED.Process(target=command_line, args=(words, writer))
+        self.process.start()
+        writer.close()
+        self.stderr = os.fdopen(os.dup(reader.fileno()))
+        self.first_line = self.stderr.readline()
         self.begun = time.monotonic()
 
-    def wait(self) -> tuple[int, str]:
+    def wait(self) -> tuple[int | None, str]:
         """Exit code and what else it said."""
-        _, said = self.process.communicate(timeout=300)
+        self.process.join(timeout=300)
         self.seconds = time.monotonic() - self.begun
-        return self.process.returncode, said
+        assert not self.process.is_alive()
+        with self.stderr:
+            return self.process.exitcode, self.stderr.read()
 
-    def after(self, seconds: float, number: int) -> tuple[int, str]:
+    def after(self, seconds: float, number: int) -> tuple[int | None, str]:
         time.sleep(seconds)
-        self.process.send_signal(number)
-        return self.wait()
+        return self.sent(number)
 
-    def past(self, step: int, checkpoints: Path, number: int) -> tuple[int, str]:
+    def past(self, step: int, checkpoints: Path, number: int) -> tuple[int | None, str]:
         """However fast the machine is now."""
-        while max(checkpoint.steps(checkpoints), default=0) < step and self.process.poll() is None:
+        while max(checkpoint.steps(checkpoints), default=0) < step and self.process.is_alive():
             time.sleep(0.005)
-        self.process.send_signal(number)
+        return self.sent(number)
+
+    def sent(self, number: int) -> tuple[int | None, str]:
+        if self.process.is_alive():
+            os.kill(self.process.pid, number)
         return self.wait()
 
 
 @pytest.fixture(scope="module")
-def whole(start, tiny_file, tmp_path_factory, remembered) -> tuple[dict[str, Any], float]:
+def whole(tiny_file, tmp_path_factory, remembered) -> tuple[dict[str, Any], float]:
     """What the long experiment leaves when nothing stops it, and how many seconds its steps take."""
     out = tmp_path_factory.mktemp("whole")
-    process = Process(start, tiny_file, out)
+    process = Process(tiny_file, out)
     code, said = process.wait()
-    assert code == 0, said
+    assert code == 0, process.first_line + said
     assert process.first_line == f"tiny seed 0: {LONG_STEPS} steps\n"
     return remembered(out / "seed-0"), process.seconds
 
 
-def test_killed_at_ten_random_moments(start, tiny_file, tmp_path, whole, remembered) -> None:
+def test_killed_at_ten_random_moments(tiny_file, tmp_path, whole, remembered) -> None:
     """Each within what is expected to be left, with room for the other lives and for a machine that is faster now."""
     never_stopped, seconds = whole
     moments = random.Random(0)
     done = 0
     for lives_left in reversed(range(10)):
         share = (1 - done / LONG_STEPS) * seconds / (lives_left + 3)
-        code, said = Process(start, tiny_file, tmp_path).after(moments.uniform(0, share), signal.SIGKILL)
+        code, said = Process(tiny_file, tmp_path).after(moments.uniform(0, share), signal.SIGKILL)
         assert code == -signal.SIGKILL, f"not killed: {code}, {said}"
         done = max(checkpoint.steps(tmp_path / "seed-0" / "checkpoint"), default=0)
-    process = Process(start, tiny_file, tmp_path)
+    process = Process(tiny_file, tmp_path)
     code, said = process.wait()
     assert code == 0, said
     assert "continues from step" in process.first_line, "nothing was saved in ten lives"
     assert remembered(tmp_path / "seed-0") == never_stopped
 
 
-def test_stopped_by_ctrl_c_then_by_sigterm(start, tiny_file, tmp_path, whole, remembered, capsys) -> None:
+def test_stopped_by_ctrl_c_then_by_sigterm(tiny_file, tmp_path, whole, remembered, capsys) -> None:
     never_stopped, _ = whole
     checkpoints = tmp_path / "seed-0" / "checkpoint"
-    process = Process(start, tiny_file, tmp_path)
+    process = Process(tiny_file, tmp_path)
     again = cli.main(["run", str(tiny_file), "--out", str(tmp_path), "--device", "cpu", *map(str, LONG)])
     refusal = capsys.readouterr().err
     code, said = process.past(LONG_STEPS // 4, checkpoints, signal.SIGINT)
@@ -367,9 +382,9 @@ def test_stopped_by_ctrl_c_then_by_sigterm(start, tiny_file, tmp_path, whole, re
     assert (
         refusal == f"dualnet: {tmp_path}/seed-0: another process is running here; wait for it or choose another --out\n"
     )
-    code, said = Process(start, tiny_file, tmp_path).past(LONG_STEPS // 2, checkpoints, signal.SIGTERM)
+    code, said = Process(tiny_file, tmp_path).past(LONG_STEPS // 2, checkpoints, signal.SIGTERM)
     assert (code, said.splitlines()[-1][:27]) == (130, "dualnet: stopped after step")
-    code, said = Process(start, tiny_file, tmp_path).wait()
+    code, said = Process(tiny_file, tmp_path).wait()
     assert code == 0, said
     assert remembered(tmp_path / "seed-0") == never_stopped
 
