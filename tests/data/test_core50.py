@@ -130,7 +130,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "no-images": (
         lambda root: [file.unlink() for file in frame(root).parent.iterdir()],
         {},
-        r"/s4/o10: no images C_04_10_\*.png; unpack",
+        "/s4/o10: no images .*; unpack",
     ),
     "wrong-session": (
         lambda root: frame(root).rename(frame(root).with_name("C_05_10_001.png")),

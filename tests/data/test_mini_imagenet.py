@@ -81,17 +81,17 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "label": (
         edit("val_test.csv", lambda rows: [*rows[:4], rows[4] + "x", *rows[5:]]),
-        "/val_test.csv, line 5: the label '10x' is no integer; write `path,label`",
+        "/val_test.csv, line 5: '.*,10x' is not `path,label`",
     ),
-    "heading": (edit("val_test.csv", lambda rows: ["file,label", *rows]), "line 1: the label 'label' is no integer"),
+    "heading": (edit("val_test.csv", lambda rows: ["file,label", *rows]), "line 1: 'file,label' is not `path,label`"),
     "one-column": (
         edit("val_test.csv", lambda rows: [*rows, "images/a.png"]),
-        "line 16: 1 columns; write `path,label`",
+        "line 16: '.*' is not `path,label`",
     ),
-    "three-columns": (edit("val_test.csv", lambda rows: [rows[0] + ",x", *rows]), "line 1: 3 columns; write"),
+    "three-columns": (edit("val_test.csv", lambda rows: [rows[0] + ",x", *rows]), "line 1: '.*,14,x' is not"),
     "too-few-classes": (
         lambda root: [edit(f"val_{part}.csv", lambda rows: rows[:-1])(root) for part in ("train", "test")],
-        "/val_train.csv: 14 classes, but 3 tasks of 5 need 15; complete the lists, or use image_folder",
+        "/val_train.csv: 14 classes, .* where 15 should be; complete it, or use image_folder",
     ),
     "only-in-train": (edit("val_test.csv", lambda rows: rows[1:]), "class '14' has no test images; add some"),
     "only-in-test": (edit("val_train.csv", lambda rows: rows[:-1]), "class '0' has no training images; add some"),

@@ -116,12 +116,12 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "fewer-ids": (
         edit("wnids.txt", lambda text: text[:-10]),
         {},
-        "/wnids.txt: 199 ids, 199 of them different, where 200 should be; unpack it anew, or use image_folder",
+        "/wnids.txt: 199 classes, 199 of them different, where 200 should be; complete it, or use image_folder",
     ),
     "an-id-twice": (
         edit("wnids.txt", lambda text: text.replace(IDS[1], IDS[0])),
         {},
-        "/wnids.txt: 200 ids, 199 of them different, where 200 should be",
+        "/wnids.txt: 200 classes, 199 of them different, where 200 should be",
     ),
     "no-word": (
         edit("words.txt", lambda text: text.replace(f"{IDS[4]}\t", f"{IDS[4]} ")),

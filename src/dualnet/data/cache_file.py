@@ -56,19 +56,14 @@ class CacheFile:
         if os.preadv(file, [into.data], len(self.header) + row * self.row_bytes) != self.row_bytes:
             raise DamagedError
 
-    def read_chunk(self, file: int, chunk: int) -> np.ndarray:
-        """Its rows uint8 [n, C, H, W], checked."""
-        data = self._chunk(file, chunk)
-        if os.pread(file, 4, self.end + 4 * chunk) != self._checksum(data, chunk):
+    def check(self, file: int, chunk: int) -> None:
+        if os.pread(file, 4, self.end + 4 * chunk) != self._checksum(file, chunk):
             raise DamagedError
-        return np.frombuffer(data, np.uint8).reshape(-1, *self.shape[1:])
 
-    def _chunk(self, file: int, chunk: int) -> bytes:
-        start = len(self.header) + chunk * self.chunk_rows * self.row_bytes
-        return os.pread(file, min(self.chunk_rows * self.row_bytes, self.end - start), start)
-
-    def _checksum(self, data: bytes, chunk: int) -> bytes:
+    def _checksum(self, file: int, chunk: int) -> bytes:
         """CRC-32 finds every change within 4 bytes. It begins with the name: another cache's chunk does not match."""
+        start = len(self.header) + chunk * self.chunk_rows * self.row_bytes
+        data = os.pread(file, min(self.chunk_rows * self.row_bytes, self.end - start), start)
         return zlib.crc32(data, zlib.crc32(f"{self.path.stem} {chunk}".encode())).to_bytes(4, "little")
 
     def build(self, write: Write) -> int:
@@ -89,7 +84,7 @@ class CacheFile:
         os.ftruncate(file, 0)
         write_at(file, self.header, 0)
         write(file, len(self.header))
-        checksums = [self._checksum(self._chunk(file, chunk), chunk) for chunk in range(self.num_chunks)]
+        checksums = [self._checksum(file, chunk) for chunk in range(self.num_chunks)]
         write_at(file, b"".join(checksums), self.end)
         os.fsync(file)
 

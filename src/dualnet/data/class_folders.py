@@ -4,8 +4,6 @@ import os
 import warnings
 from collections.abc import Sequence
 
-import numpy as np
-
 from dualnet.data.decode import SUFFIXES
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
@@ -51,46 +49,41 @@ def class_folders(root: str) -> list[str]:
     return names
 
 
-def check_filled(root: str, names: Sequence[str]) -> None:
-    """Every class folder has an image; else the whole is perhaps a folder of splits."""
-    empty = [name for name in names if not any(is_image(entry.name) for entry in entries(os.path.join(root, name)))]
-    if not empty:
-        return
-    train, test = (
-        next((name for wanted in split for name in empty if name.lower() == wanted), None) for split in (TRAIN, TEST)
-    )
+def files_by_class(root: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """The images of each class, sorted by name. One warning tells of all that lies beside them and is left out."""
+    found = {name: entries(os.path.join(root, name)) for name in names}
+    files = {name: sorted(entry.path for entry in found[name] if is_image(entry.name)) for name in names}
+    if empty := [name for name in names if not files[name]]:
+        raise ValueError(_without_images(root, empty))
+    beside = [entry for some in found.values() for entry in some if not is_image(entry.name)]
+    if others := [entry.path for entry in beside if not entry.name.startswith(".")]:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        warnings.warn(f"{min(others)}{more}: left out; only {KINDS} directly in a class folder are read", stacklevel=2)
+    return files
+
+
+def _without_images(root: str, empty: Sequence[str]) -> str:
+    """What is wrong with class folders that have no image: perhaps they are splits, with the classes below them."""
+    lower = {name.lower(): name for name in reversed(empty)}
+    train, test = (next((lower[name] for name in split if name in lower), None) for split in (TRAIN, TEST))
     if train is not None:
         test_root = f" and test_root: {os.path.join(root, test)}" if test is not None else ""
-        train_root = os.path.join(root, train)
-        raise ValueError(f"benchmark.root {root!r} looks like a folder of splits: use root: {train_root}{test_root}")
+        return (
+            f"benchmark.root {root!r} looks like a folder of splits: use root: {os.path.join(root, train)}{test_root}"
+        )
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-    raise ValueError(
+    return (
         f"{os.path.join(root, empty[0])}: no images ({KINDS}) in this class folder{more}; "
         "add images, remove the folder, or name the other classes with class_order"
     )
 
 
-def images_by_class(folders: Sequence[str]) -> tuple[list[str], np.ndarray]:
-    """Files of the classes, sorted by name within each, and their class numbers int64 [n]."""
-    by_class = [_images_of(folder) for folder in folders]
-    labels = np.repeat(np.arange(len(folders)), [len(files) for files in by_class])
-    return [file for files in by_class for file in files], labels
-
-
-def _images_of(folder: str) -> list[str]:
-    files = sorted(entry.path for entry in entries(folder) if is_image(entry.name))
+def images_in(folder: str, remedy: str) -> list[str]:
+    """The images of a folder, sorted by name."""
+    files = sorted(entry.path for entry in entries(folder, remedy) if is_image(entry.name))
     if not files:
-        raise ValueError(f"{folder}: no images ({KINDS}) in this class folder; add images or remove the folder")
+        raise ValueError(f"{folder}: no images ({KINDS}) in this folder; {remedy}")
     return files
-
-
-def warn_of_others(folders: Sequence[str]) -> None:
-    """One warning for all that lies beside the images and is left out."""
-    found = (entry for folder in folders for entry in entries(folder))
-    others = [entry.path for entry in found if not entry.name.startswith(".") and not is_image(entry.name)]
-    if others:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        warnings.warn(f"{min(others)}{more}: left out; only {KINDS} directly in a class folder are read", stacklevel=2)
 
 
 def is_image(name: str) -> bool:

@@ -1,15 +1,11 @@
 """CORe50 (Lomonaco and Maltoni, 2017): 50 objects filmed in 11 sessions, 10 tasks of five objects."""
 
 import os
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, replace
 
-import numpy as np
-
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig
-from dualnet.data.class_folders import entries, is_image, unpacked
-from dualnet.data.image_cache import cached_images
-from dualnet.data.splits import Split, benchmark_of, stream_order, tasks_of
+from dualnet.data.benchmark import Benchmark
+from dualnet.data.class_folders import images_in, unpacked
+from dualnet.data.file_benchmark import FileBenchmark, split_of
 
 ARCHIVE = "core50_128x128"
 SESSIONS = range(1, 12)
@@ -22,33 +18,27 @@ REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold the sessions s1 to s11
 
 
 @dataclass(frozen=True)
-class Core50(BenchmarkConfig):
+class Core50(FileBenchmark):
     """Classes are objects. Sessions 3, 7 and 10 are for testing: the same objects in other places."""
 
     root: str = "data/core50"  # folder of core50_128x128, or that folder itself; relative to the working directory
     classes_per_task: int = 5  # new objects in every task; in order, five are one category
-    num_tasks: int | None = None  # None: as many as the objects make; fewer leaves the last objects out
     class_order: list[str] | None = None  # the objects to use, such as o7, in order of the stream; None: o1 to o50
     order_seed: int | None = None  # shuffles o1 to o50; None: leaves them in order
     image_size: int = 128  # side in pixels of the images as stored
     input_size: int | None = 84  # side that the networks see; None: as stored
-    cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
     def make(self) -> Benchmark:
-        objects = self._objects()
-        tasks = tasks_of(len(objects), self.classes_per_task, self.num_tasks)
-        objects = objects[: tasks[-1].stop]
+        in_order = self.class_order is None and self.order_seed is None  # sorted by name, o10 would follow o1
+        objects, tasks = (replace(self, class_order=OBJECTS) if in_order else self).choose(OBJECTS)
         root = unpacked(self.root, ARCHIVE)
-        frames = [_frames(root, session, name) for name in objects for session in SESSIONS]
-        files, counts = list(chain(*frames)), [len(some) for some in frames]
-        labels = np.repeat(np.arange(len(frames)) // len(SESSIONS), counts)
-        is_test = np.repeat(np.isin(np.tile(SESSIONS, len(objects)), TEST_SESSIONS), counts)
-        split = Split(labels, is_test, [_name(name) for name in objects], tasks, files)
-        return benchmark_of(cached_images(files, self.image_size, self.cache), split, self.input_size)
-
-    def _objects(self) -> list[str]:
-        in_order = self.class_order is None and self.order_seed is None
-        return stream_order(OBJECTS, OBJECTS if in_order else self.class_order, self.order_seed)
+        files = [
+            (path, name, session in TEST_SESSIONS)
+            for name in objects
+            for session in SESSIONS
+            for path in _frames(root, session, name)
+        ]
+        return self.decoded(split_of(files, objects, tasks, [_name(name) for name in objects]), self.image_size)
 
 
 def _name(folder: str) -> str:
@@ -63,11 +53,8 @@ def _name(folder: str) -> str:
 
 def _frames(root: str, session: int, name: str) -> list[str]:
     """Files of an object in a session."""
-    folder = os.path.join(root, f"s{session}", name)
+    files = images_in(os.path.join(root, f"s{session}", name), REMEDY)
     start = f"C_{session:02d}_{int(name[1:]):02d}_"
-    names = sorted(entry.name for entry in entries(folder, REMEDY) if is_image(entry.name))
-    if not names:
-        raise ValueError(f"{folder}: no images {start}*.png; {REMEDY}")
-    if strange := [name for name in names if not name.startswith(start)]:
-        raise ValueError(f"{os.path.join(folder, strange[0])}: not one of {start}*.png; move it away, or {REMEDY}")
-    return [os.path.join(folder, name) for name in names]
+    if strange := [file for file in files if not os.path.basename(file).startswith(start)]:
+        raise ValueError(f"{strange[0]}: not one of {start}*.png; move it away, or {REMEDY}")
+    return files

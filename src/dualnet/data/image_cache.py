@@ -1,6 +1,5 @@
 """Images decoded once and kept on disk: found again by their files, read row by row, checked at their first use."""
 
-import contextlib
 import errno
 import hashlib
 import math
@@ -8,8 +7,9 @@ import os
 import stat
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -53,22 +53,13 @@ class CachedImages:
         return images if np.ndim(rows) else images[0]
 
     def _read(self, rows: np.ndarray, descriptor: int, checked: set[int]) -> np.ndarray:
-        images = np.empty((len(rows), *self.shape[1:]), np.uint8)
-        chunks, places = np.divmod(rows, self._file.chunk_rows)
-
-        def check_and_copy(chunk: int) -> None:
-            content = self._file.read_chunk(descriptor, chunk)
-            for index in np.flatnonzero(chunks == chunk).tolist():
-                images[index] = content[places[index]]
-            checked.add(chunk)
-
-        new = set(chunks.tolist()) - checked
-        for index, (row, chunk) in enumerate(zip(rows.tolist(), chunks.tolist(), strict=True)):
-            if chunk not in new:
-                self._file.read_row(descriptor, row, images[index])
-        if new:
+        if new := set((rows // self._file.chunk_rows).tolist()) - checked:
             with ThreadPoolExecutor(min(num_cores(), len(new))) as pool:
-                list(pool.map(check_and_copy, sorted(new)))
+                list(pool.map(self._file.check, repeat(descriptor), new))
+            checked |= new
+        images = np.empty((len(rows), *self.shape[1:]), np.uint8)
+        for row, image in zip(rows.tolist(), images, strict=True):
+            self._file.read_row(descriptor, row, image)
         return images
 
     def _build_again(self, damaged: int) -> None:
@@ -79,7 +70,7 @@ class CachedImages:
 
     def _open(self) -> None:
         """Opens the file, which is built first if it is not there."""
-        with _explained(self._file):
+        try:
             cache_file.remove_abandoned(self._file.path.parent)
             try:
                 descriptor = self._file.open()
@@ -88,23 +79,16 @@ class CachedImages:
                 descriptor = self._file.build(self._write)
             except FileNotFoundError:
                 descriptor = self._file.build(self._write)
+        except OSError as error:
+            full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+            megabytes = math.prod(self.shape) // 1_000_000 + 1
+            need = f"free {megabytes} MB there" if full else "make it a folder that you may write to"
+            raise ValueError(
+                f"{self._file.path.parent}: the image cache cannot be used ({error.strerror or error}); "
+                f"{need}, or name another folder with the option cache or the variable DUALNET_CACHE"
+            ) from None
         self._opened: tuple[int, set[int]] = descriptor, set()  # the file, and which of its chunks are checked
         weakref.finalize(self, os.close, descriptor)
-
-
-@contextlib.contextmanager
-def _explained(cache: CacheFile) -> Iterator[None]:
-    """An error of the system about the cache folder, as one line with the remedy."""
-    try:
-        yield
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-        megabytes = math.prod(cache.shape) // 1_000_000 + 1
-        need = f"free {megabytes} MB there" if full else "make it a folder that you may write to"
-        raise ValueError(
-            f"{cache.path.parent}: the image cache cannot be used ({error.strerror or error}); "
-            f"{need}, or name another folder with the option cache or the variable DUALNET_CACHE"
-        ) from None
 
 
 def cached_images(
@@ -158,7 +142,17 @@ def _write_images(
     descriptor: int, offset: int, file: CacheFile, paths: Sequence[str], progress: Progress | None
 ) -> None:
     def write_chunk(start: int) -> list[str]:
-        return _write_part(descriptor, file.shape[-1], offset + start * file.row_bytes, paths[start : start + step])
+        """Returns what is wrong with the images that cannot be read."""
+        some, bad = paths[start : start + step], []
+        images = np.empty((len(some), *file.shape[2:], 3), np.uint8)
+        for path, image in zip(some, images, strict=True):
+            try:
+                read_image(path, image)
+            except ValueError as error:
+                bad.append(str(error))
+        planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        cache_file.write_at(descriptor, planes.data, offset + start * file.row_bytes)
+        return bad
 
     bad: list[str] = []
     step = file.chunk_rows
@@ -168,26 +162,7 @@ def _write_images(
             bad += errors
             if progress is not None:
                 progress(min(start + step, len(paths)), len(paths))
-    if bad:
-        raise ValueError(_broken(bad))
-
-
-def _write_part(descriptor: int, size: int, offset: int, paths: Sequence[str]) -> list[str]:
-    """Decode some images and write them to their place; returns what is wrong with those that cannot be read."""
-    images = np.empty((len(paths), size, size, 3), np.uint8)
-    bad = []
-    for path, image in zip(paths, images, strict=True):
-        try:
-            read_image(path, image)
-        except ValueError as error:
-            bad.append(str(error))
-    if not bad:
-        cache_file.write_at(descriptor, np.ascontiguousarray(images.transpose(0, 3, 1, 2)).data, offset)
-    return bad
-
-
-def _broken(bad: Sequence[str]) -> str:
-    """Those that cannot be read, so that they need not be found one by one."""
-    more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
-    them = "them" if len(bad) > 1 else "it"
-    return "; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"])
+    if bad:  # all are named, so that they need not be found one by one
+        more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
+        them = "them" if len(bad) > 1 else "it"
+        raise ValueError("; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"]))

@@ -5,7 +5,7 @@ Shuffles sort the raw words of PCG64, a stream that numpy promises to keep, so e
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -114,27 +114,22 @@ def tasks_of(num_classes: int, classes_per_task: int, num_tasks: int | None = No
     return [range(start * classes_per_task, (start + 1) * classes_per_task) for start in range(num_tasks)]
 
 
-def held_out(
-    labels: np.ndarray, files: Sequence[str], class_names: Sequence[str], share: float, seed: int
-) -> np.ndarray:
-    """bool [n]: the examples kept for testing, the same share of every class.
+def held_out(files: Mapping[str, Sequence[str]], share: float, seed: int) -> set[str]:
+    """Of the files by class, those kept for testing: the same share of every class.
 
     They are chosen by a hash of the seed and the names of class and file: the order of the classes changes nothing, and
     new files move few of the others. A class of two or more always keeps one example on either side.
 
-    >>> files = [f"{number}.jpg" for number in range(10)]
-    >>> held_out(np.array([0] * 8 + [1] * 2), files, ["cat", "dog"], share=0.2, seed=0).nonzero()[0].tolist()
-    [4, 6, 8]
+    >>> sorted(held_out({"cat": [f"{number}.jpg" for number in range(8)], "dog": ["8.jpg", "9.jpg"]}, 0.2, seed=0))
+    ['4.jpg', '6.jpg', '8.jpg']
     """
     if not 0 < share < 1:
         raise ValueError(f"test_share: {share} is not between 0 and 1, both excluded")
-    is_test = np.zeros(len(labels), bool)
-    for label, name in enumerate(class_names):
-        members = np.flatnonzero(labels == label)
-        hashes = [_digest(f"{seed}/{name}/{os.path.basename(files[row])}") for row in members.tolist()]
-        count = max(1, min(len(members) - 1, round(len(members) * share)))
-        is_test[members[np.argsort(hashes, kind="stable")][:count]] = True
-    return is_test
+    chosen: set[str] = set()
+    for name, paths in files.items():
+        by_hash = sorted(paths, key=lambda path: _digest(f"{seed}/{name}/{os.path.basename(path)}"))
+        chosen.update(by_hash[: max(1, min(len(paths) - 1, round(len(paths) * share)))])
+    return chosen
 
 
 def _digest(text: str) -> str:
