@@ -154,10 +154,8 @@ def test_any_size_becomes_the_square(tmp_path: Path, folder: Path, height: int, 
 
 def test_images_come_in_the_order_of_the_files(tmp_path: Path, folder: Path) -> None:
     files = jpegs(tmp_path, 2 * cache_file.CHUNK_ROWS + 3)[::-1]
-    steps: list[tuple[int, int]] = []
-    images = cached_images(files, 16, folder, lambda done, total: steps.append((done, total)))
+    images = cached_images(files, 16, folder)
     assert all(np.array_equal(image, plain(file)) for image, file in zip(images, files, strict=True))
-    assert steps == [(128, 259), (256, 259), (259, 259)]
 
 
 # -- finding it again
@@ -412,12 +410,13 @@ def test_a_cache_folder_that_is_a_file(tmp_path: Path) -> None:
             cached_images(jpegs(tmp_path, 1), 16, folder)
 
 
-def test_an_interruption_leaves_nothing(tmp_path: Path, folder: Path) -> None:
-    def interrupt(done: int, total: int) -> None:
+def test_an_interruption_leaves_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(path: str, into: np.ndarray) -> None:
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(image_cache, "read_image", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        cached_images(jpegs(tmp_path, 200), 16, folder, interrupt)
+        cached_images(jpegs(tmp_path, 200), 16, folder)
     assert list(folder.iterdir()) == []
 
 
@@ -456,19 +455,21 @@ def test_a_file_that_was_finished_while_one_waited_is_not_written_again(tmp_path
 
 
 BUILD = """
-import sys, time
+import itertools, sys, time
 from pathlib import Path
 import numpy as np
-from dualnet.data.decode import MAX_BYTES
-from dualnet.data.image_cache import cached_images
+from dualnet.data import image_cache
 folder, cache, wait = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
-files = sorted(folder.glob("*.jpg"))
+files, read_image, numbers = sorted(folder.glob("*.jpg")), image_cache.read_image, itertools.count(1)
 print("ready", flush=True)
 sys.stdin.readline()
-def progress(done, total):
-    print(done, flush=True)
-    time.sleep(wait)
-print("sum", int(np.array(cached_images(files, 16, cache, progress)).sum(dtype="int64")), flush=True)
+def slow(path, into):
+    read_image(path, into)
+    if next(numbers) == 128:
+        print("halfway", flush=True)
+        time.sleep(wait)
+image_cache.read_image = slow
+print("sum", int(np.array(image_cache.cached_images(files, 16, cache)).sum(dtype="int64")), flush=True)
 """
 
 
@@ -491,7 +492,7 @@ def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path
     total = sum(int(plain(file).sum(dtype=np.int64)) for file in jpegs(files, 400))
     killed, *racers = [builder(files, folder, wait) for wait in (60, 0.2, 0.2)]
     started(killed)
-    assert killed.stdout and killed.stdout.readline() == "128\n"
+    assert killed.stdout and killed.stdout.readline() == "halfway\n"
     assert [path.suffix for path in folder.iterdir()] == [".tmp"]
     for racer in racers:
         started(racer)
@@ -499,5 +500,5 @@ def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path
     killed.communicate()
     answers = [racer.communicate(timeout=60) for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0], answers
-    assert sorted(output for output, _ in answers) == [f"128\n256\n384\n400\nsum {total}\n", f"sum {total}\n"]
+    assert sorted(output for output, _ in answers) == [f"halfway\nsum {total}\n", f"sum {total}\n"]
     assert [path.suffix for path in folder.iterdir()] == [".npy"]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dualnet.data.drawing import TYPICAL_IN_TEN, draw, look_of
+from dualnet.data.drawing import TYPICAL_IN_TEN, draw
 from dualnet.data.procedural import Procedural
 from dualnet.data.shapes import MAX_CLASSES, SHAPES, TEXTURES, shape_and_texture
 
@@ -28,13 +28,12 @@ def test_another_seed_draws_other_images() -> None:
 
 
 def test_more_images_leave_the_first_as_they_are() -> None:
-    look = look_of(3, task=0)
-    assert np.array_equal(draw(look, 150, 32, (0, 3, 0))[:70], draw(look, 70, 32, (0, 3, 0)))
+    assert np.array_equal(draw(3, 0, 150, 32, (0, 3, 0))[:70], draw(3, 0, 70, 32, (0, 3, 0)))
 
 
 @pytest.mark.parametrize("size", [8, 33, 84])
 def test_any_size(size: int) -> None:
-    images = draw(look_of(0, task=0), 3, size, (0,))
+    images = draw(0, 0, 3, size, (0,))
     assert images.shape == (3, 3, size, size) and images.std() > 10
 
 
@@ -82,7 +81,7 @@ def test_validation_tasks_are_of_other_classes_in_other_worlds() -> None:
     assert len(validation.tasks) == 3 and len(validation.class_names) == 12
     assert not set(validation.class_names) & set(config.make().class_names)
     first = validation.tasks[0].train
-    assert np.array_equal(first.array[first.rows[:2]], draw(look_of(20, task=5), 2, 32, (0, 20, 0)))
+    assert np.array_equal(first.array[first.rows[:2]], draw(20, 5, 2, 32, (0, 20, 0)))
 
 
 def test_validation_needs_classes_that_the_benchmark_leaves() -> None:

@@ -24,7 +24,7 @@ OWN_NAME = re.compile(rf"[0-9a-f]{{{NAME_LENGTH}}}")
 CHUNK_ROWS = 128  # images of 84 pixels: 2.7 MB, which fits the cache of a core
 CHUNK_BYTES = 16_000_000  # at most, unless one image is larger
 
-Write = Callable[[int, int], None]  # (descriptor, offset): writes the images into the file from there on
+Write = Callable[[int], None]  # (descriptor): writes all images to their `offset` in the file
 
 
 class DamagedError(Exception):
@@ -40,7 +40,10 @@ class CacheFile:
         self.row_bytes = math.prod(shape[1:])
         self.chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // self.row_bytes))
         self.num_chunks = -(-shape[0] // self.chunk_rows)
-        self.end = len(self.header) + shape[0] * self.row_bytes  # of the images; the checksums follow
+        self.end = self.offset(shape[0])  # of the images; the checksums follow
+
+    def offset(self, row: int) -> int:
+        return len(self.header) + row * self.row_bytes
 
     def open(self) -> int:
         """Descriptor of the finished file, whose images are not checked yet."""
@@ -53,7 +56,7 @@ class CacheFile:
 
     def read_row(self, file: int, row: int, into: np.ndarray) -> None:
         """A row of a chunk that was checked before."""
-        if os.preadv(file, [into.data], len(self.header) + row * self.row_bytes) != self.row_bytes:
+        if os.preadv(file, [into.data], self.offset(row)) != self.row_bytes:
             raise DamagedError
 
     def check(self, file: int, chunk: int) -> None:
@@ -62,7 +65,7 @@ class CacheFile:
 
     def _checksum(self, file: int, chunk: int) -> bytes:
         """CRC-32 finds every change within 4 bytes. It begins with the name: another cache's chunk does not match."""
-        start = len(self.header) + chunk * self.chunk_rows * self.row_bytes
+        start = self.offset(chunk * self.chunk_rows)
         data = os.pread(file, min(self.chunk_rows * self.row_bytes, self.end - start), start)
         return zlib.crc32(data, zlib.crc32(f"{self.path.stem} {chunk}".encode())).to_bytes(4, "little")
 
@@ -83,7 +86,7 @@ class CacheFile:
     def _write(self, file: int, write: Write) -> None:
         os.ftruncate(file, 0)
         write_at(file, self.header, 0)
-        write(file, len(self.header))
+        write(file)
         checksums = [self._checksum(file, chunk) for chunk in range(self.num_chunks)]
         write_at(file, b"".join(checksums), self.end)
         os.fsync(file)

@@ -1,19 +1,17 @@
 """Decodes one image file to one RGB square: EXIF orientation applied, short side resized, centre kept."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat
 import threading
 import warnings
 from collections.abc import Iterator
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from PIL.Image import Image
+from PIL import Image as Pillow
+from PIL import UnidentifiedImageError
+from PIL.Image import Image, Resampling, Transpose
 
 MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
@@ -61,11 +59,9 @@ def _checked_bytes(path: str) -> int:
 
 
 def _reason(error: Exception) -> str:
-    from PIL import Image, UnidentifiedImageError
-
     if isinstance(error, UnidentifiedImageError):
         return "not an image, or none of " + ", ".join(FORMATS)
-    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+    if isinstance(error, Pillow.DecompressionBombError | Pillow.DecompressionBombWarning):
         return f"more than {MOST_PIXELS / 1e6:g} megapixels"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return " ".join(text.split()) or type(error).__name__
@@ -74,12 +70,10 @@ def _reason(error: Exception) -> str:
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
     """Hides Pillow's warnings about unusual files, but for the one about too many pixels, which becomes an error."""
-    from PIL import Image
-
-    Image.preinit()  # once, before threads do it all together
+    Pillow.preinit()  # once, before threads do it all together
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        warnings.simplefilter("error", Pillow.DecompressionBombWarning)
         yield
 
 
@@ -102,9 +96,7 @@ def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
 
 
 def _read_any(file: IO[bytes], size: int) -> np.ndarray:
-    from PIL import Image
-
-    with Image.open(file, formats=FORMATS) as image:
+    with Pillow.open(file, formats=FORMATS) as image:
         _check_pixels(image)
         if image.width * image.height <= LARGE:
             return np.asarray(_square(_rgb(_upright(image, image)), size))
@@ -121,8 +113,6 @@ def _check_pixels(image: Image) -> None:
 
 def _upright(image: Image, tagged: Image) -> Image:
     """Turned as the orientation tag says. No other tag is read, so that one that is broken does no harm."""
-    from PIL.Image import Transpose
-
     try:
         turn = TURNS.get(tagged.getexif().get(ORIENTATION, 1))
     except Exception:  # whatever Pillow raises for tags that are no list of tags
@@ -131,8 +121,6 @@ def _upright(image: Image, tagged: Image) -> Image:
 
 
 def _rgb(image: Image) -> Image:
-    from PIL import Image as Pillow
-
     if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip rather than scale
         return Pillow.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
@@ -143,8 +131,6 @@ def _rgb(image: Image) -> Image:
 
 def _large_square(image: Image, size: int) -> Image:
     """As `_square`, but reduced to twice the size first, in bands: no copy of the whole image is made."""
-    from PIL import Image as Pillow
-
     image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
@@ -154,13 +140,11 @@ def _large_square(image: Image, size: int) -> Image:
     bands = (image.crop((left, start, left + side, min(start + height, top + side))) for start in starts)
     reduced = Pillow.fromarray(np.concatenate([np.asarray(_rgb(band).reduce(factor)) for band in bands]))
     exact = side / factor  # the last row and column may stand for fewer pixels than the others
-    return reduced.resize((size, size), Pillow.Resampling.BILINEAR, box=(0, 0, exact, exact))
+    return reduced.resize((size, size), Resampling.BILINEAR, box=(0, 0, exact, exact))
 
 
 def _square(image: Image, size: int) -> Image:
     """The largest square in the middle, resized; an image that has the size stays as it is."""
-    from PIL.Image import Resampling
-
     if image.size == (size, size):
         return image
     side = min(image.size)

@@ -4,11 +4,9 @@ The random bits are those of PCG64 itself, whose stream numpy promises to keep; 
 distributions of `Generator`.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dualnet.data.shapes import SHAPES, TEXTURES, Test, shape_and_texture
+from dualnet.data.shapes import SHAPES, TEXTURES, shape_and_texture
 
 FIELD = 2048  # from the centre of an image to its border
 DISTRACTORS = 3  # small plain discs and boxes behind the object
@@ -27,48 +25,26 @@ def _colours(text: str) -> np.ndarray:
 VIVID = _colours("e63946 f4842a f6c830 8ac926 2a9d61 26bebe 3a86ff 434cc9 8338ec d640c4 ff7896 a06234")
 
 
-@dataclass(frozen=True)
-class World:
-    """Where a task takes place. A network that follows the stream adapts to the last one, and so forgets the others."""
-
-    ground: np.ndarray  # int32 [colours, 3]
-    light: tuple[int, int, int]  # red, green, blue in 1/256
-
-
+# Where a task takes place: colours of the ground, and the light's red, green and blue in 1/256. A network that follows
+# the stream adapts to the last one, and so forgets the others.
 WORLDS = (
-    World(_colours("c4beb2 dee2e6 f0ecdc"), (256, 256, 256)),  # paper
-    World(_colours("0e1430 182254 0a0c1a"), (180, 205, 310)),  # night
-    World(_colours("ce783c e8a05a b45428"), (330, 230, 130)),  # dusk
-    World(_colours("1e5432 407c3c 163c2c"), (190, 300, 180)),  # wood
-    World(_colours("5a1e60 8c3882 3c1850"), (300, 170, 310)),  # neon
-    World(_colours("146e82 28a0aa 0a4664"), (140, 280, 300)),  # sea
-    World(_colours("28282c 424248 18181a"), (200, 200, 200)),  # cave
-    World(_colours("fad2dc f0b4c8 ffecf0"), (300, 250, 270)),  # blossom
+    (_colours("c4beb2 dee2e6 f0ecdc"), (256, 256, 256)),  # paper
+    (_colours("0e1430 182254 0a0c1a"), (180, 205, 310)),  # night
+    (_colours("ce783c e8a05a b45428"), (330, 230, 130)),  # dusk
+    (_colours("1e5432 407c3c 163c2c"), (190, 300, 180)),  # wood
+    (_colours("5a1e60 8c3882 3c1850"), (300, 170, 310)),  # neon
+    (_colours("146e82 28a0aa 0a4664"), (140, 280, 300)),  # sea
+    (_colours("28282c 424248 18181a"), (200, 200, 200)),  # cave
+    (_colours("fad2dc f0b4c8 ffecf0"), (300, 250, 270)),  # blossom
 )
 
 
-@dataclass(frozen=True)
-class Look:
-    """What the images of a class have in common."""
-
-    shape: Test
-    texture: Test
-    colour: np.ndarray  # int32 [3]: the typical one
-    world: World
-
-
-def look_of(number: int, task: int) -> Look:
-    shape, texture = shape_and_texture(number)
-    colour = VIVID[number * 5 % len(VIVID)]  # 5 is coprime to the 12 colours: neighbours are far apart
-    return Look(SHAPES[shape], TEXTURES[texture], colour, WORLDS[task % len(WORLDS)])
-
-
-def draw(look: Look, count: int, size: int, seed: tuple[int, ...]) -> np.ndarray:
-    """Images uint8 [count, 3, size, size]. A larger count begins with the images of a smaller one."""
+def draw(number: int, task: int, count: int, size: int, seed: tuple[int, ...]) -> np.ndarray:
+    """Images of a class uint8 [count, 3, size, size]. A larger count begins with the images of a smaller one."""
     choices, noise = np.random.PCG64((*seed, 0)), np.random.PCG64((*seed, 1))
     at_a_time = max(1, BATCH_PIXELS // size**2)
     sizes = [min(at_a_time, count - start) for start in range(0, count, at_a_time)]
-    return np.concatenate([_draw(look, Choices(choices, n), noise, size) for n in sizes])
+    return np.concatenate([_draw(number, task, Choices(choices, n), noise, size) for n in sizes])
 
 
 class Choices:
@@ -89,14 +65,15 @@ class Choices:
         return palette[self.between(0, len(palette) - 1).ravel()][:, :, None, None]
 
 
-def _draw(look: Look, choices: Choices, noise: np.random.PCG64, size: int) -> np.ndarray:
+def _draw(number: int, task: int, choices: Choices, noise: np.random.PCG64, size: int) -> np.ndarray:
     pixels, samples = _positions(size), _positions(2 * size)
-    picture = _ground(choices, look.world, pixels)
+    ground, light = WORLDS[task % len(WORLDS)]
+    picture = _ground(choices, ground, pixels)
     for _ in range(DISTRACTORS):
         picture = _blend(picture, choices.colour(VIVID), _distractor(choices, samples))
-    picture = _object(picture, look, choices, samples)
+    picture = _object(picture, number, choices, samples)
     picture = picture * _light(choices, pixels)[:, None] >> 8
-    picture = picture * np.array(look.world.light, np.int32)[:, None, None] >> 8
+    picture = picture * np.array(light, np.int32)[:, None, None] >> 8
     return np.clip(picture + _grain(noise, picture.shape), 0, 255).astype(np.uint8)
 
 
@@ -105,10 +82,10 @@ def _positions(side: int) -> np.ndarray:
     return ((2 * np.arange(side, dtype=np.int32) + 1 - side) * FIELD) // side
 
 
-def _ground(choices: Choices, world: World, at: np.ndarray) -> np.ndarray:
+def _ground(choices: Choices, colours: np.ndarray, at: np.ndarray) -> np.ndarray:
     """Two muted colours that run into each other."""
     ramp = np.clip(128 + (_slope(choices, at) >> 4), 0, 256)[:, None]
-    return (choices.colour(world.ground) * ramp + choices.colour(world.ground) * (256 - ramp)) >> 8
+    return (choices.colour(colours) * ramp + choices.colour(colours) * (256 - ramp)) >> 8
 
 
 def _light(choices: Choices, at: np.ndarray) -> np.ndarray:
@@ -136,12 +113,14 @@ def _distractor(choices: Choices, at: np.ndarray) -> np.ndarray:
     return _coverage(np.where(choices.between(0, 1) == 0, disc, box))
 
 
-def _object(picture: np.ndarray, look: Look, choices: Choices, at: np.ndarray) -> np.ndarray:
+def _object(picture: np.ndarray, number: int, choices: Choices, at: np.ndarray) -> np.ndarray:
     """The shape that the image is about, in a vivid colour with a dark or bright second one."""
+    shape, texture = shape_and_texture(number)
+    typical = VIVID[number * 5 % len(VIVID)]  # 5 is coprime to the 12 colours: neighbours are far apart
     u, v = _posed(choices, at)
-    inside = look.shape(u, v)
-    marked = inside & look.texture(u + choices.between(-18, 18), v + choices.between(-18, 18))
-    first = np.where(choices.between(0, 9)[:, None] < TYPICAL_IN_TEN, look.colour[:, None, None], choices.colour(VIVID))
+    inside = SHAPES[shape](u, v)
+    marked = inside & TEXTURES[texture](u + choices.between(-18, 18), v + choices.between(-18, 18))
+    first = np.where(choices.between(0, 9)[:, None] < TYPICAL_IN_TEN, typical[:, None, None], choices.colour(VIVID))
     second = np.where(choices.between(0, 1)[:, None] == 0, first >> 1, 255 - ((255 - first) >> 2))
     return _blend(_blend(picture, first, _coverage(inside)), second, _coverage(marked))
 

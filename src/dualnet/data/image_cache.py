@@ -7,7 +7,7 @@ import os
 import stat
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
 from pathlib import Path
@@ -15,14 +15,12 @@ from pathlib import Path
 import numpy as np
 
 from dualnet.data import cache_file
-from dualnet.data.cache_file import CacheFile, DamagedError, Write
+from dualnet.data.cache_file import CacheFile, DamagedError
 from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, decoding, read_image
 from dualnet.machine import num_cores
 
 FORMAT_VERSION = 2
 NAMED = 10  # broken images in a message
-
-Progress = Callable[[int, int], None]  # (images done, images in all)
 
 
 class CachedImages:
@@ -32,8 +30,10 @@ class CachedImages:
     built again with a warning. Plain reads rather than a memory map: truncation would kill a process that maps it.
     """
 
-    def __init__(self, file: CacheFile, write: Write) -> None:
-        self.shape, self._file, self._write = file.shape, file, write
+    def __init__(self, paths: Sequence[str], size: int, folder: Path) -> None:
+        self.shape = (len(paths), 3, size, size)
+        self._paths, self._name = paths, _identity(paths, size)
+        self._file = CacheFile(folder / f"{self._name}.npy", self.shape)
         self._lock = threading.Lock()
         self._open()
 
@@ -90,28 +90,41 @@ class CachedImages:
         self._opened: tuple[int, set[int]] = descriptor, set()  # the file, and which of its chunks are checked
         weakref.finalize(self, os.close, descriptor)
 
+    def _write(self, descriptor: int) -> None:
+        """Decodes the images into the file. All that cannot be read are named: nobody need find them one by one."""
+        starts = range(0, len(self), self._file.chunk_rows)
+        with decoding(), ThreadPoolExecutor(num_cores()) as pool:
+            bad = [error for errors in pool.map(self._write_chunk, repeat(descriptor), starts) for error in errors]
+        if bad:
+            more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
+            them = "them" if len(bad) > 1 else "it"
+            raise ValueError("; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"]))
+        if _identity(self._paths, self.shape[-1]) != self._name:
+            raise ValueError(f"{self._paths[0]}: this or another image changed before it was decoded; start again")
+
+    def _write_chunk(self, descriptor: int, start: int) -> list[str]:
+        """Returns what is wrong with the images that cannot be read."""
+        paths, bad = self._paths[start : start + self._file.chunk_rows], []
+        images = np.empty((len(paths), *self.shape[2:], 3), np.uint8)
+        for path, image in zip(paths, images, strict=True):
+            try:
+                read_image(path, image)
+            except ValueError as error:
+                bad.append(str(error))
+        planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+        cache_file.write_at(descriptor, planes.data, self._file.offset(start))
+        return bad
+
 
 def cached_images(
-    files: Sequence[str | os.PathLike[str]],
-    size: int,
-    folder: str | os.PathLike[str] | None = None,
-    progress: Progress | None = None,
+    files: Sequence[str | os.PathLike[str]], size: int, folder: str | os.PathLike[str] | None = None
 ) -> CachedImages:
     """The images of the files, in their order: uint8 [N, 3, size, size]."""
     if not files:
         raise ValueError("there are no images to cache; check the folder or the list that names them")
     if not 1 <= size <= MAX_SIZE:
         raise ValueError(f"image_size: {size} is not 1 to {MAX_SIZE} pixels")
-    paths = [os.path.abspath(file) for file in files]
-    name = _identity(paths, size)
-    file = CacheFile(cache_folder(folder) / f"{name}.npy", (len(paths), 3, size, size))
-
-    def write(descriptor: int, offset: int) -> None:
-        _write_images(descriptor, offset, file, paths, progress)
-        if _identity(paths, size) != name:
-            raise ValueError(f"{paths[0]}: this or another image changed before it was decoded; start again")
-
-    return CachedImages(file, write)
+    return CachedImages([os.path.abspath(file) for file in files], size, cache_folder(folder))
 
 
 def cache_folder(name: str | os.PathLike[str] | None = None) -> Path:
@@ -136,33 +149,3 @@ def _identity(paths: Sequence[str], size: int) -> str:
         more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
         raise ValueError(f"{missing[0]}: no such image{more}; restore it or leave it out")
     return digest.hexdigest()[: cache_file.NAME_LENGTH]
-
-
-def _write_images(
-    descriptor: int, offset: int, file: CacheFile, paths: Sequence[str], progress: Progress | None
-) -> None:
-    def write_chunk(start: int) -> list[str]:
-        """Returns what is wrong with the images that cannot be read."""
-        some, bad = paths[start : start + step], []
-        images = np.empty((len(some), *file.shape[2:], 3), np.uint8)
-        for path, image in zip(some, images, strict=True):
-            try:
-                read_image(path, image)
-            except ValueError as error:
-                bad.append(str(error))
-        planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-        cache_file.write_at(descriptor, planes.data, offset + start * file.row_bytes)
-        return bad
-
-    bad: list[str] = []
-    step = file.chunk_rows
-    starts = range(0, len(paths), step)
-    with decoding(), ThreadPoolExecutor(num_cores()) as pool:
-        for start, errors in zip(starts, pool.map(write_chunk, starts), strict=True):
-            bad += errors
-            if progress is not None:
-                progress(min(start + step, len(paths)), len(paths))
-    if bad:  # all are named, so that they need not be found one by one
-        more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
-        them = "them" if len(bad) > 1 else "it"
-        raise ValueError("; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"]))

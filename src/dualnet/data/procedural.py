@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
-from dualnet.data.drawing import draw, look_of
+from dualnet.data.drawing import draw
 from dualnet.data.shapes import MAX_CLASSES, shape_and_texture
 from dualnet.data.splits import Split, benchmark_of, tasks_of
 
@@ -58,6 +58,5 @@ class Procedural(BenchmarkConfig):
 
     def _draw(self, number: int, part: int) -> np.ndarray:
         """Images of a class for training (part 0) or testing (part 1), from random streams of their own."""
-        count = (self.train_per_class, self.test_per_class)[part]
-        look = look_of(number, task=number // self.classes_per_task)
-        return draw(look, count, self.image_size, seed=(self.seed, number, part))
+        count, task = (self.train_per_class, self.test_per_class)[part], number // self.classes_per_task
+        return draw(number, task, count, self.image_size, seed=(self.seed, number, part))
