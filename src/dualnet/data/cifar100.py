@@ -2,6 +2,7 @@
 
 import os
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -34,7 +35,8 @@ class Cifar100(FileBenchmark):
         if not os.path.isdir(train):
             return self._from_batches(train, test, meta)
         check_complete(train, class_folders(train), NUM_CLASSES)
-        return ImageFolder(**vars(self) | {"root": train}, test_root=test, image_size=SIZE).make()
+        options: dict[str, Any] = vars(self) | {"root": train, "test_root": test, "image_size": SIZE}
+        return ImageFolder(**options).make()
 
     def _from_batches(self, train: str, test: str, meta: str) -> Benchmark:
         names = _class_names(meta)

@@ -40,7 +40,8 @@ class ImageFolder(FileBenchmark):
         tasks = whole.tasks[:VALIDATION_TASKS]
         files: dict[str, list[str]] = {}
         for number, name in enumerate(whole.class_names[: tasks[-1][-1] + 1]):
-            files[name] = [whole.names[row] for row in np.flatnonzero((whole.labels == number) & ~whole.is_test)]
+            rows = np.flatnonzero((whole.labels == number) & ~whole.is_test)
+            files[name] = [whole.names[row] for row in rows.tolist()]
             if len(files[name]) < 2:
                 raise ValueError(
                     f"image_folder: class {name!r} has {len(files[name])} training images, and validation takes some "

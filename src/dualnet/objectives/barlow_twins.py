@@ -6,24 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import Encoder
-from dualnet.objectives.objective import Objective, Projector, embed, full_precision
+from dualnet.objectives.objective import EmbeddingObjective
 
 TRADE_OFF = 2e-3  # lambda_BT, the paper's appendix
 
 
-class BarlowTwins(Objective):
+class BarlowTwins(EmbeddingObjective):
     """The cross-correlation of two views' embeddings should be the identity."""
 
-    def __init__(self, num_features: int, spec: StreamSpec) -> None:
-        super().__init__(num_features, spec)
-        self.projector = Projector(num_features)
-
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
-        z_a, z_b = embed(encoder, self.projector, view_a, view_b)
-        with full_precision(z_a.device):
-            return barlow_twins_loss(z_a, z_b)
+    def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
+        return barlow_twins_loss(z_a, z_b)
 
 
 def cross_correlation(z_a: Tensor, z_b: Tensor, eps: float = 1e-5) -> Tensor:

@@ -47,6 +47,22 @@ def embed(encoder: Encoder, head: Head, view_a: Tensor, view_b: Tensor) -> tuple
     return z_a.float(), z_b.float()
 
 
+class EmbeddingObjective(Objective):
+    """A loss on the embeddings of both views by encoder and projector."""
+
+    def __init__(self, num_features: int, spec: StreamSpec) -> None:
+        super().__init__(num_features, spec)
+        self.projector = Projector(num_features)
+
+    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+        z_a, z_b = embed(encoder, self.projector, view_a, view_b)
+        with full_precision(z_a.device):
+            return self.loss(z_a, z_b)
+
+    @abstractmethod
+    def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor: ...
+
+
 def full_precision(device: torch.device) -> torch.autocast:
     """For a loss that must not be rounded to bfloat16."""
     return torch.autocast(device.type, enabled=False)

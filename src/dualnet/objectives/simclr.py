@@ -4,25 +4,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import Encoder
-from dualnet.objectives.objective import Objective, Projector, embed, full_precision
+from dualnet.objectives.objective import EmbeddingObjective
 
 TEMPERATURE = 0.5  # tau, as in the authors' command for CIFAR-10; theirs for ImageNet: 0.1
 EPS = 1e-4  # the least length that an embedding is divided by
 
 
-class SimCLR(Objective):
+class SimCLR(EmbeddingObjective):
     """Each embedding should be distinguishable from all others as the other view of its image."""
 
-    def __init__(self, num_features: int, spec: StreamSpec) -> None:
-        super().__init__(num_features, spec)
-        self.projector = Projector(num_features)
-
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
-        z_a, z_b = embed(encoder, self.projector, view_a, view_b)
-        with full_precision(z_a.device):
-            return nt_xent_loss(z_a, z_b)
+    def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
+        return nt_xent_loss(z_a, z_b)
 
 
 def nt_xent_loss(z_a: Tensor, z_b: Tensor, temperature: float = TEMPERATURE) -> Tensor:

@@ -3,9 +3,7 @@
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import Encoder
-from dualnet.objectives.objective import Objective, Projector, embed, full_precision
+from dualnet.objectives.objective import EmbeddingObjective
 
 INVARIANCE = 25.0  # lambda
 VARIANCE = 25.0  # mu
@@ -14,17 +12,11 @@ STD = 1.0  # gamma, the deviation that each feature should have
 EPS = 1e-4
 
 
-class VICReg(Objective):
+class VICReg(EmbeddingObjective):
     """Views should agree, features should vary over the batch, and no two of them together."""
 
-    def __init__(self, num_features: int, spec: StreamSpec) -> None:
-        super().__init__(num_features, spec)
-        self.projector = Projector(num_features)
-
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
-        z_a, z_b = embed(encoder, self.projector, view_a, view_b)
-        with full_precision(z_a.device):
-            return vicreg_loss(z_a, z_b)
+    def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
+        return vicreg_loss(z_a, z_b)
 
 
 def vicreg_loss(z_a: Tensor, z_b: Tensor) -> Tensor:
