@@ -362,13 +362,13 @@ def test_missing_and_odd_paths(tmp_path: Path, folder: Path) -> None:
     (tmp_path / "folder.jpg").mkdir()
     os.mkfifo(tmp_path / "pipe.jpg")
     for names, message in {
-        ("gone.jpg", "gone-too.jpg"): r"/gone.jpg: no such image \(and 1 more\); restore it or leave it out",
-        ("folder.jpg",): "/folder.jpg: not a regular file; replace it or leave it out",
-        ("pipe.jpg",): "/pipe.jpg: not a regular file; replace it or leave it out",
+        ("gone.jpg", "gone-too.jpg"): r"/gone.jpg: no such image \(No such file.*\); restore it or leave it out",
+        ("folder.jpg",): r"/folder.jpg: .*not a regular file\); replace it or leave it out",
+        ("pipe.jpg",): r"/pipe.jpg: .*not a regular file\); replace it or leave it out",
     }.items():
         with pytest.raises(ValueError, match=message):
             cached_images([tmp_path / name for name in names], 16, folder)
-    assert not folder.exists()
+    assert list(folder.iterdir()) == []
 
 
 def test_nonsense_is_refused(tmp_path: Path, folder: Path) -> None:

@@ -46,13 +46,14 @@ class CacheFile:
         return len(self.header) + row * self.row_bytes
 
     def open(self) -> int:
-        """Descriptor of the finished file, whose images are not checked yet."""
+        """Descriptor of the finished file, whose images are not checked yet. A damaged one counts as not found."""
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         whole = os.fstat(file).st_size == self.end + 4 * self.num_chunks
         if whole and os.pread(file, len(self.header), 0) == self.header:
             return file
         os.close(file)
-        raise DamagedError
+        self.discard()
+        raise FileNotFoundError(self.path)
 
     def read_row(self, file: int, row: int, into: np.ndarray) -> None:
         """A row of a chunk that was checked before."""

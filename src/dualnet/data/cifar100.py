@@ -51,15 +51,8 @@ class Cifar100(FileBenchmark):
         return benchmark_of(images, split, self.input_size)
 
 
-def _read(path: str) -> dict[str, object]:
-    try:
-        return read_pickled(path)
-    except ValueError as error:
-        raise ValueError(f"{error}; {REMEDY}") from None
-
-
 def _class_names(path: str) -> list[str]:
-    names = _read(path).get("fine_label_names")
+    names = read_pickled(path, REMEDY).get("fine_label_names")
     if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
         raise ValueError(f"{path}: no list fine_label_names; unpack {ARCHIVE} anew")
     names = [as_text(name) for name in names]
@@ -69,7 +62,7 @@ def _class_names(path: str) -> list[str]:
 
 def _read_batch(path: str) -> tuple[np.ndarray, np.ndarray]:
     """Rows of red, green and blue plane, uint8 [n, 3072], and fine labels of the data set, int64 [n]."""
-    content = _read(path)
+    content = read_pickled(path, REMEDY)
     pixels, labels = content.get("data"), content.get("fine_labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3 * SIZE**2:
         raise ValueError(f"{path}: data is no array of rows of {3 * SIZE**2} bytes; unpack {ARCHIVE} anew")

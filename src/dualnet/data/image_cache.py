@@ -4,7 +4,6 @@ import errno
 import hashlib
 import math
 import os
-import stat
 import threading
 import weakref
 from collections.abc import Sequence
@@ -74,9 +73,6 @@ class CachedImages:
             cache_file.remove_abandoned(self._file.path.parent)
             try:
                 descriptor = self._file.open()
-            except DamagedError:
-                self._file.discard()
-                descriptor = self._file.build(self._write)
             except FileNotFoundError:
                 descriptor = self._file.build(self._write)
         except OSError as error:
@@ -135,17 +131,10 @@ def cache_folder(name: str | os.PathLike[str] | None = None) -> Path:
 def _identity(paths: Sequence[str], size: int) -> str:
     """A hash that changes with the files and with the way they are read."""
     digest = hashlib.sha256(f"{FORMAT_VERSION}\n{size}\n{RESIZE_RULE}\n".encode())
-    missing = []
     for path in paths:
         try:
             found = os.stat(path)  # pathlib doubles the 0.2 s of 50,000 files
-        except OSError:
-            missing.append(path)
-            continue
-        if not stat.S_ISREG(found.st_mode):
-            raise ValueError(f"{path}: not a regular file; replace it or leave it out")
+        except OSError as error:
+            raise ValueError(f"{path}: no such image ({error.strerror}); restore it or leave it out") from None
         digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
-    if missing:
-        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise ValueError(f"{missing[0]}: no such image{more}; restore it or leave it out")
     return digest.hexdigest()[: cache_file.NAME_LENGTH]

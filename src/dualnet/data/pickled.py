@@ -15,11 +15,8 @@ LARGEST = 400_000_000  # bytes of a file; CIFAR-100's training images have 155 M
 LONGEST = 100  # characters of a reason: a file may put anything into it
 
 
-def read_pickled(path: str) -> dict[str, Any]:
-    """The dictionary in a file: keys are text, values are what `pickle` makes without calls, or uint8 arrays.
-
-    ValueError says in one line what is wrong, and leaves the remedy to the caller.
-    """
+def read_pickled(path: str, remedy: str) -> dict[str, Any]:
+    """The dictionary in a file: keys are text, values are what `pickle` makes without calls, or uint8 arrays."""
     from dualnet.files import read_bytes  # not at the top: it loads PyYAML
 
     try:
@@ -28,10 +25,10 @@ def read_pickled(path: str) -> dict[str, Any]:
             raise ValueError(f"a {type(content).__name__} where a dictionary should be")
         return {as_text(key): value.array if isinstance(value, _Array) else value for key, value in content.items()}
     except OSError as error:
-        raise ValueError(f"{path}: cannot be read ({error.strerror})") from None
+        raise ValueError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
     except Exception as error:  # damaged pickles raise all sorts, from EOFError to OverflowError
         reason = " ".join(str(error).split())[:LONGEST] or type(error).__name__
-        raise ValueError(f"{path}: not a batch of images ({reason})") from None
+        raise ValueError(f"{path}: not a batch of images ({reason}); {remedy}") from None
 
 
 def as_text(value: Any) -> str:
@@ -63,9 +60,6 @@ class _Array:
 
     array: np.ndarray
 
-    def __init__(self, *_: Any) -> None:
-        pass
-
     def __setstate__(self, state: tuple[Any, ...]) -> None:
         _, shape, kind, is_fortran, data = state
         if kind.code != "u1":
@@ -83,6 +77,6 @@ SUBSTITUTES: dict[tuple[str, str], type | Callable[..., Any]] = {
     ("numpy", "ndarray"): _Array,
     ("numpy", "dtype"): _Kind,
     ("_codecs", "encode"): lambda text, encoding: text.encode("latin1"),  # how Python 3 writes bytes for Python 2
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Array for core in ("core", "_core")},
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): lambda *_: _Array() for core in ("core", "_core")},
     **{(f"numpy.{core}.numeric", "_frombuffer"): _whole for core in ("core", "_core")},
 }

@@ -5,7 +5,7 @@ where its kernels run; it comes with PyTorch for CUDA.
 """
 
 from importlib.util import find_spec
-from typing import Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,21 +16,10 @@ HAS_TRITON = find_spec("triton") is not None
 PATCH_VALUES = 11  # that the first block's kernels store for each value of an image: 32 for the three of a pixel
 
 
-class Norm(Protocol):
-    """What the kernels need of a BatchNorm; see `nets.norm`."""
-
-    weight: Tensor
-    bias: Tensor
-    running_mean: Tensor
-    running_var: Tensor
-    relu: bool
-    momentum: float
-    eps: float
-    training: bool
-
-    def eager(
-        self, x: Tensor, parts: int, residual: Tensor | None = None, pool: nn.MaxPool2d | None = None
-    ) -> Tensor: ...
+if TYPE_CHECKING:
+    from dualnet.nets import BatchNorm as Norm
+else:
+    Norm = Any  # this package is below the networks, and imports none of them
 
 
 def available(x: Tensor) -> bool:

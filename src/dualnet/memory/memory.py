@@ -48,6 +48,7 @@ class Memory(nn.Module, ABC):
         super().__init__()
         check_slots(num_slots, spec)
         self.num_slots, self.only_earlier_tasks = num_slots, only_earlier_tasks
+        self.drop = num_slots  # the slot of an example that is not kept
         self.num_classes = spec.num_classes
         self.register_buffer("images", torch.zeros(num_slots + 1, *spec.image_shape, dtype=torch.uint8))
         self.register_buffer("labels", torch.full((num_slots + 1,), UNLABELLED))
@@ -56,11 +57,6 @@ class Memory(nn.Module, ABC):
         self.register_buffer("has_logits", torch.zeros(num_slots + 1, dtype=torch.bool))
         self.register_buffer("filled", torch.zeros(num_slots + 1, dtype=torch.bool))
         self.register_buffer("seen", torch.zeros(spec.num_tasks, dtype=torch.int64))
-
-    @property
-    def drop(self) -> int:
-        """The slot of an example that is not kept."""
-        return self.num_slots
 
     @abstractmethod
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
