@@ -133,7 +133,7 @@ class CTN(Learner):
         config, replay = self.config, self.memory.sample(self.config.replay_size, self.generator, beside=batch)
         now_features, past_features = self.outputs(self.base.features, batch, replay)
         past_logits = self.task_logits(past_features, replay.task_ids)
-        now_loss = self.batch_loss(self.task_logits(now_features, batch.task_ids), labels)
+        now_loss = label_loss(self.task_logits(now_features, batch.task_ids), labels)
         past_loss = label_loss(past_logits, replay.labels)
         over_classes = config.soft_label_mean == "class"
         soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, config.temperature, over_classes)

@@ -52,7 +52,7 @@ class DERpp(Learner):
         config = self.config
         dark, past = (self.memory.sample(config.replay_size, self.generator, beside=batch) for _ in range(2))
         now_logits, dark_logits, past_logits = self.batch_logits(self.net, batch, dark, past)
-        now_loss, past_loss = self.batch_loss(now_logits, labels), label_loss(past_logits, past.labels)
+        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, past.labels)
         dark_loss = logit_loss(dark_logits, dark.logits, dark.has_logits)
         gradient_step(self.optimizer, now_loss + config.logit_weight * dark_loss + config.replay_weight * past_loss)
         return {"labels": now_loss.detach(), "logits": dark_loss.detach(), "replay": past_loss.detach()}

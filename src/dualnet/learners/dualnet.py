@@ -159,7 +159,7 @@ class DualNet(Learner):
         """One step on the loss of equation 7."""
         config, replay = self.config, self.memory.sample(self.config.replay_size, self.generator, beside=batch)
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
-        now_loss, past_loss = self.batch_loss(now_logits, labels), label_loss(past_logits, replay.labels)
+        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
         over_classes = config.soft_label_mean == "class"
         soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, config.temperature, over_classes)
         gradient_step(self.fast_optimizer, now_loss + past_loss + config.soft_label_weight * soft_loss)

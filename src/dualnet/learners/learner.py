@@ -176,18 +176,6 @@ class Learner(nn.Module, ABC):
         """The logits, float32, with the classes outside of each example's task masked."""
         return logits.float() if task_ids is None else losses.mask_logits(logits, self.class_mask[task_ids])
 
-    def batch_loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The cross-entropy of the batch; with the option `batch_classes: present` over the classes in it only.
-
-        Then a new batch does not lower the logits of the classes that it does not have (Caccia et al., New Insights
-        on Reducing Abrupt Representation Change in Online Continual Learning, 2022).
-        """
-        if getattr(self.config, "batch_classes", "all") == "present":
-            present = torch.zeros(logits.shape[1] + 1, dtype=torch.bool, device=logits.device)
-            present.index_fill_(0, torch.where(labels == UNLABELLED, logits.shape[1], labels), True)
-            logits = losses.mask_logits(logits, present[:-1])
-        return losses.label_loss(logits, labels)
-
     def store_soft_labels(self, memory: Memory) -> None:
         """Store the current logits of the examples that have none. For the end of a task, not for a step."""
         with self.one_thread:

@@ -59,7 +59,7 @@ class MIR(Learner):
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         replay = self.most_interfered(batch, labels)
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
-        now_loss, past_loss = self.batch_loss(now_logits, labels), label_loss(past_logits, replay.labels)
+        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
         gradient_step(self.optimizer, now_loss + past_loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}
 

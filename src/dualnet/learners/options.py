@@ -36,8 +36,6 @@ class MemoryOptions(CommonOptions):
 
     replay_size: int = 10  # examples of a draw from the memory
     augment_replay: Literal["same", "none", "views", "crop", "resized_crop"] = "same"  # what it sees of the replay
-    # Over which classes the batch's loss normalises: all of them, or those in the batch (ER-ACE, Caccia et al., 2022).
-    batch_classes: Literal["all", "present"] = "all"
     unlabelled: Literal["skip", "replay"] = "skip"  # at a batch without labels: no updates, or updates on replay alone
     joint_statistics: bool = False  # one BatchNorm over batch and replay, for tasks that look different; else one each
     memory: MemoryConfig = field(default_factory=MemoryConfig)

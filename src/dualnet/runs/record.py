@@ -28,7 +28,7 @@ NOT_COMPARED = ("seed", "stability_every", *WRITTEN_BESIDE, *HOW_OFTEN)  # of tw
 # For folders of older versions: the values of options before these existed. Those of a learner by its name.
 LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
 TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0]}
-REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "batch_classes": "all", "unlabelled": "skip"}
+REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "unlabelled": "skip"}
 ADDED_LATER: dict[str, dict[str, Any]] = {
     "dualnet": REPLAY | {"slow_optimizer": "look_ahead"},
     **dict.fromkeys(("er", "derpp", "mir", "ctn"), REPLAY),
