@@ -10,21 +10,20 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import forked
 import pytest
 import torch
 import yaml
 from torch import Tensor
 
 import dualnet
-from dualnet import cli
 from dualnet.data import Benchmark
 from dualnet.learners import learner_class
 from dualnet.options import merged
-from dualnet.runs import checkpoint, runner
+from dualnet.runs import checkpoint, local_pool, runner
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.stop import StopAsked
@@ -274,11 +273,10 @@ def start() -> Callable[..., subprocess.Popen[str]]:
     return process
 
 
-def command_line(words: list[str], stderr: Connection) -> None:
-    """For a process that was forked: the command line on one thread."""
-    sys.stderr = os.fdopen(os.dup(stderr.fileno()), "w", buffering=1)
-    torch.set_num_threads(1)
-    sys.exit(cli.main(words))
+@pytest.fixture
+def forked_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The processes of a pool begin with PyTorch imported."""
+    monkeypatch.setattr(local_pool, "subprocess", forked)
 
 
 @pytest.fixture(scope="session")

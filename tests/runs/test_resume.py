@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import random
 import resource
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from run_fixtures import command_line
+from forked import CommandLine
 
 from dualnet import atomic, cli
 from dualnet.learners import LEARNERS
@@ -300,20 +299,12 @@ def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, remembered, never_sto
 LONG = ("--benchmark.train_per_class", 20, "--benchmark.num_tasks", 3, "--batch_size", 2)
 LONG_STEPS = 60
 
-FORKED = multiprocessing.get_context("forkserver")  # a process begins with all imported, the optimizers' part too
-FORKED.set_forkserver_preload(["dualnet.cli", "dualnet.runs.runner", "dualnet.learners", "torch._dynamo"])
 
-
-class Process:
+class Process(CommandLine):
     """`dualnet run` on the long experiment; `seconds` counts from its first step on."""
 
     def __init__(self, file: Path, out: Path) -> None:
-        reader, writer = FORKED.Pipe(duplex=False)
-        words = ["run", str(file), "--out", str(out), "--device", "cpu", *map(str, LONG)]
-        self.process = FORKED.Process(target=command_line, args=(words, writer))
-        self.process.start()
-        writer.close()
-        self.stderr = os.fdopen(os.dup(reader.fileno()))
+        super().__init__("run", file, "--out", out, "--device", "cpu", *LONG)
         self.first_line = self.stderr.readline()
         self.begun = time.monotonic()
 
@@ -327,17 +318,14 @@ class Process:
 
     def after(self, seconds: float, number: int) -> tuple[int | None, str]:
         time.sleep(seconds)
-        return self.sent(number)
+        self.send_signal(number)
+        return self.wait()
 
     def past(self, step: int, checkpoints: Path, number: int) -> tuple[int | None, str]:
         """However fast the machine is now."""
         while max(checkpoint.steps(checkpoints), default=0) < step and self.process.is_alive():
             time.sleep(0.005)
-        return self.sent(number)
-
-    def sent(self, number: int) -> tuple[int | None, str]:
-        if self.process.is_alive():
-            os.kill(self.process.pid, number)
+        self.send_signal(number)
         return self.wait()
 
 
