@@ -25,6 +25,7 @@ from dualnet.reproduce.work import homes
 from dualnet.runs.experiment import read, shipped_experiments
 from dualnet.runs.jobs import Benchmarks
 
+pytestmark = pytest.mark.usefixtures("forked_pool")
 BENCHMARK = {
     "name": "procedural",
     "num_tasks": 2,

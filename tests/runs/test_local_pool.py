@@ -66,12 +66,14 @@ def test_each_job_has_its_own_process_and_peak_of_memory(job) -> None:
     assert large["peak_memory_bytes"] - small["peak_memory_bytes"] > 250 * 2**20
 
 
+@pytest.mark.usefixtures("forked_pool")
 def test_a_process_that_dies_costs_its_job_only(job) -> None:
     found = run([job("killed", "pool_learners.Killed"), job("a"), job("b")], size=2)
     assert "SIGKILL" in found["killed"].reason
     assert [found[name].status for name in ("a", "b")] == ["finished", "finished"]
 
 
+@pytest.mark.usefixtures("forked_pool")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a device that is not there")
 def test_a_job_for_cuda_has_a_process_that_was_not_forked(job) -> None:
     found = run([job("one", device="cuda"), job("two", device="cuda"), job("cpu")])
@@ -79,6 +81,7 @@ def test_a_job_for_cuda_has_a_process_that_was_not_forked(job) -> None:
     assert "CUDA" in found["one"].reason and found["one"] == found["two"]
 
 
+@pytest.mark.usefixtures("forked_pool")
 def test_the_process_of_the_next_job_for_cuda_is_warm(job) -> None:
     """Nothing is paid for its imports; the last job starts no other."""
     with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:

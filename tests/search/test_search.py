@@ -28,6 +28,7 @@ from dualnet.search.point import Outcome, Point, best, failure_of, folder_name, 
 from dualnet.search.progress import SearchDisplay, table_of
 from dualnet.search.search import Search
 
+pytestmark = pytest.mark.usefixtures("forked_pool")  # but for what a fixture of the module runs
 CPU = torch.device("cpu")
 BENCHMARK = {
     "name": "procedural",
