@@ -81,6 +81,13 @@ def test_choice_of_classes_and_words_that_two_share(config: TinyImageNet) -> Non
     assert alone.class_names == ("crane",)
 
 
+def test_blank_lines_and_quotes_in_the_lists(config: TinyImageNet) -> None:
+    root = Path(config.root) / "tiny-imagenet-200"
+    for name in ("wnids.txt", "words.txt", "val/val_annotations.txt"):
+        (root / name).write_text("\n \t\n" + (root / name).read_text().replace("word3,", '"word3,') + "\n  \r\n")
+    assert config.make().class_names[2:5] == ("word2", '"word3', "word4")
+
+
 def test_a_seed_shuffles_the_ids(config: TinyImageNet) -> None:
     with pytest.raises(ValueError, match=r"/train/n.*/images: cannot be read"):
         replace(config, order_seed=0).make()  # most of the ids have no images here

@@ -51,8 +51,8 @@ class CacheFile:
         whole = os.fstat(file).st_size == self.end + 4 * self.num_chunks
         if whole and os.pread(file, len(self.header), 0) == self.header:
             return file
+        self.discard(file)
         os.close(file)
-        self.discard()
         raise FileNotFoundError(self.path)
 
     def read_row(self, file: int, row: int, into: np.ndarray) -> None:
@@ -92,10 +92,10 @@ class CacheFile:
         write_at(file, b"".join(checksums), self.end)
         os.fsync(file)
 
-    def discard(self, file: int | None = None) -> None:
+    def discard(self, file: int) -> None:
         """Remove a damaged file, unless another process has already replaced the one that is open here."""
         warnings.warn(f"{self.path}: the image cache is damaged; its images are decoded again", stacklevel=2)
-        if file is None or _is_at(file, self.path):
+        if _is_at(file, self.path):
             self.path.unlink(missing_ok=True)
 
 

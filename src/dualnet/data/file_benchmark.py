@@ -66,7 +66,7 @@ def read_rows(path: str, delimiter: str, remedy: str) -> list[tuple[str, list[st
     quoting = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
     try:
         text = io.StringIO(read_text(Path(path), LARGEST_LIST).removeprefix("\ufeff"), newline="")
-        rows = enumerate(csv.reader(text, delimiter=delimiter, quoting=quoting), 1)
-        return [(f"{path}, line {number}", [column.strip() for column in row]) for number, row in rows if any(row)]
+        rows = ([cell.strip() for cell in row] for row in csv.reader(text, delimiter=delimiter, quoting=quoting))
+        return [(f"{path}, line {number}", row) for number, row in enumerate(rows, 1) if any(row)]
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"{path}: cannot be read ({reason(error)}); {remedy}") from None
