@@ -35,7 +35,16 @@ def one_thread() -> Iterator[None]:
 def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
     """What `python -m benchmarks` prints and what it writes, every section measured as briefly as can be."""
     out = tmp_path_factory.mktemp("bench") / "bench.json"
-    with contextlib.redirect_stdout(io.StringIO()) as printed:
+    smallest = {
+        "dualnet_width": 4,
+        "er_width": 4,
+        "image_size": 28,
+        "evaluation_size": 20,
+        "matmul_size": 256,
+        "processes": 1,
+    }
+    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sizes, "SMALL", replace(sizes.SMALL, **smallest))
         options = ["--device", "cpu", "--small", "--repeats", "2", "--images", "150", "--out", str(out)]
         assert main(options) == 0
     return printed.getvalue(), json.loads(out.read_text())
