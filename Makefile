@@ -20,7 +20,7 @@ $(LEARNERS:%=demo-%): demo-%: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/dualnet run demo-$* --seeds 0,1 --device cpu --out runs/demo/$*
 
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 check: .venv/ready
 	$(BIN)/ruff check .
