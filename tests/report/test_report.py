@@ -16,7 +16,7 @@ from dualnet.report.heat_map import heat_map
 from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
 from dualnet.report.style import PAPER_INK, mark, styled
-from dualnet.report.tables import options_table, results_table, runs_table
+from dualnet.report.tables import Best, options_table, results_table, runs_table
 from dualnet.runs import record
 from dualnet.runs.experiment import parse
 from dualnet.runs.record import read_record
@@ -24,10 +24,6 @@ from dualnet.stream.labels import LabelsConfig
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
 BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83, FM 10, LA 88
-
-
-def texts(table):
-    return [[cell.text for cell in line] for line in table.rows]
 
 
 def printed(renderable) -> str:
@@ -40,19 +36,19 @@ def printed(renderable) -> str:
 def test_seeds_become_one_row_with_mean_and_spread(tmp_path, make_run):
     make_run(tmp_path / "er" / "seed-0", seed=0)
     make_run(tmp_path / "deep" / "er" / "seed-1", [[80.0, None], [62.0, 72.0]], seed=1)
-    (line,) = texts(results_table(compare([tmp_path])))
+    (line,) = results_table(compare([tmp_path])).rows
     assert line == ["demo-er", "task_aware", "2", "66.00 ± 1.41", "19.00 ± 1.41", "75.50 ± 0.71", "61.2", "300 MiB"]
 
 
 def test_one_seed_shows_a_dash_for_the_spread(tmp_path, make_run):
     make_run(tmp_path / "seed-0")
-    assert texts(results_table(compare([tmp_path])))[0][3] == "65.00 ± —"
+    assert results_table(compare([tmp_path])).rows[0][3] == "65.00 ± —"
 
 
 def test_one_task_shows_a_dash_for_forgetting(tmp_path, make_run):
     make_run(tmp_path / "seed-0", [[50.0]])
     report([tmp_path])
-    assert texts(results_table(compare([tmp_path])))[0][4] == "—"
+    assert results_table(compare([tmp_path])).rows[0][4] == "—"
 
 
 LAST_ROW_ONLY = [[None, None], [60.0, 70.0]]  # as Offline leaves it
@@ -65,8 +61,8 @@ def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
         make_run(tmp_path / "offline" / f"seed-{seed}", LAST_ROW_ONLY, name="offline", seed=seed)
     shown = printed(report([tmp_path], fm=fm))
     assert "65.00±0.00" in shown and "nan" not in shown
-    assert texts(results_table(compare([tmp_path], fm=fm)))[0][3:6] == ["65.00 ± 0.00", "—", "—"]
-    assert [line[2:6] for line in texts(runs_table(compare([tmp_path], fm=fm)))] == [["65.00", "—", "—", "—"]] * 2
+    assert results_table(compare([tmp_path], fm=fm)).rows[0][3:6] == ["65.00 ± 0.00", "—", "—"]
+    assert [line[2:6] for line in runs_table(compare([tmp_path], fm=fm)).rows] == [["65.00", "—", "—", "—"]] * 2
     page = (tmp_path / "report.html").read_text()
     assert not Tags(page).open and "Forgetting of each task" not in page
     assert page.count("after task 2, on task") == 2 and "after task 1, on task" not in page
@@ -78,7 +74,7 @@ def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
     make_run(tmp_path / "offline", LAST_ROW_ONLY, name="offline")
     make_run(tmp_path / "er", [[80.0, None], [50.0, 60.0]], name="er")
     table = results_table(compare([tmp_path]))
-    by_name = {line[0].text: [(cell.text, cell.best) for cell in line[3:6]] for line in table.rows}
+    by_name = {line[0]: [(cell, isinstance(cell, Best)) for cell in line[3:6]] for line in table.rows}
     assert by_name["offline"] == [("65.00 ± —", True), ("—", False), ("—", False)]
     assert by_name["er"] == [("55.00 ± —", False), ("30.00 ± —", False), ("70.00 ± —", False)]
     report([tmp_path])
@@ -112,7 +108,7 @@ def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
     comparison = compare([tmp_path])
     names = [rows[0].setting_name for rows in comparison.settings()]
     assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
-    assert [line[1] for line in texts(results_table(comparison))] == ["task_aware", "task_aware, labels.share 0.1"]
+    assert [line[1] for line in results_table(comparison).rows] == ["task_aware", "task_aware, labels.share 0.1"]
 
 
 def test_usual_labels_are_the_defaults():
@@ -122,8 +118,8 @@ def test_usual_labels_are_the_defaults():
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
     for seed, first in enumerate((80.0, 90.0)):
         make_run(tmp_path / f"seed-{seed}", [[first, None], [95.0, 70.0]], seed=seed)
-    assert texts(results_table(compare([tmp_path], fm="paper", spread="sem")))[0][4] == "-10.00 ± 5.00"
-    assert texts(results_table(compare([tmp_path], fm="all", spread="sem")))[0][4] == "0.00 ± 0.00"
+    assert results_table(compare([tmp_path], fm="paper", spread="sem")).rows[0][4] == "-10.00 ± 5.00"
+    assert results_table(compare([tmp_path], fm="all", spread="sem")).rows[0][4] == "0.00 ± 0.00"
 
 
 def test_a_folder_given_twice_counts_once(tmp_path, make_run):
@@ -142,7 +138,7 @@ def test_the_best_is_bold_among_rows_that_may_be_compared(tmp_path, make_run):
     make_run(tmp_path / "a", name="er")
     make_run(tmp_path / "b", BETTER, name="dualnet")
     make_run(tmp_path / "c", name="alone", protocol="task_free")
-    bold = {line[0].text: [cell.best for cell in line[3:6]] for line in results_table(compare([tmp_path])).rows}
+    bold = {line[0]: [isinstance(cell, Best) for cell in line[3:6]] for line in results_table(compare([tmp_path])).rows}
     assert bold == {"er": [False] * 3, "dualnet": [True] * 3, "alone": [False] * 3}
 
 
@@ -175,7 +171,7 @@ def test_one_seed_does_not_win_against_several(tmp_path, make_run):
         make_run(tmp_path / f"a-{seed}", name="er", seed=seed)
         make_run(tmp_path / f"b-{seed}", [[50.0, None], [10.0, 50.0]], name="finetune", seed=seed)
     make_run(tmp_path / "c", BETTER, name="dualnet")
-    bold = {line[0].text: line[3].best for line in results_table(compare([tmp_path])).rows}
+    bold = {line[0]: isinstance(line[3], Best) for line in results_table(compare([tmp_path])).rows}
     assert bold == {"er": True, "finetune": False, "dualnet": False}
 
 
@@ -194,7 +190,7 @@ def test_namesakes_with_many_differences_are_numbered(tmp_path, make_run):
 def test_only_options_that_differ_are_listed(tmp_path, make_run):
     make_run(tmp_path / "a", name="one", learner={"name": "my.One", "lr": 0.03})
     make_run(tmp_path / "b", name="two", learner={"name": "my.Two", "lr": 0.03, "slow": {"rounds": 3}})
-    rows = texts(options_table(compare([tmp_path])))
+    rows = options_table(compare([tmp_path])).rows
     assert rows == [["learner.name", "my.One", "my.Two"], ["learner.slow.rounds", "—", "3"]]
 
 

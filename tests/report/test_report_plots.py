@@ -36,10 +36,6 @@ def stored(task: int, tasks: list[int] | None, classes: list[int]) -> dict:
     return {"event": "memory", "task": task, "step": 40 * (task + 1), "slots": 8, "tasks": tasks, "classes": classes}
 
 
-def texts(table) -> list[list[str]]:
-    return [[cell.text for cell in line] for line in table.rows]
-
-
 def headings(folder: Path) -> list[str]:
     report([folder])
     return re.findall(r"<h2>(.*?)</h2>", (folder / "report.html").read_text())
@@ -123,7 +119,7 @@ def test_the_worst_cases_of_seeds_are_in_the_table(tmp_path, make_run):
     comparison = compare([tmp_path])
     table = stability_table(comparison.rows, comparison)
     assert table.header == ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
-    assert texts(table) == [["demo-er", "65.00 ± 0.00", "45.00 ± 7.07", "57.50 ± 3.54"]]
+    assert table.rows == [["demo-er", "65.00 ± 0.00", "45.00 ± 7.07", "57.50 ± 3.54"]]
     steps, values = mean_measured(comparison.rows[0])
     assert steps.tolist() == [45, 60] and values[:, 0].tolist() == [55, 56] and np.isnan(values[:, 1]).all()
 
@@ -132,7 +128,7 @@ def test_a_task_that_was_never_evaluated_while_learning_shows_a_dash(tmp_path, m
     three = [[80.0, None, None], [60.0, 70.0, None], [50.0, 60.0, 70.0]]
     make_run(tmp_path / "0", three, told=[evaluation(45, 40.0)])
     comparison = compare([tmp_path])
-    assert texts(stability_table(comparison.rows, comparison))[0][2:] == ["—", "—"]
+    assert stability_table(comparison.rows, comparison).rows[0][2:] == ["—", "—"]
     report([tmp_path])
 
 
@@ -232,12 +228,12 @@ def counted(tmp_path, make_run) -> Path:
 def test_the_cost_is_a_mean_over_seeds_and_a_dash_where_it_was_not_counted(counted):
     table = results_table(compare([counted]))
     assert table.header[-4:] == ["fwd", "bwd", "s / run", "memory"]
-    assert [line[-4:] for line in texts(table)] == [
+    assert [line[-4:] for line in table.rows] == [
         ["1.25M", "31.3k", "61.2", "300 MiB"],
         ["—", "—", "61.2", "300 MiB"],
     ]
     each = runs_table(compare([counted]))
-    assert [line[each.header.index("fwd")] for line in texts(each)] == ["1.00M", "1.50M", "—"]
+    assert [line[each.header.index("fwd")] for line in each.rows] == ["1.00M", "1.50M", "—"]
 
 
 def test_runs_that_counted_nothing_have_no_such_columns(tmp_path, make_run):

@@ -17,7 +17,7 @@ from rich.console import Console
 from dualnet.data import Benchmark
 from dualnet.reproduce import ledger as ledger_module
 from dualnet.reproduce import write
-from dualnet.reproduce.ledger import Ledger, Metric, make_ledger, verdict_of
+from dualnet.reproduce.ledger import Ledger, make_ledger, make_metric, verdict_of
 from dualnet.reproduce.published import Published
 from dualnet.reproduce.table import ResultTable, TableRow
 from dualnet.reproduce.views import json_text, markdown_page, terminal_view
@@ -25,7 +25,8 @@ from dualnet.runs.manifest import manifest_of
 from dualnet.ttest import Difference, Sample
 
 STATED = {"width": 2, "heads": "per_task", "updates": 1}
-PAPER = Published("tab:x, line 7", 5, "std", {"ACC": (60.0, 1.0), "FM": (5.0, 1.0), "LA": (65.0, 1.0)}, STATED)
+MEANS = {"ACC": 60.0, "FM": 5.0, "LA": 65.0}
+PAPER = Published("tab:x, line 7", 5, "std", {name: Sample(mean, 1.0, 5) for name, mean in MEANS.items()}, STATED)
 samples = st.builds(Sample, st.floats(0, 100), st.floats(0.1, 10), st.integers(2, 10))
 
 
@@ -74,7 +75,7 @@ HALF = 2.306 * 0.4**0.5
     ],
 )
 def test_verdicts_by_hand(difference: float, margin: float, verdict: str) -> None:
-    metric = Metric(Sample(60 + difference, 1.0, 5), Sample(60.0, 1.0, 5), margin)
+    metric = make_metric(Sample(60 + difference, 1.0, 5), Sample(60.0, 1.0, 5), margin)
     assert metric.difference is not None and metric.difference.half_width == pytest.approx(HALF, abs=1e-4)
     assert metric.verdict == verdict
 
@@ -94,26 +95,26 @@ def test_verdicts_by_hand(difference: float, margin: float, verdict: str) -> Non
     ],
 )
 def test_how_many_seeds_decide_by_hand(ours: Sample, verdict: str, needed: int | None) -> None:
-    metric = Metric(ours, Sample(60.0, 1.0, 5), 2.0)
+    metric = make_metric(ours, Sample(60.0, 1.0, 5), 2.0)
     assert (metric.verdict, metric.seeds_needed) == (verdict, needed)
 
 
 @settings(max_examples=20)
 @given(samples, samples, st.floats(0.1, 5))
 def test_the_seeds_needed_are_the_fewest_that_decide(ours: Sample, published: Sample, margin: float) -> None:
-    metric = Metric(ours, published, margin)
+    metric = make_metric(ours, published, margin)
     assume(metric.verdict == "inconclusive")
     sizes = range(ours.size + 1, (metric.seeds_needed or 100) + 1)
-    verdicts = [Metric(Sample(ours.mean, ours.std, size), published, margin).verdict for size in sizes]
+    verdicts = [make_metric(Sample(ours.mean, ours.std, size), published, margin).verdict for size in sizes]
     undecided = len(verdicts) - (metric.seeds_needed is not None)
     assert [verdict == "inconclusive" for verdict in verdicts] == [n < undecided for n in range(len(verdicts))]
 
 
 @given(samples)
 def test_a_verdict_needs_both_sides(sample: Sample) -> None:
-    assert Metric(None, sample).verdict == "not run"
-    assert Metric(sample, None).verdict == "—"
-    same = Metric(sample, sample)
+    assert make_metric(None, sample).verdict == "not run"
+    assert make_metric(sample, None).verdict == "—"
+    same = make_metric(sample, sample)
     assert same.difference is not None
     assert same.verdict == ("reproduced" if same.difference.half_width <= 2 else "inconclusive")
 
@@ -172,7 +173,7 @@ def test_means_spreads_and_difference(make_run, row, ledger, tmp_path: Path) -> 
     assert make_ledger([], [row("t/g/a")], tmp_path, "authors", margin=5.0).entries[0].verdict == "reproduced"
     assert entry.metrics["FM"].verdict == "below", "nothing is forgotten, the paper has 5 points"
     assert (entry.cost.forward, entry.cost.backward, entry.cost.seconds) == (1001, 500, 2.0)
-    assert not entry.differs and not entry.changed
+    assert not entry.protocol_differs and not entry.options_changed
     assert set(entry.unknown) >= {"split", "class_order"} and "width" not in entry.unknown
 
 
@@ -194,7 +195,7 @@ def test_another_protocol_is_named_and_marked(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0)
     wide = dataclasses.replace(PAPER, protocol={**STATED, "width": 20, "memory": "ring"})
     (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": wide})).entries
-    assert entry.differs == {"width": (2, 20)}
+    assert entry.protocol_differs == {"width": (2, 20)}
     assert entry.verdict == "inconclusive", "the verdict stands, marked"
     for text in (shown(made), markdown_page(made)):
         assert "inconclusive †" in text and "differs in width (2, published 20)" in text
@@ -204,7 +205,7 @@ def test_another_protocol_is_named_and_marked(make_run, row, ledger) -> None:
 def test_options_of_a_command_line_are_named(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0, {"lr": 0.5})
     (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": PAPER})).entries
-    assert entry.changed == {"learner.lr": ("0.5", "0.03")}
+    assert entry.options_changed == {"learner.lr": ("0.5", "0.03")}
     assert "run with learner.lr 0.5 (the row: 0.03)" in shown(made)
 
 
@@ -227,7 +228,7 @@ def test_runs_without_a_manifest(make_run, row, ledger) -> None:
 def test_two_rows_may_share_their_runs(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0)
     one, two = (made := ledger([row("t/g/a"), row("t/h/b", home="t/g/a")], {})).entries
-    assert one.seeds == two.seeds == [0] and not two.changed
+    assert one.seeds == two.seeds == [0] and not two.options_changed
     assert "b: the runs are those of t/g/a" in shown(made)
 
 
@@ -274,7 +275,9 @@ def test_the_widest_cells_fit_120_columns(make_run, row, ledger) -> None:
     for seed, value in enumerate([0.0, 100.0, 50.0]):
         cost = {"forward_samples": 123_456_789, "backward_samples": 123_456_789}
         make_run("t/g/classification", seed, value, cost=cost, seconds=123_456.7, peak_memory_bytes=139 * 2**30)
-    wide = dataclasses.replace(PAPER, metrics=dict.fromkeys(PAPER.metrics, (55.55, 33.33)), protocol={"width": 1})
+    wide = dataclasses.replace(
+        PAPER, metrics=dict.fromkeys(PAPER.metrics, Sample(55.55, 33.33, 5)), protocol={"width": 1}
+    )
     text = shown(ledger([row("t/g/classification")], {"t/g/classification": wide}))
     assert (
         "…" not in text

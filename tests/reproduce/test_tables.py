@@ -13,6 +13,7 @@ from dualnet.learners import LEARNERS
 from dualnet.reproduce.published import METRICS, read_published, sample_std
 from dualnet.reproduce.table import PAPER, SETTINGS, read_table, read_tables, select, shipped_tables
 from dualnet.runs.manifest import FIELDS
+from dualnet.ttest import Sample
 
 ROWS = {
     settings: {row.name: row for table in read_tables("all", settings) for row in table.rows} for settings in SETTINGS
@@ -68,27 +69,27 @@ def test_published_values(name: str) -> None:
     runs, values, source = SPOT[name]
     found = PUBLISHED[name]
     assert (found.runs, found.source, found.spread) == (runs, source, "std")
-    assert found.metrics == dict(zip(METRICS, values, strict=True))
+    assert found.metrics == {name: Sample(*value, runs) for name, value in zip(METRICS, values, strict=True)}
 
 
 def test_what_is_printed_otherwise_is_said() -> None:
     assert PUBLISHED["table-2/sgd/barlow-twins"].note == "printed as 64.20/-2.37"
     assert "DER" in PUBLISHED["table-1/core50-ta/derpp"].note
-    assert PUBLISHED["table-5/core50-ta/offline"].metrics == {"ACC": (58.69, 0.41)}
+    assert PUBLISHED["table-5/core50-ta/offline"].metrics == {"ACC": Sample(58.69, 0.41, 5)}
     assert MISSING["table-1/core50-tf/ctn-aug"].startswith("N/A")
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_protocol_is_a_part_of_a_manifest(name: str) -> None:
     found = PUBLISHED[name]
-    assert set(found.protocol) <= set(FIELDS) and set(found.protocol) | set(found.unknown) == set(FIELDS)
+    assert set(found.protocol) <= set(FIELDS)
     assert found.protocol["label_share"] == (0.1 if "labels-10" in name else 0.25 if "labels-25" in name else 1.0)
-    assert ("split" in found.unknown) == ("core50" in name)
+    assert ("split" in found.protocol) == ("core50" not in name)
 
 
 def test_the_paper_leaves_updates_of_dualnet_and_derpp_open() -> None:
     for row, unknown in (("er", False), ("ctn", False), ("derpp", True), ("dualnet", True)):
-        assert ("updates" in PUBLISHED[f"table-1/mini-imagenet-ta/{row}"].unknown) == unknown
+        assert ("updates" not in PUBLISHED[f"table-1/mini-imagenet-ta/{row}"].protocol) == unknown
 
 
 @pytest.mark.parametrize(
@@ -229,8 +230,8 @@ def test_what_a_row_begins_with(tmp_path: Path) -> None:
         },
     }
     (tmp_path / "t.yaml").write_text(yaml.safe_dump(content))
-    paper = {row.short_name: row for row in read_table(str(tmp_path / "t.yaml"), "paper").rows}
-    authors = {row.short_name: row for row in read_table(str(tmp_path / "t.yaml"), "authors").rows}
+    paper = {row.name.rpartition("/")[2]: row for row in read_table(str(tmp_path / "t.yaml"), "paper").rows}
+    authors = {row.name.rpartition("/")[2]: row for row in read_table(str(tmp_path / "t.yaml"), "authors").rows}
     assert paper["one"].options == {"a": "table", "b": "table, paper", "c": "group", "d": "one", "e": "one, paper"}
     assert paper["two"].options == paper["one"].options and paper["two"].home == "t/g/one"
     assert (

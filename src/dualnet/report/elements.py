@@ -4,25 +4,26 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from .style import FEW_TASKS, GLYPHS, PALETTE, Shown, accuracy_colour, mark, task_colour
-from .tables import Cell, TextTable
+from .rows import Shown
+from .style import FEW_TASKS, GLYPHS, PALETTE, accuracy_colour, mark, task_colour
+from .tables import Best, TextTable
 
 
 def html_table(table: TextTable) -> str:
     """A table that scrolls in its own box; its first column stays in sight."""
-    head = _line([Cell(title) for title in table.header], table, "th scope='col'")
+    head = _line(table.header, table, "th scope='col'")
     body = "".join(_line(line, table, "td") for line in table.rows)
     return f"<div class='scroll' tabindex='0'><table><thead>{head}</thead><tbody>{body}</tbody></table></div>\n"
 
 
-def _line(cells: Sequence[Cell], table: TextTable, tag: str) -> str:
+def _line(cells: Sequence[str], table: TextTable, tag: str) -> str:
     return f"<tr>{''.join(_html_cell(i, cell, table, tag) for i, cell in enumerate(cells))}</tr>"
 
 
-def _html_cell(column: int, cell: Cell, table: TextTable, tag: str) -> str:
+def _html_cell(column: int, cell: str, table: TextTable, tag: str) -> str:
     if column == 0 and tag == "td":
         tag = "th scope='row'"
-    text = f"<strong>{escape(cell.text)}</strong>" if cell.best else _breakable(escape(cell.text))
+    text = f"<strong>{escape(cell)}</strong>" if isinstance(cell, Best) else _breakable(escape(cell))
     if column in table.numeric:
         return f"<{tag} class='number'>{text}</{tag[:2]}>"
     return f"<{tag}><div>{text}</div></{tag[:2]}>"

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dualnet.text import printable
 
 from .rows import Comparison
-from .tables import Cell, TextTable, appendix_tables, result_notes, results_table, stability_table, unfinished_table
+from .tables import Best, TextTable, appendix_tables, result_notes, results_table, stability_table, unfinished_table
 
 
 def markdown_page(comparison: Comparison) -> str:
@@ -28,12 +28,9 @@ def markdown_table(table: TextTable) -> str:
     """The table in Markdown; numeric columns are aligned to the right."""
     marks = ["---:" if i in table.numeric else "---" for i in range(len(table.header))]
     lines = [[markdown_text(title) for title in table.header], marks]
-    lines += [[_markdown_cell(cell) for cell in line] for line in table.rows]
+    for line in table.rows:
+        lines.append([f"**{markdown_text(cell)}**" if isinstance(cell, Best) else markdown_text(cell) for cell in line])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def _markdown_cell(cell: Cell) -> str:
-    return f"**{markdown_text(cell.text)}**" if cell.best else markdown_text(cell.text)
 
 
 def markdown_list(sentences: Iterable[str]) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from . import plots
 from .elements import accuracy_legend, bullets, card, grid, html_table, legend, section, symbol_of, task_legend
 from .heat_map import heat_map, shared_limits
-from .rows import Comparison, ReportRow, count_text, was_measured
+from .rows import Comparison, ReportRow, Shown, count_text, was_measured
 from .stability import mean_measured, over_rows_plot, over_tasks_plot, task_map
-from .style import FEW_TASKS, MANY_TASKS, Draw, Shown, page_svg
+from .style import FEW_TASKS, MANY_TASKS, Draw, page_svg
 from .tables import appendix_tables, result_notes, results_table, stability_table, unfinished_table
 from .trend import TRENDS, lines, trend_plot
 
@@ -62,7 +62,7 @@ def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iter
         yield section(f"Accuracy matrix{place}", _heat_maps(rows))
     if measured := [row for row in rows if was_measured(row)]:
         yield section(f"Stability over the stream{place}", _stability(measured, comparison))
-    if with_memory := [row for row in rows if plots.has_memory(row)]:
+    if with_memory := [row for row in rows if any(run.log.memory for run in row.runs)]:
         yield section(f"Composition of the memory{place}", grid(map(_composition, with_memory)))
     if names := plots.loss_names(rows):
         yield section(f"Losses over the stream{place}", legend(rows) + grid(_losses(rows, names)))

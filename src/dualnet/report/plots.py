@@ -50,7 +50,11 @@ def has_forgetting(row: ReportRow) -> bool:
 def loss_plot(rows: Sequence[ReportRow], name: str, axes: Axes) -> None:
     """One loss over the steps of the stream, mean over seeds."""
     for row in rows:
-        axes.plot(*_mean_loss(row, name), color=colour(row), linestyle=dash(row), linewidth=1.3)
+        points = (point for run in row.runs for point in run.log.losses)
+        steps, losses = mean_over_seeds((point.step, point.losses.get(name, math.nan)) for point in points)
+        known = ~np.isnan(losses)
+        x, y = thinned(steps[known], losses[known])
+        axes.plot(x, y, color=colour(row), linestyle=dash(row), linewidth=1.3)
     style.step_axis(axes, task_ends(rows))
     axis_names(axes, "step", "loss")
 
@@ -66,17 +70,6 @@ def task_ends(rows: Sequence[ReportRow]) -> list[int]:
     ends = [run.log.task_ends for row in rows for run in row.runs]
     agree = all(other == ends[0] for other in ends)
     return ends[0][:-1] if agree and len(ends[0]) <= MANY_TASKS else []
-
-
-def _mean_loss(row: ReportRow, name: str) -> tuple[Vector, Vector]:
-    points = (point for run in row.runs for point in run.log.losses)
-    steps, losses = mean_over_seeds((point.step, point.losses.get(name, math.nan)) for point in points)
-    known = ~np.isnan(losses)
-    return thinned(steps[known], losses[known])
-
-
-def has_memory(row: ReportRow) -> bool:
-    return any(run.log.memory for run in row.runs)
 
 
 def is_by_task(row: ReportRow) -> bool:

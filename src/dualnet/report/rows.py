@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualnet.metrics import Matrix, Vector, spread, summary
+from dualnet.metrics import Matrix, Vector, spread
 from dualnet.runs.record import LABELS, RunRecord, texts
 from dualnet.text import printable
 
@@ -21,11 +21,17 @@ MAX_POINTS = 300  # of a line; more cannot be told apart on a page
 
 
 @dataclass(frozen=True, slots=True)
-class ReportRow:
+class Shown:
+    """What a plot shows and a legend names; the index fixes its colour and marker, the same in every plot."""
+
+    index: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReportRow(Shown):
     """The finished runs of one experiment, one for each seed."""
 
-    index: int  # fixes the colour
-    label: str
     runs: list[RunRecord]
 
     @property
@@ -43,10 +49,6 @@ class ReportRow:
     @property
     def num_tasks(self) -> int:
         return len(self.accuracies[0])
-
-    @property
-    def has_seed_twice(self) -> bool:
-        return len({run.seed for run in self.runs}) < len(self.runs)
 
     @property
     def setting_name(self) -> str:
@@ -144,11 +146,6 @@ def measured(run: RunRecord) -> Matrix:
     return values
 
 
-def metric_values(row: ReportRow, metric: str, fm: str) -> list[float]:
-    """One metric for each seed of a row."""
-    return [summary(accuracy, fm)[metric] for accuracy in row.accuracies]
-
-
 def mean_over_seeds(
     points: Iterable[tuple[int, float | Sequence[float] | Vector]],
 ) -> tuple[Vector, NDArray[np.float64]]:
@@ -181,17 +178,14 @@ def distinct_labels(names: Sequence[str], options: Sequence[dict[str, str]]) -> 
     >>> distinct_labels(["er", "mir", "er"], [{"a.lr": "1"}, {}, {"a.lr": "2"}])
     ['er (lr=1)', 'mir', 'er (lr=2)']
     """
-    same = {name: [i for i, other in enumerate(names) if other == name] for name in names}
-    return [printable(_label(names[i], options, same[names[i]], i)) for i in range(len(names))]
-
-
-def _label(name: str, options: Sequence[dict[str, str]], same_name: Sequence[int], i: int) -> str:
-    if len(same_name) == 1:
-        return name
-    keys = differing([options[other] for other in same_name])
-    if not 1 <= len(keys) <= 3:
-        return f"{name} #{same_name.index(i) + 1}"
-    short = [key.rsplit(".", 1)[-1] for key in keys]
-    shown = short if len(set(short)) == len(keys) else keys
-    values = [f"{word}={options[i].get(key, DASH)}" for word, key in zip(shown, keys, strict=True)]
-    return f"{name} ({', '.join(values)})"
+    labels = list(names)
+    for name in set(names):
+        same = [i for i, other in enumerate(names) if other == name]
+        keys = differing([options[i] for i in same])
+        short = [key.rpartition(".")[2] for key in keys]
+        words = short if len(set(short)) == len(keys) else keys
+        for number, i in enumerate(same, 1):
+            values = [f"{word}={options[i].get(key, DASH)}" for word, key in zip(words, keys, strict=True)]
+            if len(same) > 1:
+                labels[i] += f" ({', '.join(values)})" if 1 <= len(keys) <= 3 else f" #{number}"
+    return [printable(label) for label in labels]

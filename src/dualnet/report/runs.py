@@ -1,7 +1,8 @@
 """The run folders of a report: found, read, and those left out that are damaged or no results."""
 
+import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,28 +48,23 @@ def with_images(runs: Sequence[RunRecord]) -> list[RunRecord]:
     """A run that is older than manifests is taken to have the images of its benchmark, if all others have the same."""
     known: dict[object, set[str]] = {}
     for run in runs:
-        known.setdefault(_benchmark(run), set()).update({run.options[IMAGES]} if IMAGES in run.options else set())
-    filled = []
-    for run in runs:
-        images = known[_benchmark(run)]
-        if IMAGES not in run.options and len(images) == 1:
-            run = replace(run, options={**run.options, IMAGES: next(iter(images))})
-        filled.append(run)
-    return filled
+        known.setdefault(_benchmark(run), set()).update(filter(None, [run.options.get(IMAGES)]))
+    only = {benchmark: {IMAGES: images.pop()} for benchmark, images in known.items() if len(images) == 1}
+    return [replace(run, options=run.options | only.get(_benchmark(run), {})) for run in runs]
 
 
 def _benchmark(run: RunRecord) -> tuple[tuple[str, str], ...]:
     return tuple(sorted((k, v) for k, v in run.options.items() if k.startswith("benchmark.") and k != IMAGES))
 
 
-def _run_folders(root: Path) -> Iterator[Path]:
+def _run_folders(root: Path) -> list[Path]:
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder; give a folder that holds runs")
     marks = [*root.rglob(EXPERIMENT_FILE), *root.rglob(RESULT_FILE)]
-    yield from sorted({mark.parent for mark in marks}, key=_natural)
+    return sorted({mark.parent for mark in marks}, key=_natural)
 
 
 def _natural(folder: Path) -> list[tuple[int, str]]:
     """Sort key that puts seed-2 before seed-10."""
-    words = "".join(c if c.isdigit() else f" {c} " for c in str(folder)).split()
+    words = re.split(r"(\d+)", str(folder))
     return [(int(word), "") if word.isdecimal() else (-1, word) for word in words]

@@ -5,19 +5,20 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from html import escape
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dualnet.metrics import Matrix, Vector
+
+from .rows import Shown
 
 # Okabe and Ito, safe for colour-blind eyes; without black and yellow, which vanish on a dark or a white page.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#888888")
@@ -26,35 +27,20 @@ GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")  # the same marks as 
 DASHES = ("solid", "dashed", "dotted", "dashdot")  # the next time round the palette
 # Tasks have an order, and so have their colours: lightness rises from the first to the last, and both ends stand out
 # from a white page and from a dark one.
-TASK_RAMP = ((0x7A, 0x4F, 0xCF), (0xB0, 0x4B, 0xA6), (0xD7, 0x5C, 0x72), (0xE2, 0x79, 0x3F), (0xDD, 0xA0, 0x1A))
+TASK_RAMP = LinearSegmentedColormap.from_list("tasks", ["#7a4fcf", "#b04ba6", "#d75c72", "#e2793f", "#dda01a"], N=1025)
 # Accuracies, from pale to deep blue: lightness falls all the way, so the scale reads without colour too.
-ACCURACY_RAMP = ((0xF1, 0xF5, 0xF9), (0xC6, 0xDB, 0xEC), (0x7F, 0xB3, 0xD8), (0x2F, 0x7C, 0xBA), (0x08, 0x30, 0x6B))
+ACCURACIES = ["#f1f5f9", "#c6dbec", "#7fb3d8", "#2f7cba", "#08306b"]
+ACCURACY_RAMP = LinearSegmentedColormap.from_list("accuracy", ACCURACIES, N=1025)
 FEW_TASKS = 10  # so many have a name each in a legend, and figures with a decimal in a matrix
 MANY_TASKS = 20  # beyond it single cells, bars and markers are too small: plots become images, bands or plain lines
 
 
-class Shown(Protocol):
-    """What a plot shows and a legend names; the index fixes its colour and marker, the same in every plot."""
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def label(self) -> str: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Ink:
-    """Colours of what is not data."""
-
-    text: str
-    grid: str
-    back: str
-
-
-# Placeholders in the page's plots, replaced by colours that follow the colour scheme.
-PAGE_INK = Ink(text="#010203", grid="#040506", back="#070809")
-PAPER_INK = Ink(text="#333333", grid="#dddddd", back="#ffffff")
-
+Ink = tuple[str, str, str]  # colours of text, grid and background
+PAPER_INK: Ink = ("#333333", "#dddddd", "#ffffff")
+PAGE_INK: Ink = ("#010203", "#040506", "#070809")  # placeholders for colours that follow the page's colour scheme
+PAGE_COLOURS = dict(zip(PAGE_INK, ("currentColor", "var(--grid)", "var(--card)"), strict=True)) | {
+    colour: f"var(--row-{i})" for i, colour in enumerate(PALETTE)
+}
 SHEET = Path(__file__).with_name("plots.mplstyle")
 IMAGE_DPI = 150  # of images inside of a plot: about two pixels for each of the screen's
 Draw = Callable[[Axes], None]
@@ -83,19 +69,11 @@ def task_colour(task: float, num_tasks: int) -> str:
     >>> task_colour(0, 3), task_colour(1, 3), task_colour(0, 1)
     ('#7a4fcf', '#d75c72', '#7a4fcf')
     """
-    return interpolate(TASK_RAMP, task / max(num_tasks - 1, 1))
+    return to_hex(TASK_RAMP(task / max(num_tasks - 1, 1)))
 
 
 def accuracy_colour(accuracy: float, limits: tuple[float, float]) -> str:
-    return interpolate(ACCURACY_RAMP, (accuracy - limits[0]) / (limits[1] - limits[0]))
-
-
-def interpolate(ramp: tuple[tuple[int, int, int], ...], share: float) -> str:
-    """The colour at a share of a ramp."""
-    place = min(max(share, 0.0), 1.0) * (len(ramp) - 1)
-    low = min(int(place), len(ramp) - 2)
-    parts = (a + (b - a) * (place - low) for a, b in zip(ramp[low], ramp[low + 1], strict=True))
-    return "#" + "".join(f"{round(part):02x}" for part in parts)
+    return to_hex(ACCURACY_RAMP((accuracy - limits[0]) / (limits[1] - limits[0])))
 
 
 def task_axis(axes: Axes, last: int) -> None:
@@ -132,8 +110,9 @@ def line_with_band(axes: Axes, shown: Shown, x: Vector, mean: Vector, around: Ve
 
 def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: tuple[float, float]) -> None:
     """Accuracies [y, x] as colours, in one image: a shape for each cell would make a page of megabytes."""
-    ramp = LinearSegmentedColormap.from_list("accuracy", [accuracy_colour(share, (0, 4)) for share in range(5)])
-    axes.pcolormesh(x, y, accuracy, cmap=ramp, vmin=limits[0], vmax=limits[1], shading="nearest", rasterized=True)
+    axes.pcolormesh(
+        x, y, accuracy, cmap=ACCURACY_RAMP, vmin=limits[0], vmax=limits[1], shading="nearest", rasterized=True
+    )
     axes.grid(visible=False)
     axes.invert_yaxis()
 
@@ -150,22 +129,18 @@ def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
     view = re.search(r'viewBox="[^"]*"', text)
     assert view is not None
     head = f'<svg class="plot" role="img" aria-label="{escape(description)}" {view[0]}>'
-    return head + _page_colours(text[text.index(">") + 1 :])
-
-
-def _page_colours(svg: str) -> str:
-    for ink, name in ((PAGE_INK.text, "currentColor"), (PAGE_INK.grid, "var(--grid)"), (PAGE_INK.back, "var(--card)")):
-        svg = svg.replace(ink, name)
-    for i, value in enumerate(PALETTE):
-        svg = svg.replace(value, f"var(--row-{i})")
-    return svg
+    body = text[text.index(">") + 1 :]
+    for ink, name in PAGE_COLOURS.items():
+        body = body.replace(ink, name)
+    return head + body
 
 
 @contextmanager
 def styled(ink: Ink, svg_text: str, salt: str) -> Iterator[Figure]:
     """A figure in the report's style, whatever the user's settings are; they are restored afterwards."""
+    text, grid, back = ink
     texts = ("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor")
-    colours: dict[Any, str] = dict.fromkeys(texts, ink.text) | {"grid.color": ink.grid, "axes.facecolor": ink.back}
+    colours: dict[Any, str] = dict.fromkeys(texts, text) | {"grid.color": grid, "axes.facecolor": back}
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         matplotlib.rcdefaults()

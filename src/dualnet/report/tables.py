@@ -8,7 +8,7 @@ from dualnet.metrics import average_accuracy, stability_summary, summary
 from dualnet.runs.record import RunRecord
 
 from .cost import cost_texts, mean_cost
-from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, measured, metric_values, was_measured
+from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, measured, was_measured
 
 METRICS = {"ACC": max, "FM": min, "LA": max}  # the better of two values
 RESULT_HEADER = ["experiment", "protocol", "seeds", "ACC ↑", "FM ↓", "LA ↑"]
@@ -27,17 +27,14 @@ FM_WORDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    text: str
-    best: bool = False
-    secondary: bool = False  # printed fainter in a terminal
+class Best(str):
+    """The best of the values that may be compared: bold."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
     header: list[str]
-    rows: list[list[Cell]]
+    rows: list[list[str]]  # one without a name belongs to the one above
     numeric: Sequence[int]  # the columns that are aligned to the right
 
 
@@ -54,36 +51,37 @@ def sample_header(comparison: Comparison) -> list[str]:
     return ["fwd", "bwd"] if counted else []
 
 
-def _result_lines(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[list[Cell]]:
+def _result_lines(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[list[str]]:
     """The lines of rows that may be compared."""
     columns = [
-        _compared([metric_values(row, metric, comparison.fm) for row in rows], better, comparison.spread)
+        _compared([[summary(a, comparison.fm)[metric] for a in row.accuracies] for row in rows], better, comparison)
         for metric, better in METRICS.items()
     ]
     for row, *metrics in zip(rows, *columns, strict=True):
         setting = ", ".join([row.protocol or DASH, *row.unusual_labels])
-        costs = _cost_cells(row.runs, comparison)
-        yield [Cell(row.label), Cell(setting), Cell(str(len(row.runs))), *metrics, *costs]
+        yield [row.label, setting, str(len(row.runs)), *metrics, *_costs(row.runs, comparison)]
 
 
-def _compared(values: Sequence[Sequence[float]], better: Callable[..., str], kind: str) -> list[Cell]:
+def _compared(values: Sequence[Sequence[float]], better: Callable[..., str], comparison: Comparison) -> list[str]:
     """Mean and spread for rows that may be compared; the best is marked where there are two to choose from.
 
     Where some rows have several seeds, a single seed is never the best: it may win by chance.
     """
-    both = [tuple(map(number_text, mean_and_spread(seeds, kind))) for seeds in values]
+    both = [tuple(map(number_text, mean_and_spread(seeds, comparison.spread))) for seeds in values]
     several = any(len(seeds) > 1 for seeds in values)
     eligible = {mean for (mean, _), seeds in zip(both, values, strict=True) if (len(seeds) > 1) == several} - {DASH}
     best = better(eligible, key=float) if len(eligible) > 1 else None
+    kinds = [
+        Best if mean == best and (len(seeds) > 1) == several else str
+        for (mean, _), seeds in zip(both, values, strict=True)
+    ]
     return [
-        Cell(DASH if mean == DASH else f"{mean} ± {around}", mean == best and (len(seeds) > 1) == several)
-        for (mean, around), seeds in zip(both, values, strict=True)
+        kind(DASH if mean == DASH else f"{mean} ± {around}") for kind, (mean, around) in zip(kinds, both, strict=True)
     ]
 
 
-def _cost_cells(runs: Sequence[RunRecord], comparison: Comparison) -> list[Cell]:
-    texts = cost_texts(mean_cost(runs))
-    return [Cell(text) for text in (texts if sample_header(comparison) else texts[2:])]
+def _costs(runs: Sequence[RunRecord], comparison: Comparison) -> list[str]:
+    return cost_texts(mean_cost(runs))[0 if sample_header(comparison) else 2 :]
 
 
 def stability_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
@@ -91,10 +89,10 @@ def stability_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTa
     rows = [row for row in rows if was_measured(row)]
     values = [[_worst_cases(run) for run in row.runs if run.log.stability] for row in rows]
     columns = [
-        _compared([[run[i] for run in runs] for runs in values], max, comparison.spread)
+        _compared([[run[i] for run in runs] for runs in values], max, comparison)
         for i in range(len(STABILITY_HEADER) - 1)
     ]
-    lines = [[Cell(row.label), *cells] for row, *cells in zip(rows, *columns, strict=True)]
+    lines = [[row.label, *cells] for row, *cells in zip(rows, *columns, strict=True)]
     return TextTable(STABILITY_HEADER, lines, numeric=range(1, len(STABILITY_HEADER)))
 
 
@@ -111,25 +109,25 @@ def runs_table(comparison: Comparison) -> TextTable:
     return TextTable(header, lines, numeric=range(1, len(header) - 1))
 
 
-def _run_line(label: str, run: RunRecord, comparison: Comparison) -> list[Cell]:
+def _run_line(label: str, run: RunRecord, comparison: Comparison) -> list[str]:
     assert run.accuracy is not None
-    texts = [label, run.seed, *map(number_text, summary(run.accuracy, comparison.fm).values())]
-    costs = _cost_cells([run], comparison)
-    return [*map(Cell, texts), *costs, Cell(_steps_text(run)), Cell(str(run.folder))]
+    metrics = map(number_text, summary(run.accuracy, comparison.fm).values())
+    return [label, run.seed, *metrics, *_costs([run], comparison), _steps_text(run), str(run.folder)]
 
 
 def unfinished_table(comparison: Comparison) -> TextTable:
     """One line for each run without a result."""
-    steps = [_steps_text(run) + ", diverged" * run.log.diverged for run in comparison.unfinished]
-    runs = zip(comparison.unfinished, steps, strict=True)
-    lines = [[Cell(run.name), Cell(run.seed), Cell(step), Cell(str(run.folder))] for run, step in runs]
+    lines = [
+        [run.name, run.seed, _steps_text(run) + ", diverged" * run.log.diverged, str(run.folder)]
+        for run in comparison.unfinished
+    ]
     return TextTable(["experiment", "seed", "last step", "folder"], lines, numeric=range(1, 3))
 
 
 def options_table(comparison: Comparison) -> TextTable:
     """The options that differ between the rows, and only those; one column for each row."""
     mappings = [{k: v for k, v in row.options.items() if k != "name"} for row in comparison.rows]
-    lines = [[Cell(key), *(Cell(m.get(key, DASH)) for m in mappings)] for key in differing(mappings)]
+    lines = [[key, *(mapping.get(key, DASH) for mapping in mappings)] for key in differing(mappings)]
     return TextTable(["option", *(row.label for row in comparison.rows)], lines, numeric=range(0))
 
 
@@ -141,7 +139,7 @@ def environment_table(comparison: Comparison) -> TextTable:
             group = groups.setdefault(tuple(sorted(run.environment.items())), {})
             group.setdefault(row.label, []).append(run.seed)
     keys = dict.fromkeys(key for environment in groups for key, _ in environment)
-    lines = [[Cell(key), *(Cell(dict(environment).get(key, DASH)) for environment in groups)] for key in keys]
+    lines = [[key, *(dict(environment).get(key, DASH) for environment in groups)] for key in keys]
     heads = ["all runs"] if len(groups) == 1 else [_whose(group) for group in groups.values()]
     return TextTable(["environment", *heads], lines, numeric=range(0))
 
@@ -171,7 +169,7 @@ def result_notes(comparison: Comparison) -> list[str]:
         words.append("fwd, bwd: images through the networks while learning, forward and backward, once for each pass.")
     if len(comparison.settings()) > 1:
         words.append("Bold is the best among rows with the same benchmark, protocol and labels.")
-    repeated = [row.label for row in comparison.rows if row.has_seed_twice]
+    repeated = [row.label for row in comparison.rows if len({run.seed for run in row.runs}) < len(row.runs)]
     return words + [f"{label}: a seed occurs twice, so its spread is too small." for label in repeated]
 
 

@@ -11,7 +11,7 @@ from rich.text import Text
 from dualnet.text import printable
 
 from .rows import Comparison
-from .tables import RESULT_HEADER, Cell, TextTable, result_notes, results_table, unfinished_table
+from .tables import RESULT_HEADER, Best, TextTable, result_notes, results_table, unfinished_table
 
 
 def terminal_view(comparison: Comparison, page: Path) -> Group:
@@ -33,7 +33,7 @@ def _results(comparison: Comparison) -> Iterator[RichTable]:
 
 def _columns(table: TextTable, chosen: Sequence[int]) -> TextTable:
     """The first column and the chosen ones, which are numeric."""
-    lines = [[line[0], *(Cell(line[i].text.replace(" ± ", "±"), line[i].best) for i in chosen)] for line in table.rows]
+    lines = [[line[0], *(type(line[i])(line[i].replace(" ± ", "±")) for i in chosen)] for line in table.rows]
     return TextTable([table.header[0], *(table.header[i] for i in chosen)], lines, range(1, len(chosen) + 1))
 
 
@@ -45,9 +45,6 @@ def rich_table(table: TextTable, title: str) -> RichTable:
         justify = "right" if numeric else "left"
         shown.add_column(Text(printable(word)), justify=justify, no_wrap=numeric, overflow="fold")
     for line in table.rows:
-        shown.add_row(*(Text(printable(cell.text), style=_style(cell)) for cell in line))
+        cells = (Text(printable(cell), style="bold" if isinstance(cell, Best) else "") for cell in line)
+        shown.add_row(*cells, style="" if line[0] else "dim")
     return shown
-
-
-def _style(cell: Cell) -> str:
-    return "bold" if cell.best else "dim" if cell.secondary else ""

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 
 from dualnet.metrics import average_accuracy
 
-from .rows import ReportRow, distinct_labels, mean_and_spread
+from .rows import ReportRow, Shown, distinct_labels, mean_and_spread
 from .style import axis_names, dash, error_bars
 
 
@@ -29,11 +29,9 @@ TRENDS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class Line(Shown):
     """Rows that differ in one option only."""
 
-    index: int
-    label: str
     accuracies: dict[float, list[float]]  # ACC of all seeds, by the option's value
 
 

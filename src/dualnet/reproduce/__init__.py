@@ -18,7 +18,7 @@ def write(ledger: Ledger, out: Path, table: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     atomic.write(folder / "ledger.md", markdown_page(ledger))
     atomic.write(folder / "ledger.json", json_text(ledger))
-    runs = [path for entry in ledger.entries for path in seed_folders(out / entry.row.home)]
+    runs = [path for entry in ledger.entries for path in seed_folders(out / entry.runs_of)]
     if begun := [path for path in dict.fromkeys(runs) if (path / EXPERIMENT_FILE).exists()]:
         report(begun, folder)
     return folder

@@ -29,66 +29,49 @@ class Metric:
 
     ours: Sample | None
     published: Sample | None
-    margin: float = MARGIN
-
-    @property
-    def difference(self) -> Difference | None:
-        return None if self.ours is None or self.published is None else welch(self.ours, self.published)
-
-    @property
-    def verdict(self) -> str:
-        if self.ours is None:
-            return NOT_RUN
-        return NOTHING_PUBLISHED if self.difference is None else verdict_of(self.difference, self.margin)
-
-    @property
-    def seeds_needed(self) -> int | None:
-        """The number of our seeds that would decide what is inconclusive, if our mean and both standard deviations stay
-        as they are. None: more than MAX_SEEDS, or no number."""
-        if self.ours is None or self.published is None:
-            return None
-        std = self.published.std if self.ours.std is None else self.ours.std
-        for size in range(self.ours.size + 1, MAX_SEEDS + 1):
-            found = welch(Sample(self.ours.mean, std, size), self.published)
-            if verdict_of(found, self.margin) != INCONCLUSIVE:
-                return size
-        return None
+    margin: float
+    difference: Difference | None
+    verdict: str
+    seeds_needed: int | None  # to decide what is inconclusive
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A line of the ledger."""
+    """A row of the ledger, as ledger.json has it."""
 
-    row: TableRow
-    published: Published | None
+    name: str
+    runs_of: str  # the row whose runs they are
+    verdict: str  # that of ACC
     seeds: list[int]  # finished
+    seeds_asked: int
     metrics: dict[str, Metric]
+    protocol_differs: dict[str, tuple[Any, Any]]  # fields that are not what the paper states: ours, the paper's
+    options_changed: dict[str, tuple[str, str]]  # options that our runs have and the row has otherwise: theirs, its
+    unknown: list[str]  # fields of the protocol that the paper leaves open
     manifest: dict[str, Any]  # of our runs; empty if there are none, or if they are older than manifests
-    changed: dict[str, tuple[str, str]]  # options that our runs have and the row has otherwise: theirs, the row's
     cost: MeanCost
-
-    @property
-    def verdict(self) -> str:
-        """That of ACC."""
-        return self.metrics["ACC"].verdict
-
-    @property
-    def differs(self) -> dict[str, tuple[Any, Any]]:
-        """The fields of the protocol that are not what the paper states: ours, the paper's."""
-        return differences(self.manifest, self.published.protocol) if self.published else {}
-
-    @property
-    def unknown(self) -> list[str]:
-        return self.published.unknown if self.published else []
+    source: str | None  # these four: of what is published
+    published_runs: int | None
+    published_spread: str | None
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    tables: list[ResultTable]
+    titles: dict[str, str]  # of the tables
     entries: list[Entry]
     missing: dict[str, str]  # rows that the paper names without a value, and why
     settings: str
     margin: float  # of a verdict, in points
+
+
+def make_metric(ours: Sample | None, published: Sample | None, margin: float = MARGIN) -> Metric:
+    if ours is None or published is None:
+        return Metric(ours, published, margin, None, NOT_RUN if ours is None else NOTHING_PUBLISHED, None)
+    difference = welch(ours, published)
+    verdict = verdict_of(difference, margin)
+    needed = seeds_needed(ours, published, margin) if verdict == INCONCLUSIVE else None
+    return Metric(ours, published, margin, difference, verdict, needed)
 
 
 def verdict_of(found: Difference, margin: float) -> str:
@@ -102,32 +85,49 @@ def verdict_of(found: Difference, margin: float) -> str:
     return ABOVE if found.low > 0 else BELOW if found.high < 0 else INCONCLUSIVE
 
 
+def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
+    """The number of our seeds that would decide what is inconclusive, if our mean and both standard deviations stay
+    as they are. None: more than MAX_SEEDS, or no number."""
+    std = published.std if ours.std is None else ours.std
+    for size in range(ours.size + 1, MAX_SEEDS + 1):
+        if verdict_of(welch(Sample(ours.mean, std, size), published), margin) != INCONCLUSIVE:
+            return size
+    return None
+
+
 def make_ledger(
     tables: Sequence[ResultTable], rows: Sequence[TableRow], out: Path, settings: str, margin: float = MARGIN
 ) -> Ledger:
     """From the run folders below out. Only finished runs count."""
     published, missing = read_published()
     groups = {row.group for row in rows}
-    entries = [make_entry(row, published.get(row.name), out, margin) for row in rows]
+    entries = [make_entry(row, published.get(row.name, Published()), out, margin) for row in rows]
     missing = {name: why for name, why in missing.items() if name.rpartition("/")[0] in groups}
-    return Ledger(list(tables), entries, missing, settings, margin)
+    return Ledger({table.name: table.title for table in tables}, entries, missing, settings, margin)
 
 
-def make_entry(row: TableRow, published: Published | None, out: Path, margin: float) -> Entry:
+def make_entry(row: TableRow, published: Published, out: Path, margin: float) -> Entry:
     finished = [folder for folder in seed_folders(out / row.home) if (folder / RESULT_FILE).exists()]
     runs = with_one_root([read_record(folder) for folder in finished])
     check_same(runs)
+    metrics = {name: make_metric(our_sample(runs, name), published.metrics.get(name), margin) for name in METRICS}
+    manifest = {key: value for key, value in runs[0].manifest.items() if key in FIELDS} if runs else {}
     return Entry(
-        row=row,
-        published=published,
+        name=row.name,
+        runs_of=row.home,
+        verdict=metrics["ACC"].verdict,
         seeds=[int(run.seed) for run in runs],
-        metrics={
-            name: Metric(our_sample(runs, name), published.sample(name) if published else None, margin)
-            for name in METRICS
-        },
-        manifest={key: value for key, value in runs[0].manifest.items() if key in FIELDS} if runs else {},
-        changed=changed_options(row, runs),
+        seeds_asked=row.num_seeds,
+        metrics=metrics,
+        protocol_differs=differences(manifest, published.protocol),
+        options_changed=changed_options(row, runs),
+        unknown=[field for field in FIELDS if published.source and field not in published.protocol],
+        manifest=manifest,
         cost=mean_cost(runs),
+        source=published.source,
+        published_runs=published.runs,
+        published_spread=published.spread,
+        note=published.note,
     )
 
 

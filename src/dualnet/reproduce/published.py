@@ -1,11 +1,10 @@
 """What the paper publishes of each row: values, their spread, how many runs, where they stand, by which protocol."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dualnet.files import read_yaml
-from dualnet.runs.manifest import FIELDS
 from dualnet.runs.option_files import shipped_files
 from dualnet.ttest import Sample
 
@@ -16,23 +15,12 @@ METRICS = ("ACC", "FM", "LA")
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    source: str  # the table's label and the line in the LaTeX source
-    runs: int
-    spread: str  # what the number after ± is
-    metrics: dict[str, tuple[float, float]]  # value and spread, by name; some rows have no FM and LA
-    protocol: dict[str, Any]  # the fields of a manifest that the paper states
+    source: str | None = None  # the table's label and the line in the LaTeX source
+    runs: int | None = None
+    spread: str | None = None  # what the number after ± is
+    metrics: dict[str, Sample] = field(default_factory=dict)  # some rows have no FM and LA
+    protocol: dict[str, Any] = field(default_factory=dict)  # the fields of a manifest that the paper states
     note: str = ""
-
-    def sample(self, metric: str) -> Sample | None:
-        if metric not in self.metrics:
-            return None
-        value, spread = self.metrics[metric]
-        return Sample(value, sample_std(spread, self.spread, self.runs), self.runs)
-
-    @property
-    def unknown(self) -> list[str]:
-        """The fields that the paper leaves open."""
-        return [field for field in FIELDS if field not in self.protocol]
 
 
 def sample_std(spread: float, kind: str, runs: int) -> float:
@@ -52,19 +40,23 @@ def read_published() -> tuple[dict[str, Published], dict[str, str]]:
     """By the row's full name: what is published, and why something is not."""
     file = next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE)
     content = read_yaml(file)
+    kind = content["spread"]
     found: dict[str, Published] = {}
     missing: dict[str, str] = {}
     for table, facts in content["tables"].items():
         for name, group in facts["groups"].items():
-            protocol = content["protocols"][group["protocol"]]
-            for row, values in group["rows"].items():
+            protocol, runs = content["protocols"][group["protocol"]], group["runs"]
+            for row, written in group["rows"].items():
+                values = {metric: written[metric] for metric in METRICS if metric in written}
                 found[f"{table}/{name}/{row}"] = Published(
-                    source=f"{facts['source']}, line {values['line']}",
-                    runs=group["runs"],
-                    spread=content["spread"],
-                    metrics={metric: tuple(values[metric]) for metric in METRICS if metric in values},
-                    protocol={**protocol, **values.get("states", {})},
-                    note=values.get("note", ""),
+                    source=f"{facts['source']}, line {written['line']}",
+                    runs=runs,
+                    spread=kind,
+                    metrics={
+                        key: Sample(mean, sample_std(std, kind, runs), runs) for key, (mean, std) in values.items()
+                    },
+                    protocol={**protocol, **written.get("states", {})},
+                    note=written.get("note", ""),
                 )
             missing |= {f"{table}/{name}/{row}": why for row, why in group.get("not_available", {}).items()}
     return found, missing

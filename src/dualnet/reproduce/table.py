@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import reduce
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,9 @@ class TableRow:
         return self.name.rpartition("/")[0]
 
     @property
-    def short_name(self) -> str:
-        return self.name.rpartition("/")[2]
+    def names(self) -> tuple[str, str]:
+        """With and without the table's."""
+        return self.name, self.name.partition("/")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +54,18 @@ class ResultTable:
 
 def read_tables(name_or_file: str, settings: str = "authors") -> list[ResultTable]:
     """The table of that name, in that file, or `all` those of the paper."""
-    if settings not in SETTINGS:
-        raise ValueError(f"--settings {settings}: there are {' and '.join(SETTINGS)}")
     return [read_table(name, settings) for name in (PAPER if name_or_file == "all" else (name_or_file,))]
 
 
 def read_table(name_or_file: str, settings: str) -> ResultTable:
-    path = find_table(name_or_file)
+    path = find(name_or_file, table_files(), "table")
     content = read_yaml(path)
     try:
         num_seeds = content.get("seeds", 1)
         if not isinstance(num_seeds, int) or num_seeds < 1:
             raise ValueError(f"seeds: {num_seeds!r} is not 1 or more")
-        written = written_rows(path, settings)
-        sources = Sources(settings, dict(written))
-        rows = [TableRow(name, sources.options(name), num_seeds, sources.home(name)) for name in written]
+        written = written_rows(content, path.stem, settings)
+        rows = [table_row(name, num_seeds, written, settings) for name in list(written)]
         return ResultTable(path.stem, str(content.get("title", path.stem)), rows)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
@@ -81,15 +80,14 @@ class WrittenRow:
     like: str | None  # the row that it is like: what the row says goes before its group and its table
 
 
-def written_rows(path: Path, settings: str) -> dict[str, WrittenRow]:
+def written_rows(content: Mapping[str, Any], table: str, settings: str) -> dict[str, WrittenRow]:
     """By full name."""
-    content = read_yaml(path)
     check_keys(content, ("title", "seeds", "like", "groups", *LAYERS))
     rows = {}
     for group_name, group in section(content, "groups").items():
         check_keys(mapping(group, group_name), ("like", "rows", *LAYERS), str(group_name))
         for row_name, written in section(group, "rows").items():
-            name = f"{path.stem}/{group_name}/{row_name}"
+            name = f"{table}/{group_name}/{row_name}"
             row = mapping(written, name)
             layers = [(level, layer) for level in (content, group) for layer in ("shared", settings)]
             own = {key: value for key, value in row.items() if key not in ("like", *SETTINGS)}
@@ -101,35 +99,30 @@ def written_rows(path: Path, settings: str) -> dict[str, WrittenRow]:
     return rows
 
 
-@dataclass(frozen=True, slots=True)
-class Sources:
-    """Rows of the files that were read so far: a row may be like one of another table."""
+def table_row(name: str, num_seeds: int, written: dict[str, WrittenRow], settings: str) -> TableRow:
+    """Its options: the table's, the group's, those of the row that it is like, its own, each laid over those before."""
+    names = similar_rows(name, written, settings)
+    options = [
+        reduce(merged, [*written[names[i]].shared, *(own for like in names[i:][::-1] for own in written[like].own)], {})
+        for i in range(len(names))
+    ]
+    num_same = len(list(takewhile(lambda other: other == options[0], options)))
+    return TableRow(name, options[0], num_seeds, home=names[num_same - 1])
 
-    settings: str
-    rows: dict[str, WrittenRow]
 
-    def options(self, name: str) -> dict[str, Any]:
-        """The table's options, the group's, those of the row that it is like, its own: each laid over those before."""
-        return reduce(merged, [*self.rows[name].shared, *self.own(name)], {})
-
-    def own(self, name: str, before: tuple[str, ...] = ()) -> list[dict[str, Any]]:
-        if name in before:
-            raise ValueError(f"{name}: is like itself; `like` must name another row")
-        like = self.liked(name)
-        return [*(self.own(like, (*before, name)) if like else []), *self.rows[name].own]
-
-    def home(self, name: str) -> str:
-        like = self.liked(name)
-        return self.home(like) if like and self.options(like) == self.options(name) else name
-
-    def liked(self, name: str) -> str | None:
-        like = self.rows[name].like
-        table = (like or "").partition("/")[0]
-        if like and "/" in like and not any(known.startswith(f"{table}/") for known in self.rows):
-            self.rows.update(written_rows(find_table(table), self.settings))
-        if like and like not in self.rows:
-            raise ValueError(f"{name}: like {like!r}, but there is no such row; name one as table/group/row")
-        return like
+def similar_rows(name: str, written: dict[str, WrittenRow], settings: str) -> list[str]:
+    """The row, the one that it is like, the one that this is like, and so on; rows of other tables join `written`."""
+    names = [name]
+    while like := written[names[-1]].like:
+        table = like.partition("/")[0]
+        if "/" in like and not any(known.startswith(f"{table}/") for known in written):
+            written |= written_rows(read_yaml(find(table, table_files(), "table")), table, settings)
+        if like not in written:
+            raise ValueError(f"{names[-1]}: like {like!r}, but there is no such row; name one as table/group/row")
+        if like in names:
+            raise ValueError(f"{like}: is like itself; `like` must name another row")
+        names.append(like)
+    return names
 
 
 def section(content: Mapping[str, Any], key: str) -> dict[Any, Any]:
@@ -140,29 +133,22 @@ def section(content: Mapping[str, Any], key: str) -> dict[Any, Any]:
 
 
 def mapping(value: Any, name: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
+    if not isinstance(value, dict | None):
         raise ValueError(f"{name}: options are needed, not {value!r}")
-    return value
+    return value or {}
 
 
 def select(rows: Sequence[TableRow], patterns: Sequence[str]) -> list[TableRow]:
-    """The rows whose name, with or without the table's, fits a pattern such as `core50-*/er`; all if there is none."""
+    """The rows that have a name that fits a pattern such as `core50-*/er`; all if there is no pattern."""
+    chosen = list(rows) if not patterns else []
     for pattern in patterns:
-        if not any(fits(row, pattern) for row in rows):
-            names = [row.name for row in rows] + [row.name.partition("/")[2] for row in rows]
+        fitting = [row for row in rows if any(fnmatchcase(name, pattern) for name in row.names)]
+        if not fitting:
+            names = [name for row in rows for name in row.names]
             hint = nearest(pattern, names) or "; `dualnet reproduce TABLE --list` names them all"
             raise ValueError(f"--rows {pattern}: no such row{hint}")
-    return [row for row in rows if not patterns or any(fits(row, pattern) for pattern in patterns)]
-
-
-def fits(row: TableRow, pattern: str) -> bool:
-    return fnmatchcase(row.name, pattern) or fnmatchcase(row.name.partition("/")[2], pattern)
-
-
-def find_table(name_or_file: str) -> Path:
-    return find(name_or_file, table_files(), "table")
+        chosen += fitting
+    return [row for row in rows if row in chosen]
 
 
 def table_files() -> list[Path]:

@@ -1,9 +1,9 @@
 """The ledger for people and programs: in a terminal of 120 columns, as Markdown, as JSON."""
 
 import dataclasses
-import itertools
 import json
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.console import Group
@@ -12,12 +12,12 @@ from rich.text import Text
 from dualnet.report.cost import cost_texts
 from dualnet.report.markdown import markdown_list, markdown_table, markdown_text
 from dualnet.report.rows import DASH
-from dualnet.report.tables import Cell, TextTable, number_text
+from dualnet.report.tables import TextTable, number_text
 from dualnet.report.terminal import rich_table
 from dualnet.text import printable
 from dualnet.ttest import Sample
 
-from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger, Metric
+from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger
 
 ARROWS = {"ACC": "ACC ↑", "FM": "FM ↓", "LA": "LA ↑"}
 COSTS = ("fwd", "bwd", "s / run", "memory")
@@ -38,16 +38,13 @@ FOOT = (
 )
 
 
-# In the terminal
-
-
 def terminal_view(ledger: Ledger) -> Group:
     """One table for each group of rows, what must be known of its rows, and what the words mean."""
     parts: list[Any] = []
-    for name, entries in groups(ledger.entries):
+    for name, entries in groups(ledger):
         table = ledger_table(entries)
         narrow = TextTable(table.header[:-1], [line[:-1] for line in table.rows], table.numeric)  # without the source
-        parts += [rich_table(narrow, name), *map(dim, notes(entries, ledger)), ""]
+        parts += [rich_table(narrow, name), *map(dim, notes(name, entries, ledger)), ""]
     return Group(*parts, Text(counts_text(ledger), style="bold"), *map(dim, foot(ledger)))
 
 
@@ -55,10 +52,37 @@ def dim(text: str) -> Text:
     return Text(printable(text), style="dim")
 
 
-def foot(ledger: Ledger) -> tuple[str, ...]:
+def markdown_page(ledger: Ledger) -> str:
+    parts = ["# Ledger", counts_text(ledger)]
+    for name, entries in groups(ledger):
+        table = name.partition("/")[0]
+        title = f"## {markdown_text(f'{table}: {ledger.titles.get(table, table)}')}"
+        parts += [title] if title not in parts else []
+        parts += [f"### {markdown_text(name)}", markdown_table(ledger_table(entries))]
+        parts += [markdown_list(said)] if (said := notes(name, entries, ledger)) else []
+    if words := foot(ledger):
+        parts += ["## What the words mean", markdown_list(words)]
+    return "\n\n".join(parts) + "\n"
+
+
+def json_text(ledger: Ledger) -> str:
+    content = {
+        "settings": ledger.settings,
+        "margin": ledger.margin,
+        "definitions": foot(ledger),
+        "rows": [dataclasses.asdict(entry) for entry in ledger.entries],
+        "not_published": ledger.missing,
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
+
+
+def groups(ledger: Ledger) -> list[tuple[str, list[Entry]]]:
+    return [(name, list(same)) for name, same in groupby(ledger.entries, lambda entry: entry.name.rpartition("/")[0])]
+
+
+def foot(ledger: Ledger) -> list[str]:
     """What the words mean, where there is anything to compare."""
-    compares = any(entry.published for entry in ledger.entries)
-    return tuple(line.format(margin=ledger.margin) for line in FOOT) if compares else ()
+    return [line.format(margin=ledger.margin) for line in FOOT if any(entry.source for entry in ledger.entries)]
 
 
 def ledger_table(entries: Sequence[Entry]) -> TextTable:
@@ -68,28 +92,24 @@ def ledger_table(entries: Sequence[Entry]) -> TextTable:
     return TextTable(header, lines, numeric=[2, 3, 4, 5, 7, 8, 9, 10])
 
 
-def entry_lines(entry: Entry) -> Iterator[list[Cell]]:
-    metrics, published, no_cost = entry.metrics.values(), entry.published, [""] * len(COSTS)
+def entry_lines(entry: Entry) -> Iterator[list[str]]:
+    metrics, no_cost = entry.metrics.values(), [""] * len(COSTS)
+    done, asked = len(entry.seeds), entry.seeds_asked
+    runs = str(done) if done >= asked else f"{done}/{asked}"
+    verdict = f"{entry.verdict} {DIFFERS}" if entry.protocol_differs or entry.options_changed else entry.verdict
     ours = [sample_text(metric.ours) for metric in metrics]
-    first = [entry.row.short_name, "ours", runs_text(entry), *ours, verdict_text(entry), *cost_texts(entry.cost), ""]
-    yield [Cell(text) for text in first]
-    if published is not None:
+    yield [short_name(entry.name), "ours", runs, *ours, verdict, *cost_texts(entry.cost), ""]
+    if entry.source is not None:
         theirs = [sample_text(metric.published) for metric in metrics]
-        second = ["", "paper", str(published.runs), *theirs, "", *no_cost, published.source]
-        yield [Cell(text, secondary=True) for text in second]
+        yield ["", "paper", str(entry.published_runs), *theirs, "", *no_cost, entry.source]
         if entry.seeds:
-            third = ["", "diff", "", *difference_texts(entry), needs_text(entry), *no_cost, ""]
-            yield [Cell(text, secondary=True) for text in third]
+            needed = entry.metrics["ACC"].seeds_needed or f"> {MAX_SEEDS}"
+            needs = f"needs {needed}" if entry.verdict == INCONCLUSIVE else ""
+            yield ["", "diff", "", *difference_texts(entry), needs, *no_cost, ""]
 
 
-def verdict_text(entry: Entry) -> str:
-    return f"{entry.verdict} {DIFFERS}" if entry.differs or entry.changed else entry.verdict
-
-
-def runs_text(entry: Entry) -> str:
-    """How many seeds are finished, and of how many where the table asks for more."""
-    asked = entry.row.num_seeds
-    return str(len(entry.seeds)) if len(entry.seeds) >= asked else f"{len(entry.seeds)}/{asked}"
+def short_name(name: str) -> str:
+    return name.rpartition("/")[2]
 
 
 def difference_texts(entry: Entry) -> Iterator[str]:
@@ -98,119 +118,43 @@ def difference_texts(entry: Entry) -> Iterator[str]:
         yield f"{found.mean:+.2f}±{number_text(found.half_width)}{mark}" if found else DASH
 
 
-def needs_text(entry: Entry) -> str:
-    """How many seeds of ours would decide what is inconclusive."""
-    return f"needs {entry.metrics['ACC'].seeds_needed or f'> {MAX_SEEDS}'}" if entry.verdict == INCONCLUSIVE else ""
-
-
 def sample_text(sample: Sample | None) -> str:
     if sample is None:
         return DASH
     return f"{number_text(sample.mean)}±{DASH if sample.std is None else number_text(sample.std)}"
 
 
-def notes(entries: Sequence[Entry], ledger: Ledger) -> list[str]:
+def notes(group: str, entries: Sequence[Entry], ledger: Ledger) -> list[str]:
     """What must be known of the rows of a group; what holds for many is said once."""
     words: dict[str, list[str]] = {}
     for entry in entries:
         for note in entry_notes(entry):
-            words.setdefault(note, []).append(entry.row.short_name)
-    group = entries[0].row.group
-    missing = [
-        f"{name.rpartition('/')[2]}: {why}" for name, why in ledger.missing.items() if name.startswith(f"{group}/")
-    ]
+            words.setdefault(note, []).append(short_name(entry.name))
+    missing = [f"{short_name(name)}: {why}" for name, why in ledger.missing.items() if name.startswith(f"{group}/")]
     return [f"{', '.join(names)}: {note}" for note, names in words.items()] + missing
 
 
-def entry_notes(entry: Entry) -> list[str]:
-    found = []
-    if entry.differs:
-        fields = ", ".join(f"{name} ({ours}, published {theirs})" for name, (ours, theirs) in entry.differs.items())
-        found.append(f"{DIFFERS} differs in {fields}")
-    if entry.changed:
-        options = ", ".join(f"{name} {ours} (the row: {row})" for name, (ours, row) in entry.changed.items())
-        found.append(f"{DIFFERS} run with {options}")
+def entry_notes(entry: Entry) -> Iterator[str]:
+    if changed := entry.protocol_differs:
+        fields = ", ".join(f"{name} ({ours}, published {theirs})" for name, (ours, theirs) in changed.items())
+        yield f"{DIFFERS} differs in {fields}"
+    if changed := entry.options_changed:
+        options = ", ".join(f"{name} {ours} (the row: {row})" for name, (ours, row) in changed.items())
+        yield f"{DIFFERS} run with {options}"
     if entry.seeds and not entry.manifest:
-        found.append("the runs have no manifest, so their protocol is not compared")
+        yield "the runs have no manifest, so their protocol is not compared"
     if entry.seeds and entry.unknown:
-        found.append(f"unknown in the paper: {', '.join(entry.unknown)}")
-    if entry.row.home != entry.row.name:
-        found.append(f"the runs are those of {entry.row.home}")
-    if entry.published and entry.published.note:
-        found.append(entry.published.note)
-    return found
+        yield f"unknown in the paper: {', '.join(entry.unknown)}"
+    if entry.runs_of != entry.name:
+        yield f"the runs are those of {entry.runs_of}"
+    if entry.note:
+        yield entry.note
 
 
 def counts_text(ledger: Ledger) -> str:
     """How many rows have which verdict."""
     verdicts = [entry.verdict for entry in ledger.entries]
-    counts = [
-        f"{verdicts.count(word)} {word}" for word in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if word != DASH
-    ]
+    words = [word for word in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if word != DASH]
+    counts = ", ".join(f"{verdicts.count(word)} {word}" for word in words)
     without = f", {verdicts.count(DASH)} run without a published value" if DASH in verdicts else ""
-    return f"{len(verdicts)} rows, settings of the {ledger.settings}: {', '.join(counts)}{without}."
-
-
-def groups(entries: Sequence[Entry]) -> list[tuple[str, list[Entry]]]:
-    return [(name, list(same)) for name, same in itertools.groupby(entries, key=lambda entry: entry.row.group)]
-
-
-# Markdown
-
-
-def markdown_page(ledger: Ledger) -> str:
-    parts = ["# Ledger", counts_text(ledger)]
-    titles = {table.name: table.title for table in ledger.tables}
-    for table, entries in itertools.groupby(ledger.entries, key=lambda entry: entry.row.name.partition("/")[0]):
-        parts.append(f"## {markdown_text(f'{table}: {titles.get(table, table)}')}")
-        for name, same in groups(list(entries)):
-            parts += [f"### {markdown_text(name)}", markdown_table(ledger_table(same))]
-            if said := notes(same, ledger):
-                parts.append(markdown_list(said))
-    if words := foot(ledger):
-        parts += ["## What the words mean", markdown_list(words)]
-    return "\n\n".join(parts) + "\n"
-
-
-# JSON
-
-
-def json_text(ledger: Ledger) -> str:
-    content = {
-        "settings": ledger.settings,
-        "margin": ledger.margin,
-        "definitions": foot(ledger),
-        "rows": [json_entry(entry) for entry in ledger.entries],
-        "not_published": ledger.missing,
-    }
-    return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
-
-
-def json_entry(entry: Entry) -> dict[str, Any]:
-    published = entry.published
-    return {
-        "name": entry.row.name,
-        "runs_of": entry.row.home,
-        "verdict": entry.verdict,
-        "seeds": entry.seeds,
-        "seeds_asked": entry.row.num_seeds,
-        "metrics": {name: json_metric(metric) for name, metric in entry.metrics.items()},
-        "protocol_differs": entry.differs,
-        "options_changed": entry.changed,
-        "unknown": entry.unknown,
-        "manifest": entry.manifest,
-        "cost": dataclasses.asdict(entry.cost),
-        "source": published.source if published else None,
-        "published_runs": published.runs if published else None,
-        "published_spread": published.spread if published else None,
-        "note": published.note if published else "",
-    }
-
-
-def json_metric(metric: Metric) -> dict[str, Any]:
-    return {
-        **dataclasses.asdict(metric),
-        "difference": dataclasses.asdict(metric.difference) if metric.difference else None,
-        "verdict": metric.verdict,
-        "seeds_needed": metric.seeds_needed if metric.verdict == INCONCLUSIVE else None,
-    }
+    return f"{len(verdicts)} rows, settings of the {ledger.settings}: {counts}{without}."

@@ -6,15 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.options import check_absent
-from dualnet.runs.experiment import Experiment
 from dualnet.runs.jobs import Benchmarks, Job, one_line, seeds_apart
 from dualnet.runs.local_pool import LocalPool, num_threads
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import Stop, StopAsked
 
 from .table import TableRow
-
-Options = Mapping[str, Any]  # nested
 
 
 def run_rows(
@@ -40,7 +37,10 @@ def run_rows(
     benchmarks = Benchmarks()
     for row, experiment, row_seeds in wanted:
         try:
-            todo += jobs_of(row, experiment, row_seeds, out, device, benchmarks)
+            folders = {seed: out / row.home / f"seed-{seed}" for seed in row_seeds}
+            benchmarks.check_folders(experiment, folders)
+            missing = {seed: folder for seed, folder in folders.items() if not RunFolder(folder).finished}
+            todo += [Job(row.name, experiment.mapping(), seeds, device) for seeds in seeds_apart(missing, device)]
         except Exception as error:
             if not isinstance(error, ValueError | OSError):
                 traceback.print_exc()
@@ -63,13 +63,3 @@ def homes(rows: Sequence[TableRow], seeds: Sequence[int] | None) -> dict[str, tu
         more = [seed for seed in seeds or range(row.num_seeds) if seed not in before]
         found[row.home] = first, before + more
     return found
-
-
-def jobs_of(
-    row: TableRow, experiment: Experiment, seeds: Sequence[int], out: Path, device: str, benchmarks: Benchmarks
-) -> list[Job]:
-    """For the seeds that are not finished. Raises ValueError if one was begun otherwise, or its images are missing."""
-    folders = {seed: out / row.home / f"seed-{seed}" for seed in seeds}
-    benchmarks.check_folders(experiment, folders)
-    missing = {seed: folder for seed, folder in folders.items() if not RunFolder(folder).finished}
-    return [Job(row.name, experiment.mapping(), group, device) for group in seeds_apart(missing, device)]
