@@ -11,9 +11,8 @@ from rich.console import Console
 from dualnet.report import report
 from dualnet.report import rows as rows_module
 from dualnet.report.elements import task_legend
-from dualnet.report.plots import mean_stored
+from dualnet.report.plots import mean_measured, mean_stored
 from dualnet.report.rows import compare, thinned
-from dualnet.report.stability import mean_measured
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PALETTE, task_colour
 from dualnet.report.tables import results_table, runs_table, stability_table
 from dualnet.report.trend import TRENDS, lines

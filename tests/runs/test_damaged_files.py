@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import shutil
@@ -15,8 +16,8 @@ import torch
 import yaml
 
 import dualnet
+from dualnet.report import report
 from dualnet.report.rows import compare
-from dualnet.report.write import report
 from dualnet.reproduce.ledger import make_ledger
 from dualnet.reproduce.table import read_tables
 from dualnet.runs import checkpoint
@@ -24,7 +25,7 @@ from dualnet.runs.record import flat
 from dualnet.runs.run import Run
 from dualnet.runs.run_folder import RunFolder
 from dualnet.search import read_plan
-from dualnet.search.point import outcome_of, point_of
+from dualnet.search.point import point_of
 from dualnet.search.progress import SearchDisplay
 from dualnet.search.search import Search
 from dualnet.stream.stream import Stream
@@ -190,14 +191,14 @@ def test_a_search(name: str, make_run, tmp_path: Path) -> None:
     if "failed" in name:
         (folder / "failed.json").write_text('{"reason": "seed-0: loss is not finite"}')
     before = Search(plan, whole, CPU, 1, SearchDisplay())
-    before.common, before.environment = flat(point.experiment.mapping()), {"device": "cpu"}
-    before.stages = [before.stage(0)]
+    before.common, before.environment = flat(plan.experiment(point.written).mapping()), {"device": "cpu"}
+    before.stages = [before.points(0)]
     before.write()
 
     def resume(out: Path) -> None:
         again = Search(plan, out, CPU, 1, SearchDisplay())
         again.common, again.environment = before.common, before.environment
         again.check_same()
-        outcome_of(point, out, plan, {})
+        dataclasses.replace(point).update(out, plan, {})
 
     fuzz(whole, name, tmp_path / "damaged", resume)

@@ -24,7 +24,7 @@ from dualnet.runs.jobs import Job, run_job
 from dualnet.runs.local_pool import num_jobs, num_threads
 from dualnet.runs.run_folder import RunFolder
 from dualnet.search import SearchPlan, read_plan, search
-from dualnet.search.point import Outcome, Point, best, failure_of, folder_name, outcome_of, point_of
+from dualnet.search.point import Point, failure_of, folder_name, point_of
 from dualnet.search.progress import SearchDisplay, table_of
 from dualnet.search.search import Search
 
@@ -313,6 +313,7 @@ def leave(point: str, file: str, content: dict[str, Any]) -> None:
 
 def leave_result(point: Point, **metrics: float) -> None:
     folder = RunFolder(point.folders(Path("out"), [0])[0])
+    assert point.experiment is not None
     folder.prepare(point.experiment, point.experiment.benchmark.make_validation(), CPU)
     folder.release()
     all_metrics = {"ACC": 50.0, "FM": 5.0, "LA": 50.0, "BWT": 0.0, **metrics}
@@ -341,7 +342,7 @@ def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
     for size, forgets in ((2, 9.0), (8, 1.0)):  # so that the larger draw is chosen
         leave_result(point_of(plan, {"learner.replay_size": size}), FM=forgets)
     found = search(plan, out, CPU, jobs=1)
-    assert [point.options["learner.candidates"] for point in found.stages[1].points] == [8]
+    assert [point.options["learner.candidates"] for point in found.stages[1]] == [8, 2]
     (refused,) = read_search(out)["stages"][1]["points"][1:]
     assert refused["options"] == {"learner.replay_size": 8, "learner.candidates": 2}
     assert "candidates: 2 is not 8 or more" in refused["failed"]
@@ -373,23 +374,27 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
         search(plan, out, CPU)
 
 
-def outcome(mean: float | None, **options: Any) -> Outcome:
-    return Outcome(options, "", mean, None, 1.0, {}, None if mean is not None else "diverged")
+def point_with(mean: float | None, **options: Any) -> Point:
+    return Point(options, None, options, mean=mean, failed="diverged" if mean is None else None)
 
 
-def test_the_best_is_the_first_of_equals() -> None:
-    outcomes = [outcome(None), outcome(1.0), outcome(3.0), outcome(3.0), outcome(0.0)]
-    assert best(outcomes, "ACC") == 2
-    assert best(outcomes, "FM") == 4, "less forgetting is better"
-    assert best(outcomes[:1], "ACC") is None
+@pytest.mark.parametrize(("metric", "size"), [("ACC", 6), ("FM", 7)])
+def test_the_best_is_the_first_of_equals(metric: str, size: int) -> None:
+    values = {4: 1.0, 5: 1.0, 6: 3.0, 7: 0.0, 8: 3.0, 9: 0.0}  # FM: less is better
+    content = {"experiment": EXPERIMENT, "grid": {"learner.replay_size": list(values)}, "metric": metric}
+    plan = read_plan(write("equals.yaml", content))
+    for replay_size, value in values.items():
+        leave_result(point_of(plan, {"learner.replay_size": replay_size}), **{metric: value})
+    assert search(plan, Path("out"), CPU, jobs=1).chosen[0].options == {"learner.replay_size": size}
 
 
 @pytest.mark.parametrize(("metric", "order"), [("ACC", ["b", "a", "c"]), ("FM", ["a", "b", "c"])])
 def test_the_table_is_sorted_by_the_metric(metric: str, order: list[str]) -> None:
-    outcomes = [outcome(None, name="c"), outcome(1.0, name="a"), outcome(2.0, name="b", more="x")]
-    table = table_of("title", outcomes, {"name": "a"}, metric)
+    points = [point_with(None, name="c"), point_with(1.0, name="a"), point_with(2.0, name="b", more="x")]
+    table = table_of("title", points, points[1], metric)
     assert [str(cell) for cell in table.columns[0].cells] == order
-    assert [str(cell) for cell in table.columns[-1].cells][-1] == "diverged"
+    notes = [str(cell) for cell in table.columns[-1].cells]
+    assert notes[-1] == "diverged" and notes[order.index("a")] == "chosen"
 
 
 def test_folders_have_readable_names_that_differ() -> None:
@@ -437,6 +442,7 @@ def test_on_cuda_the_seeds_of_a_point_are_one_job() -> None:
 def diverging_job(plan: SearchPlan, point: Point) -> tuple[Search, Job]:
     """As on CUDA, where all seeds of a point are one job."""
     folders = point.folders(Path("out"), plan.seeds)
+    assert point.experiment is not None
     job = Job("point", point.experiment.mapping(), folders, "cpu", validation=True, keep_checkpoints=False)
     return Search(plan, Path("out"), CPU, 1, SearchDisplay()), job
 
@@ -465,6 +471,6 @@ def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -
     plan = read_plan(write("one.yaml", content))
     point = point_of(plan, plan.stages[0][0])
     assert settled(*diverging_job(plan, point)) == "diverged"
-    found = outcome_of(point, Path("out"), plan, {})
-    assert found is not None and found.mean is None and list(found.seeds) == ["0"]
-    assert found.failed is not None and found.failed.startswith("seed-1: loss")
+    point.update(Path("out"), plan, {})
+    assert point.settled and point.mean is None and list(point.seeds) == ["0"]
+    assert point.failed is not None and point.failed.startswith("seed-1: loss")

@@ -10,7 +10,7 @@ from dualnet.cli.terminal import fail, say, show
 from dualnet.runs.experiment import command_options
 from dualnet.runs.run_folder import check_out
 from dualnet.search import NothingChosenError, read_plan, search
-from dualnet.search.progress import SearchDisplay, tables
+from dualnet.search.progress import SearchDisplay, table_of
 
 
 def main(arguments: argparse.Namespace, words: list[str]) -> int:
@@ -22,8 +22,8 @@ def main(arguments: argparse.Namespace, words: list[str]) -> int:
         found = search(plan, out, device, arguments.jobs, SearchDisplay(Console(stderr=True)))
     except NothingChosenError as error:
         return fail(str(error), 1)
-    for table in tables(found):
-        show(table, width=140)
+    for number, (points, chosen) in enumerate(zip(found.stages, found.chosen, strict=True), 1):
+        show(table_of(f"{plan.name}, stage {number} of {len(found.stages)}", points, chosen, plan.metric), width=140)
     say(f"{out}: finished; `dualnet run {out / 'chosen.yaml'}` evaluates what was chosen")
     if not found.troubles:
         return 0

@@ -1,5 +1,49 @@
-"""The report of run folders: tables, a page, a picture. It reads folders, never learners."""
+"""The report of run folders, never of learners: a table for the terminal, report.md, report.html, and a picture."""
 
-from .write import picture, picture_kind, report
+from collections.abc import Sequence
+from pathlib import Path
 
-__all__ = ["picture", "picture_kind", "report"]
+from rich.console import Group
+
+from dualnet import atomic
+from dualnet.text import printable
+
+from .markdown import markdown_page
+from .rows import compare
+from .terminal import terminal_view
+
+
+def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std", fm: str = "paper") -> Group:
+    """Writes report.md and report.html into out, by default the first folder; returns what to print with rich."""
+    from .page import html_page  # matplotlib takes long to load, and tables need none of it
+
+    comparison = compare(folders, spread, fm)
+    out = Path(folders[0]) if out is None else Path(out)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ValueError(f"{printable(out)} is a file; give --out a folder") from error
+    atomic.write(out / "report.md", markdown_page(comparison))
+    atomic.write(out / "report.html", html_page(comparison))
+    return terminal_view(comparison, out / "report.html")
+
+
+def picture(folders: Sequence[Path], path: Path, spread: str = "std", fm: str = "paper") -> None:
+    """Draws accuracy and forgetting of all finished runs into one SVG or PNG file."""
+    from .plots import picture_bytes
+
+    path = Path(path)
+    kind = picture_kind(path)
+    comparison = compare(folders, spread, fm)
+    if not comparison.rows:
+        raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished; let them finish")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(path, picture_bytes(comparison, kind))
+
+
+def picture_kind(path: Path) -> str:
+    """svg or png, by the file's name. Raises ValueError if it is neither."""
+    kind = path.suffix.lower().removeprefix(".")
+    if kind not in ("svg", "png"):
+        raise ValueError(f"cannot draw {path.name!r}; give a file name that ends in .svg or .png")
+    return kind

@@ -17,21 +17,17 @@ def html_table(table: TextTable) -> str:
 
 
 def _line(cells: Sequence[str], table: TextTable, tag: str) -> str:
-    return f"<tr>{''.join(_html_cell(i, cell, table, tag) for i, cell in enumerate(cells))}</tr>"
-
-
-def _html_cell(column: int, cell: str, table: TextTable, tag: str) -> str:
-    if column == 0 and tag == "td":
-        tag = "th scope='row'"
-    text = f"<strong>{escape(cell)}</strong>" if isinstance(cell, Best) else _breakable(escape(cell))
-    if column in table.numeric:
-        return f"<{tag} class='number'>{text}</{tag[:2]}>"
-    return f"<{tag}><div>{text}</div></{tag[:2]}>"
-
-
-def _breakable(text: str) -> str:
-    """Lets a long path or option break after a slash, a dot between letters, or an equals sign."""
-    return re.sub(r"(?<=\w)(=|[/.](?=[a-zA-Z_]))", r"\1<wbr>", text)
+    parts = []
+    for column, cell in enumerate(cells):
+        kind = "th scope='row'" if column == 0 and tag == "td" else tag
+        # A long path or option may break after a slash, a dot between letters, or an equals sign.
+        breakable = re.sub(r"(?<=\w)(=|[/.](?=[a-zA-Z_]))", r"\1<wbr>", escape(cell))
+        text = f"<strong>{escape(cell)}</strong>" if isinstance(cell, Best) else breakable
+        number = column in table.numeric
+        parts.append(
+            f"<{kind} class='number'>{text}</{kind[:2]}>" if number else f"<{kind}><div>{text}</div></{kind[:2]}>"
+        )
+    return f"<tr>{''.join(parts)}</tr>"
 
 
 def bullets(sentences: Iterable[str]) -> str:

@@ -23,13 +23,19 @@ def heat_map(accuracy: Matrix, limits: tuple[float, float], description: str) ->
     if len(accuracy) > MANY_TASKS:
         return page_svg(partial(_image, accuracy, limits), description, IMAGE_SIZE)
     size = MARGIN + CELL * len(accuracy)
-    cells = [_cell(i, j, float(accuracy[i, j]), limits, len(accuracy)) for i, j in np.argwhere(~np.isnan(accuracy))]
-    ticks = [_ticks(task) for task in range(len(accuracy))]
-    head = (
+    middle = (MARGIN + size) / 2
+    parts = [
         f'<svg class="heat{" dense" if len(accuracy) > FEW_TASKS else ""}" role="img" viewBox="0 0 {size} {size}"'
         f' style="max-width: {min(640, size * 1.5):g}px" aria-label="{escape(description)}">'
-    )
-    return "".join([head, *ticks, *cells, _axis_names(size), "</svg>"])
+        f'<text class="axis" x="{middle:g}" y="16">tested on task</text>'
+        f'<text class="axis" transform="translate(14 {middle:g}) rotate(-90)">after task</text>'
+    ]
+    for task in range(len(accuracy)):
+        place = MARGIN + CELL * task + CELL / 2
+        parts.append(f'<text class="tick" x="{place:g}" y="{MARGIN - 6}">{task + 1}</text>')
+        parts.append(f'<text class="tick" x="{MARGIN - 13}" y="{place + 5:g}">{task + 1}</text>')
+    parts += [_cell(i, j, float(accuracy[i, j]), limits, len(accuracy)) for i, j in np.argwhere(~np.isnan(accuracy))]
+    return "".join([*parts, "</svg>"])
 
 
 def _image(accuracy: Matrix, limits: tuple[float, float], axes: Axes) -> None:
@@ -61,20 +67,4 @@ def _cell(i: int, j: int, value: float, limits: tuple[float, float], num_tasks: 
         f"<g><title>after task {i + 1}, on task {j + 1}: {value:.2f} %</title>"
         f'<rect x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{CELL - 2}" rx="3" fill="{fill}"/>'
         f'<text class="number" x="{x + CELL / 2:g}" y="{y + CELL / 2 + 5:g}" fill="{ink}">{number}</text></g>'
-    )
-
-
-def _ticks(task: int) -> str:
-    middle = MARGIN + CELL * task + CELL / 2
-    return (
-        f'<text class="tick" x="{middle:g}" y="{MARGIN - 6}">{task + 1}</text>'
-        f'<text class="tick" x="{MARGIN - 13}" y="{middle + 5:g}">{task + 1}</text>'
-    )
-
-
-def _axis_names(size: int) -> str:
-    middle = (MARGIN + size) / 2
-    return (
-        f'<text class="axis" x="{middle:g}" y="16">tested on task</text>'
-        f'<text class="axis" transform="translate(14 {middle:g}) rotate(-90)">after task</text>'
     )

@@ -11,7 +11,6 @@ from . import plots
 from .elements import accuracy_legend, bullets, card, grid, html_table, legend, section, symbol_of, task_legend
 from .heat_map import heat_map, shared_limits
 from .rows import Comparison, ReportRow, Shown, count_text, was_measured
-from .stability import mean_measured, over_rows_plot, over_tasks_plot, task_map
 from .style import FEW_TASKS, MANY_TASKS, Draw, page_svg
 from .tables import appendix_tables, result_notes, results_table, stability_table, unfinished_table
 from .trend import TRENDS, lines, trend_plot
@@ -102,10 +101,10 @@ def _heat_maps(rows: Sequence[ReportRow]) -> str:
 
 
 def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:
-    limits = shared_limits([mean_measured(row)[1] for row in rows])
+    limits = shared_limits([plots.mean_measured(row)[1] for row in rows])
     cards = [_stability_of_tasks(row, limits) for row in rows]
     if len(rows) > 1:
-        draw, hint = partial(over_rows_plot, rows, limits), "mean accuracy on the earlier tasks"
+        draw, hint = partial(plots.over_rows_plot, rows, limits), "mean accuracy on the earlier tasks"
         cards.insert(0, _plot("All experiments", hint, draw, f"on earlier tasks: {_labels(rows)}", legend(rows)))
     notes = [*STABILITY_NOTES, *(["Thin lines: a task ends."] if plots.task_ends(rows) else [])]
     return html_table(stability_table(rows, comparison)) + bullets(notes) + grid(cards)
@@ -113,9 +112,9 @@ def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:
 
 def _stability_of_tasks(row: ReportRow, limits: tuple[float, float]) -> str:
     if row.num_tasks > MANY_TASKS:
-        draw, colours = partial(task_map, row, limits), accuracy_legend(limits)
+        draw, colours = partial(plots.task_map, row, limits), accuracy_legend(limits)
     else:
-        draw = partial(over_tasks_plot, row, limits)
+        draw = partial(plots.over_tasks_plot, row, limits)
         colours = task_legend(row.num_tasks, shown=row.num_tasks - 1)
     return _plot(row.label, "accuracy on each earlier task", draw, "on each earlier task", colours, symbol_of(row))
 

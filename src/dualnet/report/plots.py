@@ -1,4 +1,4 @@
-"""Plots of the report: accuracy over the stream, forgetting of each task, losses, contents of the memory."""
+"""Plots of the report: accuracy and forgetting, losses, contents of the memory, stability, and the picture."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,11 @@ from matplotlib.figure import Figure
 from dualnet.metrics import Matrix, Vector, forgetting_per_task, seen_accuracy
 
 from . import style
-from .rows import Comparison, ReportRow, mean_over_seeds, thinned, values_over_seeds
-from .style import MANY_TASKS, PAPER_INK, axis_names, colour, dash, task_axis, task_colour
+from .rows import Comparison, ReportRow, mean_over_seeds, measured, thinned, values_over_seeds
+from .style import MANY_TASKS, PAPER_INK, axis_names, colour, dash, marker, task_axis, task_colour
 
 MAX_LABEL = 100  # letters of a label in the picture's legend
+Limits = tuple[float, float]  # of the accuracies that are shown
 
 
 def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes) -> None:
@@ -100,6 +101,53 @@ def mean_stored(row: ReportRow) -> tuple[Vector, Matrix]:
     points = [point for run in row.runs for point in run.log.memory]
     size = min(len(point.stored) for point in points)
     return mean_over_seeds((point.task, point.stored[:size]) for point in points)
+
+
+def over_rows_plot(rows: Sequence[ReportRow], limits: Limits, axes: Axes) -> None:
+    """Stability: the mean over the earlier tasks, one line for each row; a ring marks its lowest point."""
+    for row in rows:
+        steps, values = mean_measured(row)
+        steps, means = thinned(steps, np.nanmean(values, axis=1), lowest=True)
+        axes.plot(steps, means, color=colour(row), linestyle=dash(row), linewidth=1.4)
+        _mark_lowest(axes, steps, means, colour(row), marker(row))
+    _finish(axes, rows, limits)
+
+
+def over_tasks_plot(row: ReportRow, limits: Limits, axes: Axes) -> None:
+    """One line for each earlier task, with a ring at its lowest point."""
+    steps, values = thinned(*mean_measured(row), lowest=True)
+    for task in range(row.num_tasks - 1):
+        known = ~np.isnan(values[:, task])
+        if known.any():
+            fill = task_colour(task, row.num_tasks)
+            axes.plot(steps[known], values[known, task], color=fill, linewidth=1.2)
+            _mark_lowest(axes, steps[known], values[known, task], fill, "o")
+    _finish(axes, [row], limits)
+
+
+def task_map(row: ReportRow, limits: Limits, axes: Axes) -> None:
+    """For many tasks: step by task, the accuracy as a colour."""
+    steps, values = thinned(*mean_measured(row), lowest=True)
+    style.accuracy_mesh(axes, steps, np.arange(1.0, row.num_tasks), values.T[:-1], limits)
+    style.step_axis(axes, [])
+    axis_names(axes, "step", "earlier task")
+
+
+def _mark_lowest(axes: Axes, steps: Vector, values: Vector, edge: str, form: str) -> None:
+    lowest, inside = int(values.argmin()), axes.get_facecolor()
+    axes.plot(steps[lowest], values[lowest], form, color=edge, markerfacecolor=inside, markersize=6, zorder=4)
+
+
+def _finish(axes: Axes, rows: Sequence[ReportRow], limits: Limits) -> None:
+    axes.set_ylim(limits[0] - 1, limits[1] + 1)  # a ring at an end of the scale is whole
+    style.step_axis(axes, task_ends(rows))
+    axis_names(axes, "step", "accuracy on earlier tasks (%)")
+
+
+def mean_measured(row: ReportRow) -> tuple[Vector, Matrix]:
+    """Steps, and the accuracy on each task at each of them; NaN where a task is not an earlier one."""
+    pairs = (zip(run.log.stability, measured(run), strict=True) for run in row.runs)
+    return mean_over_seeds((point.step, line) for pair in pairs for point, line in pair)
 
 
 def picture_bytes(comparison: Comparison, kind: str) -> bytes:

@@ -39,10 +39,6 @@ class ReportRow(Shown):
         return self.runs[0].options
 
     @property
-    def protocol(self) -> str:
-        return self.options.get("protocol", "")
-
-    @property
     def accuracies(self) -> list[Matrix]:
         return [run.accuracy for run in self.runs if run.accuracy is not None]
 
@@ -53,7 +49,7 @@ class ReportRow(Shown):
     @property
     def setting_name(self) -> str:
         tasks = count_text(self.num_tasks, "task")
-        parts = (self.options.get("benchmark.name"), self.protocol, tasks, *self.unusual_labels)
+        parts = (self.options.get("benchmark.name"), self.options.get("protocol"), tasks, *self.unusual_labels)
         return ", ".join(part for part in parts if part)
 
     @property
@@ -87,21 +83,16 @@ class Comparison:
 
 
 def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper") -> Comparison:
-    """Reads all runs below the folders and groups them into rows."""
+    """Reads all runs below the folders. All finished ones with the same options and as many tasks are one row."""
     runs = find_runs(folders)
-    rows = group([run for run in runs if run.accuracy is not None])
-    return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm)
-
-
-def group(runs: Sequence[RunRecord]) -> list[ReportRow]:
-    """One row for all finished runs with the same options and as many tasks."""
     groups: dict[object, list[RunRecord]] = {}
     for run in runs:
-        assert run.accuracy is not None
-        groups.setdefault((len(run.accuracy), *sorted(run.options.items())), []).append(run)
+        if run.accuracy is not None:
+            groups.setdefault((len(run.accuracy), *sorted(run.options.items())), []).append(run)
     firsts = [same[0] for same in groups.values()]
     labels = distinct_labels([run.name for run in firsts], [run.options for run in firsts])
-    return [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
+    rows = [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
+    return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm)
 
 
 def count_text(number: int, word: str) -> str:

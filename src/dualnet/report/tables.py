@@ -58,7 +58,7 @@ def _result_lines(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator
         for metric, better in METRICS.items()
     ]
     for row, *metrics in zip(rows, *columns, strict=True):
-        setting = ", ".join([row.protocol or DASH, *row.unusual_labels])
+        setting = ", ".join([row.options.get("protocol") or DASH, *row.unusual_labels])
         yield [row.label, setting, str(len(row.runs)), *metrics, *_costs(row.runs, comparison)]
 
 
@@ -67,17 +67,14 @@ def _compared(values: Sequence[Sequence[float]], better: Callable[..., str], com
 
     Where some rows have several seeds, a single seed is never the best: it may win by chance.
     """
-    both = [tuple(map(number_text, mean_and_spread(seeds, comparison.spread))) for seeds in values]
+    figures = [tuple(map(number_text, mean_and_spread(seeds, comparison.spread))) for seeds in values]
     several = any(len(seeds) > 1 for seeds in values)
-    eligible = {mean for (mean, _), seeds in zip(both, values, strict=True) if (len(seeds) > 1) == several} - {DASH}
-    best = better(eligible, key=float) if len(eligible) > 1 else None
-    kinds = [
-        Best if mean == best and (len(seeds) > 1) == several else str
-        for (mean, _), seeds in zip(both, values, strict=True)
-    ]
-    return [
-        kind(DASH if mean == DASH else f"{mean} ± {around}") for kind, (mean, around) in zip(kinds, both, strict=True)
-    ]
+    eligible = [(len(seeds) > 1) == several for seeds in values]
+    means = {mean for (mean, _), may_win in zip(figures, eligible, strict=True) if may_win and mean != DASH}
+    best = better(means, key=float) if len(means) > 1 else None
+    texts = [DASH if mean == DASH else f"{mean} ± {around}" for mean, around in figures]
+    wins = [may_win and mean == best for (mean, _), may_win in zip(figures, eligible, strict=True)]
+    return [Best(text) if win else text for text, win in zip(texts, wins, strict=True)]
 
 
 def _costs(runs: Sequence[RunRecord], comparison: Comparison) -> list[str]:

@@ -27,24 +27,23 @@ def _results(comparison: Comparison) -> Iterator[RichTable]:
     """Results and costs of each setting. Two tables leave space for names, and the setting as title saves a column."""
     for rows in comparison.settings():
         table, costs = results_table(comparison, [rows]), len(RESULT_HEADER)
-        yield rich_table(_columns(table, range(2, costs)), rows[0].setting_name)
-        yield rich_table(_columns(table, range(costs, len(table.header))), "cost")
+        yield rich_table(table, rows[0].setting_name, [0, *range(2, costs)])
+        yield rich_table(table, "cost", [0, *range(costs, len(table.header))])
 
 
-def _columns(table: TextTable, chosen: Sequence[int]) -> TextTable:
-    """The first column and the chosen ones, which are numeric."""
-    lines = [[line[0], *(type(line[i])(line[i].replace(" ± ", "±")) for i in chosen)] for line in table.rows]
-    return TextTable([table.header[0], *(table.header[i] for i in chosen)], lines, range(1, len(chosen) + 1))
-
-
-def rich_table(table: TextTable, title: str) -> RichTable:
+def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = None) -> RichTable:
+    """All columns, or some. What has no name belongs to the line above and is fainter."""
+    columns = range(len(table.header)) if columns is None else columns
     shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     shown.title, shown.title_justify = Text(printable(title), style="bold"), "left"
-    for i, word in enumerate(table.header):
+    for i in columns:
         numeric = i in table.numeric
         justify = "right" if numeric else "left"
-        shown.add_column(Text(printable(word)), justify=justify, no_wrap=numeric, overflow="fold")
+        shown.add_column(Text(printable(table.header[i])), justify=justify, no_wrap=numeric, overflow="fold")
     for line in table.rows:
-        cells = (Text(printable(cell), style="bold" if isinstance(cell, Best) else "") for cell in line)
+        cells = [
+            Text(printable(line[i]).replace(" ± ", "±"), style="bold" if isinstance(line[i], Best) else "")
+            for i in columns
+        ]
         shown.add_row(*cells, style="" if line[0] else "dim")
     return shown

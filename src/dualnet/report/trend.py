@@ -1,7 +1,7 @@
 """Accuracy against an option whose values differ between runs: rounds of the slow learner, the labelled share."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from matplotlib.axes import Axes
@@ -37,17 +37,19 @@ class Line(Shown):
 
 def lines(rows: Sequence[ReportRow], trend: Trend) -> list[Line]:
     """One line for all rows that share every other option; only where there are two values or more to connect."""
-    firsts: dict[object, ReportRow] = {}
-    groups: dict[object, dict[float, list[float]]] = {}
+    groups: dict[tuple[tuple[str, str], ...], dict[float, list[ReportRow]]] = {}
     for row in rows:
-        value, others = _value(row, trend), tuple(sorted(_others(row, trend).items()))
-        if value is not None:
-            firsts.setdefault(others, row)
-            groups.setdefault(others, {}).setdefault(value, []).extend(map(average_accuracy, row.accuracies))
-    found = [(firsts[others], dict(sorted(values.items()))) for others, values in groups.items() if len(values) > 1]
-    learners = [row.options.get("learner.name", row.label) for row, _ in found]
-    labels = distinct_labels(learners, [_others(row, trend) for row, _ in found])
-    return [Line(i, label, found[i][1]) for i, label in enumerate(labels)]
+        others = sorted((key, value) for key, value in row.options.items() if key not in (trend.option, "name"))
+        if (value := _value(row, trend)) is not None:
+            groups.setdefault(tuple(others), {}).setdefault(value, []).append(row)
+    found = [(dict(others), values) for others, values in groups.items() if len(values) > 1]
+    learners = [others.get("learner.name", next(iter(values.values()))[0].label) for others, values in found]
+    labels = distinct_labels(learners, [others for others, _ in found])
+    return [Line(i, labels[i], _accuracies(values)) for i, (_, values) in enumerate(found)]
+
+
+def _accuracies(rows: Mapping[float, Sequence[ReportRow]]) -> dict[float, list[float]]:
+    return {value: [average_accuracy(a) for row in rows[value] for a in row.accuracies] for value in sorted(rows)}
 
 
 def trend_plot(drawn: Sequence[Line], trend: Trend, spread: str, axes: Axes) -> None:
@@ -66,8 +68,3 @@ def _value(row: ReportRow, trend: Trend) -> float | None:
     except (KeyError, ValueError):
         return None
     return value if math.isfinite(value) else None
-
-
-def _others(row: ReportRow, trend: Trend) -> dict[str, str]:
-    """All options that may tell one line from another."""
-    return {key: value for key, value in row.options.items() if key not in (trend.option, "name")}

@@ -43,8 +43,8 @@ def terminal_view(ledger: Ledger) -> Group:
     parts: list[Any] = []
     for name, entries in groups(ledger):
         table = ledger_table(entries)
-        narrow = TextTable(table.header[:-1], [line[:-1] for line in table.rows], table.numeric)  # without the source
-        parts += [rich_table(narrow, name), *map(dim, notes(name, entries, ledger)), ""]
+        without_source = range(len(table.header) - 1)
+        parts += [rich_table(table, name, without_source), *map(dim, notes(name, entries, ledger)), ""]
     return Group(*parts, Text(counts_text(ledger), style="bold"), *map(dim, foot(ledger)))
 
 

@@ -1,9 +1,9 @@
 """A search file: an experiment, and the values that its options may take, in one grid or in several stages."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +57,17 @@ class SearchPlan:
 def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()) -> SearchPlan:
     """The search in a YAML file, or of that name among those shipped, with options laid over its experiment."""
     path = find(name_or_file, shipped_searches(), "search")
-    mapping = read_yaml(path)
+    mapping, overrides = read_yaml(path), overrides or {}
     try:
-        plan = plan_of(mapping, path, overrides or {}, seeds)
+        check_keys(mapping, KEYS)
+        plan = SearchPlan(
+            name=path.stem,
+            base=merged(base_options(mapping.get("experiment"), path), overrides),
+            stages=tuple(points_of(grid, where) for where, grid in grids(mapping).items()),
+            seeds=tuple(seeds or convert(mapping.get("seeds", [0]), list[int], "seeds")),
+            metric=choose(mapping.get("metric", "ACC"), list(METRICS), "metric"),
+        )
+        check_overrides(overrides, plan)
         check_points(plan)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
@@ -70,17 +78,7 @@ def shipped_searches() -> list[Path]:
     return shipped_files("search")
 
 
-def plan_of(mapping: Mapping[str, Any], path: Path, overrides: Mapping[str, Any], seeds: Sequence[int]) -> SearchPlan:
-    check_keys(mapping, KEYS)
-    plan = SearchPlan(
-        name=path.stem,
-        base=merged(base_options(mapping.get("experiment"), path), overrides),
-        stages=tuple(points_of(grid, where) for where, grid in grids(mapping).items()),
-        seeds=tuple(seeds or convert(mapping.get("seeds", [0]), list[int], "seeds")),
-        metric=choose(mapping.get("metric", "ACC"), list(METRICS), "metric"),
-    )
-    if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
-        raise ValueError(f"seeds: {list(plan.seeds)} must be one seed or more, each once")
+def check_overrides(overrides: Mapping[str, Any], plan: SearchPlan) -> None:
     check_absent(
         overrides,
         seed="a search runs every point with its seeds; give --seeds",
@@ -89,7 +87,6 @@ def plan_of(mapping: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]
     for option in flat(overrides):
         if option in plan.varied:
             raise ValueError(f"{option}: the grid varies it; change the grid, or leave the option out")
-    return plan
 
 
 def base_options(experiment: Any, search: Path) -> dict[str, Any]:
@@ -122,7 +119,10 @@ def points_of(grid: Any, where: str) -> tuple[Options, ...]:
     axes = [axis(key, values) for key, values in grid.items()]
     if (count := math.prod(len(values) for values in axes)) > MAX_POINTS:
         raise ValueError(f"{where}: {count} points are more than {MAX_POINTS}; shorten it, or search in `stages`")
-    return tuple(combined(choice) for choice in itertools.product(*axes))
+    names = [option for points in axes for option in points[0]]
+    if twice := [option for option in names if names.count(option) > 1]:
+        raise ValueError(f"{twice[0]}: is in the grid twice; name it once")
+    return tuple({name: value for part in choice for name, value in part.items()} for choice in product(*axes))
 
 
 def axis(key: Any, values: Any) -> list[Options]:
@@ -151,17 +151,10 @@ def check_varied(option: Any, value: Any) -> None:
         raise ValueError(f"{option}: its values are options themselves; name them dotted, such as {option}.NAME")
 
 
-def combined(choice: Sequence[Options]) -> Options:
-    pairs = [pair for part in choice for pair in part.items()]
-    options = dict(pairs)
-    if len(options) < len(pairs):
-        twice = next(option for option in options if [name for name, _ in pairs].count(option) > 1)
-        raise ValueError(f"{twice}: is in the grid twice; name it once")
-    return options
-
-
 def check_points(plan: SearchPlan) -> None:
-    """Types, names and ranges of every value, and that no value is there twice."""
+    """Types, names and ranges of every value and seed, and that none of them is there twice."""
+    if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
+        raise ValueError(f"seeds: {list(plan.seeds)} must be one seed or more, each once")
     for number, stage in enumerate(plan.stages):
         seen: dict[str, Options] = {}
         for options in stage:

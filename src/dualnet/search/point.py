@@ -1,9 +1,10 @@
 """A point of the grid: its experiment, its folder, and what its seeds have left there."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -18,24 +19,63 @@ FAILED_FILE = "failed.json"  # in the run folder of a seed that diverged
 NAME_LENGTH = 100  # of a folder; file systems take 255 bytes
 
 
-@dataclass(frozen=True)
+@dataclass
 class Point:
-    """One experiment. Points of two stages with the same options are one: they share a folder."""
+    """One experiment, and the metric over its seeds, or why there is none. Points of two stages may share a folder."""
 
     written: Options  # as the search file has them: what a later stage goes on from
+    experiment: Experiment | None  # None: refused, its values do not go with what was chosen before
     options: Options  # of every option that the search varies, as the experiment has them
-    experiment: Experiment
-    name: str  # of its folder
+    folder: str = ""  # below that of the search
+    mean: float | None = None  # of the metric
+    spread: float | None = None  # standard deviation; None for one seed
+    seconds: float = 0.0  # of all seeds
+    seeds: dict[str, dict[str, float | None]] = field(default_factory=dict)  # all metrics of every finished seed
+    failed: str | None = None
+    retried: bool = False  # whether the same command tries again: it failed for a reason outside of its options
+
+    @property
+    def settled(self) -> bool:
+        return self.mean is not None or self.failed is not None
 
     def folders(self, out: Path, seeds: Sequence[int]) -> dict[int, Path]:
-        return {seed: out / "points" / self.name / f"seed-{seed}" for seed in seeds}
+        return {seed: out / self.folder / f"seed-{seed}" for seed in seeds}
+
+    def update(self, out: Path, plan: SearchPlan, troubles: Mapping[Path, str]) -> None:
+        """Reads what the seeds have left, once each of them is finished or has failed."""
+        folders = self.folders(out, plan.seeds)
+        results = {seed: read_result(folder / RESULT_FILE) for seed, folder in folders.items()}
+        reasons = [failure_of(folder) or troubles.get(folder) for seed, folder in folders.items() if not results[seed]]
+        if None in reasons:
+            return
+        done = {seed: result for seed, result in results.items() if result}
+        values = [result["metrics"][plan.metric] for result in done.values()]
+        if not reasons and None in values:
+            reasons = [f"{plan.metric} is not defined on a stream of one task, nor for Offline; choose by ACC"]
+        self.seconds = round(sum(result["seconds"] or 0 for result in done.values()), 2)
+        self.seeds = {str(seed): result["metrics"] for seed, result in done.items()}
+        self.retried = any(folder in troubles for folder in folders.values())
+        if reasons:
+            self.failed = reasons[0]
+        else:
+            self.mean, self.spread = sum(values) / len(values), metrics.spread(values)
+
+    def rank(self, metric: str) -> float:
+        """Less is better; those that failed come last."""
+        return math.inf if self.mean is None else -METRICS[metric] * self.mean
+
+    def json(self) -> dict[str, Any]:
+        """What search.json has of it: the options alone until it is settled."""
+        if not self.settled:
+            return {"options": self.options}
+        return {name: value for name, value in vars(self).items() if name not in ("written", "experiment")}
 
 
 def point_of(plan: SearchPlan, written: Options) -> Point:
     experiment = plan.experiment(written)
     values = flat(experiment.mapping())
     options = {option: values[option] for option in plan.varied if option in values}
-    return Point(written, options, experiment, folder_name(options))
+    return Point(written, experiment, options, f"points/{folder_name(options)}")
 
 
 def folder_name(options: Options) -> str:
@@ -53,48 +93,6 @@ def short(options: Options) -> Options:
     """By the last part of their names, where these differ."""
     last = {option.rpartition(".")[2]: value for option, value in options.items()}
     return last if len(last) == len(options) else options
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A point's figures: the metric over the seeds, or why there are none."""
-
-    options: Options
-    folder: str  # below that of the search
-    mean: float | None  # of the metric
-    spread: float | None  # standard deviation; None for one seed
-    seconds: float  # of all seeds
-    seeds: dict[str, dict[str, float | None]]  # all metrics of every finished seed
-    failed: str | None
-    retried: bool = False  # whether the same command tries again: it failed for a reason outside of its options
-
-
-def outcome_of(point: Point, out: Path, plan: SearchPlan, troubles: Mapping[Path, str]) -> Outcome | None:
-    """What the seeds have left, or None while one of them is neither finished nor failed."""
-    folders = point.folders(out, plan.seeds)
-    results = {seed: result_of(folder) for seed, folder in folders.items()}
-    reasons = [failure_of(folder) or troubles.get(folder) for seed, folder in folders.items() if not results[seed]]
-    if None in reasons:
-        return None
-    done = {seed: result for seed, result in results.items() if result}
-    values = [result["metrics"][plan.metric] for result in done.values()]
-    if not reasons and None in values:
-        reasons = [f"{plan.metric} is not defined on a stream of one task, nor for Offline; choose by ACC"]
-    return Outcome(
-        options=point.options,
-        folder=f"points/{point.name}",
-        mean=None if reasons else sum(values) / len(values),
-        spread=None if reasons else metrics.spread(values),
-        seconds=round(sum(result["seconds"] or 0 for result in done.values()), 2),
-        seeds={str(seed): result["metrics"] for seed, result in done.items()},
-        failed=reasons[0] if reasons else None,
-        retried=any(folder in troubles for folder in folders.values()),
-    )
-
-
-def result_of(folder: Path) -> dict[str, Any]:
-    """Figures of a finished run by their names in a RunRecord; empty if it is not finished."""
-    return read_result(folder / RESULT_FILE)
 
 
 def failure_of(folder: Path) -> str | None:
@@ -121,14 +119,3 @@ def read_own(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise ValueError(f"{because(file, error)}; remove it, the search makes it again") from error
     return content | sections
-
-
-def best(outcomes: Sequence[Outcome], metric: str) -> int | None:
-    """The number of the best one, the first of equals; None where all have failed."""
-    there = [number for number, outcome in enumerate(outcomes) if outcome.mean is not None]
-    return min(there, key=lambda number: rank(outcomes[number], metric), default=None)
-
-
-def rank(outcome: Outcome, metric: str) -> float:
-    """Less is better; those that failed come last."""
-    return float("inf") if outcome.mean is None else -METRICS[metric] * outcome.mean
