@@ -17,10 +17,10 @@ ROOT = Path(__file__).parent.parent
 FOUND = """
 import dualnet
 from dualnet.runs.experiment import shipped_experiments
-from dualnet.reproduce import read_tables, shipped_tables
+from dualnet.reproduce import read_rows, shipped_tables
 from dualnet.reproduce.published import read_published
 from dualnet.search import shipped_searches
-read_tables("all"), read_published()
+read_rows("all"), read_published()
 print(dualnet.__file__)
 print(*(path.name for path in shipped_experiments()))
 print(*(path.name for path in shipped_searches()))

@@ -19,10 +19,10 @@ from dualnet.reproduce import ledger as ledger_module
 from dualnet.reproduce import write
 from dualnet.reproduce.ledger import Ledger, make_ledger, make_metric, verdict_of
 from dualnet.reproduce.published import Published
-from dualnet.reproduce.table import ResultTable, TableRow
+from dualnet.reproduce.table import TableRow
 from dualnet.reproduce.views import json_text, markdown_page, terminal_view
 from dualnet.runs.manifest import manifest_of
-from dualnet.ttest import Difference, Sample
+from dualnet.ttest import Difference, Sample, welch
 
 STATED = {"width": 2, "heads": "per_task", "updates": 1}
 MEANS = {"ACC": 60.0, "FM": 5.0, "LA": 65.0}
@@ -105,7 +105,7 @@ def test_the_seeds_needed_are_the_fewest_that_decide(ours: Sample, published: Sa
     metric = make_metric(ours, published, margin)
     assume(metric.verdict == "inconclusive")
     sizes = range(ours.size + 1, (metric.seeds_needed or 100) + 1)
-    verdicts = [make_metric(Sample(ours.mean, ours.std, size), published, margin).verdict for size in sizes]
+    verdicts = [verdict_of(welch(Sample(ours.mean, ours.std, size), published), margin) for size in sizes]
     undecided = len(verdicts) - (metric.seeds_needed is not None)
     assert [verdict == "inconclusive" for verdict in verdicts] == [n < undecided for n in range(len(verdicts))]
 
@@ -144,7 +144,7 @@ SMALL_ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": 
 def row(tiny):
     def make(name: str, home: str | None = None) -> TableRow:
         options = {key: value for key, value in tiny(SMALL_ER).mapping().items() if key not in ("name", "seed")}
-        return TableRow(name, options, 3, home or name)
+        return TableRow(name, options, 3, home or name, "A table")
 
     return make
 
@@ -155,7 +155,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def make(rows: list[TableRow], published: dict[str, Published]) -> Ledger:
         monkeypatch.setattr(ledger_module, "read_published", lambda: (published, {"t/g/z": "N/A, for a reason"}))
-        return make_ledger([ResultTable("t", "A table", rows)], rows, tmp_path, "authors")
+        return make_ledger(rows, tmp_path, "authors")
 
     return make
 
@@ -170,9 +170,9 @@ def test_means_spreads_and_difference(make_run, row, ledger, tmp_path: Path) -> 
     assert (acc.ours.mean, acc.ours.std, acc.ours.size) == pytest.approx((np.mean(values), np.std(values, ddof=1), 3))
     assert acc.difference.mean == pytest.approx(np.mean(values) - 60)
     assert entry.verdict == "inconclusive" and entry.seeds == [0, 1, 2], "three seeds, 1.17 above"
-    assert make_ledger([], [row("t/g/a")], tmp_path, "authors", margin=5.0).entries[0].verdict == "reproduced"
+    assert make_ledger([row("t/g/a")], tmp_path, "authors", margin=5.0).entries[0].verdict == "reproduced"
     assert entry.metrics["FM"].verdict == "below", "nothing is forgotten, the paper has 5 points"
-    assert (entry.cost.forward, entry.cost.backward, entry.cost.seconds) == (1001, 500, 2.0)
+    assert tuple(entry.cost[key] for key in ("forward", "backward", "seconds")) == (1001, 500, 2.0)
     assert not entry.protocol_differs and not entry.options_changed
     assert set(entry.unknown) >= {"split", "class_order"} and "width" not in entry.unknown
 
@@ -180,8 +180,8 @@ def test_means_spreads_and_difference(make_run, row, ledger, tmp_path: Path) -> 
 def test_rows_that_were_not_run_or_have_nothing_published(make_run, row, ledger) -> None:
     make_run("t/g/b", 0, 70.0)
     one, two = ledger([row("t/g/a"), row("t/g/b")], {"t/g/a": PAPER}).entries
-    assert (one.verdict, one.seeds, one.cost.seconds) == ("not run", [], None)
-    assert (two.verdict, two.seeds, two.cost.forward) == ("—", [0], None)
+    assert (one.verdict, one.seeds, one.cost["seconds"]) == ("not run", [], None)
+    assert (two.verdict, two.seeds, two.cost["forward"]) == ("—", [0], None)
 
 
 def test_an_unfinished_seed_does_not_count(make_run, row, ledger) -> None:
@@ -252,6 +252,7 @@ def test_the_three_forms_say_the_same(make_run, row, ledger, tmp_path: Path) -> 
     terminal, markdown = shown(made), markdown_page(made)
     for word in ("81.25", "1.25", "60.00", "+21.25", "above", "12.8M", "128k", "256 MiB", "not run", "0/3"):
         assert word in terminal and word in markdown, word
+    assert "## t: A table" in markdown
     for line in (
         "a: printed otherwise",
         "z: N/A, for a reason",

@@ -20,7 +20,7 @@ import yaml
 
 from dualnet import cli
 from dualnet.data import Procedural
-from dualnet.reproduce.table import ResultTable, TableRow
+from dualnet.reproduce.table import TableRow
 from dualnet.reproduce.work import homes
 from dualnet.runs.experiment import read, shipped_experiments
 from dualnet.runs.jobs import Benchmarks
@@ -130,12 +130,12 @@ def test_options_of_all_rows_are_read_before_the_first_runs(row: dict, words: li
 
 
 def test_rows_that_share_their_runs_get_the_seeds_of_both() -> None:
-    more = ResultTable("a", "a", [TableRow("a/g/er", {}, 3, "a/g/er")])
-    fewer = ResultTable("b", "b", [TableRow("b/g/er", {}, 1, "a/g/er"), TableRow("b/g/mir", {}, 1, "b/g/mir")])
+    more = [TableRow("a/g/er", {}, 3, "a/g/er")]
+    fewer = [TableRow("b/g/er", {}, 1, "a/g/er"), TableRow("b/g/mir", {}, 1, "b/g/mir")]
     for tables in ((more, fewer), (fewer, more)):
-        found = homes([row for table in tables for row in table.rows], None)
+        found = homes([row for rows in tables for row in rows], None)
         assert {home: seeds for home, (_, seeds) in found.items()} == {"a/g/er": [0, 1, 2], "b/g/mir": [0]}
-    assert homes([*more.rows, *fewer.rows], [4, 2])["a/g/er"] == (more.rows[0], [4, 2])
+    assert homes([*more, *fewer], [4, 2])["a/g/er"] == (more[0], [4, 2])
 
 
 def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:

@@ -11,15 +11,13 @@ import yaml
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.reproduce.published import METRICS, read_published, sample_std
-from dualnet.reproduce.table import PAPER, SETTINGS, read_table, read_tables, select, shipped_tables
+from dualnet.reproduce.table import PAPER, SETTINGS, read_rows, read_table, select, shipped_tables
 from dualnet.runs.manifest import FIELDS
 from dualnet.ttest import Sample
 
-ROWS = {
-    settings: {row.name: row for table in read_tables("all", settings) for row in table.rows} for settings in SETTINGS
-}
+ROWS = {settings: {row.name: row for row in read_rows("all", settings)} for settings in SETTINGS}
 PUBLISHED, MISSING = read_published()
-SMALL = {row.name: row for row in read_table("small-table-1", "authors").rows}
+SMALL = {row.name: row for row in read_table("small-table-1", "authors")}
 
 
 def test_the_paper_s_54_rows() -> None:
@@ -159,7 +157,7 @@ def test_the_benchmarks_of_the_tables() -> None:
     ],
 )
 def test_rows_by_name(patterns: list[str], count: int) -> None:
-    assert len(select(read_table("table-1", "authors").rows, patterns)) == count
+    assert len(select(read_table("table-1", "authors"), patterns)) == count
 
 
 def test_a_spread_as_a_standard_deviation() -> None:
@@ -212,7 +210,7 @@ def test_a_row_twice(tmp_path: Path) -> None:
 
 def test_names_may_be_numbers(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("groups: {10: {rows: {1: {batch_size: 20}, 2: {like: t/10/1}}}}\n")
-    one, two = read_table(str(tmp_path / "t.yaml"), "authors").rows
+    one, two = read_table(str(tmp_path / "t.yaml"), "authors")
     assert (one.name, two.name, two.home, two.options) == ("t/10/1", "t/10/2", "t/10/1", {"batch_size": 20})
 
 
@@ -230,8 +228,8 @@ def test_what_a_row_begins_with(tmp_path: Path) -> None:
         },
     }
     (tmp_path / "t.yaml").write_text(yaml.safe_dump(content))
-    paper = {row.name.rpartition("/")[2]: row for row in read_table(str(tmp_path / "t.yaml"), "paper").rows}
-    authors = {row.name.rpartition("/")[2]: row for row in read_table(str(tmp_path / "t.yaml"), "authors").rows}
+    paper = {row.name.rpartition("/")[2]: row for row in read_table(str(tmp_path / "t.yaml"), "paper")}
+    authors = {row.name.rpartition("/")[2]: row for row in read_table(str(tmp_path / "t.yaml"), "authors")}
     assert paper["one"].options == {"a": "table", "b": "table, paper", "c": "group", "d": "one", "e": "one, paper"}
     assert paper["two"].options == paper["one"].options and paper["two"].home == "t/g/one"
     assert (
@@ -241,7 +239,7 @@ def test_what_a_row_begins_with(tmp_path: Path) -> None:
 
 
 def test_the_small_table_of_few_and_late_labels() -> None:
-    rows = {row.name.partition("/")[2]: row.experiment() for row in read_table("small-table-4", "authors").rows}
+    rows = {row.name.partition("/")[2]: row.experiment() for row in read_table("small-table-4", "authors")}
     assert {rows[name].labels.share for name in ("share-10/er", "share-25/er", "share-100/er")} == {0.1, 0.25, 1.0}
     assert rows["late/dualnet"].labels.delay == 20 and rows["late/dualnet"].learner.slow_source == "memory_and_batch"
 

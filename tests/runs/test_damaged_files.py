@@ -19,7 +19,7 @@ import dualnet
 from dualnet.report import report
 from dualnet.report.rows import compare
 from dualnet.reproduce.ledger import make_ledger
-from dualnet.reproduce.table import read_tables
+from dualnet.reproduce.table import read_rows
 from dualnet.runs import checkpoint
 from dualnet.runs.record import flat
 from dualnet.runs.run import Run
@@ -130,12 +130,11 @@ def test_a_ledger(name: str, make_run, tmp_path: Path) -> None:
     table = tmp_path / "table.yaml"
     shared = {"benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
     table.write_text(yaml.safe_dump({"shared": shared, "groups": {"g": {"rows": {"er": {}}}}}))
-    tables = read_tables(str(table))
-    (row,) = tables[0].rows
+    (row,) = read_rows(str(table))
     make_run(tmp_path / "whole" / row.home / "seed-0")
     make_run(tmp_path / "whole" / row.home / "seed-1", seed=1)
     name = f"{row.home}/seed-1/{name}"
-    fuzz(tmp_path / "whole", name, tmp_path / "damaged", lambda out: make_ledger(tables, [row], out, "authors"))
+    fuzz(tmp_path / "whole", name, tmp_path / "damaged", lambda out: make_ledger([row], out, "authors"))
 
 
 @pytest.mark.parametrize("name", [*OF_A_RUN, "checkpoint/step-00000005.json"])

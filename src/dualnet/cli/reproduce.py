@@ -10,8 +10,7 @@ from dualnet.runs.run_folder import check_out
 
 
 def main(arguments: argparse.Namespace, words: list[str]) -> int:
-    tables = reproduce.read_tables(arguments.table or "all", arguments.settings)
-    rows = reproduce.select([row for table in tables for row in table.rows], arguments.rows)
+    rows = reproduce.select(reproduce.read_rows(arguments.table or "all", arguments.settings), arguments.rows)
     if words and (arguments.list or arguments.ledger_only):
         raise ValueError(f"{words[0]}: --list and --ledger-only run nothing and take no options of experiments")
     if arguments.list:
@@ -27,10 +26,10 @@ def main(arguments: argparse.Namespace, words: list[str]) -> int:
         options = command_options(words, vars(arguments))
         device = engine.choose_device(arguments.device).type
         failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
-    ledger = reproduce.make_ledger(tables, rows, out, arguments.settings, arguments.margin)
+    ledger = reproduce.make_ledger(rows, out, arguments.settings, arguments.margin)
     show(reproduce.terminal_view(ledger), width=120)
     if out.is_dir():
-        folder = reproduce.write(ledger, out, tables[0].name if len(tables) == 1 else "all")
+        folder = reproduce.write(ledger, out, Path(arguments.table).stem)
         say(f"{folder}: ledger.md, ledger.json, report.html")
     for row, reason in failed.items():
         fail(f"{row}: {reason}", 1)

@@ -1,8 +1,7 @@
 """What runs cost: images through the networks, seconds and memory, as means over seeds and as text."""
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 
 from dualnet.runs.record import RunRecord
@@ -10,23 +9,14 @@ from dualnet.runs.record import RunRecord
 from .rows import DASH
 
 
-@dataclass(frozen=True, slots=True)
-class MeanCost:
+def mean_cost(runs: Sequence[RunRecord]) -> dict[str, float | None]:
     """Of one run, over the seeds that recorded it; None where no seed did."""
-
-    forward: float | None  # images that went through a network
-    backward: float | None  # images that a gradient was computed for
-    seconds: float | None  # with all seeds that shared the device
-    memory: float | None  # bytes, the most that a seed held
-
-
-def mean_cost(runs: Sequence[RunRecord]) -> MeanCost:
-    return MeanCost(
-        forward=_mean(run.forward_samples for run in runs),
-        backward=_mean(run.backward_samples for run in runs),
-        seconds=_mean(run.seconds for run in runs),
-        memory=max((run.peak_memory for run in runs if run.peak_memory), default=None),
-    )
+    return {
+        "forward": _mean(run.forward_samples for run in runs),  # images that went through a network
+        "backward": _mean(run.backward_samples for run in runs),  # images that a gradient was computed for
+        "seconds": _mean(run.seconds for run in runs),  # with all seeds that shared the device
+        "memory": max((run.peak_memory for run in runs if run.peak_memory), default=None),  # bytes
+    }
 
 
 def _mean(values: Iterable[float | None]) -> float | None:
@@ -34,9 +24,9 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def cost_texts(cost: MeanCost) -> list[str]:
-    samples = [samples_text(cost.forward), samples_text(cost.backward)]
-    return [*samples, seconds_text(cost.seconds), memory_text(cost.memory)]
+def cost_texts(cost: Mapping[str, float | None]) -> list[str]:
+    samples = [samples_text(cost["forward"]), samples_text(cost["backward"])]
+    return [*samples, seconds_text(cost["seconds"]), memory_text(cost["memory"])]
 
 
 def seconds_text(seconds: float | None) -> str:

@@ -61,8 +61,8 @@ class ReportRow(Shown):
     @property
     def setting(self) -> tuple[object, ...]:
         """What compared rows have in common: the benchmark with its options, its tasks, the protocol, the labels."""
-        shared = {k: v for k, v in self.options.items() if k.split(".")[0] in ("benchmark", "protocol", "labels")}
-        return self.num_tasks, *sorted(shared.items())
+        shared = ("benchmark", "protocol", "labels")
+        return self.num_tasks, *sorted(item for item in self.options.items() if item[0].split(".")[0] in shared)
 
 
 @dataclass(frozen=True, slots=True)

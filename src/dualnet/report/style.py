@@ -10,7 +10,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
-import matplotlib
+import matplotlib.style
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex
 from matplotlib.figure import Figure
@@ -141,11 +141,9 @@ def styled(ink: Ink, svg_text: str, salt: str) -> Iterator[Figure]:
     text, grid, back = ink
     texts = ("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor")
     colours: dict[Any, str] = dict.fromkeys(texts, text) | {"grid.color": grid, "axes.facecolor": back}
-    with matplotlib.rc_context(), warnings.catch_warnings():
+    own = {**colours, "svg.fonttype": svg_text, "svg.hashsalt": salt}
+    with matplotlib.style.context(["default", SHEET, own]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        matplotlib.rcdefaults()
-        matplotlib.rcParams.update(matplotlib.rc_params_from_file(SHEET, use_default_template=False))
-        matplotlib.rcParams.update({**colours, "svg.fonttype": svg_text, "svg.hashsalt": salt})
         yield Figure(layout=ConstrainedLayoutEngine(wspace=0.05))
 
 

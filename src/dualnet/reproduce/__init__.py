@@ -7,7 +7,7 @@ from dualnet.report import report
 from dualnet.runs.record import EXPERIMENT_FILE
 
 from .ledger import Ledger, make_ledger, seed_folders
-from .table import read_tables, select, shipped_tables
+from .table import read_rows, select, shipped_tables
 from .views import json_text, markdown_page, terminal_view
 from .work import run_rows
 
@@ -24,4 +24,4 @@ def write(ledger: Ledger, out: Path, table: str) -> Path:
     return folder
 
 
-__all__ = ["make_ledger", "read_tables", "run_rows", "select", "shipped_tables", "terminal_view", "write"]
+__all__ = ["make_ledger", "read_rows", "run_rows", "select", "shipped_tables", "terminal_view", "write"]

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.metrics import spread, summary
-from dualnet.report.cost import MeanCost, mean_cost
+from dualnet.report.cost import mean_cost
 from dualnet.report.rows import differing
 from dualnet.runs.manifest import FIELDS, FORGETTING, differences
 from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_one_root
 from dualnet.ttest import Difference, Sample, welch
 
 from .published import METRICS, Published, read_published
-from .table import ResultTable, TableRow
+from .table import TableRow
 
 MARGIN = 2.0  # points, by default
 MAX_SEEDS = 100  # that `seeds_needed` looks at
@@ -49,7 +49,7 @@ class Entry:
     options_changed: dict[str, tuple[str, str]]  # options that our runs have and the row has otherwise: theirs, its
     unknown: list[str]  # fields of the protocol that the paper leaves open
     manifest: dict[str, Any]  # of our runs; empty if there are none, or if they are older than manifests
-    cost: MeanCost
+    cost: dict[str, float | None]
     source: str | None  # these four: of what is published
     published_runs: int | None
     published_spread: str | None
@@ -95,15 +95,13 @@ def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
     return None
 
 
-def make_ledger(
-    tables: Sequence[ResultTable], rows: Sequence[TableRow], out: Path, settings: str, margin: float = MARGIN
-) -> Ledger:
+def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float = MARGIN) -> Ledger:
     """From the run folders below out. Only finished runs count."""
     published, missing = read_published()
     groups = {row.group for row in rows}
     entries = [make_entry(row, published.get(row.name, Published()), out, margin) for row in rows]
     missing = {name: why for name, why in missing.items() if name.rpartition("/")[0] in groups}
-    return Ledger({table.name: table.title for table in tables}, entries, missing, settings, margin)
+    return Ledger({row.name.partition("/")[0]: row.title for row in rows}, entries, missing, settings, margin)
 
 
 def make_entry(row: TableRow, published: Published, out: Path, margin: float) -> Entry:

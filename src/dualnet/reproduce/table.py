@@ -27,6 +27,7 @@ class TableRow:
     options: dict[str, Any]  # nested, as the tables have them
     num_seeds: int
     home: str  # the row whose runs serve this one too; mostly itself
+    title: str = ""  # of its table
 
     def experiment(self, overrides: Mapping[str, Any] | None = None) -> Experiment:
         """Raises ValueError, one line, if the options are not sound."""
@@ -45,28 +46,22 @@ class TableRow:
         return self.name, self.name.partition("/")[2]
 
 
-@dataclass(frozen=True, slots=True)
-class ResultTable:
-    name: str
-    title: str
-    rows: list[TableRow]
+def read_rows(name_or_file: str, settings: str = "authors") -> list[TableRow]:
+    """Those of the table of that name, or in that file; `all`: of every table of the paper."""
+    names = PAPER if name_or_file == "all" else (name_or_file,)
+    return [row for name in names for row in read_table(name, settings)]
 
 
-def read_tables(name_or_file: str, settings: str = "authors") -> list[ResultTable]:
-    """The table of that name, in that file, or `all` those of the paper."""
-    return [read_table(name, settings) for name in (PAPER if name_or_file == "all" else (name_or_file,))]
-
-
-def read_table(name_or_file: str, settings: str) -> ResultTable:
+def read_table(name_or_file: str, settings: str) -> list[TableRow]:
     path = find(name_or_file, table_files(), "table")
     content = read_yaml(path)
     try:
         num_seeds = content.get("seeds", 1)
         if not isinstance(num_seeds, int) or num_seeds < 1:
             raise ValueError(f"seeds: {num_seeds!r} is not 1 or more")
-        written = written_rows(content, path.stem, settings)
-        rows = [table_row(name, num_seeds, written, settings) for name in list(written)]
-        return ResultTable(path.stem, str(content.get("title", path.stem)), rows)
+        written, title = written_rows(content, path.stem, settings), str(content.get("title", path.stem))
+        homes = {name: options_and_home(name, written, settings) for name in list(written)}
+        return [TableRow(name, options, num_seeds, home, title) for name, (options, home) in homes.items()]
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
@@ -99,15 +94,15 @@ def written_rows(content: Mapping[str, Any], table: str, settings: str) -> dict[
     return rows
 
 
-def table_row(name: str, num_seeds: int, written: dict[str, WrittenRow], settings: str) -> TableRow:
-    """Its options: the table's, the group's, those of the row that it is like, its own, each laid over those before."""
+def options_and_home(name: str, written: dict[str, WrittenRow], settings: str) -> tuple[dict[str, Any], str]:
+    """Options of the table, the group, the row that it is like, its own, each laid over those before; whose runs."""
     names = similar_rows(name, written, settings)
     options = [
         reduce(merged, [*written[names[i]].shared, *(own for like in names[i:][::-1] for own in written[like].own)], {})
         for i in range(len(names))
     ]
     num_same = len(list(takewhile(lambda other: other == options[0], options)))
-    return TableRow(name, options[0], num_seeds, home=names[num_same - 1])
+    return options[0], names[num_same - 1]
 
 
 def similar_rows(name: str, written: dict[str, WrittenRow], settings: str) -> list[str]:

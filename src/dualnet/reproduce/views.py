@@ -56,7 +56,7 @@ def markdown_page(ledger: Ledger) -> str:
     parts = ["# Ledger", counts_text(ledger)]
     for name, entries in groups(ledger):
         table = name.partition("/")[0]
-        title = f"## {markdown_text(f'{table}: {ledger.titles.get(table, table)}')}"
+        title = f"## {markdown_text(f'{table}: {ledger.titles[table]}')}"
         parts += [title] if title not in parts else []
         parts += [f"### {markdown_text(name)}", markdown_table(ledger_table(entries))]
         parts += [markdown_list(said)] if (said := notes(name, entries, ledger)) else []
