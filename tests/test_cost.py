@@ -127,7 +127,7 @@ def test_counting_leaves_no_hook_behind_and_changes_no_bit(small_learner, random
 def test_the_default_dualnet_on_a_batch_of_ten():
     """The authors' settings: n = 3, K = 2, N = 2, 32 images in two views, 10 replayed."""
     spec = StreamSpec((3, 28, 28), torch.eye(2, dtype=torch.bool))
-    learner = make_learner("dualnet", spec, DualNet.Config(width=8))  # the only setting that costs no pass
+    learner = make_learner("dualnet", spec, DualNet.Config(width=8))  # a width changes no count
     engine = Engine([learner], "fp32")
     engine.step([Batch(torch.zeros(10, 3, 28, 28, dtype=torch.uint8), torch.zeros(10).long(), torch.zeros(10).long())])
     assert engine.costs == [Cost(3 * 2 * 64 + 2 * 20, 3 * 2 * 64 + 2 * 20)]
