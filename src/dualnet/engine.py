@@ -17,7 +17,7 @@ from torch import Tensor
 from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
 from dualnet.learners import Learner
-from dualnet.machine import keep_freed_memory
+from dualnet.machine import keep_freed_memory, lacks_bf16
 
 EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses its kernels, optimizers make their state
 
@@ -179,9 +179,12 @@ def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 
 def precision_on(device: torch.device, asked: Literal["auto", "fp32", "bf16"] = "auto") -> Literal["fp32", "bf16"]:
-    """auto: bf16 on CUDA, fp32 on the CPU."""
+    """auto: bf16 on CUDA, fp32 on the CPU. Warns of bf16 on a CPU that is slower with it."""
     if asked == "auto":
         return "bf16" if device.type == "cuda" else "fp32"
+    if asked == "bf16" and device.type == "cpu" and lacks_bf16():
+        reason = "this processor has no instructions for it and is several times slower than in fp32"
+        warnings.warn(f"--precision bf16: {reason}; use --precision fp32", stacklevel=2)
     return asked
 
 

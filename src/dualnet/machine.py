@@ -26,11 +26,23 @@ def num_cores() -> int:
 def cpu_name() -> str:
     """The processor's model where the system tells it, else its kind."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return cpu_info("model name") or platform.machine()
     except OSError:
         return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
+
+
+def lacks_bf16() -> bool:
+    """Whether the processor is an x86 one without instructions for bfloat16, as far as the system tells."""
+    flags = set[str]()
+    with suppress(OSError):
+        flags = set(cpu_info("flags").split())
+    return platform.machine() in ("x86_64", "AMD64") and bool(flags) and not flags & {"avx512_bf16", "amx_bf16"}
+
+
+def cpu_info(key: str) -> str:
+    """What Linux tells of the first core; empty if it does not. Raises OSError on other systems."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
 
 
 def keep_freed_memory() -> None:
