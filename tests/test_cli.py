@@ -254,7 +254,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
         "",
         "mini/cl_train.csv, line 2: ",
     ),
-    "a label is no integer": (lambda: lists("a/0.png,cat\n"), "", "mini/cl_train.csv, line 1: the label 'cat'"),
+    "a label is no integer": (lambda: lists("a/0.png,cat\n"), "", "mini/cl_train.csv, line 1: 'a/0.png,cat'"),
     "a list of other columns": (lambda: lists("a/0.png\n"), "", "mini/cl_train.csv, line 1: "),
     "an image in both lists": (lambda: lists("a/0.png,0\n"), "", "mini/a/0.png is also in cl_train.csv"),
     # Other verbs
@@ -456,7 +456,8 @@ def test_a_learner_from_a_file_on_pythonpath(here: Path) -> None:
     assert (done.returncode, done.stdout[:14]) == (0, "out: finished;"), done.stderr
     assert "\x1b" not in done.stderr and done.stderr.splitlines()[0] == "own seed 0: 4 steps"
     learner = yaml.safe_load(Path("out/seed-0/experiment.yaml").read_text())["learner"]
-    assert learner == {"name": "own_cli_learner.Own", "width": 2, "lr": 0.2, "updates": 1, "augment": "none"}
+    asked = {"name": "own_cli_learner.Own", "width": 2, "lr": 0.2, "updates": 1, "augment": "none"}
+    assert learner == {**learner, **asked}, "beside them all defaults"
 
 
 def test_predict_prints_names_with_probabilities(trained: Path, capsys) -> None:

@@ -4,7 +4,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,23 +29,21 @@ DAMAGES = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError,
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a file."""
-    try:
-        content = parsed_yaml(read_text(path, LARGEST_YAML))
-    except (*DAMAGES, yaml.YAMLError) as error:
-        raise ValueError(f"{printable(path)}: cannot be read as YAML ({reason(error)})") from error
-    if not isinstance(content, dict):
-        raise ValueError(f"{printable(path)}: is not a YAML mapping")
-    return content
+    return mapping_in_file(path, "YAML", LARGEST_YAML, parsed_yaml)
 
 
 def read_json(path: Path, relaxed: bool = False) -> dict[str, Any]:
     """The mapping in a file. `relaxed`: any number goes, and deeper nesting, for content that a digest protects."""
+    return mapping_in_file(path, "JSON", LARGEST_JSON, lambda text: parsed_json(text, relaxed))
+
+
+def mapping_in_file(path: Path, kind: str, limit: int, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
-        content = parsed_json(read_text(path, LARGEST_JSON), relaxed)
-    except DAMAGES as error:
-        raise ValueError(f"{printable(path)}: cannot be read as JSON ({reason(error)})") from error
+        content = parse(read_text(path, limit))
+    except (*DAMAGES, yaml.YAMLError) as error:
+        raise ValueError(f"{printable(path)}: cannot be read as {kind} ({reason(error)})") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{printable(path)}: is not a JSON mapping")
+        raise ValueError(f"{printable(path)}: is not a {kind} mapping")
     return content
 
 
@@ -67,8 +65,13 @@ def read_bytes(path: str | Path, limit: int) -> bytes:
 
 def parsed_yaml(text: str) -> Any:
     check_depth(yaml.parse(text, SafeLoader))
+    loader = SafeLoader(text)
+    node = loader.get_single_node()
+    if node is None:
+        return None
+    check_nodes(node, {})
     try:
-        value = yaml.load(text, Loader)
+        value = loader.construct_document(node)
     except (KeyError, IndexError, AttributeError, OverflowError) as error:
         raise ValueError(f"a value does not fit its tag, such as !!int: {error}") from error
     check_values(value)
@@ -79,14 +82,6 @@ def parsed_json(text: str, relaxed: bool = False) -> Any:
     value = json.loads(text, object_pairs_hook=mapping_of_pairs)
     check_values(value, relaxed)
     return value
-
-
-class Loader(SafeLoader):  # pyright: ignore[reportGeneralTypeIssues]
-    """Checks the nodes of a document before values are made of them."""
-
-    def construct_document(self, node: Any) -> Any:
-        check_nodes(node, {})
-        return super().construct_document(node)
 
 
 def check_depth(events: Iterable[yaml.Event]) -> None:

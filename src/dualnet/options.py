@@ -223,6 +223,19 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested options by their dotted names.
+
+    >>> flat({"a": {"x": 1}, "b": 2, "c": {}})
+    {'a.x': 1, 'b': 2, 'c': {}}
+    """
+    out: dict[str, Any] = {}
+    for key, value in mapping.items():
+        nested = isinstance(value, Mapping) and value
+        out |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+    return out
+
+
 def plain(value: Any) -> Any:
     """Tuples as lists, so that YAML and JSON write and read the same."""
     if isinstance(value, Mapping):

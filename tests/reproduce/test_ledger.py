@@ -127,7 +127,7 @@ def make_run(tmp_path: Path, tiny, benchmark: Benchmark):
         folder = tmp_path / row / f"seed-{seed}"
         folder.mkdir(parents=True)
         experiment = dataclasses.replace(tiny({**SMALL_ER, **(learner or {})}, seed=seed), name=row)
-        content = {**experiment.mapping(), "stream": {}, "manifest": manifest_of(experiment, benchmark).mapping()}
+        content = {**experiment.mapping(), "stream": {}, "manifest": manifest_of(experiment, benchmark)}
         (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
         matrix = [[accuracy, None], [accuracy, accuracy]]
         written = {"accuracy": matrix, "seconds": 2.0, "peak_memory_bytes": 2**28, **result}

@@ -16,12 +16,12 @@ import torch
 import yaml
 
 import dualnet
+from dualnet.options import flat
 from dualnet.report import report
 from dualnet.report.rows import compare
 from dualnet.reproduce.ledger import make_ledger
 from dualnet.reproduce.table import read_rows
 from dualnet.runs import checkpoint
-from dualnet.runs.record import flat
 from dualnet.runs.run import Run
 from dualnet.runs.run_folder import RunFolder
 from dualnet.search import read_plan

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dualnet.runs.jobs import Job, JobResult, seeds_apart
+from dualnet.runs.jobs import Job, JobResult
 from dualnet.runs.local_pool import LocalPool, ended
 from dualnet.runs.stop import Stop
 
@@ -112,9 +112,3 @@ def test_a_stop_while_a_process_is_starting_is_not_lost(job) -> None:
 def test_how_a_process_has_ended() -> None:
     assert ended(-signal.SIGTERM).status == "stopped"
     assert "SIGSEGV" in ended(-signal.SIGSEGV).reason and "code 3" in ended(3).reason
-
-
-def test_seeds_side_by_side_on_cuda_and_apart_on_the_cpu() -> None:
-    folders = {0: Path("a"), 1: Path("b")}
-    assert seeds_apart(folders, "cuda") == [folders] and seeds_apart({}, "cuda") == []
-    assert seeds_apart(folders, "cpu") == [{0: Path("a")}, {1: Path("b")}]

@@ -201,7 +201,7 @@ def diverge_after(mean_losses, step: int):
 
 def test_seeds_that_stopped_at_different_places_go_on(tiny, benchmark, run, stop_at, tmp_path, remembered, monkeypatch):
     """As on CUDA, where all seeds are one group."""
-    monkeypatch.setattr(runner, "groups", lambda seeds, device: [seeds])
+    monkeypatch.setattr(runner, "seeds_apart", lambda folders, device: [folders])
     for seed, step in ((0, 4), (1, 2)):
         with pytest.raises(StopAsked):
             run(tiny(seed=seed), tmp_path / f"seed-{seed}", stop_at(step))
@@ -209,9 +209,10 @@ def test_seeds_that_stopped_at_different_places_go_on(tiny, benchmark, run, stop
     assert remembered(tmp_path / "seed-1") == remembered(run(tiny(seed=1), tmp_path / "alone"))
 
 
-def test_groups() -> None:
-    assert runner.groups([3, 5], CPU) == [[3], [5]]
-    assert runner.groups([3, 5], torch.device("cuda")) == [[3, 5]]
+def test_seeds_side_by_side_on_cuda_and_apart_on_the_cpu() -> None:
+    folders = {0: Path("a"), 1: Path("b")}
+    assert runner.seeds_apart(folders, "cuda") == [folders] and runner.seeds_apart({}, "cuda") == []
+    assert runner.seeds_apart(folders, "cpu") == [{0: Path("a")}, {1: Path("b")}]
 
 
 def test_the_folder_is_free_after_the_run(tiny, run, tmp_path: Path) -> None:
@@ -296,7 +297,7 @@ def test_a_seed_that_diverges_leaves_the_others_alone(
     breaks, side_by_side, own_learner: str, tiny, benchmark, run, remembered, tmp_path, monkeypatch
 ) -> None:
     if side_by_side:
-        monkeypatch.setattr(runner, "groups", lambda seeds, device: [seeds])
+        monkeypatch.setattr(runner, "seeds_apart", lambda folders, device: [folders])
     learner = {"name": own_learner, "only_seed": 1, **breaks}
     folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1, 2)}
     with pytest.raises(NotFiniteError, match=r"seed-1: .* not finite at step 6; the last good checkpoint is") as caught:
@@ -311,7 +312,7 @@ def test_a_seed_that_diverges_leaves_the_others_alone(
 
 
 def test_where_all_seeds_diverge_all_are_named(own_learner: str, tiny, benchmark, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(runner, "groups", lambda seeds, device: [seeds])
+    monkeypatch.setattr(runner, "seeds_apart", lambda folders, device: [folders])
     folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}
     with pytest.raises(NotFiniteError) as caught:
         runner.run(tiny({"name": own_learner, "loss_breaks_at": 1}), folders, CPU, benchmark=benchmark)
@@ -357,8 +358,7 @@ def test_the_stream_brings_every_example_once(batch_size: int, benchmark: Benchm
     stream = Stream(benchmark, "task_aware", batch_size, CPU)
     for task, period in enumerate(stream.periods):
         order = stream.order(seed=3)[task * 12 : (task + 1) * 12] - task * 12
-        walk = stream.walk(period, seed=3)
-        batches = [walk.batch(number) for number in range(len(period.steps))]
+        batches = list(stream.batches(period, seed=3))
         images, labels = benchmark.tasks[task].train.load()
         assert torch.equal(torch.cat([batch.images for batch in batches]), images[order])
         assert torch.equal(torch.cat([batch.labels for batch in batches if batch.labels is not None]), labels[order])
@@ -384,7 +384,7 @@ def test_the_order_is_the_seed_s(benchmark: Benchmark) -> None:
 def test_a_task_free_stream_tells_no_task(protocol: Any, benchmark: Benchmark) -> None:
     stream = Stream(benchmark, protocol, 5, CPU)
     assert stream.spec.class_mask.tolist() == [[True] * 4]
-    assert stream.walk(stream.periods[1], seed=0).batch(0).task_ids.tolist() == [0] * 5
+    assert next(stream.batches(stream.periods[1], seed=0)).task_ids.tolist() == [0] * 5
     assert stream.num_tasks == 2, "it is evaluated task by task all the same"
 
 

@@ -353,7 +353,6 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
     write("a.yaml", {"experiment": EXPERIMENT, "grid": {"learner.lr": [0.1]}})
     plan, out = read_plan("a.yaml"), Path("out")
     lock = RunFolder(out)
-    lock.make()
     lock.take_lock()
     with pytest.raises(ValueError, match=r"^out: .*--out$"):
         search(plan, out, CPU)
@@ -465,7 +464,7 @@ def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
 
 def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -> None:
     """The point has failed all the same; the figures of the other seed are kept."""
-    monkeypatch.setattr("dualnet.runs.runner.groups", lambda seeds, device: [seeds])
+    monkeypatch.setattr("dualnet.runs.runner.seeds_apart", lambda folders, device: [folders])
     learner = {"name": own_learner, "loss_breaks_at": 1, "only_seed": 1}
     content = {"experiment": {**EXPERIMENT, "learner": learner}, "seeds": [0, 1], "grid": {"learner.lr": [0.1]}}
     plan = read_plan(write("one.yaml", content))

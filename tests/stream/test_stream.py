@@ -43,8 +43,7 @@ def make_stream(benchmark: Benchmark, kind: str = "in time", protocol: Any = "ta
 
 
 def batches_of(stream: Stream, seed: int) -> list[Batch]:
-    walks = [(stream.walk(period, seed), len(period.steps)) for period in stream.periods]
-    return [walk.batch(number) for walk, length in walks for number in range(length)]
+    return [batch for period in stream.periods for batch in stream.batches(period, seed)]
 
 
 def known(batch: Batch) -> dict[bytes, tuple[int, int]]:
@@ -130,7 +129,7 @@ def test_the_stream_follows_from_seed_and_step(kind, benchmark) -> None:
     batches_of(fresh, seed=6)
     for step in reversed(range(stream.num_steps)):
         period, number = fresh.position(step)
-        assert equal(fresh.walk(fresh.periods[period], seed=5).batch(number), expected[step])
+        assert equal(next(fresh.batches(fresh.periods[period], 5, number)), expected[step])
 
 
 def test_no_seed_repeats_the_order_of_another_seed_task_or_pass() -> None:
@@ -253,7 +252,7 @@ def test_killed_between_two_checkpoints(kind, tiny, run, remembered, tmp_path) -
 @pytest.mark.parametrize("kind", ["batch", "few and late"])
 def test_side_by_side_equals_one_after_the_other(kind, tiny, benchmark, run, remembered, tmp_path, monkeypatch) -> None:
     experiment = tiny("er", labels=KINDS[kind])
-    monkeypatch.setattr(runner, "groups", lambda seeds, device: [seeds])  # as on CUDA
+    monkeypatch.setattr(runner, "seeds_apart", lambda folders, device: [folders])  # as on CUDA
     runner.run(experiment, {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU, benchmark=benchmark)
     for seed in (0, 1):
         alone = remembered(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}"))
@@ -331,9 +330,9 @@ def test_a_report_of_offline_beside_another(tiny, run, finished, tmp_path, capsy
         (["--labels.share", "1.5"], "labels.share: 1.5 is not above 0 and at most 1"),
         (["--labels.share", "much"], "labels.share: "),
         (["--labels.share", "1e-9"], "labels.share: 1e-09 leaves a stream of 24 images no label; give more"),
-        (["--labels.delay", "-1"], "labels.delay: -1 is not 0 or more"),
+        (["--labels.delay", "-1"], "labels.delay: -1 is not between 0 and 1000000000 batches"),
         (["--labels.delay", "2.5"], "labels.delay: "),
-        (["--labels.delay_spread", "-3"], "labels.delay_spread: -3 is not 0 or more"),
+        (["--labels.delay_spread", "-3"], "labels.delay_spread: -3 is not between 0 and 1000000000 batches"),
         (["--labels.drawn_per", "smaple"], "'smaple' is not one of sample, batch; did you mean sample?"),
         (["--labels.dealy", "1"], "labels.dealy: unknown option; did you mean labels.delay?"),
         (["--lables.delay", "1"], "lables: unknown option; did you mean labels?"),

@@ -71,11 +71,12 @@ def add_run(verbs: Verbs[Parser]) -> None:
     epilog = """Any option of the experiment can follow, dotted: --learner.slow_rounds 10 --benchmark.seed 1. `dualnet
     list NAME` shows the options of an experiment, a learner or a benchmark. Paths, such as benchmark.root in a file,
     start at the working directory."""
-    verb = verbs.add_parser("run", help="run an experiment, or continue a stopped one", epilog=epilog)
-    verb.add_argument("experiment", metavar="NAME_OR_FILE", help="the name of a shipped experiment, or a YAML file")
-    add_out(verb, "one run folder per seed is made here (default: runs/NAME)")
-    add_seeds(verb, "which seeds to run (default: the experiment's own, mostly 0)")
-    add_device(verb)
+    summary = "run an experiment, or continue a stopped one"
+    add = verbs.add_parser("run", help=summary, epilog=epilog).add_argument
+    add("experiment", metavar="NAME_OR_FILE", help="the name of a shipped experiment, or a YAML file")
+    add("--out", **OUT, help="one run folder per seed is made here (default: runs/NAME)")
+    add("--seeds", **SEEDS, help="which seeds to run (default: the experiment's own, mostly 0)")
+    add("--device", **DEVICE)
 
 
 def add_search(verbs: Verbs[Parser]) -> None:
@@ -84,13 +85,12 @@ def add_search(verbs: Verbs[Parser]) -> None:
     values each) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, BWT or FM); `dualnet list
     mini-imagenet-ta-mir` shows one. Any option of the experiment can follow, dotted, if the grid does not vary it:
     --learner.width 20."""
-    verb = verbs.add_parser("search", help=summary, epilog=epilog)
-    verb.add_argument("search", metavar="NAME_OR_FILE", help="the name of a shipped search, or a YAML file")
-    add_out(verb, "where all files go (default: runs/search-NAME)")
-    add_seeds(verb, "which seeds to run (default: the search's own)")
-    jobs = "processes at a time (default: 1 on CUDA, else the cores)"
-    verb.add_argument("--jobs", type=count, metavar="N", help=jobs)
-    add_device(verb)
+    add = verbs.add_parser("search", help=summary, epilog=epilog).add_argument
+    add("search", metavar="NAME_OR_FILE", help="the name of a shipped search, or a YAML file")
+    add("--out", **OUT, help="where all files go (default: runs/search-NAME)")
+    add("--seeds", **SEEDS, help="which seeds to run (default: the search's own)")
+    add("--jobs", type=count, metavar="N", help="processes at a time (default: 1 on CUDA, else the cores)")
+    add("--device", **DEVICE)
 
 
 def add_reproduce(verbs: Verbs[Parser]) -> None:
@@ -98,14 +98,13 @@ def add_reproduce(verbs: Verbs[Parser]) -> None:
     is continued by the same command. ledger.md, ledger.json and report.html have the result: for each row the mean
     over its seeds, the published value, and whether the difference is significant."""
     summary = "run a result table of the paper and compare it with the published one"
-    verb = verbs.add_parser("reproduce", help=summary, epilog=epilog)
-    add = verb.add_argument
+    add = verbs.add_parser("reproduce", help=summary, epilog=epilog).add_argument
     tables = "table-1 to table-5, small-table-1, small-table-4, all, or a file"
     add("table", nargs="?", metavar="TABLE", help=tables)
     add("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="only these, such as */er")
     add("--seeds", type=count_or_seeds, metavar="5|0,1,2", help="how many, or which (default: 5, small: 3)")
-    add_out(verb, "where all files go (default: runs/reproduce, or runs/reproduce-paper)")
-    add_device(verb)
+    add("--out", **OUT, help="where all files go (default: runs/reproduce, or runs/reproduce-paper)")
+    add("--device", **DEVICE)
     settings = "those of the authors' code, or those of the paper where they differ (default: authors)"
     add("--settings", choices=("authors", "paper"), default="authors", help=settings)
     jobs = "processes at a time (default: 1); on the CPU one per core is fastest"
@@ -117,10 +116,9 @@ def add_reproduce(verbs: Verbs[Parser]) -> None:
 
 
 def add_report(verbs: Verbs[Parser]) -> None:
-    verb = verbs.add_parser("report", help="compare runs: a table here, report.md and report.html on disk")
-    add = verb.add_argument
+    add = verbs.add_parser("report", help="compare runs: a table here, report.md and report.html on disk").add_argument
     add("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders above them")
-    add_out(verb, "where the files go (default: the first folder)")
+    add("--out", **OUT, help="where the files go (default: the first folder)")
     spread = """what ± is: the standard deviation over the seeds, the standard error of their mean, half of its 95 %%
     interval, or what the authors' code prints (default: std)"""
     add("--spread", choices=("std", "sem", "ci95", "authors"), default="std", help=spread)
@@ -144,21 +142,8 @@ def add_predict(verbs: Verbs[Parser]) -> None:
 
 def add_list(verbs: Verbs[Parser]) -> None:
     summary = "name the experiments, searches, tables, learners, objectives, memories and benchmarks"
-    verb = verbs.add_parser("list", help=summary)
-    verb.add_argument("name", nargs="?", metavar="NAME_OR_FILE", help="show the options of one of them")
-
-
-def add_out(verb: Parser, text: str) -> None:
-    verb.add_argument("--out", type=Path, metavar="DIR", help=text)
-
-
-def add_seeds(verb: Parser, text: str) -> None:
-    verb.add_argument("--seeds", type=seeds, metavar="0,1,2", help=text)
-
-
-def add_device(verb: Parser) -> None:
-    choices = ("auto", "cpu", "cuda")
-    verb.add_argument("--device", choices=choices, default="auto", help="default: auto, the GPU where there is one")
+    add = verbs.add_parser("list", help=summary).add_argument
+    add("name", nargs="?", metavar="NAME_OR_FILE", help="show the options of one of them")
 
 
 def seeds(text: str) -> list[int]:
@@ -169,6 +154,12 @@ def seeds(text: str) -> list[int]:
     if len(set(found)) != len(found) or min(found) < 0:
         raise argparse.ArgumentTypeError(f"{text!r}: every seed once, and none below 0")
     return found
+
+
+OUT: Any = {"type": Path, "metavar": "DIR"}  # flags that several verbs have
+SEEDS: Any = {"type": seeds, "metavar": "0,1,2"}
+DEVICE_HELP = "default: auto, the GPU where there is one"
+DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": DEVICE_HELP}
 
 
 def count_or_seeds(text: str) -> list[int]:

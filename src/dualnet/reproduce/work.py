@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.options import check_absent
-from dualnet.runs.jobs import Benchmarks, Job, one_line, seeds_apart
+from dualnet.runs.jobs import Benchmarks, Job, one_line
 from dualnet.runs.local_pool import LocalPool, num_threads
 from dualnet.runs.run_folder import RunFolder
+from dualnet.runs.runner import seeds_apart
 from dualnet.runs.stop import Stop, StopAsked
 
 from .table import TableRow

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import safetensors.torch
 from torch import Tensor
@@ -19,16 +19,13 @@ LARGEST = 1 << 40  # bytes
 UNKNOWN: Mapping[str, Any] = {}  # identity of a run that does not matter
 
 
-class Snapshot(NamedTuple):
-    """A tree as it was when it was taken: what goes on does not change it."""
-
-    values: Any  # for JSON; a tensor is named
-    tensors: dict[str, Tensor]  # on the host
+Snapshot = tuple[Any, dict[str, Tensor]]  # values for JSON, where a tensor is named, and the tensors, on the host
 
 
 def snapshot(tree: Mapping[str, Any]) -> Snapshot:
+    """A copy of the tree, to be written while the run continues."""
     tensors: dict[str, Tensor] = {}
-    return Snapshot(take_out_tensors(tree, tensors), tensors)
+    return take_out_tensors(tree, tensors), tensors
 
 
 def save(folder: Path, step: int, tree: Mapping[str, Any], identity: Mapping[str, Any] = UNKNOWN) -> None:

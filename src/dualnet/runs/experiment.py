@@ -11,9 +11,8 @@ from typing import Any, Literal
 from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class
-from dualnet.options import build, check_at_least, check_keys, dotted, field_types, merged, nearest, plain, shown
+from dualnet.options import build, check_at_least, check_keys, dotted, field_types, flat, merged, nearest, plain, shown
 from dualnet.runs.option_files import find, shipped_files
-from dualnet.runs.record import flat
 from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.stream import Protocol
 

@@ -79,34 +79,24 @@ def one_line(text: str) -> str:
     return " ".join(text.split())[:MAX_REASON]
 
 
-def seeds_apart(folders: Mapping[int, Path], device: str) -> list[dict[int, Path]]:
-    """The seeds of each job: on CUDA all of them, which run side by side, on the CPU each alone."""
-    if device == "cuda":
-        return [dict(folders)] if folders else []
-    return [{seed: folder} for seed, folder in folders.items()]
-
-
+@dataclass
 class Benchmarks:
     """Benchmarks or their validation tasks, made once: their images are decoded here, before the jobs need them."""
 
-    def __init__(self, validation: bool = False) -> None:
-        self.validation = validation
-        self.made: list[tuple[BenchmarkConfig, Benchmark | Exception]] = []
+    validation: bool = False
+    made: dict[str, Benchmark | Exception] = field(default_factory=dict)  # by their options
 
     def get(self, wanted: BenchmarkConfig) -> Benchmark:
         """Raises what went wrong when it was made, each time."""
-        for config, found in self.made:
-            if config == wanted:
-                if isinstance(found, Exception):
-                    raise found
-                return found
-        try:
-            made = runner.tasks_for(wanted, self.validation)
-        except Exception as error:
-            made = error
-        self.made.append((wanted, made))
-        return self.get(wanted)
+        key = repr(wanted)
+        if key not in self.made:
+            try:
+                self.made[key] = runner.tasks_for(wanted, self.validation)
+            except Exception as error:
+                self.made[key] = error
+        if isinstance(found := self.made[key], Exception):
+            raise found
+        return found
 
     def check_folders(self, experiment: Experiment, folders: Mapping[int, Path]) -> None:
-        there = {seed: RunFolder(folder) for seed, folder in folders.items()}
-        runner.check_folders(experiment, there, self.validation, lambda: self.get(experiment.benchmark))
+        runner.checked_folders(experiment, folders, self.validation, lambda: self.get(experiment.benchmark))

@@ -211,9 +211,5 @@ def num_threads(device: str) -> int | None:
 
 def num_jobs(device: str, asked: int | None) -> int:
     """How many processes at a time: as asked, or one for a GPU, or as many as the cores have room for."""
-    if asked is not None:
-        if asked < 1:
-            raise ValueError(f"--jobs {asked}: give 1 or more")
-        return asked
     threads = num_threads(device)
-    return max(1, num_cores() // threads) if threads else 1
+    return asked or (max(1, num_cores() // threads) if threads else 1)

@@ -1,78 +1,51 @@
 """The protocol of a run, in the few fields that two results must share to be compared, and a digest of them."""
 
-import dataclasses
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from dualnet.batch import StreamSpec
 from dualnet.data import Benchmark
 from dualnet.memory import MemoryConfig
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.record import digest_of
 from dualnet.stream.labels import LabelsConfig
+from dualnet.stream.stream import spec_under
 
-
-@dataclass(frozen=True)
-class Manifest:
-    """None where a learner has no such thing. Rates and weights of losses are not here: they are the method's own."""
-
-    benchmark: str
-    num_tasks: int
-    class_order: str  # digest of the class names, task by task
-    split: str  # digest of which images are for training and which for testing
-    image_size: int  # side in pixels that the networks see
-    heads: str  # per_task: only the classes of the task may be answered; single: all of them
-    boundaries: str  # told: the learner hears of the end of a task; hidden
-    batch_size: int
-    passes: int  # over the stream; more than one mixes all tasks
-    label_share: float  # of the training images that have a label
-    labels_drawn: str  # what keeps its label or loses it: sample or batch; all: none is lost
-    label_delay: str  # batches of images between an image and its label: 0, or 20 to 40
-    augmentation: str  # of the images that are learned with labels
-    memory: str  # policy
-    memory_slots: int  # in all
-    updates: int | None  # supervised steps per batch; CTN's inner ones, taken in each outer step
-    width: int | None  # channels of the first stage
-    forgetting: str  # the definition of FM; ACC and LA have one
-
-    def mapping(self) -> dict[str, Any]:
-        """As it is written down, with its digest first."""
-        return {"digest": self.digest, **dataclasses.asdict(self)}
-
-    @property
-    def digest(self) -> str:
-        return digest_of(dataclasses.asdict(self))
-
-
-FIELDS = tuple(field.name for field in dataclasses.fields(Manifest))
 FORGETTING = "paper"  # the definition that a result and a ledger use
-HEADS = {"task_aware": "per_task", "task_free": "single", "task_free_boundaries": "single"}
-BOUNDARIES = {"task_aware": "told", "task_free": "hidden", "task_free_boundaries": "told"}
+
+# None where a learner has no such thing. Rates and weights of losses are not here: they are the method's own.
+MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
+    "benchmark": lambda experiment, _: experiment.benchmark_name,
+    "num_tasks": lambda _, benchmark: len(benchmark.tasks),
+    "class_order": lambda _, benchmark: class_order_digest(benchmark),  # of the class names, task by task
+    "split": lambda _, benchmark: benchmark.split_digest,  # of which images are for training and which for testing
+    "image_size": lambda _, benchmark: benchmark.spec.network_size[0],  # side in pixels that the networks see
+    # per_task: only the classes of the task may be answered; single: all of them
+    "heads": lambda experiment, _: "per_task" if experiment.protocol == "task_aware" else "single",
+    # told: the learner hears of the end of a task
+    "boundaries": lambda experiment, _: "hidden" if experiment.protocol == "task_free" else "told",
+    "batch_size": lambda experiment, _: experiment.batch_size,
+    "passes": lambda experiment, _: getattr(experiment.learner, "epochs", 1),  # more than one mixes all tasks
+    "label_share": lambda experiment, _: experiment.labels.share,  # of the training images that have a label
+    # what keeps its label or loses it: sample or batch; all: none is lost
+    "labels_drawn": lambda experiment, _: experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
+    "label_delay": lambda experiment, _: delay_words(experiment.labels),  # batches between an image and its label
+    "augmentation": lambda experiment, _: augmentation_of(experiment.learner),  # of images learned with labels
+    "memory": lambda experiment, benchmark: memory_of(experiment, benchmark)[0],  # policy
+    "memory_slots": lambda experiment, benchmark: memory_of(experiment, benchmark)[1],  # in all
+    # supervised steps per batch; CTN's inner ones, taken in each outer step
+    "updates": lambda experiment, _: getattr(
+        experiment.learner, "updates", getattr(experiment.learner, "inner_steps", None)
+    ),
+    "width": lambda experiment, _: getattr(experiment.learner, "width", None),  # channels of the first stage
+    "forgetting": lambda *_: FORGETTING,  # the definition of FM; ACC and LA have one
+}
+FIELDS = tuple(MANIFEST)
 
 
-def manifest_of(experiment: Experiment, benchmark: Benchmark) -> Manifest:
-    spec = benchmark.spec if experiment.protocol == "task_aware" else benchmark.spec.task_free()
-    options = experiment.learner
-    return Manifest(
-        benchmark=experiment.benchmark_name,
-        num_tasks=len(benchmark.tasks),
-        class_order=class_order_digest(benchmark),
-        split=benchmark.split_digest,
-        image_size=spec.network_size[0],
-        heads=HEADS[experiment.protocol],
-        boundaries=BOUNDARIES[experiment.protocol],
-        batch_size=experiment.batch_size,
-        passes=getattr(options, "epochs", 1),
-        label_share=experiment.labels.share,
-        labels_drawn=experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
-        label_delay=delay_words(experiment.labels),
-        augmentation=augmentation_of(options),
-        **memory_fields(options, spec),
-        updates=getattr(options, "updates", getattr(options, "inner_steps", None)),
-        width=getattr(options, "width", None),
-        forgetting=FORGETTING,
-    )
+def manifest_of(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
+    """As it is written down, with its digest first."""
+    fields = {name: value_of(experiment, benchmark) for name, value_of in MANIFEST.items()}
+    return {"digest": digest_of(fields), **fields}
 
 
 def augmentation_of(options: Any) -> str:
@@ -90,11 +63,9 @@ def delay_words(labels: LabelsConfig) -> str:
     return f"{labels.delay}{spread}"
 
 
-def memory_fields(options: Any, spec: StreamSpec) -> dict[str, Any]:
-    config = getattr(options, "memory", None)
-    if not isinstance(config, MemoryConfig):
-        return {"memory": "none", "memory_slots": 0}
-    return {"memory": config.policy_for(spec), "memory_slots": config.num_slots(spec)}
+def memory_of(experiment: Experiment, benchmark: Benchmark) -> tuple[str, int]:
+    config, spec = getattr(experiment.learner, "memory", None), spec_under(benchmark, experiment.protocol)
+    return (config.policy_for(spec), config.num_slots(spec)) if isinstance(config, MemoryConfig) else ("none", 0)
 
 
 def class_order_digest(benchmark: Benchmark) -> str:

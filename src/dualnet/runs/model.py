@@ -1,25 +1,39 @@
-"""A trained model in use: a folder becomes something that answers, that can go on learning, and that can be kept."""
+"""A trained model: a learner with the names of its classes, which answers, can go on learning, and is saved and loaded.
 
+A folder holds it: that of a run, or one of its own, with model.yaml and checkpoint/.
+"""
+
+import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from numbers import Integral
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+import yaml
 from torch import Tensor
 
-from dualnet.batch import described
+from dualnet import atomic
+from dualnet.batch import StreamSpec
 from dualnet.data.decode import decoding, read_image
-from dualnet.learners import Learner, make_learner
-from dualnet.runs import saved_model
-from dualnet.runs.run_folder import RunFolder
-from dualnet.runs.saved_model import check_trusted, restored, stream_spec
+from dualnet.data.splits import class_mask
+from dualnet.files import DAMAGES, because, read_yaml, reason
+from dualnet.learners import LEARNERS, Learner, learner_name, make_learner
+from dualnet.options import plain
+from dualnet.runs import checkpoint
+from dualnet.runs.experiment import parse, parse_learner
+from dualnet.runs.record import digest_of, updated
+from dualnet.runs.run import learner_state, load_state
+from dualnet.runs.run_folder import MODEL_FILE, RunFolder, describe_stream, environment
+from dualnet.runs.run_log import is_whole
+from dualnet.text import printable
 
 PREDICT_SIZE = 250  # images in one pass
 Images = Tensor | str | Path | Iterable[str | Path]
+WHAT_IT_IS = ("learner", "seed", "stream")  # in model.yaml: what saving it again must find there
 
 
 @dataclass(frozen=True)
@@ -59,24 +73,25 @@ class Model:
         """
         if not is_whole(top) or top < 1:
             raise ValueError(f"top: {top} is not 1 or more")
-        rows = self.probabilities(images, task)
-        return [self.prediction(row, self.candidates(task), top) for row in rows]
+        probabilities = self.probabilities(images, task)
+        allowed = self.learner.class_mask.any(dim=0) if task is None else self.learner.class_mask[task]
+        candidates = allowed.nonzero().flatten()
+        values, order = probabilities[:, candidates].sort(dim=1, descending=True, stable=True)
+        numbers: list[list[int]] = candidates[order[:, :top]].tolist()
+        names = [tuple(self.class_names[number] for number in row) for row in numbers]
+        return list(map(Prediction, names, map(tuple, values[:, :top].tolist())))
 
     def probabilities(self, images: Images, task: int | None = None) -> Tensor:
         """Float [B, classes]; 0 for the classes outside of the task."""
-        self.check_task(task)
-        pixels = self.check(images) if isinstance(images, Tensor) else self.read(paths(images))
-        parts = [self.part_probabilities(part, task) for part in pixels.split(PREDICT_SIZE)]
-        return torch.cat(parts) if parts else torch.zeros(0, len(self.class_names))
-
-    def part_probabilities(self, pixels: Tensor, task: int | None) -> Tensor:
-        task_ids = None if task is None else torch.full((len(pixels),), int(task), device=pixels.device)
-        return F.softmax(self.learner.logits(pixels, task_ids), dim=1)
-
-    def check_task(self, task: int | None) -> None:
-        num_tasks = self.learner.spec.num_tasks
+        num_tasks, device = self.learner.spec.num_tasks, self.learner.class_mask.device
         if task is not None and not (is_whole(task) and 0 <= task < num_tasks):
             raise ValueError(f"task {task!r}: this model knows the tasks 0 to {num_tasks - 1}")
+        pixels = (images if isinstance(images, Tensor) else self.read(paths(images))).to(device)
+        self.learner.input_check.query(pixels, None, device)
+        parts = pixels.split(PREDICT_SIZE)
+        task_ids = [None if task is None else torch.full((len(part),), int(task), device=device) for part in parts]
+        logits = [self.learner.logits(*part) for part in zip(parts, task_ids, strict=True)]
+        return F.softmax(torch.cat(logits), dim=1)
 
     def read(self, files: Sequence[str | Path]) -> Tensor:
         """Files as the image cache reads them: uint8 [B, C, H, W] at the size the model was trained with."""
@@ -88,33 +103,33 @@ class Model:
         with decoding():
             for file, image in zip(files, images, strict=True):
                 read_image(str(file), image)
-        return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous().to(self.device)
-
-    def check(self, images: Tensor) -> Tensor:
-        """Any size goes: the learner resizes to what its networks see."""
-        channels = self.learner.spec.image_shape[0]
-        if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != channels:
-            raise ValueError(f"images are {described(images)}; give uint8 [B, {channels}, H, W]")
-        return images.to(self.device)
-
-    @property
-    def device(self) -> torch.device:
-        return self.learner.class_mask.device
-
-    def candidates(self, task: int | None) -> Tensor:
-        """The classes that may be named, int64 [n]."""
-        mask = self.learner.class_mask.any(dim=0) if task is None else self.learner.class_mask[task]
-        return mask.nonzero().flatten()
-
-    def prediction(self, probabilities: Tensor, candidates: Tensor, top: int) -> Prediction:
-        values, order = probabilities[candidates].sort(descending=True, stable=True)
-        numbers: list[int] = candidates[order][:top].tolist()
-        names = tuple(self.class_names[number] for number in numbers)
-        return Prediction(names, tuple(values[:top].tolist()))
+        return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
 
     def save(self, folder: str | Path) -> None:
-        """Keep all of it in a folder of its own: `dualnet.load` gives it back, and it learns on with the same bits."""
-        saved_model.save(Path(folder), self.learner, self.class_names)
+        """Keep all of it: `dualnet.load` gives it back, and it learns on with the same bits.
+
+        Into a new folder, or once more into that of the same model, where the save before it stays, in case of damage.
+        """
+        path, learner, device = Path(folder), self.learner, self.learner.class_mask.device
+        file, checkpoints = path / MODEL_FILE, RunFolder(path).checkpoints
+        content = {
+            "learner": {"name": learner_name(learner), **plain(dataclasses.asdict(learner.config))},
+            "seed": learner.generator.initial_seed(),
+            "stream": describe_stream(learner.spec, self.class_names),
+            "environment": environment(device),
+        }
+        if file.is_file():
+            there = read_yaml(file)
+            for key in WHAT_IT_IS:
+                if there.get(key) != content[key]:
+                    raise ValueError(f"{path}: holds another model (its `{key}` differs); choose another folder")
+        else:
+            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+            make(path)
+            atomic.write(file, text)
+        checkpoint.clean(checkpoints)
+        number = max(checkpoint.steps(checkpoints), default=0) + 1
+        checkpoint.save(checkpoints, number, {**learner_state(learner), "device": device.type}, identity(content))
 
 
 def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
@@ -123,20 +138,30 @@ def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
     If it learned task-aware, `predict` needs the task: see there. Its `learner` can go on observing. A folder may name
     a learner from outside this package, whose module is imported and so runs: only with `trust`.
     """
-    if saved_model.is_saved(Path(run)):
-        return Model(*saved_model.load(Path(run), device, trust))
-    folder = RunFolder(Path(run))
-    check_trusted(folder.record.experiment["learner"].get("name"), folder.experiment_file, trust)
-    experiment, stream = folder.experiment, folder.record.stream
-    found = folder.newest_checkpoint()
+    path = Path(run)
+    folder, is_model = RunFolder(path), (path / MODEL_FILE).is_file()
+    file = path / MODEL_FILE if is_model else folder.experiment_file
+    content = read_yaml(file) if is_model else {**folder.record.experiment, "stream": folder.record.stream}
+    check_trusted(content.get("learner"), file, trust)
+    try:
+        name, config = parse_learner(updated(content)["learner"])
+        spec, names = stream_spec(content["stream"])
+        if not is_model and parse(folder.record.experiment).protocol != "task_aware":
+            spec = spec.task_free()
+        learner = make_learner(name, spec, config, content["seed"], device)
+    except DAMAGES as error:
+        raise ValueError(f"{because(file, error)}; if another version of dualnet made it, use that one") from error
+    found = checkpoint.newest(folder.checkpoints, identity(content) if is_model else folder.identity)
     if found is None:
         # A finished run would not be run again.
-        remedy = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
-        raise ValueError(f"{run}: holds no checkpoint that can be read; {remedy} with `dualnet run`")
-    spec, class_names = stream_spec(stream, folder.experiment_file)
-    spec = spec if experiment.protocol == "task_aware" else spec.task_free()
-    learner = make_learner(experiment.learner_name, spec, experiment.learner, experiment.seed, device)
-    return Model(restored(learner, found[1], folder.checkpoints), class_names)
+        again = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
+        remedy = "save the model again" if is_model else f"{again} with `dualnet run`"
+        raise ValueError(f"{path}: holds no checkpoint that can be read; {remedy}")
+    try:
+        load_state(learner, found[1])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    return Model(learner, names)
 
 
 def paths(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
@@ -153,5 +178,40 @@ def paths(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
     return files
 
 
-def is_whole(value: object) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool)
+def make(folder: Path) -> None:
+    """Raises ValueError for a folder that holds something: nothing of a run, or of yours, is written over."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if [path for path in folder.iterdir() if not path.name.startswith(MODEL_FILE)]:  # half a file may be left
+            what = "a run" if RunFolder(folder).begun else "other files"
+            raise ValueError(f"{folder}: holds {what}; save the model to a folder of its own")
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise ValueError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+
+
+def identity(content: dict[str, Any]) -> dict[str, str]:
+    """What a checkpoint of this model must state."""
+    return {"model": digest_of({key: content.get(key) for key in WHAT_IT_IS})}
+
+
+def check_trusted(learner: Any, file: Path, trust: bool) -> None:
+    """Raises ValueError for a learner from outside this package: to load it is to run its code."""
+    name = learner.get("name") if isinstance(learner, dict) else None
+    if isinstance(name, str) and not trust and name not in LEARNERS and not name.startswith("dualnet."):
+        raise ValueError(
+            f"{file}: learner.name is {printable(name)}, code from outside of dualnet that would be imported and "
+            "run; if you trust it, pass trust=True, or --trust to `dualnet predict`"
+        )
+
+
+def stream_spec(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:
+    """What a learner was told of its stream, as it is written in a file, and the names of the classes."""
+    try:
+        names = tuple(str(name) for name in stream["class_names"])
+        channels, height, width = (int(side) for side in stream["image_shape"])
+        if not all(is_whole(number) and 0 <= number < len(names) for task in stream["tasks"] for number in task):
+            raise ValueError(f"a class of tasks is not a whole number from 0 to {len(names) - 1}")
+        mask = class_mask(stream["tasks"], len(names))
+        return StreamSpec((channels, height, width), mask, stream["input_size"]), names
+    except DAMAGES as error:
+        raise ValueError(f"stream: {reason(error)}") from error

@@ -14,6 +14,7 @@ from typing import Any
 
 from dualnet.files import DAMAGES, because, read_json, read_yaml
 from dualnet.metrics import Matrix, accuracy_matrix, summary
+from dualnet.options import flat
 from dualnet.runs.run_log import Log, is_whole, read_log
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
@@ -23,7 +24,7 @@ ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
 CACHE = "benchmark.cache"  # of decoded images
 FREE_TO_CHANGE = (*HOW_OFTEN, *ROOTS, CACHE)  # options that decide no result: a resumed run may have others
 IMAGES = "benchmark.images"  # not an option, but told apart like one: folders of the same name may hold other images
-NOT_COMPARED = ("seed", "stability_every", *WRITTEN_BESIDE, *HOW_OFTEN)  # of two runs of one experiment
+NOT_COMPARED = ("seed", "stability_every", *HOW_OFTEN, CACHE)  # of two runs of one experiment
 
 # For folders of older versions: the values of options before these existed. Those of a learner by its name.
 LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
@@ -131,8 +132,7 @@ def updated(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
-    options = texts({key: value for key, value in experiment.items() if key not in NOT_COMPARED})
-    return {key: value for key, value in options.items() if key != CACHE}
+    return {key: value for key, value in texts(experiment).items() if key not in NOT_COMPARED}
 
 
 def images_of(manifest: Mapping[str, Any]) -> dict[str, str]:
@@ -170,19 +170,6 @@ def number(value: Any) -> Any:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ValueError(f"{str(value)[:20]!r} is not a number")
     return value
-
-
-def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested options by their dotted names.
-
-    >>> flat({"a": {"x": 1}, "b": 2, "c": {}})
-    {'a.x': 1, 'b': 2, 'c': {}}
-    """
-    out: dict[str, Any] = {}
-    for key, value in mapping.items():
-        nested = isinstance(value, Mapping) and value
-        out |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
-    return out
 
 
 def texts(mapping: Mapping[str, Any]) -> dict[str, str]:

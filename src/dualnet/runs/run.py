@@ -42,8 +42,7 @@ class Run:
         self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
         self.stability = torch.empty(0, stream.num_tasks, dtype=torch.float64)  # a row for each look at earlier tasks
         self.pending: list[dict[str, Tensor]] = []
-        self.taken: tuple[int, checkpoint.Snapshot] | None = None  # a step and its state, on the way to the disk
-        self.saved: int | None = None  # the step of the checkpoint that the run would go on from
+        self.saved: int | None = None  # the step of the last checkpoint, which may still be on its way to the disk
         self.resume()
 
     def resume(self) -> None:
@@ -70,9 +69,12 @@ class Run:
         with self.folder.log_file.open("ab") as log:  # made anew if it was lost
             log.truncate(min(log.tell(), state["log_bytes"]))
 
-    def take_state(self) -> None:
-        """All that a checkpoint of this step holds is copied: it can be written while the run goes on."""
-        self.check_finite()
+    def take_state(self) -> checkpoint.Snapshot:
+        """A copy of all that a checkpoint of this step holds, to be written while the run continues."""
+        self.mean_losses()
+        # Losses may be finite when the step that followed them has made the weights not.
+        if not all(parameter.isfinite().all() for parameter in self.learner.parameters()):
+            raise self.not_finite("the weights are")
         atomic.flush(self.folder.log_file)
         state = {
             **learner_state(self.learner),
@@ -84,18 +86,8 @@ class Run:
             "device": self.stream.device.type,
             "log_bytes": self.folder.log_file.stat().st_size,
         }
-        self.taken = (self.step, checkpoint.snapshot(state))
-
-    def write_state(self) -> None:
-        """The checkpoint of the state that was taken."""
-        assert self.taken is not None
-        step, state = self.taken
-        checkpoint.write(self.folder.checkpoints, step, state, self.folder.identity)
-        self.saved, self.taken = step, None
-
-    def observed(self, losses: dict[str, Tensor]) -> None:
-        self.step += 1
-        self.pending.append(losses)
+        self.saved = self.step
+        return checkpoint.snapshot(state)
 
     def looked_back(self, accuracy: list[float]) -> None:
         """Keep and log the accuracy, in percent, on each task before this one."""
@@ -130,17 +122,10 @@ class Run:
                 raise self.not_finite(f"loss '{name}' is")
         return values
 
-    def check_finite(self) -> None:
-        """Before a checkpoint: losses may still be finite when the step that followed them has made the weights not."""
-        self.mean_losses()
-        if not all(parameter.isfinite().all() for parameter in self.learner.parameters()):
-            raise self.not_finite("the weights are")
-
     def not_finite(self, what: str) -> NotFiniteError:
         """Logged, and as an error to raise."""
-        last = self.saved if self.taken is None else self.taken[0]  # which is on its way
-        self.log("diverged", reason=f"{what} not finite", checkpoint=last)
-        good = "there is no checkpoint yet" if last is None else f"the last good checkpoint is step {last}"
+        self.log("diverged", reason=f"{what} not finite", checkpoint=self.saved)
+        good = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
         seed = self.experiment.seed
         remedy = f"try a lower rate, or leave seed {seed} out"
         return NotFiniteError({seed: f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"})
@@ -175,9 +160,14 @@ def learner_state(learner: Learner) -> dict[str, Any]:
 
 
 def load_state(learner: Learner, state: Mapping[str, Any]) -> None:
-    """Put a checkpoint's weights, memory, generator and optimizers back."""
+    """Put a checkpoint's weights, memory, generator and optimizers back.
+
+    The state of a generator means nothing on another kind of device: it begins anew there.
+    """
     try:
-        learner.load_state_dict(state["learner"])
+        other_device = state["device"] != learner.class_mask.device.type
+        generator = {"_extra_state": learner.get_extra_state()} if other_device else {}
+        learner.load_state_dict({**state["learner"], **generator})
         for name, optimizer in learner.optimizers().items():
             optimizer.load_state_dict(state["optimizers"][name])
     except (*DAMAGES, RuntimeError) as error:

@@ -5,7 +5,7 @@ import hashlib
 import json
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any
@@ -15,22 +15,14 @@ import torch
 import yaml
 
 from dualnet import atomic
+from dualnet.batch import StreamSpec
 from dualnet.data import Benchmark
 from dualnet.machine import cpu_name
-from dualnet.options import plain
+from dualnet.options import flat
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.manifest import manifest_of
-from dualnet.runs.record import (
-    EXPERIMENT_FILE,
-    FREE_TO_CHANGE,
-    LOG_FILE,
-    RESULT_FILE,
-    ROOTS,
-    RunRecord,
-    flat,
-    read_record,
-)
+from dualnet.runs.record import EXPERIMENT_FILE, FREE_TO_CHANGE, LOG_FILE, RESULT_FILE, ROOTS, RunRecord, read_record
 
 PROBED = 10  # images of each task, for training and for testing, whose pixels are compared
 MODEL_FILE = "model.yaml"  # says what a model is that was saved apart from any run
@@ -81,7 +73,6 @@ class RunFolder:
 
     def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
         """Make the folder, or take over one of the same experiment. Raises ValueError if it holds another one."""
-        self.make()
         self.take_lock()
         checkpoint.clean(self.path)
         checkpoint.clean(self.checkpoints)
@@ -91,20 +82,18 @@ class RunFolder:
             return
         content = {
             **experiment.mapping(),
-            "stream": {**describe_stream(benchmark), "pixels": pixels_digest(benchmark)},
-            "manifest": manifest_of(experiment, benchmark).mapping(),
+            "stream": {**describe_tasks(benchmark), "pixels": pixels_digest(benchmark)},
+            "manifest": manifest_of(experiment, benchmark),
             "environment": environment(device),
         }
         atomic.write(self.experiment_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
-    def make(self) -> None:
+    def take_lock(self) -> None:
+        """Make the folder and lock it until `release` or the end of the process: two must not write one folder."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
             raise ValueError(f"{self.path}: cannot be made ({error.strerror}); choose another --out") from error
-
-    def take_lock(self) -> None:
-        """Held until `release` or the end of the process: two processes must not write one folder."""
         lock = (self.path / "lock").open("w")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -131,17 +120,16 @@ class RunFolder:
         there, asked = flat(self.record.experiment), flat(experiment.mapping())
         if there.get("learner.name") == experiment.learner_name:  # else nothing that the folder names is imported
             there = flat(self.experiment.mapping())  # with the defaults of options that it lacks
-        keys = [key for key in {**there, **asked} if key not in FREE_TO_CHANGE]
-        different = [key for key in keys if there.get(key) != asked.get(key)]
-        if (root := self.moved(experiment)) and not self.record.pixels:  # an older folder
-            different.append(root)
+        different = [
+            f"{key} is {there.get(key)} there, {asked.get(key)} here"
+            for key in {**there, **asked}
+            if key not in FREE_TO_CHANGE and there.get(key) != asked.get(key)
+        ]
+        if (moved := self.moved(experiment)) and not self.record.pixels:  # an older folder
+            different.append(moved)
         if different:
-            key = different[0]
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""
-            raise ValueError(
-                f"{self.path}: holds another experiment ({key} is {there.get(key)} there, {asked.get(key)} here{more})"
-                "; choose another --out"
-            )
+            raise ValueError(f"{self.path}: holds another experiment ({different[0]}{more}); choose another --out")
 
     def check_purpose(self, validation: bool) -> None:
         """Raises ValueError if figures for choosing and figures for reporting would meet in this folder."""
@@ -151,9 +139,10 @@ class RunFolder:
         raise ValueError(f"{self.path}: holds a run on {there}; choose another --out")
 
     def moved(self, experiment: Experiment) -> str | None:
-        """The option that names another folder of images than the run had; that one may hold the same images."""
+        """Which option names another folder of images than the run had; that one may hold the same images."""
         there, asked = flat(self.record.experiment), flat(experiment.mapping())
-        return next((root for root in ROOTS if not same_folder(there.get(root), asked.get(root))), None)
+        roots = [(root, there.get(root), asked.get(root)) for root in ROOTS]
+        return next((f"{root} is {a} there, {b} here" for root, a, b in roots if not same_folder(a, b)), None)
 
     def check_same_stream(self, experiment: Experiment, benchmark: Benchmark) -> None:
         """The options may be the same and the images others: a file that was added or removed changes all batches.
@@ -161,12 +150,11 @@ class RunFolder:
         A renamed file may be tested where it was trained on: the digest of the split tells. Where the images lie in
         another folder now, their pixels must be the same too; another decoder may differ in some bits.
         """
-        root = self.moved(experiment)
+        moved = self.moved(experiment)
         stream = {key: value for key, value in self.record.stream.items() if key != "pixels"}
-        other_pixels = root is not None and self.record.pixels != pixels_digest(benchmark)
-        if stream != describe_stream(benchmark) or not self.has_split(benchmark.split_digest) or other_pixels:
-            written, asked = flat(self.record.experiment), flat(experiment.mapping())
-            why = f" ({root} is {written.get(root)} there, {asked.get(root)} here)" if root else ""
+        other_pixels = moved is not None and self.record.pixels != pixels_digest(benchmark)
+        if stream != describe_tasks(benchmark) or not self.has_split(benchmark.split_digest) or other_pixels:
+            why = f" ({moved})" if moved else ""
             raise ValueError(
                 f"{self.path}: was begun with other images or classes{why}; bring those back or choose another --out"
             )
@@ -205,19 +193,23 @@ def same_folder(one: Any, other: Any) -> bool:
     return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
 
 
-def describe_stream(benchmark: Benchmark) -> dict[str, Any]:
-    spec = benchmark.spec
-    return plain(
-        {
-            **({"validation": True} if benchmark.validation else {}),
-            "image_shape": spec.image_shape,
-            "input_size": spec.input_size,
-            "class_names": benchmark.class_names,
-            "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
-            "train_sizes": [len(task.train) for task in benchmark.tasks],
-            "test_sizes": [len(task.test) for task in benchmark.tasks],
-        }
-    )
+def describe_tasks(benchmark: Benchmark) -> dict[str, Any]:
+    return {
+        **({"validation": True} if benchmark.validation else {}),
+        **describe_stream(benchmark.spec, benchmark.class_names),
+        "train_sizes": [len(task.train) for task in benchmark.tasks],
+        "test_sizes": [len(task.test) for task in benchmark.tasks],
+    }
+
+
+def describe_stream(spec: StreamSpec, class_names: Sequence[str]) -> dict[str, Any]:
+    """In plain values: NumPy's numbers and texts are accepted too."""
+    return {
+        "image_shape": [int(side) for side in spec.image_shape],
+        "input_size": None if spec.input_size is None else int(spec.input_size),
+        "class_names": [str(name) for name in class_names],
+        "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
+    }
 
 
 def pixels_digest(benchmark: Benchmark) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,10 @@ def read_log(path: Path) -> Log:
     """The events that are known; others are left out."""
     events = [event for event in _events(path) if is_whole(event.get("step"))]
     return Log(
-        losses=[LossPoint(e["step"], _losses(e["losses"])) for e in _latest(events, "losses", "losses", dict)],
+        losses=[
+            LossPoint(event["step"], dict(zip(event["losses"], _floats(event["losses"].values()), strict=True)))
+            for event in _latest(events, "losses", "losses", dict)
+        ],
         stability=list(_stability_points(events)),
         memory=[_memory_point(e) for e in _latest(events, "memory", "classes") if is_whole(e.get("task"))],
         task_ends=_task_ends(events),
@@ -109,10 +113,6 @@ def _task_ends(events: Sequence[Mapping[str, Any]]) -> list[int]:
     return [ends[task] for task in sorted(ends)]
 
 
-def _losses(losses: Mapping[str, Any]) -> dict[str, float]:
-    return dict(zip(map(str, losses), _floats(losses.values()), strict=True))
-
-
 def _floats(values: Any) -> list[float]:
     """The values as numbers; NaN for what is not a finite number."""
     return [float(v) if isinstance(v, int | float) and abs(v) < LARGEST_NUMBER else math.nan for v in values]
@@ -124,4 +124,4 @@ def is_whole(value: Any) -> bool:
     >>> is_whole(3), is_whole(True), is_whole(10**400)
     (True, False, False)
     """
-    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**53
+    return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**53

@@ -3,14 +3,15 @@
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import TypeVar
 
 import torch
 
 from dualnet.data import Benchmark, BenchmarkConfig
-from dualnet.learners import Learner, learner_class
+from dualnet.learners import learner_class
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError, Run
@@ -18,6 +19,8 @@ from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import Stop
 from dualnet.runs.together import Together
 from dualnet.stream.stream import Stream, spec_under
+
+Folder = TypeVar("Folder", Path, RunFolder)
 
 
 def run(
@@ -35,20 +38,19 @@ def run(
     continue to the end; then NotFiniteError is raised.
     """
     tasks = cache(lambda: tasks_for(experiment.benchmark, validation, benchmark))
-    there = {seed: RunFolder(path) for seed, path in folders.items()}
-    check_folders(experiment, there, validation, tasks)  # all of them, before the first one runs for hours
+    there = checked_folders(experiment, folders, validation, tasks)  # all of them, before the first one runs for hours
     todo = {seed: folder for seed, folder in there.items() if not folder.finished}
     if todo:
         stream = stream_of(experiment, tasks(), device)
         diverged: dict[int, str] = {}
         with Stop() as stop:
-            for seeds in groups(list(todo), device):
+            for group in seeds_apart(todo, device.type):
                 with contextlib.ExitStack() as locks:
                     runs = []
-                    for seed in seeds:
-                        locks.callback(todo[seed].release)
-                        todo[seed].prepare(experiment.with_seed(seed), tasks(), device)
-                        runs.append(Run(experiment.with_seed(seed), todo[seed], stream))
+                    for seed, folder in group.items():
+                        locks.callback(folder.release)
+                        folder.prepare(experiment.with_seed(seed), tasks(), device)
+                        runs.append(Run(experiment.with_seed(seed), folder, stream))
                     # Seeds that were stopped at different steps continue one group after the other.
                     runs.sort(key=lambda run: run.step)
                     for _, same_step in itertools.groupby(runs, key=lambda run: run.step):
@@ -67,31 +69,32 @@ def tasks_for(config: BenchmarkConfig, validation: bool, given: Benchmark | None
     return tasks
 
 
-def check_folders(
-    experiment: Experiment, folders: Mapping[int, RunFolder], validation: bool, tasks: Callable[[], Benchmark]
-) -> None:
+def checked_folders(
+    experiment: Experiment, paths: Mapping[int, Path], validation: bool, tasks: Callable[[], Benchmark]
+) -> dict[int, RunFolder]:
     """Raises ValueError if a run was begun there with other options, for another purpose or with other images."""
+    folders = {seed: RunFolder(path) for seed, path in paths.items()}
     for seed, folder in folders.items():
         folder.check_purpose(validation)
         folder.check_same(experiment.with_seed(seed))
-    there = folders.values()
+    there = list(folders.values())
     if not validation and all(folder.finished and not folder.moved(experiment) for folder in there):
-        warn_of_other_images(experiment, folders)  # without decoding an image
-        return
+        warn_of_other_images(experiment, there)  # without decoding an image
+        return folders
     benchmark = tasks()  # also where no run has begun: jobs find the images decoded, or none is started
     for folder in there:
         if folder.begun:
             folder.check_same_stream(experiment, benchmark)
+    return folders
 
 
-def warn_of_other_images(experiment: Experiment, finished: Mapping[int, RunFolder]) -> None:
+def warn_of_other_images(experiment: Experiment, finished: Sequence[RunFolder]) -> None:
     """Where images or classes came or went since the runs were finished: nothing is run again."""
     try:
         split = experiment.benchmark.current_split()
-        changed = [folder for folder in finished.values() if split is not None and not folder.has_split(split)]
-        why = ""
+        changed, why = [folder for folder in finished if split is not None and not folder.has_split(split)], ""
     except ValueError as error:  # such as classes that no longer make tasks
-        changed, why = list(finished.values()), f" ({error})"
+        changed, why = finished, f" ({error})"
     if changed:
         root = getattr(experiment.benchmark, "root", experiment.benchmark_name)
         warnings.warn(
@@ -105,13 +108,8 @@ def stream_of(experiment: Experiment, tasks: Benchmark, device: torch.device) ->
     """The stream of an experiment. Raises ValueError if its learner cannot learn it, before a folder is made."""
     kind = learner_class(experiment.learner_name)
     kind.check(spec_under(tasks, experiment.protocol), experiment.learner)
-    check_learner(experiment, kind)
     epochs = kind.epochs_over_all(experiment.learner)
-    return Stream(tasks, experiment.protocol, experiment.batch_size, device, experiment.labels, epochs)
-
-
-def check_learner(experiment: Experiment, kind: type[Learner]) -> None:
-    if kind.epochs_over_all(experiment.learner) and experiment.labels.late:
+    if epochs and experiment.labels.late:
         raise ValueError(
             f"labels.delay and labels.delay_spread: {experiment.learner_name} trains on all tasks at once, without "
             "late labels; leave them at 0"
@@ -121,7 +119,11 @@ def check_learner(experiment: Experiment, kind: type[Learner]) -> None:
             f"protocol: {experiment.protocol} has no task boundaries, which {experiment.learner_name} needs with these "
             "options; use task_free_boundaries, or for dualnet learner.soft_labels insertion"
         )
+    return Stream(tasks, experiment.protocol, experiment.batch_size, device, experiment.labels, epochs)
 
 
-def groups(seeds: list[int], device: torch.device) -> list[list[int]]:
-    return [seeds] if device.type == "cuda" else [[seed] for seed in seeds]
+def seeds_apart(folders: Mapping[int, Folder], device: str) -> list[dict[int, Folder]]:
+    """The seeds that run at a time: on CUDA all of them, side by side, on the CPU each alone."""
+    if device == "cuda":
+        return [dict(folders)] if folders else []
+    return [{seed: folder} for seed, folder in folders.items()]

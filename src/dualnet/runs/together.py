@@ -2,8 +2,8 @@
 
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from functools import partial
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from dualnet.batch import Batch
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.learners import Learner
+from dualnet.runs import checkpoint
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError, Run
 from dualnet.runs.stop import Stop, StopAsked
@@ -18,6 +19,7 @@ from dualnet.stream.schedule import Period
 from dualnet.stream.stream import Stream
 
 EVALUATION_SIZE = 500  # images in one pass
+Found = TypeVar("Found")
 
 
 class Together:
@@ -32,7 +34,7 @@ class Together:
         self.side_by_side = len(runs)
         self.diverged: dict[int, str] = {}  # by seed
         self.engine = self.make_engine()
-        self.pool = ThreadPoolExecutor(len(runs))
+        self.pool = ThreadPoolExecutor(2 * len(runs))  # for `each`, while checkpoints are written
         self.writing: list[Future[None]] = []  # checkpoints, on their way to the disk
         self.clock = time.monotonic()
 
@@ -56,40 +58,35 @@ class Together:
         """To the end of the stream. Returns the seeds that have diverged, each with its story."""
         seeds = ", ".join(str(run.experiment.seed) for run in self.runs)
         self.display.begin(f"{self.experiment.name} seed {seeds}", self.stream.num_steps, self.step)
+        period, number = self.stream.position(self.step)
         try:
-            self.go_through()
+            for remaining in self.stream.periods[period:]:  # mostly a task each
+                self.learn(remaining, number)
+                self.evaluate(remaining.task)
+                self.end_task()
+                number = 0
         except NotFiniteError:
             assert not self.runs  # all have diverged; while one is left, it goes on
-            self.wait_for_writing()
         finally:
             self.pool.shutdown()
             self.display.end()
-        return self.diverged
-
-    def go_through(self) -> None:
-        """The protocol: a period of the stream after the other, mostly a task each, and an evaluation after each."""
-        first, number = self.stream.position(self.step)
-        for period in self.stream.periods[first:]:
-            self.learn(period, number)
-            self.evaluate(period.task)
-            self.end_task()
-            number = 0
         self.wait_for_writing()
         for run in self.runs:
             run.folder.write_result(run.result(self.side_by_side))
+        return self.diverged
 
     def learn(self, period: Period, first: int) -> None:
-        walks = {run: self.stream.walk(period, run.experiment.seed) for run in self.runs}
+        streams = {run: self.stream.batches(period, run.experiment.seed, first) for run in self.runs}
         last = len(period.steps)
         for number in range(first, last):
-            batches = [walks[run].batch(number) for run in self.runs]
+            batches = [next(streams[run]) for run in self.runs]
             for run, losses in zip(self.runs, self.observe(batches), strict=True):
-                run.observed(losses)
+                run.step += 1
+                run.pending.append(losses)
             self.display.step(period.task, self.stream.num_tasks, self.step)
             if self.step % self.experiment.log_every == 0:
                 self.flush_losses()
-            if self.looks_back():
-                self.look_back(period.task)
+            self.look_back(period.task)
             # The end of a period is saved after its evaluation.
             if number + 1 < last and (self.stop.asked or self.step % self.experiment.checkpoint_every == 0):
                 self.save()
@@ -101,13 +98,10 @@ class Together:
         except ValueError as error:
             raise RuntimeError(f"{self.experiment.learner_name} failed at step {self.step + 1}") from error
 
-    def looks_back(self) -> bool:
-        every = self.experiment.stability_every
-        return every > 0 and self.step % every == 0 and not self.stream.epochs_over_all
-
     def look_back(self, task: int) -> None:
-        """Accuracy on some test images of the tasks before this one; the host waits once, for all of them."""
-        if task == 0:
+        """Every so often, accuracy on some test images of earlier tasks; the host waits once, for all of them."""
+        every = self.experiment.stability_every
+        if task == 0 or every == 0 or self.step % every or self.stream.epochs_over_all:
             return
         probes = [self.stream.probe(earlier) for earlier in range(task)]
         found = [
@@ -139,23 +133,22 @@ class Together:
 
     def flush_losses(self) -> None:
         self.tick()
-        self.leave_behind([error_of(self.flush_losses_of, run) for run in self.runs])
-
-    def flush_losses_of(self, run: Run) -> None:
-        if losses := run.flush_losses():
+        for losses in filter(None, self.each(Run.flush_losses)):
             self.display.losses(losses)
 
     def save(self) -> None:
         """A checkpoint of each run. On CUDA the files are written while the device goes on."""
         self.tick()
         self.wait_for_writing()
-        # Side by side: five reservoirs of 180 MB took 5.5 s one after the other.
-        self.leave_behind(list(self.pool.map(partial(error_of, Run.take_state), self.runs)))
-        self.writing = [self.pool.submit(run.write_state) for run in self.runs]
-        if not self.writes_behind:
+        states = self.each(Run.take_state)
+        self.writing = [
+            self.pool.submit(checkpoint.write, run.folder.checkpoints, run.step, state, run.folder.identity)
+            for run, state in zip(self.runs, states, strict=True)
+        ]
+        stopping = self.stop.asked and self.step < self.stream.num_steps
+        if stopping or not self.writes_behind:
             self.wait_for_writing()
-        if self.stop.asked and self.step < self.stream.num_steps:
-            self.wait_for_writing()
+        if stopping:
             for run in self.runs:  # after the checkpoint, to which the log is cut back
                 run.log("stopped")
             raise StopAsked(
@@ -164,23 +157,27 @@ class Together:
 
     def wait_for_writing(self) -> None:
         """Until the last checkpoints are there. Raises what went wrong with them, such as a full disk."""
-        wait(self.writing)
         for one in self.writing:
             one.result()
 
-    def leave_behind(self, errors: Sequence[NotFiniteError | None]) -> None:
-        """Go on without the runs that have diverged, in a new engine. Raises NotFiniteError if none is left."""
-        left = [run for run, error in zip(self.runs, errors, strict=True) if error is None]
-        if len(left) == len(self.runs):
-            return
-        for run, error in zip(self.runs, errors, strict=True):
-            if error is not None:
+    def each(self, work: Callable[[Run], Found]) -> list[Found]:
+        """Do some work for all runs at once: copying five reservoirs of 180 MB one after the other took 5.5 s.
+
+        The others continue in a new engine without those that have diverged. Raises NotFiniteError if none is left.
+        """
+        futures, found = {run: self.pool.submit(work, run) for run in self.runs}, []
+        for run, future in futures.items():
+            try:
+                found.append(future.result())
+            except NotFiniteError as error:
                 self.diverged |= error.reasons
                 self.display.diverged(f"{self.experiment.name} seed {run.experiment.seed}", run.step)
-        self.runs = left
-        if not left:
+                self.runs.remove(run)
+        if not self.runs:
             raise NotFiniteError(self.diverged)
-        self.engine = self.make_engine()
+        if len(self.runs) < len(futures):
+            self.engine = self.make_engine()
+        return found
 
     def tick(self) -> None:
         """Add the time since the last tick to every run: side by side, they share it."""
@@ -188,15 +185,6 @@ class Together:
         for run in self.runs:
             run.seconds += now - self.clock
         self.clock = now
-
-
-def error_of(work: Callable[[Run], None], run: Run) -> NotFiniteError | None:
-    """Do some work, and tell whether the run has diverged."""
-    try:
-        work(run)
-    except NotFiniteError as error:
-        return error
-    return None
 
 
 def accuracy(

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.files import read_yaml
-from dualnet.options import check_absent, check_keys, choose, convert, merged, place
+from dualnet.options import check_absent, check_keys, choose, convert, flat, merged, place
 from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse, shipped_experiments
 from dualnet.runs.option_files import SUFFIXES, find, shipped_files
-from dualnet.runs.record import flat
 
 Options = dict[str, Any]  # by dotted name
 

@@ -11,8 +11,9 @@ from typing import Any
 
 from dualnet import atomic, metrics
 from dualnet.files import because, read_json
+from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
-from dualnet.runs.record import RESULT_FILE, flat, mapping_in, read_result
+from dualnet.runs.record import RESULT_FILE, mapping_in, read_result
 from dualnet.search.plan import METRICS, Options, SearchPlan
 
 FAILED_FILE = "failed.json"  # in the run folder of a seed that diverged

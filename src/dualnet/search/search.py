@@ -9,12 +9,13 @@ import torch
 import yaml
 
 from dualnet import atomic
+from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
-from dualnet.runs.jobs import Benchmarks, Job, JobPool, JobResult, seeds_apart
+from dualnet.runs.jobs import Benchmarks, Job, JobPool, JobResult
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
-from dualnet.runs.record import FREE_TO_CHANGE, RESULT_FILE, flat, read_result
+from dualnet.runs.record import FREE_TO_CHANGE, RESULT_FILE, read_result
 from dualnet.runs.run_folder import RunFolder, environment
-from dualnet.runs.runner import stream_of
+from dualnet.runs.runner import seeds_apart, stream_of
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.search.plan import SearchPlan, said
 from dualnet.search.point import Point, failure_of, is_settled, point_of, read_own, short, write_failure
@@ -46,7 +47,6 @@ class Search:
         threads = num_threads(self.device.type)
         self.environment = environment(self.device) | {"threads": threads, "processes": self.jobs}
         folder = RunFolder(self.out)
-        folder.make()
         folder.take_lock()
         try:
             self.check_same()

@@ -4,8 +4,7 @@ Everything here follows from the experiment, the seed and the step: a stopped ru
 """
 
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import numpy as np
@@ -20,24 +19,6 @@ from dualnet.stream.schedule import Period, Step, all_together, task_by_task
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
 SMALL_SEEDS = 1000  # those below draw the order of the examples from PyTorch's generator
 PROBE_SIZE = 100  # test images of a task that are evaluated while a later one is learned
-
-
-@dataclass(frozen=True, slots=True)
-class Walk:
-    """A period of the stream in the order of one seed: its batches, one after the other."""
-
-    examples: Tensor  # int64 [n]: numbers among all training examples
-    labels: Tensor  # int64 [n]
-    task_ids: Tensor  # int64 [n]
-    steps: Sequence[Step]
-    ends: list[int]  # where each step's batch ends
-    images: Callable[[Tensor], Tensor]  # uint8 [B, C, H, W] by the numbers of the examples
-
-    def batch(self, number: int) -> Batch:
-        step = self.steps[number]
-        rows = slice(self.ends[number] - len(step.places), self.ends[number])
-        labels = None if step.labelled is None else self.labels[rows]
-        return Batch(self.images(self.examples[rows]), labels, self.task_ids[rows])
 
 
 class Stream:
@@ -95,19 +76,22 @@ class Stream:
             step -= len(period.steps)
         return len(self.periods), 0
 
-    def walk(self, period: Period, seed: int) -> Walk:
+    def batches(self, period: Period, seed: int, first: int = 0) -> Iterator[Batch]:
+        """Those of a period, from a step of it on, with the examples in the order of a seed."""
         places = torch.cat([step.places for step in period.steps])
-        ends = np.cumsum([len(step.places) for step in period.steps]).tolist()
         labelled = torch.cat([labelled_in(step) for step in period.steps])
         examples = self.order(seed)[places]
         labels, tasks = self.labels[examples].masked_fill(~labelled, UNLABELLED), self.task_of[examples]
         task_ids = tasks if self.task_aware else torch.zeros_like(tasks)
-        if self.reads_in_place:
-            return Walk(examples, labels, task_ids, period.steps, ends, self.images_of)
-        first, images = self.images_on_device(int(tasks.min()), int(tasks.max()))
-        rows = (examples - first).to(self.device)
-        on_device = labels.to(self.device), task_ids.to(self.device)
-        return Walk(rows, *on_device, period.steps, ends, images.__getitem__)
+        images = self.images_of
+        if not self.reads_in_place:
+            first_example, on_device = self.images_on_device(int(tasks.min()), int(tasks.max()))
+            images, examples = on_device.__getitem__, (examples - first_example).to(self.device)
+            labels, task_ids = labels.to(self.device), task_ids.to(self.device)
+        ends = np.cumsum([0, *(len(step.places) for step in period.steps)]).tolist()
+        for number, step in enumerate(period.steps[first:], first):
+            rows = slice(ends[number], ends[number + 1])
+            yield Batch(images(examples[rows]), None if step.labelled is None else labels[rows], task_ids[rows])
 
     def order(self, seed: int) -> Tensor:
         """Which example stands at each place of the stream, for a seed: int64 [places]."""
