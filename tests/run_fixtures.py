@@ -274,6 +274,14 @@ def start() -> Callable[..., subprocess.Popen[str]]:
 
 
 @pytest.fixture
+def heard() -> Iterator[None]:
+    """SIGINT as a terminal gives it: a shell lets what it runs in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
 def forked_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """The processes of a pool begin with PyTorch imported."""
     monkeypatch.setattr(local_pool, "subprocess", forked)

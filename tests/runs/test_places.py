@@ -150,10 +150,10 @@ def test_a_table_warns_of_new_images_too(capsys) -> None:
     assert capsys.readouterr().err.count("dualnet: warning: images: ") == 1
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_images_are_decoded_is_one_line(number: int, on, start) -> None:
-    """A real process, as soon as it has made its cache; with SIGINT as a terminal gives it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A real process, as soon as it has made its cache."""
     Image.effect_noise((1000, 1000), 90).convert("RGB").save("images/a/large.png", compress_level=0)
     for n in range(100):
         os.link("images/a/large.png", f"images/a/large-{n}.png")
@@ -163,7 +163,6 @@ def test_a_signal_while_images_are_decoded_is_one_line(number: int, on, start) -
         time.sleep(0.002)
     process.send_signal(number)
     _, err = process.communicate(timeout=120)
-    signal.signal(signal.SIGINT, before)
     assert process.returncode == 130, err
     assert err.splitlines()[-1].startswith("dualnet: stopped") and err.count("dualnet: ") == 1 and "Trace" not in err
     assert not list(Path("fresh").rglob("*.tmp"))

@@ -212,14 +212,6 @@ def test_the_command_line_warns_of_a_damaged_checkpoint(tiny_file, stopped, reme
     assert remembered(stopped) == never_stopped
 
 
-@pytest.fixture
-def heard() -> Iterator[None]:
-    """SIGINT as a terminal gives it: a shell lets what it runs in the background ignore it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 def test_the_second_signal_is_the_process_s_own(heard: None) -> None:
     with Stop() as stop:
         signal.raise_signal(signal.SIGINT)
