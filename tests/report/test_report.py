@@ -12,6 +12,7 @@ from rich.console import Console
 
 from dualnet.metrics import accuracy_matrix
 from dualnet.report import picture, report
+from dualnet.report.ahead import ahead_notes
 from dualnet.report.heat_map import heat_map
 from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
@@ -427,3 +428,24 @@ def test_heat_map_shows_what_was_evaluated():
 def test_importing_the_report_does_not_import(name):
     code = f"import sys, dualnet.report; sys.exit({name!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_highest_row_is_compared_with_the_next_by_welch(tmp_path, make_run):
+    """ACC 64, 67 and 61 against 60, 62 and 58: 4 points, p 0.138; a row of one seed has no spread and no part in it."""
+    for seed, (er, ours) in enumerate([(60.0, 64.0), (62.0, 67.0), (58.0, 61.0)]):
+        make_run(tmp_path / "er" / f"seed-{seed}", [[80.0, None], [er, er]], name="er", seed=seed)
+        make_run(tmp_path / "ours" / f"seed-{seed}", [[80.0, None], [ours, ours]], name="ours", seed=seed)
+    make_run(tmp_path / "single", BETTER, name="single")
+    (note,) = ahead_notes(compare([tmp_path]))
+    assert note.startswith("ours ") and "er is 4.00 below (p 0.138: not significant)" in note and "single" not in note
+    report([tmp_path])
+    assert "er is 4.00 below" in (tmp_path / "report.md").read_text()
+
+
+def test_each_setting_has_its_own_first_row(tmp_path, make_run):
+    for seed in (0, 1):
+        for name, protocol in (("a", "task_aware"), ("b", "task_aware"), ("c", "task_free"), ("d", "task_free")):
+            matrix = [[80.0, None], [60.0 + seed, 90.0 if name in "ad" else 30.0]]
+            make_run(tmp_path / name / f"seed-{seed}", matrix, name=name, seed=seed, protocol=protocol)
+    firsts = [note.partition(": ")[2].split()[0] for note in ahead_notes(compare([tmp_path]))]
+    assert firsts == ["a", "d"]

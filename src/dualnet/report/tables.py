@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from dualnet.metrics import average_accuracy, stability_summary, summary
 from dualnet.runs.record import RunRecord
 
+from .ahead import ahead_notes
 from .cost import cost_texts, mean_cost
 from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, measured, was_measured
 
@@ -158,6 +159,7 @@ def appendix_tables(comparison: Comparison) -> dict[str, TextTable]:
 def result_notes(comparison: Comparison) -> list[str]:
     """What a reader must know to read the table, one sentence each."""
     words = [
+        *ahead_notes(comparison),
         f"± is the {SPREAD_WORDS[comparison.spread]}.",
         "ACC: mean accuracy (%) over all tasks after the last. LA: mean accuracy (%) on each task right after it.",
         f"FM ({comparison.fm}): {FM_WORDS[comparison.fm]}; mean over all tasks but the last, in points.",
