@@ -245,4 +245,39 @@ def test_the_small_table_of_few_and_late_labels() -> None:
 
 
 def test_shipped_tables() -> None:
-    assert shipped_tables() == ["small-table-1", "small-table-4", *PAPER]
+    assert shipped_tables() == ["beyond", "small-table-1", "small-table-4", *PAPER]
+
+
+def test_beyond_stands_beside_published_rows_and_shares_the_paper_s_runs() -> None:
+    published, _ = read_published()
+    rows = {row.name: row for row in read_rows("beyond")}
+    for row in rows.values():
+        row.experiment({"benchmark": {"root": "x"}})
+        name = row.name.rpartition("/")[2].partition("-")[0]
+        assert row.beside in published
+        assert row.beside.endswith(f"/{name}" if name in ("er", "derpp") else "/dualnet")
+    assert rows["beyond/ta/paper"].home == "table-1/mini-imagenet-ta/dualnet"
+    assert read_rows("table-1")[0].beside == read_rows("table-1")[0].name
+
+
+def test_the_compared_additions_are_the_same_for_every_learner() -> None:
+    """Of `chosen`, ER and DER++ of a stream: width, updates, replay and every addition; DualNet's own options apart."""
+    rows = {row.name: row for row in read_rows("beyond")}
+    shared = (
+        "width",
+        "lr",
+        "updates",
+        "replay_size",
+        "ema_rate",
+        "joint_statistics",
+        "augment",
+        "unlabelled",
+        "memory",
+    )
+    for group in ("ta", "tf", "labels-10", "labels-10-sample", "labels-25", "labels-25-sample"):
+        learners = [
+            rows[f"beyond/{group}/{name}"].experiment({"benchmark": {"root": "x"}}).learner
+            for name in ("chosen", "er", "derpp")
+        ]
+        for option in shared:
+            assert len({str(getattr(learner, option)) for learner in learners}) == 1, (group, option)

@@ -39,7 +39,8 @@ def lines_of(name: str | None) -> Iterable[str]:
     if name in files and name not in experiments:
         return files[name].read_text(encoding="utf-8").splitlines()
     if name in LEARNERS:
-        return section(LEARNERS[name], ["learner:", f"  name: {name}"], LEARNERS[name].Config)
+        presets = ["  # preset: best | authors | paper  # laid under the options"] if name == "dualnet" else []
+        return section(LEARNERS[name], ["learner:", f"  name: {name}", *presets], LEARNERS[name].Config)
     if name in BENCHMARKS:
         return section(BENCHMARKS[name], ["benchmark:", f"  name: {name}"], BENCHMARKS[name])
     if name in MEMORIES:

@@ -16,6 +16,7 @@ from dualnet.runs.option_files import find, shipped_files
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")
 LAYERS = ("shared", *SETTINGS)  # options of a table or a group: always, or under one of the settings
+LINKS = ("like", "beside")  # to other rows
 FOLDER = "tables"  # below experiments/
 EXAMPLE = f"{FOLDER}/table-1.yaml"
 PUBLISHED_FILE = "published.yaml"  # lies beside the tables and is none
@@ -28,6 +29,7 @@ class TableRow:
     num_seeds: int
     home: str  # the row whose runs serve this one too; mostly itself
     title: str = ""  # of its table
+    beside: str = ""  # the published row that it is compared with; mostly itself
 
     def experiment(self, overrides: Mapping[str, Any] | None = None) -> Experiment:
         """Raises ValueError, one line, if the options are not sound."""
@@ -61,7 +63,10 @@ def read_table(name_or_file: str, settings: str) -> list[TableRow]:
             raise ValueError(f"seeds: {num_seeds!r} is not 1 or more")
         written, title = written_rows(content, path.stem, settings), str(content.get("title", path.stem))
         homes = {name: options_and_home(name, written, settings) for name in list(written)}
-        return [TableRow(name, options, num_seeds, home, title) for name, (options, home) in homes.items()]
+        return [
+            TableRow(name, options, num_seeds, home, title, written[name].beside or name)
+            for name, (options, home) in homes.items()
+        ]
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
@@ -73,23 +78,24 @@ class WrittenRow:
     shared: list[dict[str, Any]]  # options of its table and its group, one layer over the other
     own: list[dict[str, Any]]
     like: str | None  # the row that it is like: what the row says goes before its group and its table
+    beside: str | None  # the published row, likewise
 
 
 def written_rows(content: Mapping[str, Any], table: str, settings: str) -> dict[str, WrittenRow]:
     """By full name."""
-    check_keys(content, ("title", "seeds", "like", "groups", *LAYERS))
+    check_keys(content, ("title", "seeds", *LINKS, "groups", *LAYERS))
     rows = {}
     for group_name, group in section(content, "groups").items():
-        check_keys(mapping(group, group_name), ("like", "rows", *LAYERS), str(group_name))
+        check_keys(mapping(group, group_name), (*LINKS, "rows", *LAYERS), str(group_name))
         for row_name, written in section(group, "rows").items():
             name = f"{table}/{group_name}/{row_name}"
             row = mapping(written, name)
             layers = [(level, layer) for level in (content, group) for layer in ("shared", settings)]
-            own = {key: value for key, value in row.items() if key not in ("like", *SETTINGS)}
+            own = {key: value for key, value in row.items() if key not in (*LINKS, *SETTINGS)}
             rows[name] = WrittenRow(
                 shared=[mapping(level.get(layer), layer) for level, layer in layers],
                 own=[own, mapping(row.get(settings), f"{name}: {settings}")],
-                like=next((str(level["like"]) for level in (row, group, content) if "like" in level), None),
+                **{key: next((str(at[key]) for at in (row, group, content) if key in at), None) for key in LINKS},
             )
     return rows
 

@@ -6,12 +6,25 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class
-from dualnet.options import build, check_at_least, check_keys, dotted, field_types, flat, merged, nearest, plain, shown
+from dualnet.learners.presets import with_preset
+from dualnet.options import (
+    build,
+    check_at_least,
+    check_keys,
+    choose,
+    dotted,
+    field_types,
+    flat,
+    merged,
+    nearest,
+    plain,
+    shown,
+)
 from dualnet.runs.option_files import find, shipped_files
 from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.stream import Protocol
@@ -78,9 +91,18 @@ def parse(mapping: Mapping[str, Any]) -> Experiment:
     """An experiment from nested options. Raises ValueError, one line, naming the option and the nearest valid one."""
     check_keys(mapping, [*PLAIN_FIELDS, *SECTIONS])
     benchmark_name, benchmark = parse_section(mapping.get("benchmark"), "benchmark", benchmark_class)
-    learner_name, learner = parse_learner(mapping.get("learner"))
+    learner_name, learner = parse_learner(with_stream_preset(mapping))
     named = {"benchmark_name": benchmark_name, "benchmark": benchmark, "learner_name": learner_name, "learner": learner}
     return build(Experiment, {**mapping, **named})
+
+
+def with_stream_preset(mapping: Mapping[str, Any]) -> Any:
+    """The learner's options, laid over the preset that it names for this protocol and share of labels."""
+    learner = mapping.get("learner")
+    if not isinstance(learner, Mapping) or "preset" not in learner:
+        return learner
+    protocol = choose(mapping.get("protocol", Experiment.protocol), get_args(Protocol), "protocol")
+    return with_preset(learner, protocol, build(LabelsConfig, mapping.get("labels", {}), "labels").share)
 
 
 def parse_learner(options: Any) -> tuple[str, Any]:

@@ -1,0 +1,49 @@
+"""Options by one word, `learner: {name: dualnet, preset: best}`: those that searches chose on validation tasks."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from dualnet.options import choose, merged
+
+# Of DualNet, by protocol; chosen by experiments/search/beyond-*.yaml, as results/README.md tells.
+AVERAGED = {"slow_rounds": 0, "ema_rate": 0.02, "joint_statistics": True}
+TASK_FREE = {
+    **AVERAGED,
+    "updates": 4,
+    "replay_size": 40,
+    "soft_label_weight": 100.0,
+    "memory": {"slots_per_class": 100},
+}
+BEST: dict[str, dict[str, Any]] = {
+    "task_aware": {**AVERAGED, "updates": 3},
+    "task_free_boundaries": TASK_FREE,
+    "task_free": {**TASK_FREE, "soft_labels": "insertion"},
+}
+# Laid over these where labels are few: replay at every batch, and a slow phase of plain SGD on all images.
+FEW_LABELS: dict[str, Any] = {
+    "unlabelled": "replay",
+    "augment": "resized_crop",
+    "memory": {"replay": "all"},
+    "slow_source": "memory_and_batch",
+    "slow_optimizer": "sgd",
+    "slow_rounds": 8,
+    "inner_steps": 1,
+    "slow_lr": 1e-3,
+    "slow_statistics": "keep",
+    "views": {"normalisation": "imagenet"},
+}
+FEW = 0.5  # a smaller share of labels is few
+PAPER = {"width": 20, "beta": 0.5, "adapter_norm": "map", "soft_label_weight": 2.0, "soft_label_mean": "example"}
+
+
+def with_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -> dict[str, Any]:
+    """The options of a learner, laid over those of its preset if it names one."""
+    options = {option: value for option, value in learner.items() if option != "preset"}
+    if "preset" not in learner:
+        return options
+    if learner.get("name") != "dualnet":
+        raise ValueError(f"learner.preset: {learner.get('name')} has none; leave it out, or take name dualnet")
+    chosen = choose(learner["preset"], ["best", "authors", "paper"], "learner.preset")
+    few = FEW_LABELS if label_share < FEW else {}
+    presets = {"best": merged(BEST[protocol], few), "authors": {}, "paper": PAPER}
+    return merged(presets[chosen], options)

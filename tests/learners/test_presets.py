@@ -1,0 +1,73 @@
+"""Presets: one word for the options that were chosen on validation tasks."""
+
+import pytest
+import yaml
+
+from dualnet.learners import DualNet
+from dualnet.learners.presets import BEST, FEW, PAPER
+from dualnet.reproduce.table import read_rows
+from dualnet.runs.experiment import Experiment, parse
+
+
+def experiment(preset: str | None, protocol: str = "task_aware", share: float = 1.0, **options) -> Experiment:
+    learner = {"name": "dualnet", **({} if preset is None else {"preset": preset}), **options}
+    return parse(
+        {
+            "name": "x",
+            "benchmark": {"name": "procedural"},
+            "protocol": protocol,
+            "labels": {"share": share},
+            "learner": learner,
+        }
+    )
+
+
+@pytest.mark.parametrize("protocol", BEST)
+@pytest.mark.parametrize("share", [0.1, FEW, 1.0])
+def test_the_best_is_the_row_that_was_measured(protocol, share):
+    """The table of measured rows and the preset cannot drift apart."""
+    rows = {row.name: row for row in read_rows("beyond")}
+    name = {"task_aware": "ta/chosen", "task_free_boundaries": "tf/chosen", "task_free": "strict/chosen"}[protocol]
+    if share < FEW:
+        if protocol != "task_aware":
+            pytest.skip("few labels were measured task-aware")
+        name = "labels-10/chosen"
+    expected = rows[f"beyond/{name}"].experiment({"benchmark": {"root": "x"}}).learner
+    assert experiment("best", protocol, share).learner == expected
+
+
+def test_authors_are_the_defaults_and_paper_is_the_table_s():
+    assert experiment("authors").learner == experiment(None).learner == DualNet.Config()
+    (row,) = [row for row in read_rows("table-1", "paper") if row.name == "table-1/mini-imagenet-ta/dualnet"]
+    assert experiment("paper").learner == row.experiment({"benchmark": {"root": "x"}}).learner
+    assert PAPER.keys() <= vars(DualNet.Config()).keys()
+
+
+def test_options_go_before_the_preset():
+    learner = experiment("best", ema_rate=0.5, memory={"slots_per_class": 7}, share=0.1).learner
+    assert learner.ema_rate == 0.5
+    assert (learner.memory.slots_per_class, learner.memory.replay) == (7, "all")
+
+
+def test_an_experiment_written_out_names_every_option_instead():
+    whole = yaml.safe_load(yaml.safe_dump(experiment("best", share=0.1).mapping()))
+    assert "preset" not in whole["learner"]
+    assert parse(whole) == experiment("best", share=0.1)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"learner": {"name": "dualnet", "preset": "bets"}}, r"learner\.preset.*best"),
+        ({"learner": {"name": "dualnet", "preset": None}}, r"learner\.preset"),
+        ({"learner": {"name": "er", "preset": "best"}}, r"learner\.preset.*er"),
+        ({"learner": {"preset": "best"}}, r"learner\."),
+        ({"learner": {"name": "dualnet", "preset": "best"}, "protocol": "task_fre"}, "^protocol"),
+        ({"learner": {"name": "dualnet", "preset": "best"}, "labels": {"share": 0}}, r"^labels\.share"),
+        ({"learner": {"name": "dualnet", "preset": "best"}, "labels": 3}, "^labels"),
+    ],
+)
+def test_bad_words_are_refused_in_one_line(changes, named):
+    with pytest.raises(ValueError, match=named) as caught:
+        parse({"name": "x", "benchmark": {"name": "procedural"}} | changes)
+    assert "\n" not in str(caught.value)
