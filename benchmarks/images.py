@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.report import Figure, milliseconds
 from benchmarks.sizes import Sizes
 from benchmarks.timing import in_turns, ratio, seconds
-from dualnet.data.image_cache import cached_images
+from dualnet.data.image_cache import CachedImages
 from dualnet.image_ops import STATISTICS, ViewConfig, two_views
 
 NUM_VIEWED, STORED_SIZE, VIEW_SIZE = 32, 128, 84
@@ -87,7 +87,7 @@ def cache(device: torch.device, sizes: Sizes) -> list[Figure]:
         files = draw_jpegs(Path(folder), sizes.num_images)
 
         def load() -> Tensor:
-            return torch.from_numpy(np.array(cached_images(files, VIEW_SIZE, Path(folder, "cache"))))
+            return torch.from_numpy(np.array(CachedImages(files, VIEW_SIZE, Path(folder, "cache"))))
 
         build = seconds(load, CPU)
         again = median(in_turns({"load": load}, CPU, repeats=3, warm_up=0)["load"])

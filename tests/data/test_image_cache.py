@@ -21,7 +21,7 @@ from PIL import Image, ImageOps
 from dualnet.data import cache_file, image_cache
 from dualnet.data.cache_file import locked
 from dualnet.data.decode import MAX_BYTES
-from dualnet.data.image_cache import cached_images
+from dualnet.data.image_cache import CachedImages
 
 RNG = np.random.default_rng(0)
 
@@ -68,7 +68,7 @@ def either_decoder(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 )
 def test_a_jpeg_of_the_size_is_decoded_and_no_more(tmp_path: Path, folder: Path, options: dict[str, int]) -> None:
     file = jpeg(tmp_path / "a.jpg", 24, 24, **options)
-    images = cached_images([file], 24, folder)
+    images = CachedImages([file], 24, folder)
     assert images.shape == (1, 3, 24, 24) and images[0].dtype == np.uint8
     assert np.array_equal(images[0], plain(file))
 
@@ -89,13 +89,13 @@ KINDS: dict[str, Callable[[], Image.Image]] = {
 @pytest.mark.parametrize("name", KINDS)
 def test_every_kind_of_file_has_three_channels(tmp_path: Path, folder: Path, name: str) -> None:
     KINDS[name]().save(tmp_path / name)
-    assert np.array_equal(cached_images([tmp_path / name], 8, folder)[0], plain(tmp_path / name))
+    assert np.array_equal(CachedImages([tmp_path / name], 8, folder)[0], plain(tmp_path / name))
 
 
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path: Path, folder: Path) -> None:
     deep = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
     Image.fromarray(deep).save(tmp_path / "deep.png")
-    images = cached_images([tmp_path / "deep.png"], 8, folder)
+    images = CachedImages([tmp_path / "deep.png"], 8, folder)
     assert np.array_equal(images[0], np.broadcast_to(deep >> 8, (3, 8, 8)))
 
 
@@ -104,7 +104,7 @@ def test_what_is_transparent_is_white(tmp_path: Path, folder: Path, mode: str) -
     image = Image.new("RGBA", (4, 4), (10, 10, 10, 255))
     image.putpixel((0, 0), (10, 10, 10, 0))
     image.convert(mode).save(tmp_path / "a.png")
-    image = cached_images([tmp_path / "a.png"], 4, folder)[0]
+    image = CachedImages([tmp_path / "a.png"], 4, folder)[0]
     assert image[:, 0, 0].tolist() == [255] * 3 and image[:, 3, 3].tolist() == [10] * 3
 
 
@@ -113,7 +113,7 @@ def test_orientation_is_applied(tmp_path: Path, folder: Path) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned a quarter clockwise
     turned = jpeg(tmp_path / "a.jpg", exif=exif.tobytes())
-    assert np.array_equal(cached_images([turned], 16, folder)[0], np.rot90(plain(turned), -1, axes=(1, 2)))
+    assert np.array_equal(CachedImages([turned], 16, folder)[0], np.rot90(plain(turned), -1, axes=(1, 2)))
 
 
 @pytest.mark.parametrize("orientation", range(9))
@@ -122,7 +122,7 @@ def test_every_orientation_is_as_pillow_has_it(orientation: int, tmp_path: Path,
     exif[0x0112] = orientation
     turned = jpeg(tmp_path / "a.jpg", exif=exif.tobytes())
     expected = np.asarray(ImageOps.exif_transpose(Image.open(turned)))
-    assert np.array_equal(cached_images([turned], 16, folder)[0], expected.transpose(2, 0, 1))
+    assert np.array_equal(CachedImages([turned], 16, folder)[0], expected.transpose(2, 0, 1))
 
 
 def test_a_broken_tag_beside_the_orientation_does_no_harm(tmp_path: Path, folder: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_broken_tag_beside_the_orientation_does_no_harm(tmp_path: Path, folder
     turned = jpeg(tmp_path / "a.jpg", exif=exif)
     with pytest.raises(TypeError):
         ImageOps.exif_transpose(Image.open(turned))
-    assert np.array_equal(cached_images([turned], 16, folder)[0], np.rot90(plain(turned), -1, axes=(1, 2)))
+    assert np.array_equal(CachedImages([turned], 16, folder)[0], np.rot90(plain(turned), -1, axes=(1, 2)))
 
 
 def test_the_short_side_fits_and_the_centre_stays(tmp_path: Path, folder: Path) -> None:
@@ -140,7 +140,7 @@ def test_the_short_side_fits_and_the_centre_stays(tmp_path: Path, folder: Path) 
     wide[:, 8:16] = pixels(8, 8, 3)
     Image.fromarray(wide).save(tmp_path / "wide.png")
     Image.fromarray(wide.transpose(1, 0, 2)).save(tmp_path / "tall.png")
-    images = cached_images([tmp_path / "wide.png", tmp_path / "tall.png"], 8, folder)
+    images = CachedImages([tmp_path / "wide.png", tmp_path / "tall.png"], 8, folder)
     assert np.array_equal(images[0], wide[:, 8:16].transpose(2, 0, 1))
     assert np.array_equal(images[1], images[0].transpose(0, 2, 1))
 
@@ -148,13 +148,13 @@ def test_the_short_side_fits_and_the_centre_stays(tmp_path: Path, folder: Path) 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 300), (300, 1), (5, 7), (200, 131)])
 def test_any_size_becomes_the_square(tmp_path: Path, folder: Path, height: int, width: int) -> None:
     Image.new("RGB", (width, height), (200, 100, 50)).save(tmp_path / "a.png")
-    image = cached_images([tmp_path / "a.png"], 16, folder)[0]
+    image = CachedImages([tmp_path / "a.png"], 16, folder)[0]
     assert (image == np.array([200, 100, 50], np.uint8)[:, None, None]).all()
 
 
 def test_images_come_in_the_order_of_the_files(tmp_path: Path, folder: Path) -> None:
     files = jpegs(tmp_path, 2 * cache_file.CHUNK_ROWS + 3)[::-1]
-    images = cached_images(files, 16, folder)
+    images = CachedImages(files, 16, folder)
     assert all(np.array_equal(image, plain(file)) for image, file in zip(images, files, strict=True))
 
 
@@ -167,10 +167,10 @@ def never(*_: object) -> None:
 
 def test_a_second_start_decodes_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = jpegs(tmp_path, 3)
-    first = np.array(cached_images(files, 16, folder))
+    first = np.array(CachedImages(files, 16, folder))
     monkeypatch.setattr(image_cache, "read_image", never)
     monkeypatch.chdir(tmp_path)
-    again = cached_images([file.name for file in files], 16, folder)
+    again = CachedImages([file.name for file in files], 16, folder)
     assert np.array_equal(first, again) and np.array_equal(again[np.array([2, 0])], first[[2, 0]])
     for row in (-1, 3):
         with pytest.raises(IndexError):
@@ -179,17 +179,17 @@ def test_a_second_start_decodes_nothing(tmp_path: Path, folder: Path, monkeypatc
 
 def test_other_files_or_sizes_have_their_own_cache(tmp_path: Path, folder: Path) -> None:
     files = jpegs(tmp_path, 2)
-    first = np.array(cached_images(files, 16, folder))
-    assert cached_images(files, 8, folder).shape == (2, 3, 8, 8)
-    assert np.array_equal(cached_images(files[::-1], 16, folder), first[::-1])
+    first = np.array(CachedImages(files, 16, folder))
+    assert CachedImages(files, 8, folder).shape == (2, 3, 8, 8)
+    assert np.array_equal(CachedImages(files[::-1], 16, folder), first[::-1])
     jpeg(files[0])
-    assert np.array_equal(cached_images(files, 16, folder)[0], plain(files[0]))
+    assert np.array_equal(CachedImages(files, 16, folder)[0], plain(files[0]))
     assert len(list(folder.iterdir())) == 4
 
 
 def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "from-environment"))
-    cached_images(jpegs(tmp_path, 1), 16)
+    CachedImages(jpegs(tmp_path, 1), 16)
     assert len(list((tmp_path / "from-environment").iterdir())) == 1
     monkeypatch.delenv("DUALNET_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -214,12 +214,12 @@ def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pyte
 )
 def test_a_damaged_cache_is_built_again(tmp_path: Path, folder: Path, damage: Callable[[bytes], bytes]) -> None:
     files = jpegs(tmp_path, 2)
-    first = np.array(cached_images(files, 16, folder))
+    first = np.array(CachedImages(files, 16, folder))
     (cache,) = folder.iterdir()
     intact = cache.read_bytes()
     cache.write_bytes(damage(intact))
     with pytest.warns(UserWarning, match=f"^{cache}: ") as warned:
-        assert np.array_equal(cached_images(files, 16, folder), first)
+        assert np.array_equal(CachedImages(files, 16, folder), first)
     assert len(warned) == 1 and "\n" not in str(warned[0].message)
     assert list(folder.iterdir()) == [cache] and cache.read_bytes() == intact
 
@@ -230,20 +230,20 @@ def flipped(data: bytes, position: int) -> bytes:
 
 def test_the_cache_of_other_images_under_this_name_is_damaged(tmp_path: Path, folder: Path) -> None:
     files = jpegs(tmp_path, 2)
-    cached_images(files[:1], 16, folder)
+    CachedImages(files[:1], 16, folder)
     (other,) = folder.iterdir()
-    cached_images(files[1:], 16, folder)
+    CachedImages(files[1:], 16, folder)
     (cache,) = set(folder.iterdir()) - {other}
     cache.write_bytes(other.read_bytes())
     with pytest.warns(UserWarning, match=cache.name):
-        assert np.array_equal(cached_images(files[1:], 16, folder)[0], plain(files[1]))
+        assert np.array_equal(CachedImages(files[1:], 16, folder)[0], plain(files[1]))
 
 
 @pytest.mark.parametrize("length", [0, 500, 2000])
 def test_a_cache_that_is_truncated_in_use_is_built_again(length: int, tmp_path: Path, folder: Path) -> None:
     """Also where its images were checked before; a memory map would be killed by SIGBUS."""
     files = jpegs(tmp_path, 3)
-    images = cached_images(files, 16, folder)
+    images = CachedImages(files, 16, folder)
     before, one = np.array(images), images[2]
     (cache,) = folder.iterdir()
     os.truncate(cache, length)
@@ -254,14 +254,14 @@ def test_a_cache_that_is_truncated_in_use_is_built_again(length: int, tmp_path: 
 
 def test_a_cache_that_is_removed_in_use_is_still_read(tmp_path: Path, folder: Path) -> None:
     files = jpegs(tmp_path, 3)
-    images = cached_images(files, 16, folder)
+    images = CachedImages(files, 16, folder)
     next(folder.iterdir()).unlink()
     assert all(np.array_equal(image, plain(file)) for image, file in zip(images, files, strict=True))
 
 
 def test_images_that_changed_since_are_not_mixed_in(tmp_path: Path, folder: Path) -> None:
     files = jpegs(tmp_path, 3)
-    images = cached_images(files, 16, folder)
+    images = CachedImages(files, 16, folder)
     jpeg(files[1], quality=20)
     (cache,) = folder.iterdir()
     os.truncate(cache, 10)
@@ -272,7 +272,7 @@ def test_images_that_changed_since_are_not_mixed_in(tmp_path: Path, folder: Path
 
 def test_each_chunk_is_checked_when_it_is_first_read(tmp_path: Path, folder: Path) -> None:
     files = jpegs(tmp_path, cache_file.CHUNK_ROWS + 1)
-    images = cached_images(files, 16, folder)
+    images = CachedImages(files, 16, folder)
     (cache,) = folder.iterdir()
     with cache.open("r+b") as file:
         file.seek(-9, os.SEEK_END)  # the last pixel; two checksums follow
@@ -339,7 +339,7 @@ def test_bad_images_are_named(tmp_path: Path, folder: Path, kind: str) -> None:
     files = [*jpegs(tmp_path, 2), tmp_path / "bad.jpg"]
     make(files[-1])
     with pytest.raises(ValueError, match=reason) as caught:
-        cached_images(files, 16, folder)
+        CachedImages(files, 16, folder)
     message = str(caught.value)
     assert message.startswith(f"{files[-1]}: unreadable image (") and message.endswith("; replace it or leave it out")
     assert "\n" not in message and " more)" not in message
@@ -352,7 +352,7 @@ def test_bad_images_are_named_up_to_ten(bad: Sequence[int], end: str, tmp_path: 
     for number in bad:
         files[number].write_bytes(b"")
     with pytest.raises(ValueError) as caught:
-        cached_images(files, 16, folder)
+        CachedImages(files, 16, folder)
     named = "; ".join(f"{files[number]}: unreadable image (empty file)" for number in sorted(bad)[:10])
     assert str(caught.value) == f"{named}{end} or leave them out"
     assert list(folder.iterdir()) == []
@@ -367,16 +367,16 @@ def test_missing_and_odd_paths(tmp_path: Path, folder: Path) -> None:
         ("pipe.jpg",): r"/pipe.jpg: .*not a regular file\); replace it or leave it out",
     }.items():
         with pytest.raises(ValueError, match=message):
-            cached_images([tmp_path / name for name in names], 16, folder)
+            CachedImages([tmp_path / name for name in names], 16, folder)
     assert list(folder.iterdir()) == []
 
 
 def test_nonsense_is_refused(tmp_path: Path, folder: Path) -> None:
     with pytest.raises(ValueError, match="no images to cache; check the folder"):
-        cached_images([], 16, folder)
+        CachedImages([], 16, folder)
     for size in (0, -3, 10_000):
         with pytest.raises(ValueError, match=f"image_size: {size} is not 1 to 1024"):
-            cached_images(jpegs(tmp_path, 1), size, folder)
+            CachedImages(jpegs(tmp_path, 1), size, folder)
     assert not folder.exists()
 
 
@@ -391,7 +391,7 @@ def test_a_full_disk_is_explained(tmp_path: Path, folder: Path, monkeypatch: pyt
 
     monkeypatch.setattr(os, "pwrite", full)
     with pytest.raises(ValueError, match=r"No space left on device\); free 1 MB there, or name another") as caught:
-        cached_images(jpegs(tmp_path, 3), 16, folder)
+        CachedImages(jpegs(tmp_path, 3), 16, folder)
     assert str(caught.value).startswith(str(folder)) and "\n" not in str(caught.value)
     assert list(folder.iterdir()) == []
 
@@ -399,7 +399,7 @@ def test_a_full_disk_is_explained(tmp_path: Path, folder: Path, monkeypatch: pyt
 def test_short_writes_are_continued(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, pwrite = jpegs(tmp_path, 2), os.pwrite
     monkeypatch.setattr(os, "pwrite", lambda file, data, offset: pwrite(file, data[:100], offset))
-    assert all(np.array_equal(a, plain(b)) for a, b in zip(cached_images(files, 16, folder), files, strict=True))
+    assert all(np.array_equal(a, plain(b)) for a, b in zip(CachedImages(files, 16, folder), files, strict=True))
 
 
 def test_a_cache_folder_that_is_a_file(tmp_path: Path) -> None:
@@ -407,7 +407,7 @@ def test_a_cache_folder_that_is_a_file(tmp_path: Path) -> None:
     file.touch()
     for folder in (file, file / "below"):
         with pytest.raises(ValueError, match=r"cannot be used \(.*\); make it a folder .* or name another folder with"):
-            cached_images(jpegs(tmp_path, 1), 16, folder)
+            CachedImages(jpegs(tmp_path, 1), 16, folder)
 
 
 def test_an_interruption_leaves_nothing(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +416,7 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, folder: Path, monkeypatc
 
     monkeypatch.setattr(image_cache, "read_image", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        cached_images(jpegs(tmp_path, 200), 16, folder)
+        CachedImages(jpegs(tmp_path, 200), 16, folder)
     assert list(folder.iterdir()) == []
 
 
@@ -427,7 +427,7 @@ def test_only_abandoned_files_of_a_cache_are_removed(tmp_path: Path, folder: Pat
         (folder / name).touch()
     with (folder / in_use).open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        cached_images(jpegs(tmp_path, 1), 16, folder)
+        CachedImages(jpegs(tmp_path, 1), 16, folder)
         assert sorted(path.name for path in folder.glob("*.tmp")) == [in_use, thesis]
 
 
@@ -469,7 +469,7 @@ def slow(path, into):
         print("halfway", flush=True)
         time.sleep(wait)
 image_cache.read_image = slow
-print("sum", int(np.array(image_cache.cached_images(files, 16, cache)).sum(dtype="int64")), flush=True)
+print("sum", int(np.array(image_cache.CachedImages(files, 16, cache)).sum(dtype="int64")), flush=True)
 """
 
 

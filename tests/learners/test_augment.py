@@ -121,7 +121,7 @@ def test_mir_s_trial_sees_images_as_they_are(augment, small_learner, random_batc
         learner.observe(random_batch(seed))
     plain.load_state_dict(learner.state_dict())
     batch = random_batch(7, task=1)
-    one, other = (each.most_interfered(batch, batch.labels) for each in (learner, plain))
+    one, other = (each.replay(batch, batch.labels) for each in (learner, plain))
     assert torch.equal(one.images, other.images)
 
 

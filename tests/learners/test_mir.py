@@ -64,7 +64,7 @@ def test_the_examples_whose_loss_rises_most_are_chosen(unlabelled, prepared, ran
 
     found = learner.rise(drawn, learner.virtual_step(batch, batch.labels))
     torch.testing.assert_close(found, torch.tensor(rises), atol=1e-4, rtol=1e-3)
-    chosen = learner.most_interfered(batch, batch.labels)
+    chosen = learner.replay(batch, batch.labels)
     assert [index_in(image, drawn.images) for image in chosen.images] == by_rise[:3]
     assert torch.equal(chosen.labels, drawn.labels[by_rise[:3]])
     assert torch.equal(chosen.task_ids, drawn.task_ids[by_rise[:3]])
@@ -76,7 +76,7 @@ def test_a_trial_moves_nothing_but_the_draw(bf16, prepared, random_batch, state_
     drawing, before = copy.deepcopy(learner), state_of(learner)
     grads = [None if weight.grad is None else weight.grad.clone() for weight in learner.parameters()]
     with torch.autocast("cpu", torch.bfloat16, bf16, cache_enabled=False):
-        learner.most_interfered(batch, batch.labels)
+        learner.replay(batch, batch.labels)
     drawing.memory.sample(learner.config.candidates, drawing.generator, batch)
     assert differing(before, state_of(learner)) == {"_extra_state"}
     assert not differing(state_of(drawing), state_of(learner))
@@ -107,7 +107,7 @@ def test_one_update_learns_the_batch_and_the_chosen(joint_statistics, replay_siz
     losses = learner.observe(batch)
 
     by_hand.memory.add(batch, by_hand.generator)
-    past = by_hand.most_interfered(batch, batch.labels)
+    past = by_hand.replay(batch, batch.labels)
     if joint_statistics:
         images, task_ids = torch.cat([batch.images, past.images]), torch.cat([batch.task_ids, past.task_ids])
         now_logits, past_logits = by_hand(images, task_ids).split([4, replay_size])
@@ -135,7 +135,7 @@ def test_a_small_memory_is_replayed_in_turns(small_learner, random_batch):
     """Three are stored and six drawn: each is in the replay of five once before one is there twice."""
     learner = small_learner("mir", candidates=6, replay_size=5)
     learner.observe(random_batch(0, size=3))
-    chosen = learner.most_interfered(random_batch(7, task=1), random_batch(7, task=1).labels)
+    chosen = learner.replay(random_batch(7, task=1), random_batch(7, task=1).labels)
     assert len({image.numpy().tobytes() for image in chosen.images[:3]}) == 3
     assert torch.equal(chosen.images[3:], chosen.images[:2])
 

@@ -8,20 +8,6 @@ from dualnet.data.mini_imagenet import MiniImageNet
 from dualnet.data.procedural import Procedural
 from dualnet.data.tiny_imagenet import TinyImageNet
 
-__all__ = [
-    "BENCHMARKS",
-    "Benchmark",
-    "BenchmarkConfig",
-    "Cifar100",
-    "Core50",
-    "Examples",
-    "ImageFolder",
-    "MiniImageNet",
-    "Procedural",
-    "Task",
-    "TinyImageNet",
-]
-
 BENCHMARKS: dict[str, type[BenchmarkConfig]] = {
     "procedural": Procedural,
     "image_folder": ImageFolder,
@@ -30,3 +16,5 @@ BENCHMARKS: dict[str, type[BenchmarkConfig]] = {
     "cifar100": Cifar100,
     "tiny_imagenet": TinyImageNet,
 }
+
+__all__ = ["BENCHMARKS", "Benchmark", "BenchmarkConfig", "Examples", "Task"]

@@ -30,9 +30,8 @@ def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
             return list(found)
     except (OSError, ValueError) as error:
         where = "" if path == folder else f" (looked for {path}: a relative path starts at the working directory)"
-        raise ValueError(
-            f"{folder}: cannot be read as a folder ({getattr(error, 'strerror', error)}); {remedy}{where}"
-        ) from None
+        reason = getattr(error, "strerror", error)
+        raise ValueError(f"{folder}: cannot be read as a folder ({reason}); {remedy}{where}") from None
 
 
 def class_folders(root: str) -> list[str]:
@@ -67,10 +66,8 @@ def _without_images(root: str, empty: Sequence[str]) -> str:
     lower = {name.lower(): name for name in reversed(empty)}
     train, test = (next((lower[name] for name in split if name in lower), None) for split in (TRAIN, TEST))
     if train is not None:
-        test_root = f" and test_root: {os.path.join(root, test)}" if test is not None else ""
-        return (
-            f"benchmark.root {root!r} looks like a folder of splits: use root: {os.path.join(root, train)}{test_root}"
-        )
+        use = f"root: {os.path.join(root, train)}" + (f" and test_root: {os.path.join(root, test)}" if test else "")
+        return f"benchmark.root {root!r} looks like a folder of splits: use {use}"
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
     return (
         f"{os.path.join(root, empty[0])}: no images ({KINDS}) in this class folder{more}; "

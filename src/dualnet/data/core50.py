@@ -32,12 +32,8 @@ class Core50(FileBenchmark):
         in_order = self.class_order is None and self.order_seed is None  # sorted by name, o10 would follow o1
         objects, tasks = (replace(self, class_order=OBJECTS) if in_order else self).choose(OBJECTS)
         root = unpacked(self.root, ARCHIVE)
-        files = [
-            (path, name, session in TEST_SESSIONS)
-            for name in objects
-            for session in SESSIONS
-            for path in _frames(root, session, name)
-        ]
+        filmed = [(name, session, _frames(root, session, name)) for name in objects for session in SESSIONS]
+        files = [(path, name, session in TEST_SESSIONS) for name, session, paths in filmed for path in paths]
         return self.decoded(split_of(files, objects, tasks, [_name(name) for name in objects]), self.image_size)
 
 

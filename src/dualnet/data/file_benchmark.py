@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
-from dualnet.data.image_cache import cached_images
+from dualnet.data.image_cache import CachedImages
 from dualnet.data.splits import Split, benchmark_of, stream_order, tasks_of
 
 LARGEST_LIST = 100_000_000  # bytes
@@ -35,20 +35,17 @@ class FileBenchmark(BenchmarkConfig):
 
     def decoded(self, split: Split, image_size: int, validation: bool = False) -> Benchmark:
         """The benchmark of a split whose `names` are files."""
-        return benchmark_of(cached_images(split.names, image_size, self.cache), split, self.input_size, validation)
+        return benchmark_of(CachedImages(split.names, image_size, self.cache), split, self.input_size, validation)
 
 
 def split_of(
-    files: Sequence[ImageFile],
-    classes: Sequence[str],
-    tasks: Sequence[Sequence[int]],
-    class_names: Sequence[str] | None = None,
+    files: Sequence[ImageFile], classes: Sequence[str], tasks: Sequence[Sequence[int]], class_names: Sequence[str] = ()
 ) -> Split:
     """The split of files; `class_names` are for people, if the classes have others in the data set."""
     numbers = {name: number for number, name in enumerate(classes)}
-    paths, labels = [path for path, _, _ in files], [numbers[name] for _, name, _ in files]
-    is_test = [test for _, _, test in files]
-    return Split(np.array(labels, np.int64), np.array(is_test, bool), class_names or classes, tasks, paths)
+    labels = np.array([numbers[name] for _, name, _ in files], np.int64)
+    is_test = np.array([test for _, _, test in files], bool)
+    return Split(labels, is_test, class_names or classes, tasks, [path for path, _, _ in files])
 
 
 def check_complete(path: str, classes: Sequence[str], wanted: int) -> None:

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import repeat
+from os import PathLike
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +30,16 @@ class CachedImages:
     built again with a warning. Plain reads rather than a memory map: truncation would kill a process that maps it.
     """
 
-    def __init__(self, paths: Sequence[str], size: int, folder: Path) -> None:
-        self.shape = (len(paths), 3, size, size)
-        self._paths, self._name = paths, _identity(paths, size)
-        self._file = CacheFile(folder / f"{self._name}.npy", self.shape)
+    def __init__(self, files: Sequence[str | PathLike[str]], size: int, folder: str | PathLike[str] | None = None):
+        """The images of the files, in their order, as squares; in that folder, or in the user's own."""
+        if not files:
+            raise ValueError("there are no images to cache; check the folder or the list that names them")
+        if not 1 <= size <= MAX_SIZE:
+            raise ValueError(f"image_size: {size} is not 1 to {MAX_SIZE} pixels")
+        self.shape = (len(files), 3, size, size)
+        self._paths = [os.path.abspath(file) for file in files]
+        self._name = _identity(self._paths, size)
+        self._file = CacheFile(cache_folder(folder) / f"{self._name}.npy", self.shape)
         self._lock = threading.Lock()
         self._open()
 
@@ -112,18 +119,7 @@ class CachedImages:
         return bad
 
 
-def cached_images(
-    files: Sequence[str | os.PathLike[str]], size: int, folder: str | os.PathLike[str] | None = None
-) -> CachedImages:
-    """The images of the files, in their order: uint8 [N, 3, size, size]."""
-    if not files:
-        raise ValueError("there are no images to cache; check the folder or the list that names them")
-    if not 1 <= size <= MAX_SIZE:
-        raise ValueError(f"image_size: {size} is not 1 to {MAX_SIZE} pixels")
-    return CachedImages([os.path.abspath(file) for file in files], size, cache_folder(folder))
-
-
-def cache_folder(name: str | os.PathLike[str] | None = None) -> Path:
+def cache_folder(name: str | PathLike[str] | None = None) -> Path:
     """The folder of that name, or the user's own."""
     return Path(name or os.environ.get("DUALNET_CACHE") or "~/.cache/dualnet").expanduser()
 

@@ -8,7 +8,7 @@ from typing import Literal
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.class_folders import absolute
 from dualnet.data.file_benchmark import check_complete, read_rows, split_of
-from dualnet.data.image_cache import cached_images
+from dualnet.data.image_cache import CachedImages
 from dualnet.data.splits import benchmark_of, tasks_of
 from dualnet.options import shown
 
@@ -46,7 +46,7 @@ class MiniImageNet(BenchmarkConfig):
         check_complete(os.path.join(root, LISTS[lists][0]), labels, num_tasks * CLASSES_PER_TASK)
         files = [(path, str(label), part is test) for part in (train, test) for path, label in part]
         split = split_of(files, labels, tasks_of(len(labels), CLASSES_PER_TASK))
-        images = cached_images(split.names, self.image_size, self.cache)
+        images = CachedImages(split.names, self.image_size, self.cache)
         return benchmark_of(images, split, self.input_size, validation=lists == "validation")
 
 

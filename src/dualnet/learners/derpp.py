@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import Tensor
-from torch.optim import SGD
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.learners.learner import Learner
+from dualnet.learners.baseline import Baseline
 from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss, logit_loss
-from dualnet.nets import Classifier
 from dualnet.optim import gradient_step
 
 
@@ -23,7 +21,7 @@ class Config(ReplayOptions):
     replay_weight: float = 0.5  # beta, of the labels of the second draw; Buzzega et al.: 0.5 to 1
 
 
-class DERpp(Learner):
+class DERpp(Baseline):
     """Dark Experience Replay++ (Buzzega et al., Dark Experience for General Continual Learning, 2020).
 
     Every update minimises CE(batch) + alpha |logits - stored logits|^2 + beta CE(replay), on two draws of their own.
@@ -34,19 +32,10 @@ class DERpp(Learner):
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
-        self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
         self.memory = config.memory.make(spec)
-        self.optimizer = SGD(self.net.parameters(), lr=config.lr)
 
-    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        return self.mask_logits(self.net(self.network_input(images)), task_ids)
-
-    def learn(self, batch: Batch) -> dict[str, Tensor]:
-        labels = self.labels_to_learn(batch)
-        if labels is None:
-            return {}
+    def store(self, batch: Batch) -> None:
         self.memory.add(batch, self.generator, self.logits(batch.images, batch.task_ids))
-        return [self.update(batch, labels) for _ in range(self.config.updates)][-1]
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         config = self.config

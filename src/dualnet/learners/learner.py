@@ -22,7 +22,7 @@ SOFT_LABEL_BATCH = 250  # stored examples in one pass at the end of a task
 
 
 class Learner(nn.Module, ABC):
-    """Abstract. A learner is a final class with a frozen dataclass `Config` and the constructor `(spec, config)`.
+    """Abstract. A learner has a frozen dataclass `Config` and the constructor `(spec, config)`.
 
     Subclasses implement `forward` and `learn`. `learn` is plain PyTorch without a host synchronisation or a branch on
     a tensor, so that the engine can replay it. All randomness comes from `self.generator`, which is in `state_dict()`.

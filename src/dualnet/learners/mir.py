@@ -7,15 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.optim import SGD
 
-from dualnet.batch import Batch, StreamSpec
-from dualnet.learners.learner import Learner
+from dualnet.batch import Batch
+from dualnet.learners.er import ER
 from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss, label_losses
 from dualnet.memory import Replay, num_before
-from dualnet.nets import Classifier
-from dualnet.optim import copies, gradient_step
+from dualnet.optim import copies
 from dualnet.options import check_at_least
 
 
@@ -30,7 +28,7 @@ class Config(ReplayOptions):
         check_at_least(self, self.replay_size, "candidates")
 
 
-class MIR(Learner):
+class MIR(ER):
     """Maximally interfered retrieval (Aljundi et al., Online Continual Learning with Maximally Interfered Retrieval).
 
     Every update minimises CE(batch) + CE(replay). The replay are those of some candidates from the memory whose loss
@@ -40,30 +38,7 @@ class MIR(Learner):
     Config = Config
     config: Config
 
-    def __init__(self, spec: StreamSpec, config: Config) -> None:
-        super().__init__(spec, config)
-        self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
-        self.memory = config.memory.make(spec, with_logits=False)
-        self.optimizer = SGD(self.net.parameters(), lr=config.lr)
-
-    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        return self.mask_logits(self.net(self.network_input(images)), task_ids)
-
-    def learn(self, batch: Batch) -> dict[str, Tensor]:
-        labels = self.labels_to_learn(batch)
-        if labels is None:
-            return {}
-        self.memory.add(batch, self.generator)
-        return [self.update(batch, labels) for _ in range(self.config.updates)][-1]
-
-    def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        replay = self.most_interfered(batch, labels)
-        now_logits, past_logits = self.batch_logits(self.net, batch, replay)
-        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
-        gradient_step(self.optimizer, now_loss + past_loss)
-        return {"labels": now_loss.detach(), "replay": past_loss.detach()}
-
-    def most_interfered(self, batch: Batch, labels: Tensor) -> Replay:
+    def replay(self, batch: Batch, labels: Tensor) -> Replay:
         """The candidates whose loss a step on the batch alone would raise most.
 
         They are compared without `augment`: the choice should depend on the example, not on a random crop.

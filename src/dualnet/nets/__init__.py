@@ -6,15 +6,5 @@ from dualnet.nets.encoder import SMALLEST_IMAGE, Encoder, pooled
 from dualnet.nets.film import Controller, FilmClassifier
 from dualnet.nets.norm import BatchNorm, forward_batches
 
-__all__ = [
-    "SMALLEST_IMAGE",
-    "Adapter",
-    "AdapterNorm",
-    "BatchNorm",
-    "Classifier",
-    "Controller",
-    "Encoder",
-    "FilmClassifier",
-    "forward_batches",
-    "pooled",
-]
+__all__ = ["SMALLEST_IMAGE", "Adapter", "AdapterNorm", "BatchNorm", "Classifier", "Controller", "Encoder"]
+__all__ += ["FilmClassifier", "forward_batches", "pooled"]

@@ -1,0 +1,37 @@
+"""What the baselines share: one classifier, trained by SGD in some updates on every batch."""
+
+from abc import abstractmethod
+from typing import Any
+
+from torch import Tensor
+from torch.optim import SGD
+
+from dualnet.batch import Batch, StreamSpec
+from dualnet.learners.learner import Learner
+from dualnet.nets import Classifier
+
+
+class Baseline(Learner):
+    """Abstract. Subclasses implement `update`, and `store` if they have a memory."""
+
+    def __init__(self, spec: StreamSpec, config: Any) -> None:
+        super().__init__(spec, config)
+        self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
+        self.optimizer = SGD(self.net.parameters(), lr=config.lr)
+
+    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        return self.mask_logits(self.net(self.network_input(images)), task_ids)
+
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
+        labels = self.labels_to_learn(batch)
+        if labels is None:
+            return {}
+        self.store(batch)
+        return [self.update(batch, labels) for _ in range(self.config.updates)][-1]
+
+    def store(self, batch: Batch) -> None:
+        """Offer the batch to the memory, before it is learned as in the authors' code."""
+
+    @abstractmethod
+    def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
+        """One gradient step. Returns its losses."""
