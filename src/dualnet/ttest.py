@@ -79,6 +79,10 @@ class Difference:
     def high(self) -> float:
         return self.mean + self.half_width
 
+    @property
+    def p_text(self) -> str:
+        return f"{self.p:.3f}" if self.p >= 0.001 else "< 0.001"
+
 
 def welch(ours: Sample, theirs: Sample) -> Difference:
     """The difference of ours from theirs (Welch, 1947). A single run is assumed to spread as the other group does.

@@ -1,24 +1,30 @@
 """Plots that appear only where runs make them meaningful: against an option, stability, the memory; and the cost."""
 
+import itertools
+import json
+import math
 import re
 from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
+from dualnet import report as package
+from dualnet.cli import main
 from dualnet.report import report
 from dualnet.report import rows as rows_module
 from dualnet.report.elements import task_legend
-from dualnet.report.plots import mean_measured, mean_stored
+from dualnet.report.plots import mean_measured, mean_stored, trend_plot
 from dualnet.report.rows import compare, thinned
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PALETTE, task_colour
-from dualnet.report.tables import results_table, runs_table, stability_table
-from dualnet.report.trend import TRENDS, lines
+from dualnet.report.tables import results_table, runs_table, stability_table, trend_tables
+from dualnet.report.trend import lines, trends
 from dualnet.runs.record import read_record
 
-ROUNDS, SHARE = TRENDS
+ROUNDS, SHARE = "learner.slow_rounds", "labels.share"
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65
 BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83
 
@@ -73,7 +79,7 @@ def test_one_line_for_each_learner_over_the_labelled_share(tmp_path, make_run):
         make_run(tmp_path / name, name=name, learner={"name": name})
     found = lines(compare([tmp_path]).rows, SHARE)
     assert [line.label for line in found] == ["dualnet", "er"]
-    assert [list(line.accuracies) for line in found] == [[10, 25, 100], [10, 25, 100]]
+    assert [list(line.accuracies) for line in found] == [[0.1, 0.25, 1], [0.1, 0.25, 1]]
 
 
 def test_older_and_newer_runs_of_one_experiment_are_one_row(tmp_path, make_run):
@@ -95,6 +101,131 @@ def test_an_option_that_is_no_number_makes_no_line(tmp_path, make_run):
     for i, rounds in enumerate(("many", "more", "nan")):
         make_run(tmp_path / str(i), learner={"name": "own", "slow_rounds": rounds})
     assert not lines(compare([tmp_path]).rows, ROUNDS)
+
+
+def few_labels(make_run, folder: Path, shares=(0.1, 1.0), rounds=(0, 8), seeds: int = 3) -> dict:
+    """Runs of a grid by hand; returns the ACC of all seeds by share and rounds."""
+    random, accs = np.random.default_rng(0), {}
+    for share, n in itertools.product(shares, rounds):
+        accs[share, n] = random.uniform(40, 90, seeds).tolist()
+        for seed, acc in enumerate(accs[share, n]):
+            options = {"learner": dualnet(n), "labels": {"share": share}, "seed": seed}
+            make_run(folder / f"{share}-{n}-{seed}", [[acc, None], [acc, acc]], name="few", **options)
+    return accs
+
+
+def two_sided(t: float, freedom: float) -> float:
+    """P(|T| > t) by a sum over the density of Student's t, which is 1 - F(t) + F(-t)."""
+    x = np.linspace(-abs(t), abs(t), 200_001)
+    density = (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
+    constant = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
+    return 1 - constant * float(np.trapezoid(density, x))
+
+
+def test_the_table_of_two_lines_has_their_difference(tmp_path, make_run):
+    accs = few_labels(make_run, tmp_path, rounds=(8, 0))
+    table = trend_tables(compare([tmp_path], against=SHARE))[f"Accuracy against {SHARE}"]
+    assert table.header == [SHARE, "experiment", "seeds", "ACC ↑", "difference", "p"]
+    assert [line[:3] for line in table.rows[:2]] == [["0.1", f"dualnet (slow_rounds={n})", "3"] for n in (0, 8)]
+    for share, (first, second) in zip((0.1, 1.0), zip(table.rows[::2], table.rows[1::2], strict=True), strict=True):
+        a, b = np.array(accs[share, 0]), np.array(accs[share, 8])
+        assert [first[3], second[3]] == [f"{v.mean():.2f} ± {v.std(ddof=1):.2f}" for v in (a, b)]
+        parts = a.var(ddof=1) / 3, b.var(ddof=1) / 3
+        freedom = sum(parts) ** 2 / sum(part**2 / 2 for part in parts)
+        mean, low, high = map(float, re.findall(r"[-+][0-9.]+", second[4]))
+        assert mean == pytest.approx(b.mean() - a.mean(), abs=0.006) and first[4:] == ["", ""]
+        assert two_sided((high - low) / 2 / math.sqrt(sum(parts)), freedom) == pytest.approx(0.05, abs=1e-4)
+        assert float(second[5]) == pytest.approx(two_sided(mean / math.sqrt(sum(parts)), freedom), abs=0.001)
+
+
+def test_single_seeds_have_no_interval_and_three_lines_no_difference(tmp_path, make_run):
+    few_labels(make_run, tmp_path / "two", seeds=1)
+    table = next(iter(trend_tables(compare([tmp_path / "two"], against=SHARE)).values()))
+    assert re.fullmatch(r"[-+]\d+\.\d\d", table.rows[1][4]) and table.rows[1][5] == "—"
+    few_labels(make_run, tmp_path / "three", rounds=(0, 1, 2))
+    table = next(iter(trend_tables(compare([tmp_path / "three"], against=SHARE)).values()))
+    assert table.header == [SHARE, "experiment", "seeds", "ACC ↑"] and len(table.rows) == 6
+
+
+def test_lines_with_a_name_of_their_own_are_labelled_by_it(tmp_path, make_run):
+    for name, lr in (("plain", 0.1), ("better", 0.2)):
+        for share in (0.1, 1.0):
+            folder = tmp_path / f"{name}-{share}"
+            make_run(folder, name=name, learner={"name": "er", "lr": lr}, labels={"share": share})
+    assert [line.label for line in lines(compare([tmp_path]).rows, SHARE)] == ["plain", "better"]
+
+
+def test_runs_of_another_number_of_tasks_share_no_point(tmp_path, make_run):
+    for n in (0, 1):
+        make_run(tmp_path / f"two-{n}", learner=dualnet(n))
+        make_run(tmp_path / f"one-{n}", [[50.0]], learner=dualnet(n))
+    found = lines(compare([tmp_path]).rows, ROUNDS)
+    assert [line.accuracies for line in found] == [{0: [50], 1: [50]}, {0: [65], 1: [65]}]
+
+
+@pytest.mark.parametrize(
+    ("values", "places", "texts"),
+    [
+        ([0, 3, 10], [0, 3, 10], ["0", "3", "10"]),
+        ([0, 1, 2, 4, 8, 16], [0, 1, 2, 3, 4, 5], ["0", "1", "2", "4", "8", "16"]),
+        ([1, 9, 9.1, 10], [1, 9, 10], ["1", "9", "10"]),  # no space for the text of 9.1
+        ([-1, 0, 1], [-1, 0, 1], ["-1", "0", "1"]),
+    ],
+)
+def test_an_axis_is_even_where_values_span_more_than_a_decade(tmp_path, make_run, values, places, texts):
+    for value in values:
+        make_run(tmp_path / str(value), learner=dualnet(value))
+    comparison, axes = compare([tmp_path]), Figure().add_subplot()
+    trend_plot(trends(comparison)[0], comparison, axes)
+    assert axes.get_xticks().tolist() == places
+    assert [text.get_text() for text in axes.get_xticklabels()] == texts
+
+
+def test_labelled_shares_are_shown_in_percent(tmp_path, make_run):
+    few_labels(make_run, tmp_path, shares=(0.05, 0.07, 1.0))
+    comparison, axes = compare([tmp_path], against=SHARE), Figure().add_subplot()
+    trend_plot(trends(comparison)[0], comparison, axes)
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["5", "7", "100"]
+
+
+def test_real_runs_against_an_option_from_the_command_line(tmp_path, tiny, run, capsys):
+    for size, n, seed in [(12, 0, 0), (12, 1, 0), (12, 1, 1), (6, 0, 0), (6, 1, 0)]:
+        run(tiny({"slow_rounds": n}, batch_size=size, seed=seed), tmp_path / "runs" / f"{n}-{size}" / f"seed-{seed}")
+    words = ["report", tmp_path / "runs", "--against", "batch_size", "--out", tmp_path / "out"]
+    assert main([*map(str, words), "--picture", str(tmp_path / "picture.png")]) == 0
+    shown = capsys.readouterr().out
+    assert "Accuracy against batch_size" in shown and "(slow_rounds=1)" in shown
+    page, text = ((tmp_path / "out" / f"report.{kind}").read_text() for kind in ("html", "md"))
+    assert page.count(f"Accuracy against {ROUNDS}") == 2, "the usual plots stay"
+    assert page.count("Accuracy against batch_size") == 2 and "## Accuracy against batch_size" in text
+    accs = [json.loads(file.read_text())["metrics"]["ACC"] for file in tmp_path.glob("runs/1-12/*/result.json")]
+    assert f"| 12 | dualnet (slow_rounds=1) | 2 | {np.mean(accs):.2f} ± {np.std(accs, ddof=1):.2f} |" in text
+    assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("option", "problem"),
+    [
+        ("labels.shar", "no finished run"),
+        ("learner.memory.slots_per_class", "is 10 in every run"),
+        ("learner.name", "'dualnet' is not a number"),
+        ("seed", "no finished run"),  # seeds are averaged
+    ],
+)
+def test_an_option_that_cannot_be_drawn_is_refused_before_anything_is_written(tmp_path, make_run, option, problem):
+    few_labels(make_run, tmp_path / "runs")
+    for act in (report, package.picture):
+        with pytest.raises(ValueError, match=re.escape(problem)) as error:
+            act([tmp_path / "runs"], tmp_path / "out" / "picture.svg", against=option)
+        assert option in str(error.value) and f"{SHARE}, {ROUNDS}" in str(error.value)
+        assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
+
+
+def test_an_option_that_never_differs_alone_is_refused(tmp_path, make_run):
+    make_run(tmp_path / "a", learner=dualnet(0, slots=1))
+    make_run(tmp_path / "b", learner=dualnet(3, slots=2))
+    with pytest.raises(ValueError, match="no two runs differ in it alone; give runs"):
+        report([tmp_path], against=ROUNDS)
 
 
 # Stability
@@ -212,7 +343,9 @@ def test_the_page_with_everything_stands_alone_and_is_the_same_twice(tmp_path, m
         pages.append((tmp_path / out / "report.html").read_text())
     assert pages[0] == pages[1]
     assert "<b>0" not in pages[0] and "http" not in pages[0].replace("http-equiv", "")
-    assert pages[0].count("Accuracy against n") == 2 and "#070809" not in pages[0]  # title and description; no raw ink
+    assert (
+        pages[0].count(f"Accuracy against {ROUNDS}") == 2 and "#070809" not in pages[0]
+    )  # title and description; no raw ink
 
 
 @pytest.fixture

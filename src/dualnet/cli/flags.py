@@ -124,6 +124,9 @@ def add_report(verbs: Verbs[Parser]) -> None:
     add("--spread", choices=("std", "sem", "ci95", "authors"), default="std", help=spread)
     forgetting = "the definition of forgetting; the report states it (default: paper)"
     add("--fm", choices=("paper", "seen", "all"), default="paper", help=forgetting)
+    against = """also show ACC against a number in which the runs differ, such as labels.share, with a line for each
+    combination of the other options; the picture then has this plot alone"""
+    add("--against", metavar="OPTION", help=against)
     add("--picture", type=Path, metavar="FILE", help="also draw one picture, .svg or .png")
 
 

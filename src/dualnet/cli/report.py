@@ -9,7 +9,8 @@ from dualnet.cli.terminal import show
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     if arguments.picture is not None:
         report.picture_kind(arguments.picture)  # a name that cannot be drawn is refused before anything is written
-    show(report.report(arguments.folders, arguments.out, arguments.spread, arguments.fm), width=80)
+    shown = arguments.spread, arguments.fm, arguments.against
+    show(report.report(arguments.folders, arguments.out, *shown), width=80)
     if arguments.picture is not None:
-        report.picture(arguments.folders, arguments.picture, arguments.spread, arguments.fm)
+        report.picture(arguments.folders, arguments.picture, *shown)
     return 0

@@ -13,32 +13,42 @@ from .rows import compare
 from .terminal import terminal_view
 
 
-def report(folders: Sequence[Path], out: Path | None = None, spread: str = "std", fm: str = "paper") -> Group:
+def report(
+    folders: Sequence[Path],
+    out: Path | None = None,
+    spread: str = "std",
+    fm: str = "paper",
+    against: str | None = None,
+) -> Group:
     """Writes report.md and report.html into out, by default the first folder; returns what to print with rich."""
     from .page import html_page  # matplotlib takes long to load, and tables need none of it
 
-    comparison = compare(folders, spread, fm)
+    comparison = compare(folders, spread, fm, against)
+    pages = {"report.md": markdown_page(comparison), "report.html": html_page(comparison)}
     out = Path(folders[0]) if out is None else Path(out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise ValueError(f"{printable(out)} is a file; give --out a folder") from error
-    atomic.write(out / "report.md", markdown_page(comparison))
-    atomic.write(out / "report.html", html_page(comparison))
+    for name, page in pages.items():
+        atomic.write(out / name, page)
     return terminal_view(comparison, out / "report.html")
 
 
-def picture(folders: Sequence[Path], path: Path, spread: str = "std", fm: str = "paper") -> None:
-    """Draws accuracy and forgetting of all finished runs into one SVG or PNG file."""
+def picture(
+    folders: Sequence[Path], path: Path, spread: str = "std", fm: str = "paper", against: str | None = None
+) -> None:
+    """Draws accuracy and forgetting of all finished runs, or accuracy against an option, into one SVG or PNG file."""
     from .plots import picture_bytes
 
     path = Path(path)
     kind = picture_kind(path)
-    comparison = compare(folders, spread, fm)
+    comparison = compare(folders, spread, fm, against)
     if not comparison.rows:
         raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished; let them finish")
+    drawn = picture_bytes(comparison, kind)
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, picture_bytes(comparison, kind))
+    atomic.write(path, drawn)
 
 
 def picture_kind(path: Path) -> str:

@@ -41,5 +41,4 @@ def below_text(best: Sample, other: Sample) -> str:
     ('4.00 below (p 0.138: not significant)', '34.00 below (p < 0.001)')
     """
     difference = welch(best, other)
-    p = f"p {difference.p:.3f}" if difference.p >= 0.001 else "p < 0.001"
-    return f"{difference.mean:.2f} below ({p}{': not significant' if difference.p >= LEVEL else ''})"
+    return f"{difference.mean:.2f} below (p {difference.p_text}{': not significant' if difference.p >= LEVEL else ''})"

@@ -5,21 +5,24 @@ from collections.abc import Iterable
 
 from dualnet.text import printable
 
+from . import tables
 from .rows import Comparison
-from .tables import Best, TextTable, appendix_tables, result_notes, results_table, stability_table, unfinished_table
+from .tables import Best, TextTable
 
 
 def markdown_page(comparison: Comparison) -> str:
     """The tables of the report in Markdown."""
     parts = ["# Report"]
     if comparison.rows:
-        parts += [markdown_table(results_table(comparison)), markdown_list(result_notes(comparison))]
-    tables = {
-        "Not finished": unfinished_table(comparison),
-        "Stability over the stream": stability_table(comparison.rows, comparison),
-        **appendix_tables(comparison),
+        results, notes = tables.results_table(comparison), tables.result_notes(comparison)
+        parts += [markdown_table(results), markdown_list(notes)]
+    titled = {
+        "Not finished": tables.unfinished_table(comparison),
+        **tables.trend_tables(comparison),
+        "Stability over the stream": tables.stability_table(comparison.rows, comparison),
+        **tables.appendix_tables(comparison),
     }
-    for title, table in tables.items():
+    for title, table in titled.items():
         parts += [f"## {title}", markdown_table(table)] if table.rows else []
     return "\n\n".join(parts) + "\n"
 

@@ -12,8 +12,8 @@ from .elements import accuracy_legend, bullets, card, grid, html_table, legend, 
 from .heat_map import heat_map, shared_limits
 from .rows import Comparison, ReportRow, Shown, count_text, was_measured
 from .style import FEW_TASKS, MANY_TASKS, Draw, page_svg
-from .tables import appendix_tables, result_notes, results_table, stability_table, unfinished_table
-from .trend import TRENDS, lines, trend_plot
+from .tables import appendix_tables, result_notes, results_table, stability_table, trend_tables, unfinished_table
+from .trend import Trend, trends
 
 PLOT_SIZE = (4.8, 3.1)  # inches: small, so that the text is still readable when a phone shrinks it
 LOW_PLOT_SIZE = (4.8, 2.3)
@@ -45,8 +45,9 @@ def _sections(comparison: Comparison) -> Iterator[str]:
         yield section("Results", html_table(results_table(comparison)) + bullets(result_notes(comparison)))
     if comparison.unfinished:
         yield section("Not finished", html_table(unfinished_table(comparison)))
-    if trends := list(_trends(comparison)):
-        yield section("Accuracy against an option", grid(trends))
+    if found := trends(comparison):  # across settings: a labelled share is one
+        shown, tables = grid(_trend(trend, comparison) for trend in found), trend_tables(comparison).values()
+        yield section("Accuracy against an option", shown + "".join(map(html_table, tables)))
     for rows in comparison.settings():
         yield from _setting_sections(rows, comparison)
     for title, table in appendix_tables(comparison).items():
@@ -83,12 +84,9 @@ def _plot(title: str, hint: str, draw: Draw, of: str, above: str = "", symbol: s
     return card(title, hint, above + plot, symbol)
 
 
-def _trends(comparison: Comparison) -> Iterator[str]:
-    """Across settings: a labelled share is one."""
-    for trend in TRENDS:
-        if drawn := lines(comparison.rows, trend):
-            draw, hint = partial(trend_plot, drawn, trend, comparison.spread), "mean over seeds; whiskers: their spread"
-            yield _plot(trend.title, hint, draw, f"of {_labels(drawn)}", legend(drawn))
+def _trend(trend: Trend, comparison: Comparison) -> str:
+    draw, hint = partial(plots.trend_plot, trend, comparison), "mean over seeds; whiskers: their spread"
+    return _plot(trend.title, hint, draw, f"of {_labels(trend.lines)}", legend(trend.lines))
 
 
 def _heat_maps(rows: Sequence[ReportRow]) -> str:

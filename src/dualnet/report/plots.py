@@ -12,10 +12,12 @@ from matplotlib.figure import Figure
 from dualnet.metrics import Matrix, Vector, forgetting_per_task, seen_accuracy
 
 from . import style
-from .rows import Comparison, ReportRow, mean_over_seeds, measured, thinned, values_over_seeds
+from .rows import Comparison, ReportRow, mean_and_spread, mean_over_seeds, measured, thinned, values_over_seeds
 from .style import MANY_TASKS, PAPER_INK, axis_names, colour, dash, marker, task_axis, task_colour
+from .trend import AXES, Trend, trends
 
 MAX_LABEL = 100  # letters of a label in the picture's legend
+MAX_TICKS = 9.5  # of an option's axis: values that are closer than this part of it have no text
 Limits = tuple[float, float]  # of the accuracies that are shown
 
 
@@ -150,11 +152,40 @@ def mean_measured(row: ReportRow) -> tuple[Vector, Matrix]:
     return mean_over_seeds((point.step, line) for pair in pairs for point, line in pair)
 
 
+def trend_plot(trend: Trend, comparison: Comparison, axes: Axes) -> None:
+    """Accuracy after the last task against an option; the whiskers are the spread over seeds."""
+    places = _places(trend.values)
+    span = max(places.values()) - min(places.values())
+    step = span * min(0.012, 0.04 / len(trend.lines))  # aside, so that no marker hides another
+    for number, line in enumerate(trend.lines):
+        x = [places[value] + step * (number - (len(trend.lines) - 1) / 2) for value in line.accuracies]
+        points = [mean_and_spread(seeds, comparison.spread) for seeds in line.accuracies.values()]
+        means, around = np.transpose(points)
+        style.error_bars(axes, line, x, means, around, dash(line))
+    ticks = trend.values[:1]
+    for value in trend.values:
+        if places[value] - places[ticks[-1]] > span / MAX_TICKS:
+            ticks.append(value)
+    name, factor = AXES.get(trend.option, (trend.option, 1.0))
+    axes.set_xticks([places[value] for value in ticks], [f"{factor * value:.6g}" for value in ticks])
+    axis_names(axes, name, "accuracy after the last task (%)")
+
+
+def _places(values: Sequence[float]) -> dict[float, float]:
+    """Where values lie on the axis: evenly, if they span more than a decade, as the small ones would touch."""
+    sizes = [abs(value) for value in values if value]
+    even = max(sizes) > 10 * min(sizes)
+    return {value: float(i) if even else value for i, value in enumerate(values)}
+
+
 def picture_bytes(comparison: Comparison, kind: str) -> bytes:
-    """Accuracy over the stream and forgetting of each task, side by side, on white."""
+    """On white: accuracy over the stream and forgetting of each task, side by side; or accuracy against an option."""
     rows = comparison.rows
     draws = {"Accuracy over the stream": partial(accuracy_plot, rows, comparison)}
-    if forgetting := [row for row in rows if has_forgetting(row)]:
+    if comparison.against:
+        trend = trends(comparison)[0]
+        draws = {trend.title: partial(trend_plot, trend, comparison)}
+    elif forgetting := [row for row in rows if has_forgetting(row)]:
         draws["Forgetting of each task"] = partial(forgetting_plot, forgetting, comparison)
     with style.styled(PAPER_INK, svg_text="path", salt="picture") as figure:
         figure.set_size_inches(4.7 * len(draws), 3.3)

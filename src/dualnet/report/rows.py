@@ -73,6 +73,7 @@ class Comparison:
     unfinished: list[RunRecord]
     spread: str = "std"
     fm: str = "paper"
+    against: str | None = None  # the option that accuracy is shown against, beside the usual ones
 
     def settings(self) -> list[list[ReportRow]]:
         """The rows that may be compared with each other, in the order of their first row."""
@@ -82,7 +83,7 @@ class Comparison:
         return list(groups.values())
 
 
-def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper") -> Comparison:
+def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", against: str | None = None) -> Comparison:
     """Reads all runs below the folders. All finished ones with the same options and as many tasks are one row."""
     runs = find_runs(folders)
     groups: dict[object, list[RunRecord]] = {}
@@ -92,7 +93,7 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper") -> 
     firsts = [same[0] for same in groups.values()]
     labels = distinct_labels([run.name for run in firsts], [run.options for run in firsts])
     rows = [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
-    return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm)
+    return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm, against)
 
 
 def count_text(number: int, word: str) -> str:

@@ -97,15 +97,19 @@ def axis_names(axes: Axes, x: str, y: str) -> None:
 def error_bars(axes: Axes, shown: Shown, x: Any, mean: Any, around: Any, line: str = "none") -> None:
     """Markers, joined by a line of some style or by none, with whiskers for the spread where there is one."""
     known = None if all(map(math.isnan, around)) else around
-    axes.errorbar(x, mean, known, color=colour(shown), marker=marker(shown), linestyle=line, elinewidth=1.2)
+    bars = axes.errorbar(x, mean, known, color=colour(shown), marker=marker(shown), linestyle=line, elinewidth=1.2)
+    bars.set_label(legend_label(shown))
+
+
+def legend_label(shown: Shown) -> str:
+    return f" {shown.label}" if shown.label.startswith("_") else shown.label  # matplotlib has no legend for _names
 
 
 def line_with_band(axes: Axes, shown: Shown, x: Vector, mean: Vector, around: Vector) -> None:
     """A line, and a band for the spread over seeds; a marker at each point while they are few."""
     form = marker(shown) if len(x) <= MANY_TASKS else None
-    label = f" {shown.label}" if shown.label.startswith("_") else shown.label  # matplotlib has no legend for _names
     axes.fill_between(x, mean - around, mean + around, color=colour(shown), alpha=0.18, linewidth=0)
-    axes.plot(x, mean, color=colour(shown), marker=form, linestyle=dash(shown), label=label)
+    axes.plot(x, mean, color=colour(shown), marker=form, linestyle=dash(shown), label=legend_label(shown))
 
 
 def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: tuple[float, float]) -> None:

@@ -3,13 +3,16 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
-from dualnet.metrics import average_accuracy, stability_summary, summary
+from dualnet.metrics import average_accuracy, spread, stability_summary, summary
 from dualnet.runs.record import RunRecord
+from dualnet.ttest import Sample, welch
 
 from .ahead import ahead_notes
 from .cost import cost_texts, mean_cost
 from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, measured, was_measured
+from .trend import Trend, trends
 
 METRICS = {"ACC": max, "FM": min, "LA": max}  # the better of two values
 RESULT_HEADER = ["experiment", "protocol", "seeds", "ACC ↑", "FM ↓", "LA ↑"]
@@ -99,6 +102,34 @@ def _worst_cases(run: RunRecord) -> list[float]:
     return [average_accuracy(run.accuracy), *stability_summary(run.accuracy, measured(run)).values()]
 
 
+def trend_tables(comparison: Comparison) -> dict[str, TextTable]:
+    return {trend.title: _trend_table(trend, comparison) for trend in trends(comparison)}
+
+
+def _trend_table(trend: Trend, comparison: Comparison) -> TextTable:
+    """One line for each value of the option and each line of the plot; of two, their difference."""
+    compared = len(trend.lines) == 2
+    header = [trend.option, "experiment", "seeds", "ACC ↑", *["difference", "p"] * compared]
+    lines = []
+    for value in trend.values:
+        having = [line for line in trend.lines if value in line.accuracies]
+        seeds = [line.accuracies[value] for line in having]
+        for i, line in enumerate(having):
+            mean, around = map(number_text, mean_and_spread(seeds[i], comparison.spread))
+            difference = _difference(seeds[1], seeds[0]) if i == 1 else ["", ""]
+            cells = [f"{value:.6g}", line.label, str(len(seeds[i])), f"{mean} ± {around}"]
+            lines.append(cells + difference * compared)
+    return TextTable(header, lines, numeric=range(2, len(header)))
+
+
+def _difference(ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
+    """Of two means, with its 95 % interval and p by Welch's test; two single seeds cannot be tested."""
+    if len(ours) == len(theirs) == 1:
+        return [f"{ours[0] - theirs[0]:+.2f}", DASH]
+    found = welch(*(Sample(fmean(values), spread(values), len(values)) for values in (ours, theirs)))
+    return [f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]", found.p_text]
+
+
 def runs_table(comparison: Comparison) -> TextTable:
     """One line for each finished run."""
     header = ["experiment", "seed", *METRICS, "BWT", *sample_header(comparison), "s", "memory", "steps", "folder"]
@@ -166,6 +197,8 @@ def result_notes(comparison: Comparison) -> list[str]:
     ]
     if sample_header(comparison):
         words.append("fwd, bwd: images through the networks while learning, forward and backward, once for each pass.")
+    if any(len(trend.lines) == 2 for trend in trends(comparison)):
+        words.append("difference: to the line above, in points, with the 95 % interval and p of Welch's t-test.")
     if len(comparison.settings()) > 1:
         words.append("Bold is the best among rows with the same benchmark, protocol and labels.")
     repeated = [row.label for row in comparison.rows if len({run.seed for run in row.runs}) < len(row.runs)]

@@ -11,12 +11,13 @@ from rich.text import Text
 from dualnet.text import printable
 
 from .rows import Comparison
-from .tables import RESULT_HEADER, Best, TextTable, result_notes, results_table, unfinished_table
+from .tables import RESULT_HEADER, Best, TextTable, result_notes, results_table, trend_tables, unfinished_table
 
 
 def terminal_view(comparison: Comparison, page: Path) -> Group:
     """The results, unfinished runs, the meaning of the figures, and the path of the page."""
     tables = list(_results(comparison))
+    tables += [rich_table(table, title) for title, table in trend_tables(comparison).items()]
     if comparison.unfinished:
         tables.append(rich_table(unfinished_table(comparison), "not finished"))
     notes = [Text(printable(note), style="dim") for note in result_notes(comparison)] if comparison.rows else []

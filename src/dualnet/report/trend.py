@@ -1,31 +1,18 @@
-"""Accuracy against an option whose values differ between runs: rounds of the slow learner, the labelled share."""
+"""Accuracy against an option in which runs differ, such as the labelled share."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from matplotlib.axes import Axes
-
 from dualnet.metrics import average_accuracy
 
-from .rows import ReportRow, Shown, distinct_labels, mean_and_spread
-from .style import axis_names, dash, error_bars
+from .rows import Comparison, ReportRow, Shown, differing, distinct_labels
 
-
-@dataclass(frozen=True, slots=True)
-class Trend:
-    """What is drawn against which option."""
-
-    option: str
-    title: str
-    axis: str
-    scale: float = 1.0  # what a value is multiplied by, to be shown
-
-
-TRENDS = (
-    Trend("learner.slow_rounds", "Accuracy against n", "n, rounds of the slow learner per batch"),
-    Trend("labels.share", "Accuracy against the labelled share", "labelled share (%)", 100.0),
-)
+# Options that the page shows wherever runs differ in them: the name of the axis, and the factor of its figures.
+AXES = {
+    "learner.slow_rounds": ("n, rounds of the slow learner per batch", 1.0),
+    "labels.share": ("labelled share (%)", 100.0),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +22,77 @@ class Line(Shown):
     accuracies: dict[float, list[float]]  # ACC of all seeds, by the option's value
 
 
-def lines(rows: Sequence[ReportRow], trend: Trend) -> list[Line]:
+@dataclass(frozen=True, slots=True)
+class Trend:
+    option: str
+    lines: list[Line]
+
+    @property
+    def title(self) -> str:
+        return f"Accuracy against {self.option}"
+
+    @property
+    def values(self) -> list[float]:
+        return sorted({value for line in self.lines for value in line.accuracies})
+
+
+def trends(comparison: Comparison) -> list[Trend]:
+    """Of the option that was asked for, then of AXES. Raises ValueError if there is none of the former."""
+    asked = [asked_trend(comparison)] if comparison.against else []
+    usual = [Trend(option, lines(comparison.rows, option)) for option in AXES if option != comparison.against]
+    return asked + [trend for trend in usual if trend.lines]
+
+
+def asked_trend(comparison: Comparison) -> Trend:
+    option, rows = comparison.against, comparison.rows
+    assert option
+    if found := lines(rows, option):
+        return Trend(option, found)
+    values = {row.options[option]: _number(row.options[option]) for row in rows if option in row.options}
+    if not values:
+        problem = "no finished run has this option"
+    elif no_numbers := [text for text, value in values.items() if value is None]:
+        problem = f"{no_numbers[0]!r} is not a number"
+    elif len(values) == 1:
+        problem = f"it is {next(iter(values))} in every run"
+    else:
+        problem = "no two runs differ in it alone"
+    usable = [key for key in differing([row.options for row in rows]) if lines(rows, key)]
+    remedy = f"choose from {', '.join(usable)}" if usable else "give runs that differ in one number only"
+    raise ValueError(f"cannot draw accuracy against {option}: {problem}; {remedy}")
+
+
+def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
     """One line for all rows that share every other option; only where there are two values or more to connect."""
     groups: dict[tuple[tuple[str, str], ...], dict[float, list[ReportRow]]] = {}
     for row in rows:
-        others = sorted((key, value) for key, value in row.options.items() if key not in (trend.option, "name"))
-        if (value := _value(row, trend)) is not None:
-            groups.setdefault(tuple(others), {}).setdefault(value, []).append(row)
+        others = {key: text for key, text in row.options.items() if key not in (option, "name")}
+        if (value := _number(row.options.get(option))) is not None:
+            key = tuple(sorted({**others, "tasks": str(row.num_tasks)}.items()))
+            groups.setdefault(key, {}).setdefault(value, []).append(row)
     found = [(dict(others), values) for others, values in groups.items() if len(values) > 1]
-    learners = [others.get("learner.name", next(iter(values.values()))[0].label) for others, values in found]
-    labels = distinct_labels(learners, [others for others, _ in found])
+    keys = differing([others for others, _ in found])
+    found.sort(key=lambda line: [_number(line[0].get(key)) or 0.0 for key in keys])
+    names = _names([[row for rows in values.values() for row in rows] for _, values in found])
+    labels = distinct_labels(names, [others for others, _ in found])
     return [Line(i, labels[i], _accuracies(values)) for i, (_, values) in enumerate(found)]
+
+
+def _names(found: Sequence[Sequence[ReportRow]]) -> list[str]:
+    """Of lines: the name of their experiment, if each line has one of its own, else of their learner."""
+    names = [{row.options["name"] for row in rows} for rows in found]
+    if all(len(own) == 1 for own in names) and len(set().union(*names)) == len(names):
+        return [own.pop() for own in names]
+    return [rows[0].options.get("learner.name", rows[0].label) for rows in found]
 
 
 def _accuracies(rows: Mapping[float, Sequence[ReportRow]]) -> dict[float, list[float]]:
     return {value: [average_accuracy(a) for row in rows[value] for a in row.accuracies] for value in sorted(rows)}
 
 
-def trend_plot(drawn: Sequence[Line], trend: Trend, spread: str, axes: Axes) -> None:
-    """Accuracy after the last task; the whiskers are the spread over seeds."""
-    for line in drawn:
-        means, around = zip(*(mean_and_spread(seeds, spread) for seeds in line.accuracies.values()), strict=True)
-        error_bars(axes, line, list(line.accuracies), means, around, dash(line))
-    axes.set_xticks(sorted({value for line in drawn for value in line.accuracies}))
-    axes.xaxis.set_major_formatter("{x:g}")
-    axis_names(axes, trend.axis, "accuracy after the last task (%)")
-
-
-def _value(row: ReportRow, trend: Trend) -> float | None:
+def _number(text: str | None) -> float | None:
     try:
-        value = trend.scale * float(row.options[trend.option])
-    except (KeyError, ValueError):
+        value = float(text or "")
+    except ValueError:
         return None
     return value if math.isfinite(value) else None
