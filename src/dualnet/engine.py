@@ -65,6 +65,7 @@ class Engine:
         on_cuda = self.device.type == "cuda"
         self.capture_steps = capture and on_cuda
         self.streams = [torch.cuda.Stream(self.device) for _ in self.learners] if on_cuda else []
+        self.specs = [learner.spec for learner in self.learners]
         self.calls: Counter[Shape] = Counter()
         self.captured: dict[Shape, Captured] = {}
         for learner in self.learners:
@@ -82,6 +83,10 @@ class Engine:
             return self.step_checked(batches)
 
     def step_checked(self, batches: Sequence[Batch]) -> Losses:
+        if any(learner.spec is not spec for learner, spec in zip(self.learners, self.specs, strict=True)):
+            self.specs = [learner.spec for learner in self.learners]  # classes were added: every step is another one
+            self.calls.clear()
+            self.captured.clear()
         shape = tuple((tuple(batch.images.shape), batch.labels is not None) for batch in batches)
         self.calls[shape] += 1
         if self.capture_steps and self.calls[shape] > EAGER_STEPS and shape not in self.captured:

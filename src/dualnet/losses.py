@@ -41,6 +41,6 @@ def soft_label_loss(
 
 def logit_loss(logits: Tensor, stored: Tensor, has_logits: Tensor) -> Tensor:
     """The mean squared difference over the examples with stored logits and the classes of their task; 0 if none has."""
-    counts = has_logits[:, None] & (logits != MASKED)
+    counts = has_logits[:, None] & (logits != MASKED) & (stored != MASKED)  # classes that came later have none
     difference = (logits - stored).masked_fill(~counts, 0)
     return difference.square().sum() / counts.sum().clamp(min=1)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.optim import SGD
 
@@ -92,6 +93,10 @@ class CTN(Learner):
         of_tasks = [self.base(features, *self.controller(task.expand(len(features)))) for task in tasks]
         first_task = self.class_mask.long().argmax(dim=0).expand(1, len(features), -1)
         return torch.stack(of_tasks).gather(0, first_task)[0].float()
+
+    def grow(self, spec: StreamSpec) -> None:
+        super().grow(spec)
+        self.offered = F.pad(self.offered, (0, spec.num_tasks - len(self.offered)))
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}

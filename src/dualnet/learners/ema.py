@@ -31,7 +31,7 @@ class EMA(nn.Module):
     def update(self, learner: nn.Module) -> None:
         values = dict(predicting(learner))
         for name in values.keys() - self.means().keys():
-            self.register_buffer(name.replace(".", "/"), torch.zeros_like(values[name]))
+            self.register_buffer(name.replace(".", "/"), values[name].clone())
         means = self.means_like(values)
         rate = (WARM_UP / (WARM_UP + self.steps)).clamp(min=self.rate)
         # One multi-tensor kernel that reads the rate on the device, as `_foreach_lerp_` cannot: a step of SGD with
@@ -45,6 +45,14 @@ class EMA(nn.Module):
     def means(self) -> dict[str, Tensor]:
         """By the names of their values; none before the first step."""
         return {name.replace("/", "."): mean for name, mean in self.named_buffers() if name != "steps"}
+
+    @torch.no_grad()
+    def grow(self, learner: nn.Module) -> None:
+        """New rows of a weight begin with their own values; a new weight does at the next step."""
+        means = self.means()
+        for name, value in predicting(learner):
+            if name in means and len(means[name]) < len(value):
+                means[name].data = torch.cat([means[name], value[len(means[name]) :]])
 
     def means_like(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
         """The averages in the order and in the memory format of their values, which the kernel takes for granted."""

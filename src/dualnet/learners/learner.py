@@ -33,11 +33,13 @@ class Learner(nn.Module, ABC):
 
     Config: ClassVar[type]
     class_mask: Tensor  # bool [tasks, classes]
+    added: list[tuple[int, int | None]]  # what `add_classes` was given, in order
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__()
         self.check(spec, config)
         self.spec, self.config = spec, config
+        self.initial_spec, self.added = spec, []
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
         self.input_check, self.one_thread = InputCheck(spec), OneThread()
@@ -140,6 +142,47 @@ class Learner(nn.Module, ABC):
             yield
         finally:
             self.train(was_training)
+
+    # Classes that come later
+
+    @final
+    def add_classes(self, count: int, task: int | None = None) -> None:
+        """Make room for new classes, numbered from `spec.num_classes` on; the answers for the others stay, bit by bit.
+
+        They belong to that task, else to the only one, else to a new one. A learner that holds tensors over classes or
+        tasks beside its modules extends `grow`; a module that does has a `grow(spec)`, which returns its new weights.
+        """
+        spec = self.spec.with_classes(count, task)
+        self.check(spec, self.config)
+        with self.one_thread, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator, device=self.generator.device)))
+            self.grow(spec)
+            for module in [module for module in self.modules() if module not in (self, self.ema)]:
+                grow: Any = getattr(module, "grow", None)
+                if grow is not None:
+                    self.optimize_too(grow(spec), module)
+            if self.ema is not None:
+                self.ema.grow(self)
+        self.added.append((count, task))
+
+    def grow(self, spec: StreamSpec) -> None:
+        """Take over the spec of more classes."""
+        self.spec, self.input_check = spec, InputCheck(spec)
+        self.class_mask = spec.class_mask.to(self.class_mask.device)
+
+    def optimize_too(self, new: list[nn.Parameter], module: nn.Module) -> None:
+        """Add new weights of a module to the optimizers of its other ones; weights that grew have grown momenta."""
+        known = {id(weight) for weight in module.parameters()}
+        for optimizer in self.optimizers().values():
+            for group in optimizer.param_groups:
+                if known & {id(weight) for weight in group["params"]}:
+                    group["params"] += new
+            for weight, state in optimizer.state.items():
+                for key, value in state.items():
+                    if isinstance(value, Tensor) and value.dim() and len(value) < len(weight):
+                        state[key] = torch.cat([value, value.new_zeros(len(weight) - len(value), *value.shape[1:])])
+        for weight in module.parameters():
+            weight.grad = None
 
     # Parts of `learn`, `forward` and `end_task`
 

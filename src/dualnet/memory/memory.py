@@ -6,9 +6,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 
 import torch
+import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.losses import MASKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,25 @@ class Memory(nn.Module, ABC):
             stored,
             batch_rows,
         )
+
+    @torch.no_grad()
+    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+        """Make room for the classes and tasks of the spec; a stored soft label gives the new classes no probability."""
+        rows = self.slots_for_tasks(spec.num_tasks - len(self.seen))
+        for name in ("images", "labels", "task_ids", "logits", "has_logits", "filled"):
+            buffer = getattr(self, name)  # its last row is empty
+            setattr(self, name, torch.cat([buffer, buffer[-1:].expand(rows, *buffer.shape[1:])]))
+        self.num_slots = self.drop = self.num_slots + rows
+        if self.logits.shape[1] > 0:
+            self.logits = F.pad(self.logits, (0, spec.num_classes - self.num_classes), value=MASKED)
+        self.seen = F.pad(self.seen, (0, spec.num_tasks - len(self.seen)))
+        self.num_classes = spec.num_classes
+        self.clear_dropped()
+        return []
+
+    def slots_for_tasks(self, added: int) -> int:
+        """The slots that come with new tasks: none, the total is fixed."""
+        return 0
 
     def composition(self) -> Tensor:
         """How many examples of each task and class are stored: int64 [tasks, classes]."""

@@ -7,6 +7,10 @@ from dualnet.memory.memory import Memory, num_before
 
 
 class Ring(Memory):
+    def slots_for_tasks(self, added: int) -> int:
+        """As many for each as the tasks before it have."""
+        return added * (self.num_slots // len(self.seen))
+
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
         task_ids, share = batch.task_ids, self.num_slots // len(self.seen)
         return task_ids * share + (self.seen[task_ids] + num_before(task_ids, labelled)) % share

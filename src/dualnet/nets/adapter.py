@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from dualnet.kernels import conv_norm_pool
 from dualnet.kernels.conv import Conv, autocast_weights
 from dualnet.nets.encoder import pooled
+from dualnet.nets.head import Head
 from dualnet.nets.norm import BatchNorm
 
 AdapterNorm = Literal["none", "map", "pixel"]
@@ -36,7 +37,7 @@ class Adapter(nn.Module):
         super().__init__()
         before = (in_channels, *channels)
         self.blocks = nn.ModuleList(ConvBlock(before[i], channels[i]) for i in range(len(channels)))
-        self.head = nn.Linear(channels[-1], num_classes)
+        self.head = Head(channels[-1], num_classes)
         self.normalise: AdapterNorm = normalise
 
     def forward(self, images: Tensor, slow_maps: list[Tensor], parts: int = 1) -> Tensor:

@@ -1,9 +1,12 @@
 """CTN's network (Pham et al., 2021): a controller that scales and shifts the last features by the task (FiLM)."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dualnet.batch import StreamSpec
 from dualnet.nets.encoder import Encoder, pooled
+from dualnet.nets.head import Head
 
 
 class Controller(nn.Module):
@@ -17,6 +20,13 @@ class Controller(nn.Module):
     def forward(self, task_ids: Tensor) -> tuple[Tensor, Tensor]:
         scale, shift = self.film(self.embedding(task_ids)).float().chunk(2, dim=1)
         return of_length_1(scale), of_length_1(shift)
+
+    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+        """Embeddings for all tasks of the spec. Those of the new ones are new rows of the same weight."""
+        new = torch.randn(spec.num_tasks - self.embedding.num_embeddings, self.embedding.embedding_dim)
+        self.embedding.weight.data = torch.cat([self.embedding.weight.data, new.to(self.embedding.weight.device)])
+        self.embedding.num_embeddings = spec.num_tasks
+        return []
 
 
 def of_length_1(vectors: Tensor) -> Tensor:
@@ -33,7 +43,7 @@ class FilmClassifier(nn.Module):
     def __init__(self, width: int, num_classes: int, in_channels: int = 3) -> None:
         super().__init__()
         self.encoder = Encoder(width, in_channels, block_relu=False)
-        self.head = nn.Linear(self.encoder.channels[-1], num_classes)
+        self.head = Head(self.encoder.channels[-1], num_classes)
 
     def features(self, images: Tensor, parts: int = 1) -> Tensor:
         """h, float [B, channels, H, W]: what all tasks share."""

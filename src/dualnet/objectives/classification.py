@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.losses import label_loss, mask_logits
-from dualnet.nets import Encoder
+from dualnet.nets import Encoder, Head
 from dualnet.objectives.objective import Objective, embed, full_precision
 
 
@@ -16,8 +16,12 @@ class Classification(Objective):
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:
         super().__init__(num_features, spec)
-        self.head = nn.Linear(num_features, spec.num_classes)
+        self.head = Head(num_features, spec.num_classes)
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
+
+    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+        self.class_mask = spec.class_mask.to(self.class_mask.device)
+        return []
 
     def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         logits = torch.cat(embed(encoder, lambda features, parts: self.head(features), view_a, view_b))

@@ -7,6 +7,7 @@ import dataclasses
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from dualnet.text import printable
 
 PREDICT_SIZE = 250  # images in one pass
 Images = Tensor | str | Path | Iterable[str | Path]
-WHAT_IT_IS = ("learner", "seed", "stream")  # in model.yaml: what saving it again must find there
+WHAT_IT_IS = ("learner", "seed", "stream", "added")  # in model.yaml: what saving it again must find there
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Prediction:
         return self.probabilities[0]
 
 
-@dataclass(frozen=True)
+@dataclass
 class Model:
     """A learner with the names of its classes: one that was loaded, or any that `make_learner` gave."""
 
@@ -63,6 +64,18 @@ class Model:
         names, needed = self.class_names, self.learner.spec.num_classes
         if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(names) != needed:
             raise ValueError(f"class_names: {needed} names are needed, one for each class of the learner")
+
+    def add_classes(self, names: Sequence[str], task: int | None = None) -> None:
+        """Classes that can be learned from now on; what is answered for the others stays, until the next learning step.
+
+        They belong to that task, else to the only one, else to a new one.
+        """
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"names: {names!r} is not a list of names, such as ['cat', 'dog']")
+        if again := {name for number, name in enumerate(names) if name in (*self.class_names, *names[:number])}:
+            raise ValueError(f"names: {min(again)!r} is there already; give every class a name of its own")
+        self.learner.add_classes(len(names), task)
+        self.class_names = (*self.class_names, *names)
 
     def predict(self, images: Images, task: int | None = None, top: int = 5) -> list[Prediction]:
         """What is on the images: one file, several, or uint8 [B, C, H, W] of any size.
@@ -115,13 +128,15 @@ class Model:
         content = {
             "learner": {"name": learner_name(learner), **plain(dataclasses.asdict(learner.config))},
             "seed": learner.generator.initial_seed(),
-            "stream": describe_stream(learner.spec, self.class_names),
+            "stream": describe_stream(learner.initial_spec, self.class_names[: learner.initial_spec.num_classes]),
             "environment": environment(device),
         }
+        if learner.added:
+            content["added"] = self.added_classes()
         if file.is_file():
             there = read_yaml(file)
             for key in WHAT_IT_IS:
-                if there.get(key) != content[key]:
+                if there.get(key) != content.get(key):
                     raise ValueError(f"{path}: holds another model (its `{key}` differs); choose another folder")
         else:
             text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
@@ -130,6 +145,11 @@ class Model:
         checkpoint.clean(checkpoints)
         number = max(checkpoint.steps(checkpoints), default=0) + 1
         checkpoint.save(checkpoints, number, {**learner_state(learner), "device": device.type}, identity(content))
+
+    def added_classes(self) -> list[dict[str, Any]]:
+        """The names given to `add_classes` and their task, one entry for each call."""
+        rest = iter(self.class_names[self.learner.initial_spec.num_classes :])
+        return [{"classes": list(islice(rest, count)), "task": task} for count, task in self.learner.added]
 
 
 def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
@@ -148,7 +168,9 @@ def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
         spec, names = stream_spec(content["stream"])
         if not is_model and parse(folder.record.experiment).protocol != "task_aware":
             spec = spec.task_free()
-        learner = make_learner(name, spec, config, content["seed"], device)
+        model = Model(make_learner(name, spec, config, content["seed"], device), names)
+        for entry in content.get("added", ()):
+            model.add_classes(entry["classes"], entry["task"])
     except DAMAGES as error:
         raise ValueError(f"{because(file, error)}; if another version of dualnet made it, use that one") from error
     found = checkpoint.newest(folder.checkpoints, identity(content) if is_model else folder.identity)
@@ -158,10 +180,10 @@ def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
         remedy = "save the model again" if is_model else f"{again} with `dualnet run`"
         raise ValueError(f"{path}: holds no checkpoint that can be read; {remedy}")
     try:
-        load_state(learner, found[1])
+        load_state(model.learner, found[1])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return Model(learner, names)
+    return model
 
 
 def paths(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
@@ -191,7 +213,7 @@ def make(folder: Path) -> None:
 
 def identity(content: dict[str, Any]) -> dict[str, str]:
     """What a checkpoint of this model must state."""
-    return {"model": digest_of({key: content.get(key) for key in WHAT_IT_IS})}
+    return {"model": digest_of({key: content[key] for key in WHAT_IT_IS if key in content})}
 
 
 def check_trusted(learner: Any, file: Path, trust: bool) -> None:

@@ -1,0 +1,29 @@
+"""A linear head over classes that may become more."""
+
+import torch
+from torch import Tensor, nn
+
+from dualnet.batch import StreamSpec
+
+
+class Head(nn.Linear):
+    """Logits of classes. Those of classes that came later have a matrix of their own for each addition.
+
+    In one larger product the logits of the earlier classes would be rounded differently.
+    """
+
+    def __init__(self, in_features: int, num_classes: int) -> None:
+        super().__init__(in_features, num_classes)
+        self.added = nn.ModuleList()
+        self.num_classes = num_classes
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, the name in nn.Linear
+        logits = super().forward(input)
+        return torch.cat([logits, *(block(input) for block in self.added)], dim=1) if self.added else logits
+
+    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+        """Make room for all classes of the spec. Returns the new weights."""
+        block = nn.Linear(self.in_features, spec.num_classes - self.num_classes).to(self.weight.device)
+        self.added.append(block)
+        self.num_classes = spec.num_classes
+        return list(block.parameters())

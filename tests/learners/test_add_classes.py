@@ -1,0 +1,204 @@
+"""Classes that come later, for every learner: old answers stay, new ones are learned, state and optimizers follow."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.engine import Engine
+from dualnet.learners import LEARNERS
+from dualnet.losses import MASKED
+from dualnet.memory import MEMORIES, MemoryConfig
+from dualnet.objectives import OBJECTIVES
+from dualnet.runs.model import Model, load
+from dualnet.runs.run import learner_state, load_state
+
+every_learner = pytest.mark.parametrize("name", LEARNERS)
+TASK_FREE = [name for name in LEARNERS if name != "ctn"]  # which needs tasks
+
+
+def spec_of(name: str, spec: StreamSpec) -> StreamSpec:
+    return spec if name == "ctn" else spec.task_free()
+
+
+def batch_of(learner, random_batch, seed: int, labels: list[int], task: int) -> Batch:
+    images = random_batch(seed, size=len(labels)).images
+    return Batch(images, torch.tensor(labels), torch.full((len(labels),), task))
+
+
+@pytest.fixture
+def taught(small_learner, random_batch, spec):
+    """A learner that has seen the classes 0 to 5, with averaged weights."""
+
+    def make(name: str, seed: int = 0, task_free: bool = True, **options):
+        chosen = spec_of(name, spec) if task_free else spec
+        learner = small_learner(name, seed, spec=chosen, ema_rate=0.3, **options)
+        for number, (labels, task) in enumerate([([0, 1, 0, 1], 0), ([2, 3, 2, 3], 1), ([4, 5, 5, 4], 2)]):
+            learner.observe(batch_of(learner, random_batch, number, labels, task if chosen.num_tasks > 1 else 0))
+        learner.end_task()
+        return learner
+
+    return make
+
+
+@every_learner
+@pytest.mark.parametrize("aware", [False, True])
+def test_old_answers_stay_bit_by_bit(name, aware, taught, random_batch):
+    learner = taught(name, task_free=not aware)
+    images = random_batch(9, size=7).images
+    tasks = [None, *(torch.full((7,), task) for task in range(learner.spec.num_tasks))]
+    before = [learner.logits(images, task) for task in tasks]
+    for count in (1, 3):
+        learner.add_classes(count)
+        for task, logits in zip(tasks, before, strict=True):
+            assert torch.equal(learner.logits(images, task)[:, :6], logits)
+    assert learner.spec.num_classes == 10
+    assert learner.spec.num_tasks == (5 if learner.initial_spec.num_tasks > 1 else 1)
+    assert learner.logits(images).shape == (7, 10)
+
+
+@every_learner
+def test_new_classes_are_learned(name, taught, random_batch):
+    learner = taught(name, lr=0.1)
+    learner.add_classes(2)
+    task = learner.spec.num_tasks - 1
+    batch = batch_of(learner, random_batch, 5, [6, 7, 6, 7], task)
+    for _ in range(25):
+        losses = learner.observe(batch)
+        assert all(loss.isfinite() for loss in losses.values())
+    assert learner.predict(batch.images, batch.task_ids).tolist() == [6, 7, 6, 7]
+    for memory in learner.memories:
+        assert memory.composition().shape == (learner.spec.num_tasks, 8)
+
+
+@every_learner
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_saved_and_loaded_it_learns_on_with_the_same_bits(
+    name, momentum, taught, small_learner, random_batch, spec, tmp_path, state_of, differing
+):
+    options = {"slow_momentum": momentum, "objective": "classification"} if name == "dualnet" else {}
+    learner = taught(name, **options)
+    model = Model(learner, [f"class {n}" for n in range(6)])
+    model.add_classes(["cat", "dog"])
+    task = learner.spec.num_tasks - 1
+    learner.observe(batch_of(learner, random_batch, 6, [6, 7, 6, 7], task))
+    model.add_classes(["owl"], task=0)
+    learner.observe(batch_of(learner, random_batch, 7, [8, 8, 8, 8], 0))
+    model.save(tmp_path / "model")
+    other = load(tmp_path / "model")
+    assert list(other.class_names) == list(model.class_names)
+    last = batch_of(learner, random_batch, 8, [6, 8, UNLABELLED, 7] if task == 0 else [6, 7, 7, UNLABELLED], task)
+    for each in (model, other):
+        each.learner.observe(last)
+        each.learner.end_task()
+    assert not differing(state_of(model.learner), state_of(other.learner))
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_goes_on(objective, taught, random_batch):
+    learner = taught("dualnet", objective=objective, slow_source="memory_and_batch")
+    learner.add_classes(1)
+    losses = learner.observe(batch_of(learner, random_batch, 6, [6, 6, 0, 6], 0))
+    assert all(loss.isfinite() for loss in losses.values())
+
+
+@every_learner
+def test_every_new_weight_is_optimized_and_averaged(name, taught, random_batch):
+    learner = taught(name, **({"objective": "classification", "slow_rounds": 2} if name == "dualnet" else {}))
+    optimized = {
+        id(weight) for opt in learner.optimizers().values() for group in opt.param_groups for weight in group["params"]
+    }
+    learner.add_classes(2)
+    after = {
+        id(weight) for opt in learner.optimizers().values() for group in opt.param_groups for weight in group["params"]
+    }
+    new = {key: weight for key, weight in learner.named_parameters() if id(weight) not in optimized}
+    assert new
+    assert {id(weight) for weight in new.values()} == after - optimized
+    learner.observe(batch_of(learner, random_batch, 5, [6, 7, 6, 7], learner.spec.num_tasks - 1))
+    assert {key for key in new if not key.startswith("objective")} <= learner.ema.means().keys()
+
+
+@pytest.mark.parametrize("name", MEMORIES)
+def test_a_memory_keeps_what_it_holds(name, small_learner, random_batch, spec):
+    options = MemoryConfig(policy=name, slots_per_class=2)
+    learner = small_learner("derpp", spec=spec, memory=options)
+    for task in range(3):
+        learner.observe(random_batch(task, task=task))
+    memory, before = learner.memory, copy.deepcopy(learner.memory)
+    slots = before.filled.nonzero().flatten()
+    learner.add_classes(2)
+    for key in ("images", "labels", "task_ids", "has_logits"):
+        assert torch.equal(getattr(memory, key)[slots], getattr(before, key)[slots])
+    assert torch.equal(memory.logits[slots, :6], before.logits[slots])
+    assert (memory.logits[slots, 6:] == MASKED).all()
+    assert memory.num_slots == before.num_slots + (before.num_slots // 3 if name == "ring" else 0)
+    learner.observe(Batch(random_batch(7).images, torch.tensor([6, 7, 6, 7]), torch.full((4,), 3)))
+    assert (memory.labels >= 6).any()
+    assert memory.filled[memory.drop] == False and not memory.images[memory.drop].any()  # noqa: E712
+
+
+def test_a_stored_soft_label_gives_new_classes_no_probability(taught, random_batch):
+    """The loss on stored examples is finite, and pulls their new logits down."""
+    learner = taught("dualnet", slow_rounds=0, soft_label_weight=1000.0)
+    learner.add_classes(1)
+    block = learner.fast.head.added[0]
+    with torch.no_grad():
+        block.bias.fill_(3.0)
+    losses = learner.observe(batch_of(learner, random_batch, 4, [0, 1, 2, 3], 0))
+    assert math.isfinite(losses["soft_labels"]) and losses["soft_labels"] > 0
+    assert block.bias.item() < 3.0
+
+
+def test_stored_logits_of_new_classes_count_nowhere(taught, random_batch):
+    learner = taught("derpp")
+    learner.add_classes(1)
+    assert learner.observe(batch_of(learner, random_batch, 4, [0, 1, 2, 6], 0))["logits"] < 100
+
+
+def test_the_engine_steps_with_the_new_classes(taught, random_batch):
+    learner = taught("er")
+    engine = Engine([learner], "fp32")
+    engine.step([batch_of(learner, random_batch, 3, [0, 1, 2, 3], 0)])
+    learner.add_classes(1)
+    engine.step([batch_of(learner, random_batch, 4, [6, 6, 2, 3], 0)])
+    assert engine.specs[0] is learner.spec and len(engine.calls) == 1
+
+
+def test_the_same_seed_adds_the_same_weights_and_leaves_the_global_generator_alone(taught):
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    one, other = taught("er"), taught("er")
+    for learner in (one, other):
+        learner.add_classes(2)
+    assert torch.equal(torch.rand(3), expected)
+    assert torch.equal(one.net.head.added[0].weight, other.net.head.added[0].weight)
+    with torch.no_grad():
+        assert not torch.equal(one.net.head.added[0].weight[:, :2], one.net.head.weight[:2, :2])
+
+
+@pytest.mark.parametrize(("count", "task"), [(0, None), (-1, None), (1.5, None), (1, 3), (1, -1), (1, "x")])
+def test_nonsense_is_refused_before_anything_moves(count, task, taught, state_of, differing):
+    learner = taught("er", task_free=False)
+    before, spec = state_of(learner), learner.spec
+    with pytest.raises(ValueError, match=r"^(classes|task): "):
+        learner.add_classes(count, task)
+    assert learner.spec is spec and not differing(state_of(learner), before)
+
+
+@pytest.mark.parametrize("names", ["cat", ["cat", "cat"], ["class 1"], [3], []])
+def test_names_are_checked(names, taught):
+    model = Model(taught("er"), [f"class {n}" for n in range(6)])
+    with pytest.raises(ValueError, match=r"^(names|classes): "):
+        model.add_classes(names)
+    assert model.learner.spec.num_classes == len(model.class_names) == 6
+
+
+def test_a_checkpoint_of_fewer_classes_is_refused(taught):
+    learner, grown = taught("er"), taught("er")
+    grown.add_classes(1)
+    with pytest.raises(ValueError, match="does not match"):
+        load_state(grown, {**learner_state(learner), "device": "cpu"})
