@@ -396,7 +396,7 @@ def test_examples_without_a_label_are_not_stored(make, random_batch):
 # Task-free
 
 
-@pytest.mark.parametrize("policy", ["ring", "reservoir"])
+@pytest.mark.parametrize("policy", ["ring", "reservoir", "balanced"])
 @pytest.mark.parametrize("soft_labels", ["task_end", "insertion"])
 def test_task_free_replay_draws_from_all_that_is_stored(policy, soft_labels, make, random_batch, spec):
     free = spec.task_free()

@@ -4,19 +4,20 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dualnet.batch import StreamSpec
+from dualnet.memory.balanced import Balanced
 from dualnet.memory.memory import Memory, Replay, check_slots, comes_again, num_before
 from dualnet.memory.reservoir import Reservoir
 from dualnet.memory.ring import Ring
 from dualnet.options import check_at_least, check_choices
 
-MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir}
+MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir, "balanced": Balanced}
 
 
 @dataclass(frozen=True)
 class MemoryConfig:
     """The options of an episodic memory."""
 
-    policy: Literal["auto", "ring", "reservoir"] = "auto"  # as in the paper: ring if task-aware, reservoir if task-free
+    policy: Literal["auto", "ring", "reservoir", "balanced"] = "auto"  # the paper: ring; if task-free reservoir
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
     replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; if there is one task only: all
 
@@ -42,4 +43,4 @@ class MemoryConfig:
         return self.slots_per_class * spec.num_classes
 
 
-__all__ = ["MEMORIES", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring", "comes_again", "num_before"]
+__all__ = ["MEMORIES", "Balanced", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring", "comes_again", "num_before"]

@@ -1,0 +1,61 @@
+"""Class-balancing reservoir sampling (Chrysakis and Moens, 2020): as many slots for each of the classes seen so far.
+
+While a slot is free, every example gets one. Then a class that is stored whole adds its new example in the place of one
+of the largest class (of several, the one with the lowest number), until it is a largest one itself. A class that is, or
+has lost an example, is a reservoir: every example of the class is equally likely to be held.
+"""
+
+import torch
+from torch import Generator, Tensor
+
+from dualnet.batch import Batch, StreamSpec
+from dualnet.memory.memory import Memory, num_before
+
+
+class Balanced(Memory):
+    offered: Tensor  # int64 [classes]: labelled examples offered so far
+
+    def __init__(
+        self, spec: StreamSpec, num_slots: int, only_earlier_tasks: bool = False, with_logits: bool = True
+    ) -> None:
+        super().__init__(spec, num_slots, only_earlier_tasks, with_logits)
+        self.register_buffer("offered", torch.zeros(spec.num_classes, dtype=torch.int64))
+
+    def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
+        assert batch.labels is not None
+        labels = batch.labels.masked_fill(~labelled, 0)
+        earlier = self.offered[labels] + num_before(labels, labelled)
+        self.offered.index_add_(0, labels, labelled.long())
+        slots = self.filled.sum() + labelled.cumsum(0) - 1  # the first free one; none is free from num_slots on
+        replaces = labelled & (slots >= self.num_slots)
+        slots = torch.where(labelled, slots, self.drop)
+        # Doubles: a float has 24 bits, too few for a fair draw among millions.
+        draws = torch.rand(len(batch), device=labelled.device, generator=generator, dtype=torch.float64)
+        classes = self.labels.clone()
+        stored = torch.zeros_like(self.offered).index_add_(0, classes.clamp(min=0), self.filled.long())
+        columns = (slots, labels, labelled, replaces, earlier, draws)
+        for row in zip(*(column[:, None] for column in columns), strict=True):
+            self.place_one(classes, stored, *row)
+        return slots
+
+    def place_one(
+        self,
+        classes: Tensor,  # int64 [slots + 1]: of the example in each slot; brought up to date
+        stored: Tensor,  # int64 [classes]: how many are held; brought up to date
+        slot: Tensor,  # int64 [1]: set to the one of the example that is replaced, if one is
+        label: Tensor,
+        labelled: Tensor,
+        replaces: Tensor,  # bool [1]: no slot is free
+        earlier: Tensor,  # int64 [1]: how many of the class came before
+        draw: Tensor,  # float [1], in [0, 1)
+    ) -> None:
+        own = stored[label]
+        most, largest = stored.max(0, keepdim=True)
+        adds = (own == earlier) & (own < most)
+        loser = torch.where(adds, largest, label)
+        # The slot of the loser's n-th example, n = draw * among. If it has none, the number of slots, which is `drop`.
+        among = torch.where(adds, most, earlier + 1)
+        rank = (classes[: self.num_slots] == loser).cumsum(0)
+        slot.copy_(torch.where(replaces, (rank <= draw * among).sum(), slot))
+        classes.scatter_(0, slot, label)
+        stored.index_add_(0, loser, replaces.long(), alpha=-1).index_add_(0, label, labelled.long())
