@@ -17,7 +17,7 @@ MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir, "bala
 class MemoryConfig:
     """The options of an episodic memory."""
 
-    policy: Literal["auto", "ring", "reservoir", "balanced"] = "auto"  # the paper: ring; if task-free reservoir
+    policy: Literal["auto", "ring", "reservoir", "balanced"] = "auto"  # auto, the paper's: ring; task-free: reservoir
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
     replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; if there is one task only: all
 

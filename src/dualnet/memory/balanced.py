@@ -1,4 +1,4 @@
-"""Class-balancing reservoir sampling (Chrysakis and Moens, 2020): as many slots for each of the classes seen so far.
+"""Class-balancing reservoir sampling (Chrysakis and Moens, 2020): an equal share of the slots per class seen so far.
 
 While a slot is free, every example gets one. Then a class that is stored whole adds its new example in the place of one
 of the largest class (of several, the one with the lowest number), until it is a largest one itself. A class that is, or
