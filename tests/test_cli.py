@@ -23,7 +23,8 @@ from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.memory import MEMORIES
 from dualnet.objectives import OBJECTIVES
-from dualnet.runs.experiment import parse, read, shipped_experiments
+from dualnet.runs.experiment import parse, read
+from dualnet.runs.option_files import shipped_files
 
 SOURCE = str(Path(dualnet.__file__).parent.parent)
 TINY = {
@@ -533,7 +534,7 @@ def test_a_terminal_that_knows_ascii_only(trained: Path) -> None:
 def test_list_names_everything(capsys) -> None:
     assert cli.main(["list"]) == 0
     sections = yaml.safe_load(capsys.readouterr().out.replace("  ", "  - "))
-    assert sections["experiments"] == [file.stem for file in shipped_experiments()]
+    assert sections["experiments"] == [file.stem for file in shipped_files()]
     assert {"dualnet", "er", "finetune"} <= set(sections["learners"])
     assert "demo-er" in sections["searches"]
     assert {"table-1", "small-table-4"} <= set(sections["tables"])

@@ -19,13 +19,15 @@ import pytest
 import torch
 import yaml
 from PIL import Image
-from rich.table import Table
+from rich.console import Console
 from run_fixtures import OWN_LEARNER, TINY
 from test_files import JSON, YAML
 
 import dualnet
 from dualnet import cli
 from dualnet.cli.terminal import show
+from dualnet.search.point import Point
+from dualnet.search.progress import SearchDisplay, table_of
 
 SOURCE = str(Path(dualnet.__file__).parent.parent)
 ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
@@ -396,10 +398,16 @@ def test_names_of_classes_and_files_reach_the_terminal_escaped(capsys) -> None:
     assert json.loads(out)["image"] == image
 
 
-def test_a_report_escapes_the_names_of_runs(capsys) -> None:
-    show(Table("name\x1b[2J", "b\x07"), width=80)
-    out = capsys.readouterr().out
-    assert "name\\x1b[2J" in out and "\x1b" not in out
+def test_a_search_escapes_names_and_values(capsys) -> None:
+    hostile = "a\x1b[2J\nb"
+    point = Point({}, None, {hostile: hostile}, failed=hostile)
+    display = SearchDisplay(Console(stderr=True))
+    display.begin(hostile, 1, 1)
+    display.settled(hostile)
+    display.end()
+    show(table_of(hostile, [point], point, "ACC"), width=140)
+    out, err = capsys.readouterr()
+    assert out.count("a\\x1b[2J\\nb") == 3 and err.count("a\\x1b[2J\\nb") == 3 and "\x1b" not in out + err
 
 
 # From Python

@@ -27,7 +27,7 @@ def test_a_processor_that_the_system_does_not_name(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Path, "read_text", lambda _: "model name\t: Fast 3000\nmodel name\t: Fast 3000\n")
     assert cpu_name() == "Fast 3000"
     monkeypatch.setattr(Path, "read_text", lambda _: "flags : fpu\n")
-    assert cpu_name() == platform.machine()
+    assert cpu_name() == (platform.processor() or platform.machine())
 
     def refused(_: Path) -> str:
         raise PermissionError

@@ -7,12 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
-import torch
 
 import dualnet
-from dualnet.machine import peak_memory
+from dualnet.machine import peak_main_memory
 
-CPU = torch.device("cpu")
 ENVIRONMENT = {"PYTHONPATH": str(Path(dualnet.__file__).parent.parent), "OMP_NUM_THREADS": "1"}
 MIB = 2**20
 
@@ -20,14 +18,13 @@ MIB = 2**20
 def test_a_peak_stays() -> None:
     """In a process of its own: to pass the peak of these tests would take as much memory again."""
     code = """
-import numpy as np, torch
-from dualnet.machine import peak_memory
-cpu = torch.device("cpu")
-before = peak_memory(cpu)
+import numpy as np
+from dualnet.machine import peak_main_memory
+before = peak_main_memory()
 array = np.ones(before + 64 * 2**20, np.uint8)
-peak = peak_memory(cpu)
+peak = peak_main_memory()
 del array
-print(before, peak, peak_memory(cpu))
+print(before, peak, peak_main_memory())
 """
     done = subprocess.run([sys.executable, "-c", code], env=ENVIRONMENT, capture_output=True, text=True, check=True)
     before, peak, after = map(int, done.stdout.split())
@@ -37,7 +34,7 @@ print(before, peak, peak_memory(cpu))
 
 def test_a_system_that_counts_no_peak_in_its_status(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Path, "read_text", lambda _: "VmSize:\t 1 kB\nVmRSS:\t 1 kB")
-    assert peak_memory(CPU) > 10 * MIB
+    assert peak_main_memory() > 10 * MIB
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems count a child anew by themselves")
@@ -50,7 +47,7 @@ for start in range(0, len(held), 4096):
     held[start] = 1
 print(subprocess.run([sys.executable, "-c", sys.argv[1]], capture_output=True, text=True, check=True).stdout)
 """
-    child = "import torch; from dualnet.machine import peak_memory; print(peak_memory(torch.device('cpu')))"
+    child = "from dualnet.machine import peak_main_memory; print(peak_main_memory())"
     done = subprocess.run(
         [sys.executable, "-c", code, child], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )

@@ -9,21 +9,18 @@ import tomllib
 from pathlib import Path
 
 from dualnet.reproduce import shipped_tables
-from dualnet.runs.experiment import shipped_experiments
 from dualnet.runs.option_files import shipped_files
-from dualnet.search import shipped_searches
 
 ROOT = Path(__file__).parent.parent
 FOUND = """
 import dualnet
-from dualnet.runs.experiment import shipped_experiments
 from dualnet.reproduce import read_rows, shipped_tables
 from dualnet.reproduce.published import read_published
-from dualnet.search import shipped_searches
+from dualnet.runs.option_files import shipped_files
 read_rows("all"), read_published()
 print(dualnet.__file__)
-print(*(path.name for path in shipped_experiments()))
-print(*(path.name for path in shipped_searches()))
+print(*(path.name for path in shipped_files()))
+print(*(path.name for path in shipped_files("search")))
 print(*shipped_tables())
 """
 
@@ -49,12 +46,12 @@ def test_what_an_installed_package_finds(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     home, experiments, searches, tables = done.stdout.splitlines()
     assert home == str(tmp_path / "lib" / "site" / "dualnet" / "__init__.py")
-    assert experiments.split() == [path.name for path in shipped_experiments()]
-    assert searches.split() == [path.name for path in shipped_searches()]
+    assert experiments.split() == [path.name for path in shipped_files()]
+    assert searches.split() == [path.name for path in shipped_files("search")]
     assert tables.split() == shipped_tables()
 
 
 def test_all_that_is_shipped_lies_in_known_places() -> None:
     """A file in another folder below experiments/ would be in the wheel and never be found."""
-    known = {*shipped_experiments(), *shipped_searches(), *shipped_files("tables")}
+    known = {*shipped_files(), *shipped_files("search"), *shipped_files("tables")}
     assert known == set((ROOT / "experiments").rglob("*.yaml"))

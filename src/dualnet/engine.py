@@ -17,7 +17,7 @@ from torch import Tensor
 from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
 from dualnet.learners import Learner
-from dualnet.machine import keep_freed_memory, lacks_bf16
+from dualnet.machine import keep_freed_memory, lacks_bf16, peak_main_memory
 
 EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses its kernels, optimizers make their state
 
@@ -191,6 +191,11 @@ def precision_on(device: torch.device, asked: Literal["auto", "fp32", "bf16"] = 
         reason = "this processor has no instructions for it and is several times slower than in fp32"
         warnings.warn(f"--precision bf16: {reason}; use --precision fp32", stacklevel=2)
     return asked
+
+
+def peak_memory(device: torch.device) -> int:
+    """Bytes that this process has held at most, on the GPU or of main memory."""
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_main_memory()
 
 
 def weights_channels_last(learner: Learner) -> None:

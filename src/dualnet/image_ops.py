@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet import kernels
-from dualnet.options import check_range
+from dualnet.options import check_choices, check_range
 
 Normalisation = Literal["imagenet", "half"]
 # What supervised learning sees: the image, a random view, a crop of a fixed size, a crop of random size and mirrored.
@@ -51,8 +51,7 @@ class ViewConfig:
             values = getattr(self, option)
             if not all(0 <= value <= 1 for value in (values if isinstance(values, tuple) else (values,))):
                 raise ValueError(f"{option}: {values} is not between 0 and 1")
-        if self.normalisation not in STATISTICS:
-            raise ValueError(f"normalisation: {self.normalisation!r} is not one of {', '.join(STATISTICS)}")
+        check_choices(self)
 
 
 # Of supervised learning: normalised as in evaluation, and cropped as in Barlow Twins. By the constant crop of the slow

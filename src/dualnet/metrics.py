@@ -15,6 +15,7 @@ from dualnet.ttest import two_sided_t
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
+FORGETTING = ("paper", "seen", "all")  # definitions, see forgetting_per_task
 
 
 def accuracy_matrix(values: ArrayLike) -> Matrix:
@@ -82,30 +83,14 @@ def forgetting_per_task(accuracy: ArrayLike, definition: str = "paper") -> Vecto
     """
     if definition not in FORGETTING:
         raise ValueError(f"unknown definition of forgetting {definition!r}; choose one of {', '.join(FORGETTING)}")
-    return FORGETTING[definition](accuracy_matrix(accuracy))
-
-
-def _forgetting_paper(matrix: Matrix) -> Vector:
-    return _best(matrix[:-1])[:-1] - matrix[-1, :-1]
-
-
-def _forgetting_seen(matrix: Matrix) -> Vector:
-    learned = np.tri(len(matrix), dtype=bool)
-    return _forgetting_paper(np.where(learned, matrix, np.nan))
-
-
-def _forgetting_all(matrix: Matrix) -> Vector:
-    # Their code rounds each accuracy, as a fraction, to three digits. It rounds the mean once more; we do not.
-    rounded = np.round(matrix / 100, 3) * 100
-    before_the_end = ~np.isnan(_best(matrix[:-1]))
-    return np.where(before_the_end, _best(rounded) - rounded[-1], np.nan)[:-1]
-
-
-FORGETTING: dict[str, Callable[[Matrix], Vector]] = {
-    "paper": _forgetting_paper,
-    "seen": _forgetting_seen,
-    "all": _forgetting_all,
-}
+    matrix = accuracy_matrix(accuracy)
+    if definition == "seen":
+        matrix = np.where(np.tri(len(matrix), dtype=bool), matrix, np.nan)
+    if definition == "all":  # their code rounds fractions to three digits, and the mean once more, which we do not
+        matrix = np.round(matrix / 100, 3) * 100
+    # Not np.nanmax, which warns where nothing was evaluated.
+    best, final = np.fmax.reduce(matrix[:-1], axis=0, initial=np.nan)[:-1], matrix[-1, :-1]
+    return (np.maximum(best, final) if definition == "all" else best) - final
 
 
 def seen_accuracy(accuracy: ArrayLike) -> Vector:
@@ -169,11 +154,6 @@ SPREADS: dict[str, Callable[[Vector], float]] = {
     # what the authors' code prints as +-: 2 std / sqrt(runs), with numpy's std, which divides by n and not by n - 1
     "authors": lambda values: 2 * values.std(ddof=0) / math.sqrt(len(values)),
 }
-
-
-def _best(matrix: Matrix) -> Vector:
-    """The maximum of each column; NaN where nothing was evaluated, without the warning of np.nanmax."""
-    return np.fmax.reduce(matrix, axis=0) if len(matrix) else np.full(matrix.shape[1], np.nan)
 
 
 def _mean(values: Vector) -> float:

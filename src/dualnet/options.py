@@ -237,12 +237,8 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Tuples as lists, so that YAML and JSON write and read the same."""
-    if isinstance(value, Mapping):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value
+    """As JSON holds it, tuples as lists: YAML and JSON then write and read the same."""
+    return json.loads(json.dumps(value))
 
 
 def check_choices(config: Any) -> None:

@@ -78,9 +78,8 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
 
     from dualnet.learners import learner_class
     from dualnet.options import merged
-    from dualnet.runs import runner
+    from dualnet.runs import checkpoint, runner
     from dualnet.runs.experiment import parse
-    from dualnet.runs.run_folder import RunFolder
 
     known = learner_class(options["learner"]["name"]).Config.__dataclass_fields__
     small = {key: value for key, value in SMALL.items() if key in known}
@@ -103,7 +102,7 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     torch.set_num_threads(1)
     runner.run(parse(merged(base, options)), {0: folder}, torch.device("cpu"))
     result = json.loads((folder / "result.json").read_text())
-    found = RunFolder(folder).newest_checkpoint()
+    found = checkpoint.newest(folder / "checkpoint")
     assert found is not None
     step, state = found
     hashed = hashlib.blake2b(digest_size=12)

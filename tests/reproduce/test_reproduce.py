@@ -22,8 +22,9 @@ from dualnet import cli
 from dualnet.data import Procedural
 from dualnet.reproduce.table import TableRow
 from dualnet.reproduce.work import homes
-from dualnet.runs.experiment import read, shipped_experiments
+from dualnet.runs.experiment import read
 from dualnet.runs.jobs import Benchmarks
+from dualnet.runs.option_files import shipped_files
 
 pytestmark = pytest.mark.usefixtures("forked_pool")
 BENCHMARK = {
@@ -351,7 +352,7 @@ def test_the_ledger_alone_runs_nothing(capsys, here: Path) -> None:
 
 
 def test_tables_are_no_experiments() -> None:
-    assert not [path for path in shipped_experiments() if "table" in path.stem or path.stem == "published"]
+    assert not [path for path in shipped_files() if "table" in path.stem or path.stem == "published"]
     with pytest.raises(ValueError, match="no such experiment"):
         read("table-1")
 

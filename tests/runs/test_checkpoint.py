@@ -53,7 +53,7 @@ def same(one: Any, other: Any) -> bool:
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)  # the folder serves for all
 @given(trees)
 def test_a_tree_comes_back(tmp_path: Path, tree: dict[str, Any]) -> None:
-    checkpoint.save(tmp_path, 0, tree)
+    checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))
     assert same(tree, checkpoint.load(tmp_path, 0))
 
 
@@ -68,7 +68,7 @@ def test_odd_values_come_back(tmp_path: Path) -> None:
         "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
         "needs a gradient": torch.nn.Parameter(torch.ones(2)),
     }
-    checkpoint.save(tmp_path, 0, tree)
+    checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))
     loaded = checkpoint.load(tmp_path, 0)
     assert loaded["names like ours"] == tree["names like ours"]
     assert loaded["pair"] == [1, 2]
@@ -84,7 +84,7 @@ def test_files_do_not_depend_on_the_layout_of_weights(tmp_path: Path) -> None:
     weight = torch.rand(4, 3, 3, 3)
     for name, layout in (("plain", torch.contiguous_format), ("last", torch.channels_last)):
         (tmp_path / name).mkdir()
-        checkpoint.save(tmp_path / name, 0, {"weight": weight.to(memory_format=layout)})
+        checkpoint.write(tmp_path / name, 0, checkpoint.snapshot({"weight": weight.to(memory_format=layout)}))
     plain, last = (sorted((tmp_path / name).iterdir()) for name in ("plain", "last"))
     assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in last]
     conv = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
@@ -97,7 +97,7 @@ def test_the_state_of_a_real_optimizer_comes_back(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW([weight], lr=0.1)
     weight.sum().backward()
     optimizer.step()
-    checkpoint.save(tmp_path, 0, optimizer.state_dict())
+    checkpoint.write(tmp_path, 0, checkpoint.snapshot(optimizer.state_dict()))
     other = torch.optim.AdamW([torch.nn.Parameter(torch.rand(3))], lr=0.5)
     other.load_state_dict(checkpoint.load(tmp_path, 0))
     assert same(other.state_dict()["state"], optimizer.state_dict()["state"])
@@ -106,7 +106,7 @@ def test_the_state_of_a_real_optimizer_comes_back(tmp_path: Path) -> None:
 
 def test_the_files_are_plain_safetensors_and_json(tmp_path: Path) -> None:
     """No pickle: another program, or a suspicious one, can read them."""
-    checkpoint.save(tmp_path, 7, {"weight": torch.ones(2), "rate": 0.1})
+    checkpoint.write(tmp_path, 7, checkpoint.snapshot({"weight": torch.ones(2), "rate": 0.1}))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000007.json", "step-00000007.safetensors"]
     with safetensors.safe_open(tmp_path / "step-00000007.safetensors", "pt") as file:
         assert file.get_tensor("0").tolist() == [1, 1]
@@ -116,22 +116,22 @@ def test_the_files_are_plain_safetensors_and_json(tmp_path: Path) -> None:
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 100_000_000, 100_000_001):
-        checkpoint.save(tmp_path, step, {"step": step})
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({"step": step}))
     assert checkpoint.steps(tmp_path) == [100_000_000, 100_000_001]
     assert len(list(tmp_path.iterdir())) == 4
     assert checkpoint.load(tmp_path, 100_000_001) == {"step": 100_000_001}
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, {"x": torch.zeros(1)})
-    checkpoint.save(tmp_path, 1, {"x": torch.ones(1)})
+    checkpoint.write(tmp_path, 1, checkpoint.snapshot({"x": torch.zeros(1)}))
+    checkpoint.write(tmp_path, 1, checkpoint.snapshot({"x": torch.ones(1)}))
     assert checkpoint.load(tmp_path, 1)["x"] == 1
 
 
 def test_later_steps_make_room(tmp_path: Path) -> None:
     """A run that had to go back further writes earlier steps than the damaged ones that it passed over."""
     for step in (8, 9, 2):
-        checkpoint.save(tmp_path, step, {})
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({}))
     assert checkpoint.steps(tmp_path) == [2]
 
 
@@ -141,7 +141,7 @@ def test_half_a_checkpoint_is_found_and_deleted(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"step-00000003.json: .*No such file"):
         checkpoint.load(tmp_path, 3)
     for step in (4, 5):
-        checkpoint.save(tmp_path, step, {})
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({}))
     assert checkpoint.steps(tmp_path) == [4, 5] and len(list(tmp_path.iterdir())) == 4
 
 
@@ -150,12 +150,12 @@ def test_what_is_not_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
     for name in ("step-1.txt", "step-x.json", "notes.json"):
         (tmp_path / name).write_text("mine")
     for step in range(4):
-        checkpoint.save(tmp_path, step, {})
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({}))
     assert {"step-1.txt", "step-x.json", "notes.json"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_clean_deletes_what_was_half_written(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, 1, {})
+    checkpoint.write(tmp_path, 1, checkpoint.snapshot({}))
     (tmp_path / "step-00000002.safetensors.4711.tmp").write_bytes(b"half")
     checkpoint.clean(tmp_path)
     assert len(list(tmp_path.iterdir())) == 2
@@ -165,7 +165,7 @@ def test_clean_deletes_what_was_half_written(tmp_path: Path) -> None:
 def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
     """Every byte of both files, one at a time: a digit of a rate is as bad as a bit of a weight."""
     tree = {"weights": torch.arange(5.0), "rate": 0.125, "names": ["a", "b"], "numbers": {0: 1, 1: 2}}
-    checkpoint.save(tmp_path, 0, tree)
+    checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))
     for file in sorted(tmp_path.iterdir()):
         whole = file.read_bytes()
         for place in range(len(whole)):

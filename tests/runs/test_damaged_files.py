@@ -144,12 +144,9 @@ def test_a_resume(name: str, tiny, benchmark, stopped: Path, make_run, tmp_path:
 
     def resume(path: Path) -> None:
         folder = RunFolder(path)
-        try:
-            folder.check_purpose(validation=False)
-            folder.prepare(tiny(), benchmark, CPU)
-            Run(tiny(), folder, stream)
-        finally:
-            folder.release()
+        folder.check_purpose(validation=False)
+        folder.prepare(tiny(), benchmark, CPU)
+        Run(tiny(), folder, stream)
 
     fuzz(stopped, name, tmp_path / "damaged", resume)
 
@@ -168,8 +165,8 @@ def test_a_saved_model(name: str, small_learner, tmp_path: Path) -> None:
 def test_a_checkpoint_whose_digest_fits(tiny, benchmark, stopped: Path, tmp_path: Path) -> None:
     """As one of a learner whose code has changed."""
     folder, stream = RunFolder(stopped), Stream(benchmark, "task_aware", 4, CPU)
-    file, chance = checkpoint.value_file(folder.checkpoints, 5), random.Random(0)
-    whole, data = json.loads(file.read_text()), checkpoint.tensor_file(folder.checkpoints, 5).read_bytes()
+    (file, tensors), chance = checkpoint.files_of(folder.checkpoints, 5), random.Random(0)
+    whole, data = json.loads(file.read_text()), tensors.read_bytes()
     for number in range(NUM_MUTATIONS):
         tree = damaged_value(whole["tree"], chance)
         digest = checkpoint.digest(data, tree, whole["run"])

@@ -16,7 +16,8 @@ from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.options import build, dotted, merged
 from dualnet.runs import experiment
-from dualnet.runs.experiment import Experiment, parse, read, shipped_experiments
+from dualnet.runs.experiment import Experiment, parse, read
+from dualnet.runs.option_files import shipped_files
 
 FOLDER = {"name": "image_folder", "root": "r"}
 BOMB = "&a0 [x, x]" + "".join(f", &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))
@@ -24,7 +25,7 @@ AREA = "learner.views.crop_area"
 BASE = {"name": "x", "benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
 
 
-@pytest.mark.parametrize("file", shipped_experiments(), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", shipped_files(), ids=lambda file: file.stem)
 def test_every_shipped_experiment_comes_back_from_what_it_writes(file: Path) -> None:
     parsed = read(file.stem)
     written = yaml.safe_dump(parsed.mapping(), sort_keys=False)
@@ -34,7 +35,7 @@ def test_every_shipped_experiment_comes_back_from_what_it_writes(file: Path) -> 
 
 
 def test_shipped_experiments_are_found() -> None:
-    names = [file.stem for file in shipped_experiments()]
+    names = [file.stem for file in shipped_files()]
     assert {"demo-dualnet", "demo-er", "demo-finetune"} <= set(names)
 
 

@@ -11,7 +11,7 @@ import torch
 
 from dualnet.batch import Batch
 from dualnet.data import Benchmark
-from dualnet.runs.run_folder import RunFolder
+from dualnet.runs import checkpoint
 from dualnet.stream.stream import Stream
 
 
@@ -30,7 +30,7 @@ def test_a_ring_holds_an_equal_share_of_each_task(finished: Path) -> None:
 def test_the_last_line_is_what_the_checkpoint_holds(protocol, tiny, run, tmp_path: Path) -> None:
     """Task-free, an example's task follows from its class."""
     folder = run(tiny("er", protocol=protocol), tmp_path)
-    _, state = RunFolder(folder).newest_checkpoint() or (0, {})
+    _, state = checkpoint.newest(folder / "checkpoint") or (0, {})
     labels = state["learner"]["memory.labels"][state["learner"]["memory.filled"]]
     last = memory_events(folder)[-1]
     assert last["classes"] == torch.bincount(labels, minlength=4).tolist()

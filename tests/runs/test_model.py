@@ -17,7 +17,6 @@ from dualnet.batch import Batch
 from dualnet.data import Benchmark
 from dualnet.runs import checkpoint
 from dualnet.runs.model import Model
-from dualnet.runs.run_folder import RunFolder
 
 
 @pytest.fixture(scope="module")
@@ -143,9 +142,9 @@ def test_an_unfinished_run_can_be_used(stopped: Path, images: torch.Tensor) -> N
 def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, differing) -> None:
     """The state of a generator means nothing elsewhere: it begins anew, all else is as it was."""
     there = state_of(dualnet.load(stopped).learner)
-    step, state = RunFolder(stopped).newest_checkpoint() or (0, {})
+    step, state = checkpoint.newest(stopped / "checkpoint") or (0, {})
     state["learner"]["_extra_state"] = torch.zeros(16, dtype=torch.uint8)  # as a CUDA generator's
-    checkpoint.save(stopped / "checkpoint", step, {**state, "device": "cuda"})
+    checkpoint.write(stopped / "checkpoint", step, checkpoint.snapshot({**state, "device": "cuda"}))
     assert differing(there, state_of(dualnet.load(stopped).learner)) == {"_extra_state"}
 
 

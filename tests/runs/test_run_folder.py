@@ -26,9 +26,9 @@ CPU = torch.device("cpu")
 @pytest.fixture
 def folder(tmp_path: Path, tiny: Callable[..., Experiment], benchmark: Benchmark) -> Iterator[RunFolder]:
     made = RunFolder(tmp_path / "out" / "seed-0")
-    made.prepare(tiny(), benchmark, CPU)
-    yield made
-    made.release()
+    with made.locked():
+        made.prepare(tiny(), benchmark, CPU)
+        yield made
 
 
 def names_in(folder: Path) -> list[str]:
@@ -58,14 +58,13 @@ def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchma
 def test_a_folder_is_there_as_a_whole(folder: RunFolder) -> None:
     assert names_in(folder.path) == ["experiment.yaml", "lock"]
     assert not folder.finished
-    folder.write_result({"accuracy": [[50.0]]})
-    assert folder.finished and folder.result_file.read_text().endswith("}\n")
+    folder.result_file.write_text('{"accuracy": [[50.0]]}')
+    assert folder.finished
 
 
 def test_the_same_experiment_takes_the_folder_over(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
     before = folder.experiment_file.read_bytes()
     (folder.path / "result.json.77.tmp").write_text("half")
-    folder.release()
     folder.prepare(tiny(), benchmark, CPU)
     assert folder.experiment_file.read_bytes() == before
     assert names_in(folder.path) == ["experiment.yaml", "lock"], "half-written files are deleted"
@@ -75,21 +74,17 @@ def test_a_folder_that_was_only_just_made_is_taken_over(tmp_path: Path, tiny, be
     """A process that died before experiment.yaml leaves an empty folder with a lock that nobody holds."""
     (tmp_path / "lock").write_text("")
     folder = RunFolder(tmp_path)
-    folder.prepare(tiny(), benchmark, CPU)
+    with folder.locked():
+        folder.prepare(tiny(), benchmark, CPU)
     assert folder.experiment == tiny()
-    folder.release()
 
 
-def test_two_cannot_have_one_folder(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
-    other = RunFolder(folder.path)
-    with pytest.raises(
-        ValueError, match="seed-0: another process is running here; wait for it or choose another --out"
-    ):
-        other.prepare(tiny(), benchmark, CPU)
-    folder.release()
-    other.prepare(tiny(), benchmark, CPU)
-    other.release()
-    other.release()
+def test_two_cannot_have_one_folder(tmp_path: Path) -> None:
+    one, other = RunFolder(tmp_path / "seed-0"), RunFolder(tmp_path / "seed-0")
+    with one.locked(), pytest.raises(ValueError, match=r"seed-0: another process is running here; .* --out"):
+        other.locked().__enter__()
+    with other.locked(), pytest.raises(ValueError, match="seed-0: another process"):
+        one.locked().__enter__()
 
 
 @pytest.mark.parametrize(
@@ -114,16 +109,14 @@ def test_other_images_are_refused(folder: RunFolder, tiny, benchmark: Benchmark)
     train = dataclasses.replace(task.train, rows=task.train.rows[:-1], labels=task.train.labels[:-1])
     fewer = dataclasses.replace(benchmark, tasks=[dataclasses.replace(task, train=train), benchmark.tasks[1]])
     renamed = dataclasses.replace(benchmark, class_names=("a", "b", "c", "d"))
-    folder.release()
     moved = dataclasses.replace(benchmark, split_digest="of a file with a new name")
     for other in (fewer, renamed, moved):
         with pytest.raises(ValueError, match="was begun with other images or classes; bring those back or choose"):
             folder.prepare(tiny(), other, CPU)
-        folder.release()
 
 
 def test_a_result_of_an_unknown_experiment_is_refused(folder: RunFolder, tiny) -> None:
-    folder.write_result({"accuracy": [[50.0]]})
+    folder.result_file.write_text('{"accuracy": [[50.0]]}')
     folder.check_same(tiny())
     folder.experiment_file.unlink()
     with pytest.raises(ValueError, match=r"seed-0: has a result.json and no experiment.yaml; remove it or choose"):
@@ -158,24 +151,24 @@ def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
         _ = RunFolder(tmp_path).record
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path, tiny, benchmark: Benchmark) -> None:
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     with pytest.raises(ValueError, match=r"file/seed-0: cannot be made \(Not a directory\); choose another --out"):
-        RunFolder(tmp_path / "file" / "seed-0").prepare(tiny(), benchmark, CPU)
+        RunFolder(tmp_path / "file" / "seed-0").locked().__enter__()
     assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_the_newest_checkpoint(folder: RunFolder) -> None:
-    assert folder.newest_checkpoint() is None
-    checkpoint.save(folder.checkpoints, 3, {"x": 1})
-    checkpoint.save(folder.checkpoints, 5, {"x": 2})
-    assert folder.newest_checkpoint() == (5, {"x": 2})
+    assert checkpoint.newest(folder.checkpoints, folder.identity) is None
+    checkpoint.write(folder.checkpoints, 3, checkpoint.snapshot({"x": 1}))
+    checkpoint.write(folder.checkpoints, 5, checkpoint.snapshot({"x": 2}))
+    assert checkpoint.newest(folder.checkpoints, folder.identity) == (5, {"x": 2})
     (folder.checkpoints / "step-00000005.json").write_text("")
     with pytest.warns(UserWarning, match="step-00000005.json: .*; the one before it is used"):
-        assert folder.newest_checkpoint() == (3, {"x": 1})
+        assert checkpoint.newest(folder.checkpoints, folder.identity) == (3, {"x": 1})
     (folder.checkpoints / "step-00000003.json").write_text("")
     with pytest.warns(UserWarning) as warned:
-        assert folder.newest_checkpoint() is None
+        assert checkpoint.newest(folder.checkpoints, folder.identity) is None
     assert [str(warning.message).rpartition("; ")[2] for warning in warned] == [
         "the one before it is used",
         "there is none before it",
@@ -186,7 +179,6 @@ def test_class_names_of_any_script_are_written_readably(tmp_path: Path, tiny, be
     names = ("na\u00efve", "\u732b", "yes", "1")
     folder = RunFolder(tmp_path)
     folder.prepare(tiny(), dataclasses.replace(benchmark, class_names=names), CPU)
-    folder.release()
     text = folder.experiment_file.read_text(encoding="utf-8")
     assert "\u732b" in text and tuple(yaml.safe_load(text)["stream"]["class_names"]) == names
 

@@ -100,10 +100,10 @@ def test_saved_again_the_newest_counts(taught: Any, stream: list[Batch], state_o
     model.learner.observe(stream[2])
     model.save(tmp_path)
     assert not differing(state_of(model.learner), state_of(dualnet.load(tmp_path).learner))
-    checkpoint.tensor_file(tmp_path / "checkpoint", 2).write_bytes(b"damaged")
+    checkpoint.files_of(tmp_path / "checkpoint", 2)[1].write_bytes(b"damaged")
     with pytest.warns(UserWarning, match="the one before it is used"):
         assert not differing(before, state_of(dualnet.load(tmp_path).learner))
-    checkpoint.tensor_file(tmp_path / "checkpoint", 1).unlink()
+    checkpoint.files_of(tmp_path / "checkpoint", 1)[1].unlink()
     with (
         pytest.warns(UserWarning, match="damaged"),
         pytest.raises(ValueError, match="holds no checkpoint that can be read; save the model again"),
@@ -158,7 +158,7 @@ def test_another_model_is_not_written_over(options: Any, names: str, key: str, t
 def test_a_save_that_was_cut_off_can_be_made_again(taught: Any, tmp_path: Path) -> None:
     (tmp_path / "model.yaml.123.tmp").write_text("lear")
     taught().save(tmp_path)
-    for file in checkpoint.value_file(tmp_path / "checkpoint", 1), checkpoint.tensor_file(tmp_path / "checkpoint", 1):
+    for file in checkpoint.files_of(tmp_path / "checkpoint", 1):
         file.unlink()
     with pytest.raises(ValueError, match="save the model again"):
         dualnet.load(tmp_path)

@@ -9,7 +9,8 @@ import pytest
 import yaml
 
 from dualnet import cli
-from dualnet.search import read_plan, shipped_searches
+from dualnet.runs.option_files import shipped_files
+from dualnet.search import read_plan
 
 EXPERIMENT = {"benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
 GRID = {"learner.lr": [0.1, 0.2]}
@@ -25,7 +26,7 @@ def written(**content: Any) -> str:
     return "mine.yaml"
 
 
-@pytest.mark.parametrize("file", shipped_searches(), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", shipped_files("search"), ids=lambda file: file.stem)
 def test_every_shipped_search_is_sound(file: Path) -> None:
     plan = read_plan(file.stem)
     assert plan.name == file.stem and all(len(points) > 1 for points in plan.stages)

@@ -314,10 +314,10 @@ def leave(point: str, file: str, content: dict[str, Any]) -> None:
 def leave_result(point: Point, **metrics: float) -> None:
     folder = RunFolder(point.folders(Path("out"), [0])[0])
     assert point.experiment is not None
-    folder.prepare(point.experiment, point.experiment.benchmark.make_validation(), CPU)
-    folder.release()
+    with folder.locked():
+        folder.prepare(point.experiment, point.experiment.benchmark.make_validation(), CPU)
     all_metrics = {"ACC": 50.0, "FM": 5.0, "LA": 50.0, "BWT": 0.0, **metrics}
-    folder.write_result({"accuracy": [[50.0]], "metrics": all_metrics, "seconds": 1.0})
+    folder.result_file.write_text(json.dumps({"accuracy": [[50.0]], "metrics": all_metrics, "seconds": 1.0}))
 
 
 def test_nothing_is_chosen_where_everything_failed(capsys) -> None:
@@ -352,11 +352,8 @@ def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
 def test_another_search_or_another_process_is_refused(capsys) -> None:
     write("a.yaml", {"experiment": EXPERIMENT, "grid": {"learner.lr": [0.1]}})
     plan, out = read_plan("a.yaml"), Path("out")
-    lock = RunFolder(out)
-    lock.take_lock()
-    with pytest.raises(ValueError, match=r"^out: .*--out$"):
+    with RunFolder(out).locked(), pytest.raises(ValueError, match=r"^out: .*--out$"):
         search(plan, out, CPU)
-    lock.release()
     content = {"experiment": {"learner.width": 3, "log_every": 7}, "environment": {"device": "cpu"}}
     (out / "search.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"^out: .*learner.width is 3 there, 2 here.*--out$"):
@@ -442,7 +439,7 @@ def diverging_job(plan: SearchPlan, point: Point) -> tuple[Search, Job]:
     """As on CUDA, where all seeds of a point are one job."""
     folders = point.folders(Path("out"), plan.seeds)
     assert point.experiment is not None
-    job = Job("point", point.experiment.mapping(), folders, "cpu", validation=True, keep_checkpoints=False)
+    job = Job("point", point.experiment.mapping(), folders, "cpu", validation=True)
     return Search(plan, Path("out"), CPU, 1, SearchDisplay()), job
 
 

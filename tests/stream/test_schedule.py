@@ -28,7 +28,7 @@ def steps_of(periods: list[Period]) -> list[Step]:
 
 
 def labelled_places(step: Step) -> list[int]:
-    return [] if step.labelled is None else step.places[step.labelled].tolist()
+    return step.places[step.labelled].tolist()
 
 
 def image_batches(sizes: list[int], batch_size: int) -> list[list[int]]:
@@ -55,7 +55,7 @@ def test_by_default_every_batch_has_its_labels(sizes, batch_size):
     assert [period.task for period in periods] == list(range(len(sizes)))
     assert [math.ceil(size / batch_size) for size in sizes] == [len(period.steps) for period in periods]
     assert [step.places.tolist() for step in steps_of(periods)] == image_batches(sizes, batch_size)
-    assert all(step.labelled is not None and step.labelled.all() for step in steps_of(periods))
+    assert all(step.labelled.all() for step in steps_of(periods))
 
 
 @settings(max_examples=60)
@@ -68,11 +68,10 @@ def test_every_image_and_every_kept_label_comes_once(sizes, batch_size, labels):
     kept = labels.kept([torch.tensor(batch) for batch in batches]).nonzero().flatten().tolist()
     assert sorted(place for step in steps for place in labelled_places(step)) == kept
     if labels.late:
-        assert [step.places.tolist() for step in steps if step.labelled is None] == batches
-        assert all(step.labelled is None or step.labelled.all() for step in steps), "nothing else is taught"
+        assert [step.places.tolist() for step in steps if not step.labelled.any()] == batches
+        assert all(step.labelled.all() or not step.labelled.any() for step in steps), "nothing else is taught"
     else:
         assert [step.places.tolist() for step in steps] == batches
-        assert all(step.labelled is None or step.labelled.any() for step in steps), "None says that there is no label"
 
 
 def queue_model(sizes, batch_size, kept, delays) -> list[list[list[tuple[bool, list[int]]]]]:
@@ -106,7 +105,7 @@ def test_late_labels_are_those_of_a_queue(sizes, batch_size, labels):
         return
     kept = labels.kept([torch.tensor(batch) for batch in image_batches(sizes, batch_size)]).tolist()
     expected = queue_model(sizes, batch_size, kept, labels.delays(sum(sizes)).tolist())
-    found = [[(step.labelled is not None, step.places.tolist()) for step in period.steps] for period in periods]
+    found = [[(bool(step.labelled.any()), step.places.tolist()) for step in period.steps] for period in periods]
     assert found == expected
 
 
@@ -117,7 +116,7 @@ def test_a_label_is_never_early(spread):
     periods = task_by_task([40, 33, 40], 4, labels)
     now, seen, late = -1, {}, []
     for step in steps_of(periods):
-        if step.labelled is None:
+        if not step.labelled.any():
             now += 1
             seen |= dict.fromkeys(step.places.tolist(), now)
         elif now < 28:  # of 0..28
@@ -126,16 +125,16 @@ def test_a_label_is_never_early(spread):
     assert max(late) <= 5 + spread + 2, "a full batch never waits for more than the rest of another"
     if spread:
         assert len(set(late)) > 2
-        order = [place for step in steps_of(periods) if step.labelled is not None for place in step.places.tolist()]
+        order = [place for step in steps_of(periods) if step.labelled.any() for place in step.places.tolist()]
         assert order != sorted(order)
 
 
 def test_a_label_after_its_task_counts_for_the_next_one():
     first, second = task_by_task([8, 8], 4, LabelsConfig(delay=1))
-    assert [(step.labelled is not None, step.places[0].item()) for step in first.steps] == [
+    assert [(bool(step.labelled.any()), step.places[0].item()) for step in first.steps] == [
         *((False, 0), (False, 4), (True, 0)),  # the labels of the second batch come with the next task
     ]
-    assert [(step.labelled is not None, step.places[0].item()) for step in second.steps] == [
+    assert [(bool(step.labelled.any()), step.places[0].item()) for step in second.steps] == [
         *((False, 8), (True, 4), (False, 12), (True, 8), (True, 12)),  # the last one is not kept waiting
     ]
 
@@ -143,9 +142,9 @@ def test_a_label_after_its_task_counts_for_the_next_one():
 @pytest.mark.parametrize("delay", [1000, 10**9])
 def test_a_delay_beyond_the_end_brings_all_labels_at_the_end(delay):
     *_, last = task_by_task([10, 10], 4, LabelsConfig(delay=delay))
-    taught = [step.places.tolist() for step in last.steps if step.labelled is not None]
+    taught = [step.places.tolist() for step in last.steps if step.labelled.any()]
     assert taught == [list(range(first, first + 4)) for first in range(0, 20, 4)]
-    assert all(step.labelled is not None for step in last.steps[-5:])
+    assert all(step.labelled.any() for step in last.steps[-5:])
 
 
 @pytest.mark.parametrize("drawn_per", ["sample", "batch"])
@@ -177,7 +176,7 @@ def test_all_together(num_examples, batch_size, epochs):
     assert period.task == 6
     assert torch.cat([step.places for step in period.steps]).tolist() == list(range(epochs * num_examples))
     assert len(period.steps) == epochs * math.ceil(num_examples / batch_size), "a batch is of one pass"
-    assert all(step.labelled is not None and step.labelled.all() for step in period.steps)
+    assert all(step.labelled.all() for step in period.steps)
 
 
 @pytest.mark.parametrize(

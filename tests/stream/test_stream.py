@@ -22,7 +22,7 @@ from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import StopAsked
 from dualnet.stream.labels import LabelsConfig
-from dualnet.stream.stream import Stream, labelled_places, shuffled
+from dualnet.stream.stream import Stream, shuffled
 
 CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, Any]] = {
@@ -78,6 +78,7 @@ def test_a_label_comes_once_and_belongs_to_its_image_and_task(kind, benchmark) -
     assert len(everything) == 24
     stream = make_stream(benchmark, kind)
     taught = [item for batch in batches_of(stream, seed=3) for item in known(batch).items()]
+    assert all(batch.labels is None or known(batch) for batch in batches_of(stream, seed=3)), "None: there is no label"
     assert all(everything[image] == labelled for image, labelled in taught)
     assert len(dict(taught)) == len(taught)
     assert len(taught) == 24 if KINDS[kind].get("share", 1) == 1 else 0 < len(taught) < 24
@@ -148,7 +149,7 @@ def test_no_seed_repeats_the_order_of_another_seed_task_or_pass() -> None:
 
 def test_every_sample_has_the_same_chance_of_a_label(benchmark) -> None:
     stream, seeds, counts = make_stream(benchmark, "sample"), 200, torch.zeros(24)
-    kept = labelled_places(stream.periods)
+    kept = torch.cat([step.places[step.labelled] for period in stream.periods for step in period.steps])
     for seed in range(seeds):
         counts[stream.order(seed)[kept]] += 1
     for task in (0, 1):
@@ -262,7 +263,7 @@ def test_side_by_side_equals_one_after_the_other(kind, tiny, benchmark, run, rem
 @pytest.mark.parametrize(("name", "kind"), [("er", "sample"), ("derpp", "few and late"), ("mir", "batch")])
 def test_a_memory_holds_labelled_examples_alone(name, kind, tiny, benchmark, run, tmp_path) -> None:
     folder = run(tiny(name, labels=KINDS[kind]), tmp_path)
-    _, state = RunFolder(folder).newest_checkpoint() or (0, {})
+    _, state = checkpoint.newest(folder / "checkpoint") or (0, {})
     stream = make_stream(benchmark, kind)
     given = {image: value for batch in batches_of(stream, seed=0) for image, value in known(batch).items()}
     memory = {key.removeprefix("memory."): value for key, value in state["learner"].items() if "memory." in key}
@@ -361,7 +362,7 @@ def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped
     folder = RunFolder(stopped)
     trees = {step: checkpoint.load(folder.checkpoints, step) for step in checkpoint.steps(folder.checkpoints)}
     for step, tree in trees.items():  # that version bound its checkpoints to the file as it is now
-        checkpoint.save(folder.checkpoints, step, tree, folder.identity)
+        checkpoint.write(folder.checkpoints, step, checkpoint.snapshot(tree), folder.identity)
     with pytest.raises(ValueError, match=r"labels.delay is 0 there, 2 here\); choose another --out"):
         run(tiny(labels={"delay": 2}), stopped)
     assert remembered(run(tiny(), stopped)) == never_stopped

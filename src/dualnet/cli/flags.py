@@ -161,8 +161,7 @@ def seeds(text: str) -> list[int]:
 
 OUT: Any = {"type": Path, "metavar": "DIR"}  # flags that several verbs have
 SEEDS: Any = {"type": seeds, "metavar": "0,1,2"}
-DEVICE_HELP = "default: auto, the GPU where there is one"
-DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": DEVICE_HELP}
+DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": "auto: the GPU where there is one"}
 
 
 def count_or_seeds(text: str) -> list[int]:

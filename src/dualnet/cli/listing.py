@@ -21,7 +21,6 @@ from dualnet.options import field_types
 from dualnet.reproduce import shipped_tables
 from dualnet.runs import experiment
 from dualnet.runs.option_files import shipped_files
-from dualnet.search import shipped_searches
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
@@ -32,7 +31,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
 
 def lines_of(name: str | None) -> Iterable[str]:
     """Of all names, or of one. An experiment goes before a search of the same name."""
-    experiments = [path.stem for path in experiment.shipped_experiments()]
+    experiments = [path.stem for path in shipped_files()]
     files = {path.stem: path for folder in ("search", "tables") for path in shipped_files(folder)}
     if name is None:
         return overview(experiments)
@@ -53,7 +52,7 @@ def lines_of(name: str | None) -> Iterable[str]:
 def overview(experiments: list[str]) -> Iterator[str]:
     names = {
         "experiments": experiments,
-        "searches": [path.stem for path in shipped_searches()],
+        "searches": [path.stem for path in shipped_files("search")],
         "tables": shipped_tables(),
         "learners": LEARNERS,
         "objectives": OBJECTIVES,

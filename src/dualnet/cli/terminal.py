@@ -27,17 +27,10 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 def show(renderable: Any, width: int) -> None:
-    """A table of rich, of that width where the output is no terminal."""
-    from rich.console import Console, ConsoleOptions, RenderResult
-    from rich.segment import Segment
+    """Tables of rich, whose cells are escaped already, of that width where the output is no terminal."""
+    from rich.console import Console
 
-    class Escaped:
-        def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-            for part in console.render(renderable, options):
-                text = part.text if part.control else "\n".join(map(printable, part.text.split("\n")))
-                yield Segment(text, part.style, part.control)
-
-    Console(width=None if sys.stdout.isatty() else width).print(Escaped())
+    Console(width=None if sys.stdout.isatty() else width).print(renderable)
 
 
 def prepare_streams() -> None:

@@ -18,7 +18,6 @@ KEPT = 2  # checkpoints: if the newest is damaged, the one before it is used
 LARGEST = 1 << 40  # bytes
 UNKNOWN: Mapping[str, Any] = {}  # identity of a run that does not matter
 
-
 Snapshot = tuple[Any, dict[str, Tensor]]  # values for JSON, where a tensor is named, and the tensors, on the host
 
 
@@ -26,10 +25,6 @@ def snapshot(tree: Mapping[str, Any]) -> Snapshot:
     """A copy of the tree, to be written while the run continues."""
     tensors: dict[str, Tensor] = {}
     return take_out_tensors(tree, tensors), tensors
-
-
-def save(folder: Path, step: int, tree: Mapping[str, Any], identity: Mapping[str, Any] = UNKNOWN) -> None:
-    write(folder, step, snapshot(tree), identity)
 
 
 def write(folder: Path, step: int, taken: Snapshot, identity: Mapping[str, Any] = UNKNOWN) -> None:
@@ -41,23 +36,24 @@ def write(folder: Path, step: int, taken: Snapshot, identity: Mapping[str, Any] 
     folder.mkdir(exist_ok=True)
     values, tensors = taken
     data = safetensors.torch.save(tensors)
-    atomic.write(tensor_file(folder, step), data)
+    value_file, tensor_file = files_of(folder, step)
+    atomic.write(tensor_file, data)
     run = {**identity, "step": step}
     content = {"digest": digest(data, values, run), "run": run, "tree": values}
-    atomic.write(value_file(folder, step), json.dumps(content))
+    atomic.write(value_file, json.dumps(content))
     there = steps(folder)
     # A later step than this one was passed over: it must not outlive a good one.
     for old in set(there) - set([other for other in there if other <= step][-KEPT:]):
-        value_file(folder, old).unlink(missing_ok=True)
-        tensor_file(folder, old).unlink(missing_ok=True)
+        for file in files_of(folder, old):
+            file.unlink(missing_ok=True)
 
 
 def load(folder: Path, step: int, identity: Mapping[str, Any] = UNKNOWN) -> dict[str, Any]:
     """The tree of a step. Raises ValueError, one line, if it is damaged or of another run."""
-    file = value_file(folder, step)
+    file, tensor_file = files_of(folder, step)
     try:
         content = read_json(file, relaxed=True)
-        data = read_bytes(tensor_file(folder, step), LARGEST)
+        data = read_bytes(tensor_file, LARGEST)
         run = content.get("run")  # a checkpoint of an older version has none
         if digest(data, content["tree"], run) != content["digest"]:
             raise ValueError("its content does not match its digest")
@@ -94,12 +90,9 @@ def clean(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def tensor_file(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}.safetensors"
-
-
-def value_file(folder: Path, step: int) -> Path:
-    return folder / f"step-{step:08d}.json"
+def files_of(folder: Path, step: int) -> tuple[Path, Path]:
+    """Of the values, and of the tensors."""
+    return folder / f"step-{step:08d}.json", folder / f"step-{step:08d}.safetensors"
 
 
 def digest(data: bytes, values: Any, run: Any) -> str:

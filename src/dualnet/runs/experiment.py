@@ -12,19 +12,7 @@ from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class
 from dualnet.learners.presets import with_preset
-from dualnet.options import (
-    build,
-    check_at_least,
-    check_keys,
-    choose,
-    dotted,
-    field_types,
-    flat,
-    merged,
-    nearest,
-    plain,
-    shown,
-)
+from dualnet.options import build, check_at_least, check_keys, choose, dotted, field_types, flat, merged, plain, shown
 from dualnet.runs.option_files import find, shipped_files
 from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.stream import Protocol
@@ -42,9 +30,7 @@ class Experiment:
     learner_name: str  # a registered name or an import path
     learner: Any  # that learner's Config
     seed: int = 0
-    protocol: Protocol = (
-        "task_aware"  # task_free: no boundary is told; task_free_boundaries: end_task is called (the authors)
-    )
+    protocol: Protocol = "task_aware"  # task_free: no boundary is told; task_free_boundaries: end_task is called
     labels: LabelsConfig = dataclasses.field(default_factory=LabelsConfig)  # how many there are, and how late they come
     batch_size: int = 10
     precision: Precision = "auto"  # auto: bf16 on CUDA, fp32 on the CPU
@@ -57,8 +43,7 @@ class Experiment:
         if not 0 <= self.seed < 2**32:
             raise ValueError(f"seed: {self.seed} is not between 0 and {2**32 - 1}")
         check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
-        if self.stability_every < 0:
-            raise ValueError(f"stability_every: {self.stability_every} is not 0 (off) or more")
+        check_at_least(self, 0, "stability_every")
 
     def with_seed(self, seed: int) -> Experiment:
         return dataclasses.replace(self, seed=seed)
@@ -90,7 +75,9 @@ PLAIN_FIELDS = tuple(name for name in field_types(Experiment) if name.partition(
 def parse(mapping: Mapping[str, Any]) -> Experiment:
     """An experiment from nested options. Raises ValueError, one line, naming the option and the nearest valid one."""
     check_keys(mapping, [*PLAIN_FIELDS, *SECTIONS])
-    benchmark_name, benchmark = parse_section(mapping.get("benchmark"), "benchmark", benchmark_class)
+    benchmark_name, benchmark = parse_section(
+        mapping.get("benchmark"), "benchmark", lambda name: BENCHMARKS[choose(name, list(BENCHMARKS), "benchmark.name")]
+    )
     learner_name, learner = parse_learner(with_stream_preset(mapping))
     named = {"benchmark_name": benchmark_name, "benchmark": benchmark, "learner_name": learner_name, "learner": learner}
     return build(Experiment, {**mapping, **named})
@@ -122,12 +109,6 @@ def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tup
     return name, build(kind, {option: value for option, value in options.items() if option != "name"}, key)
 
 
-def benchmark_class(name: str) -> type[BenchmarkConfig]:
-    if name not in BENCHMARKS:
-        raise ValueError(f"benchmark.name: {name!r} is not one of {', '.join(BENCHMARKS)}{nearest(name, BENCHMARKS)}")
-    return BENCHMARKS[name]
-
-
 def command_options(words: Sequence[str], flags: Iterable[str]) -> dict[str, Any]:
     """Options of an experiment on a command line. One that does not exist may have been meant as a flag of the verb."""
     options = dotted(words)
@@ -137,7 +118,7 @@ def command_options(words: Sequence[str], flags: Iterable[str]) -> dict[str, Any
 
 def read(name_or_file: str, overrides: Mapping[str, Any] | None = None) -> Experiment:
     """The experiment in a YAML file, or of that name among those shipped, with options laid over it."""
-    path = find(name_or_file, shipped_experiments(), "experiment")
+    path = find(name_or_file, shipped_files(), "experiment")
     mapping = options_in(path)
     over = overrides or {}
     try:
@@ -162,7 +143,3 @@ def name_with(mapping: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
         own, asked = (flat(options).get(f"{key}.name") for options in (mapping, over))
         name = name if asked in (None, own) else f"{name},{key}={asked}"
     return name
-
-
-def shipped_experiments() -> list[Path]:
-    return shipped_files()

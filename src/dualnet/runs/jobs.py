@@ -5,7 +5,7 @@ import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -28,8 +28,7 @@ class Job:
     experiment: dict[str, Any]  # as Experiment.mapping() gives it
     folders: dict[int, Path]  # run folders by seed
     device: str  # cpu or cuda
-    validation: bool = False  # on the validation tasks rather than the test tasks
-    keep_checkpoints: bool = True  # once it is finished
+    validation: bool = False  # on the validation tasks rather than the test tasks, for a search
 
 
 @dataclass(frozen=True)
@@ -42,10 +41,8 @@ class JobResult:
 
 
 class JobPool(Protocol):
-    """Where jobs run. Leaving the context ends those that are still running; they can be resumed."""
+    """Where jobs run."""
 
-    def __enter__(self) -> Self: ...
-    def __exit__(self, *_: object) -> None: ...
     def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[tuple[Job, JobResult]]:
         """Each job with its result, in the order in which they end.
 
@@ -69,7 +66,7 @@ def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:
     except Exception as error:  # a bug, or a device without memory left
         traceback.print_exc()
         return JobResult("failed", one_line(f"{type(error).__name__}: {error}"))
-    if not job.keep_checkpoints:
+    if job.validation:  # the weights of every point of a search would fill a disk
         for folder in job.folders.values():
             shutil.rmtree(RunFolder(folder).checkpoints, ignore_errors=True)
     return result

@@ -32,13 +32,16 @@ COMMAND = "from dualnet.runs import local_pool; local_pool.serve()"
 
 
 class LocalPool:
-    """So many processes at a time. What they print goes to a log, or, with their progress, to stderr."""
+    """So many processes at a time. What they print goes to a log, or, with their progress, to stderr.
+
+    Leaving the context ends the jobs that are still running; they can be resumed.
+    """
 
     def __init__(self, size: int, threads: int | None = None, log: Path | None = None) -> None:
         self.size, self.threads = size, threads
         self.log = log.open("ab") if log else None
         self.idle: list[Worker] = []
-        self.busy: list[Worker] = []
+        self.busy: dict[Worker, Job] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -62,12 +65,13 @@ class LocalPool:
                     worker.send_signal(signal.SIGTERM)
             ready = wait([worker.link for worker in self.busy], POLL)
             for worker in [worker for worker in self.busy if worker.link in ready]:
-                yield self.finish(worker, stop)
+                yield self.busy[worker], self.finish(worker, stop)
 
     def start(self, job: Job, more: bool = False) -> None:
         worker = self.idle.pop() if self.idle else self.worker()
-        self.busy.append(worker)
-        worker.start(job)
+        self.busy[worker] = job
+        with contextlib.suppress(BrokenPipeError):  # it has ended: `result` says how
+            worker.link.send(job)
         if more and not forks(job):  # its process ends with it: that of the next job imports while this one runs
             self.idle.append(self.worker())
 
@@ -75,40 +79,33 @@ class LocalPool:
         show = "nothing" if self.log else "lines" if self.size > 1 else "live"
         return Worker(self.log, self.threads, show)
 
-    def finish(self, worker: Worker, stop: Stop) -> tuple[Job, JobResult]:
-        result, job = worker.result(), worker.job
-        assert job is not None
-        self.busy.remove(worker)
+    def finish(self, worker: Worker, stop: Stop) -> JobResult:
+        result, job = worker.result(), self.busy.pop(worker)
         if forks(job) and worker.popen.poll() is None:
             self.idle.append(worker)
         else:
             worker.end()
         if result.status == "stopped" and not stop.asked:
-            result = JobResult("failed", "its process was told to stop")
-        return job, result
+            return JobResult("failed", "its process was told to stop")
+        return result
 
 
 class Worker:
     """A process that takes one job at a time, see `serve`."""
 
     def __init__(self, log: IO[bytes] | None, threads: int | None, show: str) -> None:
-        self.job: Job | None = None
         self.link, theirs = Pipe()
+        path = os.pathsep.join(folder for folder in sys.path if folder)  # it finds the packages that this process finds
         # In a session of its own: Ctrl-C reaches the parent only, which then stops its processes.
         self.popen = subprocess.Popen(
             [sys.executable, "-P", "-c", COMMAND, show],
-            env=environment(threads),
+            env=os.environ | {"PYTHONPATH": path} | ({"OMP_NUM_THREADS": str(threads)} if threads else {}),
             stdin=theirs.fileno(),
             stdout=log or 2,
             stderr=log,
             start_new_session=True,
         )
         theirs.close()
-
-    def start(self, job: Job) -> None:
-        self.job = job
-        with contextlib.suppress(BrokenPipeError):  # it has ended: `result` says how
-            self.link.send(job)
 
     def result(self) -> JobResult:
         try:
@@ -127,12 +124,6 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.send_signal(signal.SIGKILL)
             self.popen.wait()
-
-
-def environment(threads: int | None) -> dict[str, str]:
-    """That of this process, with the packages that this one finds."""
-    path = os.pathsep.join(folder for folder in sys.path if folder)
-    return os.environ | {"PYTHONPATH": path} | ({"OMP_NUM_THREADS": str(threads)} if threads else {})
 
 
 def ended(code: int) -> JobResult:

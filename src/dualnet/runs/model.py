@@ -144,7 +144,8 @@ class Model:
             atomic.write(file, text)
         checkpoint.clean(checkpoints)
         number = max(checkpoint.steps(checkpoints), default=0) + 1
-        checkpoint.save(checkpoints, number, {**learner_state(learner), "device": device.type}, identity(content))
+        state = checkpoint.snapshot({**learner_state(learner), "device": device.type})
+        checkpoint.write(checkpoints, number, state, identity(content))
 
     def added_classes(self) -> list[dict[str, Any]]:
         """The names given to `add_classes` and their task, one entry for each call."""

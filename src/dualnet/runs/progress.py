@@ -70,5 +70,5 @@ class RunDisplay:
 
 
 def say(console: Console, line: str) -> None:
-    """A plain line, of any length."""
-    console.print(Text(line), soft_wrap=True)
+    """A plain line, of any length, escaped: a search names values and errors from outside."""
+    console.print(Text(printable(line)), soft_wrap=True)

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dualnet import atomic, metrics
 from dualnet.cost import Cost
+from dualnet.engine import peak_memory
 from dualnet.files import DAMAGES, reason
 from dualnet.learners import Learner, make_learner
-from dualnet.machine import peak_memory
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.run_folder import RunFolder
@@ -47,7 +47,7 @@ class Run:
 
     def resume(self) -> None:
         """Go on from the newest checkpoint, if there is one; the log is cut back to it."""
-        found = self.folder.newest_checkpoint()
+        found = checkpoint.newest(self.folder.checkpoints, self.folder.identity)
         if found is None:
             self.folder.log_file.write_bytes(b"")
             return
@@ -88,6 +88,11 @@ class Run:
         }
         self.saved = self.step
         return checkpoint.snapshot(state)
+
+    def evaluated(self, task: int, accuracy: list[float]) -> None:
+        """Keep and log the accuracy, in percent, on each task so far."""
+        self.accuracy[task, : task + 1] = torch.tensor(accuracy, dtype=torch.float64)
+        self.log("evaluation", accuracy=[round(value, 4) for value in accuracy])
 
     def looked_back(self, accuracy: list[float]) -> None:
         """Keep and log the accuracy, in percent, on each task before this one."""
@@ -137,12 +142,12 @@ class Run:
         with atomic.naming(self.folder.log_file), self.folder.log_file.open("a") as log:
             log.write(json.dumps(line) + "\n")
 
-    def result(self, side_by_side: int) -> dict[str, Any]:
+    def write_result(self, side_by_side: int) -> None:
         matrix = self.accuracy.tolist()
         found = metrics.summary(matrix)
         if len(self.stability):
             found |= metrics.stability_summary(matrix, self.stability.numpy())
-        return {
+        result = {
             "accuracy": [[None if math.isnan(value) else round(value, 4) for value in row] for row in matrix],
             "metrics": {name: None if math.isnan(value) else value for name, value in found.items()},
             "steps": self.step,
@@ -151,6 +156,7 @@ class Run:
             "seeds_side_by_side": side_by_side,
             "peak_memory_bytes": peak_memory(self.stream.device),
         }
+        atomic.write(self.folder.result_file, json.dumps(result, indent=1) + "\n")
 
 
 def learner_state(learner: Learner) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import fcntl
 import hashlib
-import json
 import platform
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ class RunFolder:
         self.log_file = path / LOG_FILE
         self.result_file = path / RESULT_FILE
         self.checkpoints = path / "checkpoint"
-        self.lock: IO[str] | None = None
 
     @property
     def finished(self) -> bool:
@@ -72,8 +71,7 @@ class RunFolder:
         return {"seed": int(self.record.seed), "experiment": self.record.digest}
 
     def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
-        """Make the folder, or take over one of the same experiment. Raises ValueError if it holds another one."""
-        self.take_lock()
+        """Begin a run in the locked folder, or resume the same one. Raises ValueError if it holds another one."""
         checkpoint.clean(self.path)
         checkpoint.clean(self.checkpoints)
         if self.begun:
@@ -88,26 +86,20 @@ class RunFolder:
         }
         atomic.write(self.experiment_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
-    def take_lock(self) -> None:
-        """Make the folder and lock it until `release` or the end of the process: two must not write one folder."""
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder and holds its lock within the context: two processes must not write one folder."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
             raise ValueError(f"{self.path}: cannot be made ({error.strerror}); choose another --out") from error
-        lock = (self.path / "lock").open("w")
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            lock.close()
-            raise ValueError(
-                f"{self.path}: another process is running here; wait for it or choose another --out"
-            ) from error
-        self.lock = lock
-
-    def release(self) -> None:
-        if self.lock is not None:
-            self.lock.close()
-            self.lock = None
+        with (self.path / "lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                remedy = "wait for it or choose another --out"
+                raise ValueError(f"{self.path}: another process is running here; {remedy}") from error
+            yield
 
     def check_same(self, experiment: Experiment) -> None:
         """Raises ValueError naming an option if the folder holds another experiment, or one that is damaged."""
@@ -162,13 +154,6 @@ class RunFolder:
     def has_split(self, digest: str) -> bool:
         """Whether the run had this split of images into training and testing, or does not say, as older ones."""
         return (self.record.manifest.get("split") or digest) == digest
-
-    def newest_checkpoint(self) -> tuple[int, dict[str, Any]] | None:
-        """Step and content of the newest checkpoint that is undamaged and of this run."""
-        return checkpoint.newest(self.checkpoints, self.identity)
-
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        atomic.write(self.result_file, json.dumps(result, indent=1) + "\n")
 
 
 def check_out(out: Path) -> None:

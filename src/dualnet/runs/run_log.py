@@ -7,6 +7,8 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from dualnet.files import DAMAGES, MEGABYTE, parsed_json, read_bytes, reason
 from dualnet.text import printable
 
@@ -53,14 +55,17 @@ class Log:
 def read_log(path: Path) -> Log:
     """The events that are known; others are left out."""
     events = [event for event in _events(path) if is_whole(event.get("step"))]
+    evaluated = [event for event in events if event.get("event") == "evaluation" and is_whole(event.get("task"))]
+    ends = {event["task"]: event["step"] for event in evaluated}
+    looks = [(event["step"], _floats(event["accuracy"])) for event in _latest(events, "stability", "accuracy")]
     return Log(
         losses=[
             LossPoint(event["step"], dict(zip(event["losses"], _floats(event["losses"].values()), strict=True)))
             for event in _latest(events, "losses", "losses", dict)
         ],
-        stability=list(_stability_points(events)),
+        stability=[StabilityPoint(step, values) for step, values in looks if values and not np.isnan(values).any()],
         memory=[_memory_point(e) for e in _latest(events, "memory", "classes") if is_whole(e.get("task"))],
-        task_ends=_task_ends(events),
+        task_ends=[ends[task] for task in sorted(ends)],
         last_step=max((event["step"] for event in events), default=None),
         diverged=any(event.get("event") == "diverged" for event in events[-1:]),
     )
@@ -94,23 +99,10 @@ def _latest(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: t
     return found
 
 
-def _stability_points(events: Sequence[Mapping[str, Any]]) -> Iterator[StabilityPoint]:
-    for event in _latest(events, "stability", "accuracy"):
-        accuracy = _floats(event["accuracy"])
-        if accuracy and not any(map(math.isnan, accuracy)):
-            yield StabilityPoint(event["step"], accuracy)
-
-
 def _memory_point(event: Mapping[str, Any]) -> MemoryPoint:
     by_task = isinstance(event.get("tasks"), list)
     stored = event["tasks"] if by_task else event["classes"]
     return MemoryPoint(event["step"], event["task"], [count if is_whole(count) else 0 for count in stored], by_task)
-
-
-def _task_ends(events: Sequence[Mapping[str, Any]]) -> list[int]:
-    evaluations = (event for event in events if event.get("event") == "evaluation" and is_whole(event.get("task")))
-    ends = {event["task"]: event["step"] for event in evaluations}
-    return [ends[task] for task in sorted(ends)]
 
 
 def _floats(values: Any) -> list[float]:

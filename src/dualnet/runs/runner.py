@@ -48,7 +48,7 @@ def run(
                 with contextlib.ExitStack() as locks:
                     runs = []
                     for seed, folder in group.items():
-                        locks.callback(folder.release)
+                        locks.enter_context(folder.locked())
                         folder.prepare(experiment.with_seed(seed), tasks(), device)
                         runs.append(Run(experiment.with_seed(seed), folder, stream))
                     # Seeds that were stopped at different steps continue one group after the other.

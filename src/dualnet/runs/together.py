@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -72,7 +73,7 @@ class Together:
             self.display.end()
         self.wait_for_writing()
         for run in self.runs:
-            run.folder.write_result(run.result(self.side_by_side))
+            run.write_result(self.side_by_side)
         return self.diverged
 
     def learn(self, period: Period, first: int) -> None:
@@ -99,29 +100,27 @@ class Together:
             raise RuntimeError(f"{self.experiment.learner_name} failed at step {self.step + 1}") from error
 
     def look_back(self, task: int) -> None:
-        """Every so often, accuracy on some test images of earlier tasks; the host waits once, for all of them."""
+        """Every so often, accuracy on some test images of earlier tasks."""
         every = self.experiment.stability_every
         if task == 0 or every == 0 or self.step % every or self.stream.epochs_over_all:
             return
-        probes = [self.stream.probe(earlier) for earlier in range(task)]
-        found = [
-            torch.stack([accuracy(self.engine, run.learner, self.stream, *probe) for probe in enumerate(probes)])
-            for run in self.runs
-        ]
-        self.tick()
-        for run, values in zip(self.runs, torch.stack(found).tolist(), strict=True):
+        for run, values in zip(self.runs, self.measure(task, self.stream.probe), strict=True):
             run.looked_back(values)
 
     def evaluate(self, task: int) -> None:
         self.flush_losses()
-        for run in self.runs:
-            for seen in range(task + 1):
-                run.accuracy[task, seen] = accuracy(self.engine, run.learner, self.stream, seen)
+        found = self.measure(task + 1, self.stream.test_set)
+        for run, values in zip(self.runs, found, strict=True):
+            run.evaluated(task, values)
+        self.display.evaluated(task, self.stream.num_tasks, float(np.mean(found)))
+
+    def measure(self, num_tasks: int, examples: Callable[[int], tuple[Tensor, Tensor]]) -> list[list[float]]:
+        """Accuracy of each run on examples of the first tasks; the host waits for the device once, for all of them."""
+        tasks = range(num_tasks)
+        found = [accuracy(self.engine, run.learner, self.stream, i, *examples(i)) for run in self.runs for i in tasks]
+        values = torch.stack(found).view(-1, num_tasks).tolist()
         self.tick()
-        for run in self.runs:
-            run.log("evaluation", accuracy=[round(value, 4) for value in run.accuracy[task, : task + 1].tolist()])
-        mean = torch.stack([run.accuracy[task, : task + 1].mean() for run in self.runs]).mean()
-        self.display.evaluated(task, self.stream.num_tasks, float(mean))
+        return values
 
     def end_task(self) -> None:
         if self.stream.tells_boundaries:
@@ -187,11 +186,8 @@ class Together:
         self.clock = now
 
 
-def accuracy(
-    engine: Engine, learner: Learner, stream: Stream, task: int, examples: tuple[Tensor, Tensor] | None = None
-) -> Tensor:
-    """Accuracy on a task's test images, or on some of them, in percent: float64, on the device."""
-    images, labels = stream.test_set(task) if examples is None else examples
+def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor, labels: Tensor) -> Tensor:
+    """Accuracy on test images of a task, in percent: float64, on the device."""
     correct = torch.zeros((), dtype=torch.int64, device=labels.device)
     for part, expected in zip(images.split(EVALUATION_SIZE), labels.split(EVALUATION_SIZE), strict=True):
         logits = engine.logits(learner, part, stream.task_ids(task, len(part)))

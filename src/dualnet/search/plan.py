@@ -9,7 +9,7 @@ from typing import Any
 
 from dualnet.files import read_yaml
 from dualnet.options import check_absent, check_keys, choose, convert, flat, merged, place
-from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse, shipped_experiments
+from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse
 from dualnet.runs.option_files import SUFFIXES, find, shipped_files
 
 Options = dict[str, Any]  # by dotted name
@@ -55,7 +55,7 @@ class SearchPlan:
 
 def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()) -> SearchPlan:
     """The search in a YAML file, or of that name among those shipped, with options laid over its experiment."""
-    path = find(name_or_file, shipped_searches(), "search")
+    path = find(name_or_file, shipped_files("search"), "search")
     mapping, overrides = read_yaml(path), overrides or {}
     try:
         check_keys(mapping, KEYS)
@@ -71,10 +71,6 @@ def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, see
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
     return plan
-
-
-def shipped_searches() -> list[Path]:
-    return shipped_files("search")
 
 
 def check_overrides(overrides: Mapping[str, Any], plan: SearchPlan) -> None:
@@ -96,7 +92,7 @@ def base_options(experiment: Any, search: Path) -> dict[str, Any]:
         raise ValueError(f"experiment: a name, a file or options are needed, not {experiment!r}")
     beside = search.parent / experiment
     is_beside = beside.suffix in SUFFIXES and beside.is_file()
-    return options_in(find(str(beside) if is_beside else experiment, shipped_experiments(), "experiment"))
+    return options_in(find(str(beside) if is_beside else experiment, shipped_files(), "experiment"))
 
 
 def grids(mapping: Mapping[str, Any]) -> dict[str, Any]:

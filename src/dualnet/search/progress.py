@@ -39,10 +39,10 @@ class SearchDisplay:
 
 def table_of(title: str, points: Sequence[Point], chosen: Point, metric: str) -> Table:
     """The best point first, failed ones last."""
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=Text(printable(title)), title_justify="left")
     options = list(dict.fromkeys(option for point in points for option in point.options))
     for option in options:
-        table.add_column(Text(option))
+        table.add_column(Text(printable(option)))
     for heading in (metric, "±", "seconds", ""):
         table.add_column(heading, justify="right" if heading else "left")
     for point in sorted(points, key=lambda point: point.rank(metric)):

@@ -46,16 +46,12 @@ class Search:
         self.common = {option: value for option, value in values.items() if option not in self.plan.varied}
         threads = num_threads(self.device.type)
         self.environment = environment(self.device) | {"threads": threads, "processes": self.jobs}
-        folder = RunFolder(self.out)
-        folder.take_lock()
-        try:
+        with RunFolder(self.out).locked():
             self.check_same()
             with LocalPool(self.jobs, threads, self.log_file) as pool:
                 for number in range(len(self.plan.stages)):
                     self.run_stage(number, pool)
             self.write_chosen()
-        finally:
-            folder.release()
 
     def check_points(self) -> list[Experiment]:
         """All experiments, each accepted by its learner, before the first one runs."""
@@ -112,8 +108,8 @@ class Search:
             self.benchmarks.check_folders(point.experiment, folders)
             todo = {seed: folder for seed, folder in folders.items() if not is_settled(folder)}
             name, mapping, device = said(short(point.options)), point.experiment.mapping(), self.device.type
-            for group in seeds_apart(todo, device):  # without checkpoints: the weights of every point fill a disk
-                yield Job(name, mapping, group, device, validation=True, keep_checkpoints=False)
+            for group in seeds_apart(todo, device):
+                yield Job(name, mapping, group, device, validation=True)
 
     def settle(self, job: Job, result: JobResult) -> None:
         for seed, folder in job.folders.items():

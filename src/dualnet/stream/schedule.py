@@ -19,7 +19,7 @@ class Step:
     """One batch."""
 
     places: Tensor  # int64 [B]
-    labelled: Tensor | None  # bool [B]: which come with a label; None: a batch without any
+    labelled: Tensor  # bool [B]: which come with a label
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ def task_by_task(sizes: Sequence[int], batch_size: int, labels: LabelsConfig) ->
     if labels.late:
         steps = late_labels(batches, kept, labels.delays(len(kept)), batch_size)
     else:
-        steps = [[Step(batch, kept[batch] if kept[batch].any() else None)] for batch in batches]
+        steps = [[Step(batch, kept[batch])] for batch in batches]
     rest = iter(steps)
     by_task = [itertools.islice(rest, len(task)) for task in tasks]
     return [Period(task, list(itertools.chain(*together))) for task, together in enumerate(by_task)]
@@ -54,7 +54,7 @@ def late_labels(batches: Sequence[Tensor], kept: Tensor, delays: Tensor, batch_s
     arrival = came + delays
     queue = kept.nonzero().flatten()
     queue = queue[arrival[queue].argsort(stable=True)]
-    steps = [[Step(batch, None)] for batch in batches]
+    steps = [[Step(batch, torch.zeros(len(batch), dtype=torch.bool))] for batch in batches]
     for batch in queue.split(batch_size):
         last = len(batches) - 1
         due = min(int(arrival[batch[-1]]), last) if len(batch) == batch_size else last

@@ -4,7 +4,7 @@ Everything here follows from the experiment, the seed and the step: a stopped ru
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Literal
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.data import Benchmark
 from dualnet.stream.labels import LabelsConfig
-from dualnet.stream.schedule import Period, Step, all_together, task_by_task
+from dualnet.stream.schedule import Period, all_together, task_by_task
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
 SMALL_SEEDS = 1000  # those below draw the order of the examples from PyTorch's generator
@@ -53,7 +53,8 @@ class Stream:
         self.task_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
         self.periods = task_by_task(sizes, batch_size, labels or LabelsConfig())
         if epochs_over_all:
-            self.ever_labelled = labelled_places(self.periods)
+            steps = [step for period in self.periods for step in period.steps]
+            self.ever_labelled = torch.cat([step.places[step.labelled] for step in steps])  # places, in this order
             self.periods = all_together(len(self.ever_labelled), batch_size, epochs_over_all, self.num_tasks - 1)
         self.window: tuple[int, int, Tensor] | None = None
         self.tests: dict[int, tuple[Tensor, Tensor]] = {}
@@ -79,7 +80,7 @@ class Stream:
     def batches(self, period: Period, seed: int, first: int = 0) -> Iterator[Batch]:
         """Those of a period, from a step of it on, with the examples in the order of a seed."""
         places = torch.cat([step.places for step in period.steps])
-        labelled = torch.cat([labelled_in(step) for step in period.steps])
+        labelled = torch.cat([step.labelled for step in period.steps])
         examples = self.order(seed)[places]
         labels, tasks = self.labels[examples].masked_fill(~labelled, UNLABELLED), self.task_of[examples]
         task_ids = tasks if self.task_aware else torch.zeros_like(tasks)
@@ -91,7 +92,7 @@ class Stream:
         ends = np.cumsum([0, *(len(step.places) for step in period.steps)]).tolist()
         for number, step in enumerate(period.steps[first:], first):
             rows = slice(ends[number], ends[number + 1])
-            yield Batch(images(examples[rows]), None if step.labelled is None else labels[rows], task_ids[rows])
+            yield Batch(images(examples[rows]), labels[rows] if step.labelled.any() else None, task_ids[rows])
 
     def order(self, seed: int) -> Tensor:
         """Which example stands at each place of the stream, for a seed: int64 [places]."""
@@ -165,12 +166,3 @@ def shuffled(size: int, seed: int, number: int) -> Tensor:
     if seed < SMALL_SEEDS:
         return torch.randperm(size, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
     return torch.from_numpy(np.argsort(np.random.PCG64([seed, number]).random_raw(size), kind="stable"))
-
-
-def labelled_in(step: Step) -> Tensor:
-    return torch.zeros(len(step.places), dtype=torch.bool) if step.labelled is None else step.labelled
-
-
-def labelled_places(periods: Sequence[Period]) -> Tensor:
-    """The places that ever have a label, in the order in which they have it: int64 [n]."""
-    return torch.cat([step.places[labelled_in(step)] for period in periods for step in period.steps])
