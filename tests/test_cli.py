@@ -259,6 +259,8 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "a list of other columns": (lambda: lists("a/0.png\n"), "", "mini/cl_train.csv, line 1: "),
     "an image in both lists": (lambda: lists("a/0.png,0\n"), "", "mini/a/0.png is also in cl_train.csv"),
     # Other verbs
+    "a name that no file can have": (lambda: ["list", "a" * 300], "a" * 300, "shorter"),
+    "a folder that cannot be so called": (lambda: ["report", "a" * 300], "a" * 300, "shorter"),
     "list of the unknown": (lambda: ["list", "demo-e"], "demo-e: ", "demo-er?"),
     "list of too much": (lambda: ["list", "demo-er", "demo-dualnet"], "demo-dualnet: ", "--help"),
     "report of an empty folder": (lambda: Path("empty").mkdir() or ["report", "empty"], "", "empty"),

@@ -137,7 +137,7 @@ def test_how_often_it_is_measured_is_part_of_the_experiment(tiny, run, stop_at, 
 
 
 def test_a_bad_value_is_named(tiny, tiny_file: Path, tmp_path: Path, capsys) -> None:
-    with pytest.raises(ValueError, match=r"stability_every: -1 is not 0 \(off\) or more"):
+    with pytest.raises(ValueError, match="stability_every: -1 is not 0"):
         tiny(stability_every=-1)
     for value in ("-1", "often"):
         assert cli.main(["run", str(tiny_file), "--stability_every", value, "--out", str(tmp_path)]) == 2

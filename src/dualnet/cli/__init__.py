@@ -3,6 +3,7 @@
 Nothing here or in `flags` imports a package that takes long to load: `--help` and `--version` answer at once.
 """
 
+import errno
 import os
 import sys
 import warnings
@@ -25,8 +26,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            return fail(f"{where}{error.strerror or error}; all saved files are complete: fix this and try again", 1)
+            what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+            if error.errno == errno.ENAMETOOLONG:
+                return fail(f"{what}; give a shorter name", 2)
+            return fail(f"{what}; all saved files are complete: fix this and try again", 1)
         except StopAsked as stopped:
             return fail(str(stopped), 130)
         except KeyboardInterrupt:

@@ -62,7 +62,7 @@ def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iter
         yield section(f"Accuracy matrix{place}", _heat_maps(rows))
     if measured := [row for row in rows if was_measured(row)]:
         yield section(f"Stability over the stream{place}", _stability(measured, comparison))
-    if with_memory := [row for row in rows if any(run.log.memory for run in row.runs)]:
+    if with_memory := [row for row in rows if any(run.log.stored for run in row.runs)]:
         yield section(f"Composition of the memory{place}", grid(map(_composition, with_memory)))
     if names := plots.loss_names(rows):
         yield section(f"Losses over the stream{place}", legend(rows) + grid(_losses(rows, names)))

@@ -53,8 +53,8 @@ def has_forgetting(row: ReportRow) -> bool:
 def loss_plot(rows: Sequence[ReportRow], name: str, axes: Axes) -> None:
     """One loss over the steps of the stream, mean over seeds."""
     for row in rows:
-        points = (point for run in row.runs for point in run.log.losses)
-        steps, losses = mean_over_seeds((point.step, point.losses.get(name, math.nan)) for point in points)
+        points = (point for run in row.runs for point in run.log.losses.items())
+        steps, losses = mean_over_seeds((step, losses.get(name, math.nan)) for step, losses in points)
         known = ~np.isnan(losses)
         x, y = thinned(steps[known], losses[known])
         axes.plot(x, y, color=colour(row), linestyle=dash(row), linewidth=1.3)
@@ -64,8 +64,8 @@ def loss_plot(rows: Sequence[ReportRow], name: str, axes: Axes) -> None:
 
 def loss_names(rows: Sequence[ReportRow]) -> list[str]:
     """The names of all losses that a run of these rows logged, in the order of their first occurrence."""
-    points = (point for row in rows for run in row.runs for point in run.log.losses)
-    return list(dict.fromkeys(name for point in points for name in point.losses))
+    points = (losses for row in rows for run in row.runs for losses in run.log.losses.values())
+    return list(dict.fromkeys(name for losses in points for name in losses))
 
 
 def task_ends(rows: Sequence[ReportRow]) -> list[int]:
@@ -77,7 +77,7 @@ def task_ends(rows: Sequence[ReportRow]) -> list[int]:
 
 def is_by_task(row: ReportRow) -> bool:
     """Whether the tasks of the stored examples are known; else their classes are shown."""
-    return all(point.by_task for run in row.runs for point in run.log.memory)
+    return all(run.log.stored_by_task for run in row.runs)
 
 
 def composition_plot(row: ReportRow, axes: Axes) -> None:
@@ -100,9 +100,9 @@ def composition_plot(row: ReportRow, axes: Axes) -> None:
 
 def mean_stored(row: ReportRow) -> tuple[Vector, Matrix]:
     """Tasks that have ended, and the examples stored then: a row for each of them, a column for each task or class."""
-    points = [point for run in row.runs for point in run.log.memory]
-    size = min(len(point.stored) for point in points)
-    return mean_over_seeds((point.task, point.stored[:size]) for point in points)
+    points = [point for run in row.runs for point in run.log.stored.items()]
+    size = min(len(stored) for _, stored in points)
+    return mean_over_seeds((task, stored[:size]) for task, stored in points)
 
 
 def over_rows_plot(rows: Sequence[ReportRow], limits: Limits, axes: Axes) -> None:
@@ -149,7 +149,7 @@ def _finish(axes: Axes, rows: Sequence[ReportRow], limits: Limits) -> None:
 def mean_measured(row: ReportRow) -> tuple[Vector, Matrix]:
     """Steps, and the accuracy on each task at each of them; NaN where a task is not an earlier one."""
     pairs = (zip(run.log.stability, measured(run), strict=True) for run in row.runs)
-    return mean_over_seeds((point.step, line) for pair in pairs for point, line in pair)
+    return mean_over_seeds((step, line) for pair in pairs for step, line in pair)
 
 
 def trend_plot(trend: Trend, comparison: Comparison, axes: Axes) -> None:

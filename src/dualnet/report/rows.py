@@ -132,8 +132,8 @@ def measured(run: RunRecord) -> Matrix:
     """A row for each evaluation of earlier tasks, a column for each task; NaN where a task was not an earlier one."""
     assert run.accuracy is not None
     values = np.full((len(run.log.stability), len(run.accuracy)), np.nan)
-    for line, point in zip(values, run.log.stability, strict=True):
-        known = point.accuracy[: len(line)]
+    for line, accuracy in zip(values, run.log.stability.values(), strict=True):
+        known = accuracy[: len(line)]
         line[: len(known)] = known
     return values
 

@@ -17,36 +17,11 @@ LARGEST_NUMBER = 1e300
 
 
 @dataclass(frozen=True, slots=True)
-class LossPoint:
-    """Mean losses over the steps since the point before."""
-
-    step: int
-    losses: dict[str, float]
-
-
-@dataclass(frozen=True, slots=True)
-class StabilityPoint:
-    """Accuracy, in percent, on each task before the one that was being learned."""
-
-    step: int
-    accuracy: list[float]
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryPoint:
-    """How many examples were stored when a task had ended: of each task where that is known, else of each class."""
-
-    step: int
-    task: int
-    stored: list[int]
-    by_task: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Log:
-    losses: list[LossPoint] = field(default_factory=list)
-    stability: list[StabilityPoint] = field(default_factory=list)
-    memory: list[MemoryPoint] = field(default_factory=list)
+    losses: dict[int, dict[str, float]] = field(default_factory=dict)  # by step: means over the steps since the last
+    stability: dict[int, list[float]] = field(default_factory=dict)  # by step: accuracy on each earlier task, percent
+    stored: dict[int, list[int]] = field(default_factory=dict)  # by task that had ended: examples in the memory,
+    stored_by_task: bool = True  # of each task where all lines tell, else of each class
     task_ends: list[int] = field(default_factory=list)  # the step after which each task was evaluated
     last_step: int | None = None
     diverged: bool = False
@@ -55,16 +30,18 @@ class Log:
 def read_log(path: Path) -> Log:
     """The events that are known; others are left out."""
     events = [event for event in _events(path) if is_whole(event.get("step"))]
+    losses = _latest(events, "losses", "losses", dict)
+    looks = {event["step"]: _floats(event["accuracy"]) for event in _latest(events, "stability", "accuracy")}
+    memory = [event for event in _latest(events, "memory", "classes") if is_whole(event.get("task"))]
+    by_task = all(isinstance(event.get("tasks"), list) for event in memory)
+    counts = {event["task"]: event["tasks" if by_task else "classes"] for event in memory}
     evaluated = [event for event in events if event.get("event") == "evaluation" and is_whole(event.get("task"))]
     ends = {event["task"]: event["step"] for event in evaluated}
-    looks = [(event["step"], _floats(event["accuracy"])) for event in _latest(events, "stability", "accuracy")]
     return Log(
-        losses=[
-            LossPoint(event["step"], dict(zip(event["losses"], _floats(event["losses"].values()), strict=True)))
-            for event in _latest(events, "losses", "losses", dict)
-        ],
-        stability=[StabilityPoint(step, values) for step, values in looks if values and not np.isnan(values).any()],
-        memory=[_memory_point(e) for e in _latest(events, "memory", "classes") if is_whole(e.get("task"))],
+        losses={e["step"]: dict(zip(e["losses"], _floats(e["losses"].values()), strict=True)) for e in losses},
+        stability={step: values for step, values in looks.items() if values and not np.isnan(values).any()},
+        stored={task: [count if is_whole(count) else 0 for count in stored] for task, stored in counts.items()},
+        stored_by_task=by_task,
         task_ends=[ends[task] for task in sorted(ends)],
         last_step=max((event["step"] for event in events), default=None),
         diverged=any(event.get("event") == "diverged" for event in events[-1:]),
@@ -97,12 +74,6 @@ def _latest(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: t
                 found.pop()
             found.append(event)
     return found
-
-
-def _memory_point(event: Mapping[str, Any]) -> MemoryPoint:
-    by_task = isinstance(event.get("tasks"), list)
-    stored = event["tasks"] if by_task else event["classes"]
-    return MemoryPoint(event["step"], event["task"], [count if is_whole(count) else 0 for count in stored], by_task)
 
 
 def _floats(values: Any) -> list[float]:
