@@ -65,3 +65,35 @@ def test_data_is_frozen(spec, random_batch):
     with pytest.raises(dataclasses.FrozenInstanceError):
         random_batch().labels = None
     assert isinstance(random_batch(), Batch)
+
+
+def test_without_task_ids_all_examples_are_of_task_0(random_batch):
+    images = random_batch(size=3).images
+    batch = Batch(images, torch.tensor([0, 1, 0]))
+    assert torch.equal(batch.task_ids, torch.zeros(3, dtype=torch.int64))
+    assert Batch(images).labels is None
+    assert Batch(images.to("meta")).task_ids.device.type == "meta"
+
+
+def test_a_batch_of_nonsense_can_be_made_and_is_refused_by_a_learner(small_learner):
+    for images in (None, 3, [1, 2], torch.tensor(1)):
+        with pytest.raises(ValueError, match=r"^images"):
+            small_learner("er").observe(Batch(images, None))
+
+
+def test_a_batch_is_shown_in_one_line(random_batch):
+    assert repr(random_batch()) == "Batch(images=uint8 [4, 3, 28, 28], labels=int64 [4], task_ids=int64 [4])"
+    assert "\n" not in repr(Batch(None, None))
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_a_spec_with_more_classes(spec, count):
+    free = spec.task_free().with_classes(count)
+    assert free.class_mask.shape == (1, 6 + count) and free.class_mask.all()
+    new_task = spec.with_classes(count)
+    assert new_task.class_mask.shape == (4, 6 + count)
+    assert torch.equal(new_task.class_mask[:3, :6], spec.class_mask)
+    assert new_task.class_mask[3].nonzero().flatten().tolist() == list(range(6, 6 + count))
+    own_task = spec.with_classes(count, task=1)
+    assert own_task.class_mask[1].nonzero().flatten().tolist() == [2, 3, *range(6, 6 + count)]
+    assert own_task.class_mask.sum() == 6 + count

@@ -83,8 +83,16 @@ class Batch:
     """Examples that a learner sees together."""
 
     images: Tensor  # uint8 [B, C, H, W], as stored; networks normalise
-    labels: Tensor | None  # int64 [B], UNLABELLED where one is missing; None: no example has a label
-    task_ids: Tensor  # int64 [B]; all zero where the stream is task-free
+    labels: Tensor | None = None  # int64 [B], UNLABELLED where one is missing; None: no example has a label
+    task_ids: Tensor = None  # pyright: ignore[reportAssignmentType]  # int64 [B]; all zero if left out, as if task-free
+
+    def __post_init__(self) -> None:
+        if self.task_ids is None and isinstance(self.images, Tensor) and self.images.dim() > 0:
+            object.__setattr__(self, "task_ids", torch.zeros(len(self), dtype=torch.int64, device=self.images.device))
+
+    def __repr__(self) -> str:
+        labels, task_ids = ("None" if part is None else described(part) for part in (self.labels, self.task_ids))
+        return f"Batch(images={described(self.images)}, labels={labels}, task_ids={task_ids})"
 
     def __len__(self) -> int:
         return self.images.shape[0]
