@@ -169,13 +169,14 @@ def test_every_example_of_a_class_is_equally_likely_to_be_held(labels):
 
 
 def test_classes_may_come_later():
-    """With more entries in `offered` the memory goes on as if it had had them from the start."""
-    few = Balanced(StreamSpec((1, 1, 2), torch.ones(1, 2, dtype=torch.bool)), 6, with_logits=False)
-    many = Balanced(SPEC, 6, with_logits=False)
+    """After `grow` the memory goes on as if it had had the classes from the start; the new ones get their share."""
+    first = StreamSpec((1, 1, 2), torch.ones(1, 2, dtype=torch.bool))
+    few, many = (Balanced(spec, 6, with_logits=False) for spec in (first, SPEC))
     for memory in (few, many):
         memory.add(numbered([0, 1] * 10), torch.Generator().manual_seed(0))
-    few.offered = torch.cat([few.offered, few.offered.new_zeros(3)])
+    few.grow(SPEC)
     for memory in (few, many):
         memory.add(numbered([4, 0, 2, 4, 1, 2], 20), torch.Generator().manual_seed(1))
-    assert contents(few) == contents(many)
-    assert few.labels.tolist() == many.labels.tolist() and few.offered.tolist() == many.offered.tolist()
+    assert contents(few) == contents(many) and shares(few) == [1, 1, 2, 0, 2]
+    for (name, one), two in zip(few.state_dict().items(), many.state_dict().values(), strict=True):
+        assert torch.equal(one, two), name

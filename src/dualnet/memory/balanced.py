@@ -6,7 +6,8 @@ has lost an example, is a reservoir: every example of the class is equally likel
 """
 
 import torch
-from torch import Generator, Tensor
+import torch.nn.functional as F
+from torch import Generator, Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.memory.memory import Memory, num_before
@@ -20,6 +21,10 @@ class Balanced(Memory):
     ) -> None:
         super().__init__(spec, num_slots, only_earlier_tasks, with_logits)
         self.register_buffer("offered", torch.zeros(spec.num_classes, dtype=torch.int64))
+
+    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+        self.offered = F.pad(self.offered, (0, spec.num_classes - len(self.offered)))
+        return super().grow(spec)
 
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
         assert batch.labels is not None
