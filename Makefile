@@ -1,10 +1,10 @@
 # Everything a fresh machine with Python and make needs: `make demo`, `make test`, `make check`.
 PYTHON ?= python3
 BIN := .venv/bin
-LEARNERS := finetune er dualnet
+DEMO := dualnet dualnet-n0 er finetune
 WORKERS ?= 2
 
-.PHONY: demo test check format clean $(LEARNERS:%=demo-%)
+.PHONY: demo test check format clean $(DEMO:%=demo-%)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -13,11 +13,11 @@ WORKERS ?= 2
 
 # Two at a time with one thread each: on networks this small that is faster than one at a time with two.
 demo: .venv/ready
-	$(MAKE) --no-print-directory --jobs 2 demo-dualnet demo-er demo-finetune
+	$(MAKE) --no-print-directory --jobs 2 $(DEMO:%=demo-%)
 	$(BIN)/dualnet report runs/demo --picture runs/demo/picture.svg
 
-$(LEARNERS:%=demo-%): demo-%: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/dualnet run demo-$* --seeds 0,1 --device cpu --out runs/demo/$*
+$(DEMO:%=demo-%): demo-%: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/dualnet run few-labels-$* --seeds 0,1,2 --device cpu --out runs/demo/$*
 
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal

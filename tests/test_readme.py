@@ -10,6 +10,11 @@ import torch
 from PIL import Image
 
 from dualnet import cli
+from dualnet.files import read_json
+from dualnet.report.ahead import ahead_notes
+from dualnet.report.rows import compare
+from dualnet.report.tables import RESULT_HEADER, results_table
+from dualnet.runs.experiment import read
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -101,3 +106,39 @@ def test_results_are_those_of_the_ledger(name: str) -> None:
 
 def test_every_kind_of_row_is_compared_with_the_ledger() -> None:
     assert len(figures()) == 10
+
+
+SEARCHES = ("few-labels-er", "few-labels-dualnet")
+
+
+def test_demo_figures_are_those_of_its_committed_runs() -> None:
+    """Each line of the table: name, ACC, FM, LA and the images forward; and the sentence that says who is ahead."""
+    comparison = compare([ROOT / "results/demo"])
+    table = results_table(comparison)
+    shown = [table.header.index(name) for name in (*RESULT_HEADER[3:], "fwd")]
+    expected = [" | ".join([line[0], *(line[column] for column in shown)]) for line in table.rows]
+    written = [line.strip("| ").replace("*", "") for line in README.splitlines() if line.startswith("| few-labels-")]
+    assert sorted(written) == sorted(expected) and len(written) == 4
+    (note,) = ahead_notes(comparison)
+    assert note in " ".join(README.split())
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_demo_runs_what_its_search_chose(name: str) -> None:
+    def options(source: str) -> dict[str, object]:
+        return read(source).mapping() | {"name": ""}
+
+    assert options(name) == options(str(ROOT / f"results/search/{name}/chosen.yaml"))
+
+
+def test_demo_without_the_slow_phase_is_else_the_same() -> None:
+    one, other = read("few-labels-dualnet", {"learner": {"slow_rounds": 0}}), read("few-labels-dualnet-n0")
+    assert one.mapping() | {"name": ""} == other.mapping() | {"name": ""}
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_the_size_of_the_demo_search_is_stated(name: str) -> None:
+    found = read_json(ROOT / f"results/search/{name}/search.json")
+    points = {point["folder"] for stage in found["stages"] for point in stage["points"]}
+    assert f"{len(points)} points" in README
+    assert found["complete"] and found["seeds"] == [0, 1, 2]
