@@ -1,7 +1,7 @@
 # Everything a fresh machine with Python and make needs: `make demo`, `make test`, `make check`.
 PYTHON ?= python3
 BIN := .venv/bin
-DEMO := dualnet dualnet-n0 er finetune
+DEMO := dualnet er dualnet-n0 finetune # the longest first
 WORKERS ?= 2
 
 .PHONY: demo test check format clean $(DEMO:%=demo-%)

@@ -28,7 +28,7 @@ def ahead_text(samples: dict[str, Sample]) -> str:
     """The row with the highest ACC against those that come next.
 
     >>> ahead_text({"er": Sample(60, 2, 3), "ours": Sample(64, 3, 3), "none": Sample(30, 2, 3)})
-    "ours has the highest ACC; er is 4.00 below (p 0.138: not significant), none is 34.00 below (p < 0.001), by ...
+    "ours has the highest ACC; er is 4.00 below (p 0.138: not significant), none is 34.00 below (p < 0.001: ...
     """
     (first, best), *others = sorted(samples.items(), key=lambda item: -item[1].mean)
     behind = [f"{label} is {below_text(best, sample)}" for label, sample in others[:MAX_COMPARED]]
@@ -38,7 +38,8 @@ def ahead_text(samples: dict[str, Sample]) -> str:
 def below_text(best: Sample, other: Sample) -> str:
     """
     >>> below_text(Sample(64, 3, 3), Sample(60, 2, 3)), below_text(Sample(64, 3, 3), Sample(30, 2, 3))
-    ('4.00 below (p 0.138: not significant)', '34.00 below (p < 0.001)')
+    ('4.00 below (p 0.138: not significant)', '34.00 below (p < 0.001: significant)')
     """
     difference = welch(best, other)
-    return f"{difference.mean:.2f} below (p {difference.p_text}{': not significant' if difference.p >= LEVEL else ''})"
+    verdict = "significant" if difference.p < LEVEL else "not significant"
+    return f"{difference.mean:.2f} below (p {difference.p_text}: {verdict})"
