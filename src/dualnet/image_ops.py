@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet import kernels
-from dualnet.options import check_choices, check_range
+from dualnet.options import check_at_least, check_choices, check_range
 
 Normalisation = Literal["imagenet", "half"]
 # What supervised learning sees: the image, a random view, a crop of a fixed size, a crop of random size and mirrored.
@@ -47,10 +47,7 @@ class ViewConfig:
         for option, most in {"crop_area": 1, "crop_ratio": math.inf, "blur_sigma": math.inf}.items():
             check_range(self, option, most)
         probabilities = ("flip_probability", "jitter_probability", "grey_probability", "blur_probability")
-        for option in (*probabilities, "brightness", "contrast", "saturation", "hue"):
-            values = getattr(self, option)
-            if not all(0 <= value <= 1 for value in (values if isinstance(values, tuple) else (values,))):
-                raise ValueError(f"{option}: {values} is not between 0 and 1")
+        check_at_least(self, 0, *probabilities, "brightness", "contrast", "saturation", "hue", most=1)
         check_choices(self)
 
 

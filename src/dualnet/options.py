@@ -248,11 +248,13 @@ def check_choices(config: Any) -> None:
             choose(getattr(config, option), get_args(hint), option)
 
 
-def check_at_least(config: Any, smallest: float, *options: str) -> None:
-    """Raises ValueError naming the first of the options that is too small."""
+def check_at_least(config: Any, smallest: float, *options: str, most: float = math.inf) -> None:
+    """Raises ValueError naming the first of the options, numbers or pairs of them, that is out of range."""
     for option in options:
-        if not getattr(config, option) >= smallest:
-            raise ValueError(f"{option}: {getattr(config, option)} is not {smallest} or more")
+        value = getattr(config, option)
+        if not all(smallest <= number <= most for number in (value if isinstance(value, tuple) else (value,))):
+            wanted = f"{smallest} or more" if most == math.inf else f"between {smallest} and {most}"
+            raise ValueError(f"{option}: {value} is not {wanted}")
 
 
 def check_range(config: Any, option: str, most: float) -> None:

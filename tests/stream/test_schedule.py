@@ -185,9 +185,9 @@ def test_all_together(num_examples, batch_size, epochs):
         ({"share": 0}, "share: 0 is not above 0 and at most 1"),
         ({"share": 1.1}, "share: 1.1 is not above 0 and at most 1"),
         ({"share": math.nan}, "share: nan is not"),
-        ({"delay": -1}, "delay: -1 is not between 0 and 1000000000 batches"),
-        ({"delay_spread": -2}, "delay_spread: -2 is not between 0 and 1000000000 batches"),
-        ({"delay": 10**20}, f"delay: {10**20} is not between 0 and 1000000000 batches"),
+        ({"delay": -1}, "delay: -1 is not between 0 and 1000000000"),
+        ({"delay_spread": -2}, "delay_spread: -2 is not between 0 and 1000000000"),
+        ({"delay": 10**20}, f"delay: {10**20} is not between 0 and 1000000000"),
         ({"drawn_per": "class"}, "drawn_per: 'class' is not one of sample, batch"),
     ],
 )

@@ -18,6 +18,7 @@ from dualnet.losses import label_loss, soft_label_loss
 from dualnet.nets import Adapter, AdapterNorm, Encoder
 from dualnet.objectives import OBJECTIVES
 from dualnet.optim import LookAhead, gradient_step
+from dualnet.options import check_at_least
 
 
 @dataclass(frozen=True)
@@ -49,8 +50,7 @@ class Config(ReplayOptions):
     SMALLEST: ClassVar[dict[str, float]] = {"slow_rounds": 0, "slow_batch_size": 2, "temperature": 1e-6}
 
     def __post_init__(self) -> None:
-        if not 0 <= self.beta <= 1:
-            raise ValueError(f"beta: {self.beta} is not between 0 and 1")
+        check_at_least(self, 0, "beta", most=1)
         super().__post_init__()
 
 

@@ -40,8 +40,7 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_name(self.name)
-        if not 0 <= self.seed < 2**32:
-            raise ValueError(f"seed: {self.seed} is not between 0 and {2**32 - 1}")
+        check_at_least(self, 0, "seed", most=2**32 - 1)
         check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
         check_at_least(self, 0, "stability_every")
 

@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dualnet.options import check_choices
+from dualnet.options import check_at_least, check_choices
 
 # The draws are the same for every seed of an experiment, so that seeds side by side have batches of equal shapes.
 # Which examples they fall on is the seed's: its order of the examples is.
@@ -25,9 +25,7 @@ class LabelsConfig:
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
             raise ValueError(f"share: {self.share} is not above 0 and at most 1")
-        for option in ("delay", "delay_spread"):
-            if not 0 <= getattr(self, option) <= LONGEST:
-                raise ValueError(f"{option}: {getattr(self, option)} is not between 0 and {LONGEST} batches")
+        check_at_least(self, 0, "delay", "delay_spread", most=LONGEST)
         check_choices(self)
 
     @property
