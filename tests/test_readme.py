@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -125,7 +126,7 @@ def test_demo_figures_are_those_of_its_committed_runs() -> None:
 
 @pytest.mark.parametrize("name", SEARCHES)
 def test_demo_runs_what_its_search_chose(name: str) -> None:
-    def options(source: str) -> dict[str, object]:
+    def options(source: str) -> Mapping[str, object]:
         return read(source).mapping() | {"name": ""}
 
     assert options(name) == options(str(ROOT / f"results/search/{name}/chosen.yaml"))
