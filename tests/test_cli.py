@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import re
@@ -472,6 +473,22 @@ def test_predict_prints_names_with_probabilities(trained: Path, capsys) -> None:
     expected = dualnet.load(trained).predict(["image.png"], top=3)[0]
     shown = [f"{c} {100 * p:.1f} %" for c, p in zip(expected.classes, expected.probabilities, strict=True)]
     assert answers.split(", ") == shown and len(shown) == 3
+
+
+def test_predict_a_folder_and_write_a_table(trained: Path, capsys) -> None:
+    for number in range(3):
+        picture(Path(f"some/{number}, a.png"), seed=number)
+    Path("some/notes.txt").write_text("no image")
+    assert cli.main(["predict", str(trained), "some", "image.png", "--csv", "tables/out.csv", "--top", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [*(f"some/{n}, a.png" for n in range(3)), "image.png"]
+    with Path("tables/out.csv").open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["image", "class_1", "probability_1", "class_2", "probability_2"]
+    expected = dualnet.load(trained).predict("some", top=2)
+    for row, prediction in zip(rows, expected, strict=False):
+        assert (row[1], float(row[2]), row[3]) == (prediction.classes[0], prediction.probability, prediction.classes[1])
+    assert len(rows) == 4 and rows[0][0] == "some/0, a.png"
 
 
 def test_predict_as_json(trained: Path, capsys) -> None:

@@ -136,10 +136,11 @@ def add_predict(verbs: Verbs[Parser]) -> None:
     protocol task_free_boundaries."""
     add = verbs.add_parser("predict", help="name the classes of images", epilog=epilog).add_argument
     add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
-    add("images", nargs="+", metavar="IMAGE", help="a JPEG, PNG, BMP or WEBP file")
+    add("images", nargs="+", metavar="IMAGE", help="a JPEG, PNG, BMP or WEBP file, or a folder of such")
     add("--task", type=int, metavar="N", help="predict among the classes of this task only (from 0)")
     add("--top", type=int, default=3, metavar="K", help="how many classes to name (default: 3)")
     add("--json", action="store_true", help="one JSON object per image and line")
+    add("--csv", type=Path, metavar="FILE", help="write a table, too: image, classes, probabilities")
     add("--trust", action="store_true", help="import and run the learner that RUN names, also from outside dualnet")
 
 

@@ -1,25 +1,47 @@
 """`dualnet predict`: the classes of images."""
 
 import argparse
+import csv
+import io
 import json
+from collections.abc import Sequence
+from pathlib import Path
 
+from dualnet import atomic
 from dualnet.cli.terminal import say, show_warning
-from dualnet.runs.model import load
+from dualnet.data.inputs import listed
+from dualnet.runs.model import Prediction, load
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     model = load(arguments.run, trust=arguments.trust)
-    predictions = model.predict(arguments.images, arguments.task, arguments.top)
+    images = listed(arguments.images)
+    predictions = model.predict(images, arguments.task, arguments.top)
     num_tasks = model.learner.spec.num_tasks
     if arguments.task is None and num_tasks > 1:
         show_warning(
             "this model was trained task-aware and is far less accurate without the task; give --task "
             f"(0 to {num_tasks - 1}), or train with protocol task_free_boundaries"
         )
-    for image, prediction in zip(arguments.images, predictions, strict=True):
+    if arguments.csv:
+        write_csv(arguments.csv, images, predictions)
+    for image, prediction in zip(images, predictions, strict=True):
         pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
         if arguments.json:
             print(json.dumps({"image": image, "classes": [{"name": n, "probability": p} for n, p in pairs]}))
         else:
             say(f"{image}: " + ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in pairs))
     return 0
+
+
+def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction]) -> None:
+    """A line for each image: its path, then the classes with their probabilities."""
+    text = io.StringIO(newline="")
+    writer = csv.writer(text)
+    most = max(len(prediction.classes) for prediction in predictions)
+    writer.writerow(["image", *(f"{what}_{n}" for n in range(1, most + 1) for what in ("class", "probability"))])
+    for image, one in zip(images, predictions, strict=True):
+        pairs = zip(one.classes, one.probabilities, strict=True)
+        writer.writerow([image, *(value for pair in pairs for value in pair)])
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(file, text.getvalue())

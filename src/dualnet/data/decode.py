@@ -1,6 +1,7 @@
 """Decodes one image file to one RGB square: EXIF orientation applied, short side resized, centre kept."""
 
 import contextlib
+import io
 import os
 import stat
 import threading
@@ -36,26 +37,44 @@ def read_image(path: str, into: np.ndarray) -> None:
 
     Call it inside `decoding`.
     """
-    try:
-        num_bytes = _checked_bytes(path)
+    with _naming(path):
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait, and reading a device might never end
+            raise ValueError("not a regular file")
+        _check_bytes(found.st_size)
         with open(path, "rb") as file:  # a Path for every file costs more than the read
-            if num_bytes > READ_AT_ONCE or not _read_plain_jpeg(file.read(READ_AT_ONCE), into):
+            if found.st_size > READ_AT_ONCE or not _read_plain_jpeg(file.read(READ_AT_ONCE), into):
                 file.seek(0)
                 into[...] = _read_any(file, size=into.shape[0])
+
+
+def read_bytes(data: bytes, into: np.ndarray, name: str) -> None:
+    """The same for the content of a file; `name` is that of the image in a message."""
+    with _naming(name):
+        _check_bytes(len(data))
+        if not _read_plain_jpeg(data, into):
+            into[...] = _read_any(io.BytesIO(data), size=into.shape[0])
+
+
+def read_pillow(image: Image, into: np.ndarray, name: str) -> None:
+    """The same for an image that Pillow holds."""
+    with _naming(name):
+        into[...] = np.asarray(_square(_rgb(_upright(image, image)), into.shape[0]))
+
+
+@contextlib.contextmanager
+def _naming(name: str) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:  # damaged files make Pillow raise many kinds, from SyntaxError to struct.error
-        raise ValueError(f"{path}: unreadable image ({_reason(error)})") from None
+        raise ValueError(f"{name}: unreadable image ({_reason(error)})") from None
 
 
-def _checked_bytes(path: str) -> int:
-    """Size of the file. Opening a pipe would wait, and reading a device might never end."""
-    found = os.stat(path)
-    if not stat.S_ISREG(found.st_mode):
-        raise ValueError("not a regular file")
-    if found.st_size == 0:
+def _check_bytes(count: int) -> None:
+    if count == 0:
         raise ValueError("empty file")
-    if found.st_size > MAX_BYTES:
-        raise ValueError(f"{found.st_size / 1e6:.0f} MB, at most {MAX_BYTES / 1e6:.0f} MB are read")
-    return found.st_size
+    if count > MAX_BYTES:
+        raise ValueError(f"{count / 1e6:.0f} MB, at most {MAX_BYTES / 1e6:.0f} MB are read")
 
 
 def _reason(error: Exception) -> str:

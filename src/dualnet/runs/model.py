@@ -4,14 +4,12 @@ A folder holds it: that of a run, or one of its own, with model.yaml and checkpo
 """
 
 import dataclasses
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 import yaml
@@ -19,7 +17,7 @@ from torch import Tensor
 
 from dualnet import atomic
 from dualnet.batch import StreamSpec
-from dualnet.data.decode import decoding, read_image
+from dualnet.data.inputs import pixels_of
 from dualnet.data.splits import class_mask
 from dualnet.files import DAMAGES, because, read_yaml, reason
 from dualnet.learners import LEARNERS, Learner, learner_name, make_learner
@@ -33,7 +31,6 @@ from dualnet.runs.run_log import is_whole
 from dualnet.text import printable
 
 PREDICT_SIZE = 250  # images in one pass
-Images = Tensor | str | Path | Iterable[str | Path]
 WHAT_IT_IS = ("learner", "seed", "stream", "added")  # in model.yaml: what saving it again must find there
 
 
@@ -77,8 +74,10 @@ class Model:
         self.learner.add_classes(len(names), task)
         self.class_names = (*self.class_names, *names)
 
-    def predict(self, images: Images, task: int | None = None, top: int = 5) -> list[Prediction]:
-        """What is on the images: one file, several, or uint8 [B, C, H, W] of any size.
+    def predict(self, images: Any, task: int | None = None, top: int = 5) -> list[Prediction]:
+        """What is on the images: a file, a folder, bytes, a Pillow image, an array [H, W, 3], or a list of such.
+
+        An array [B, H, W, C] or a tensor uint8 [B, C, H, W] is a batch of images of any size.
 
         A model that learned task-aware has learned to tell apart the classes of a task, not the tasks: give it the task
         (0, 1, ...). Without one every class may be the answer, it is right far less often, and its probabilities do not
@@ -94,29 +93,17 @@ class Model:
         names = [tuple(self.class_names[number] for number in row) for row in numbers]
         return list(map(Prediction, names, map(tuple, values[:, :top].tolist())))
 
-    def probabilities(self, images: Images, task: int | None = None) -> Tensor:
+    def probabilities(self, images: Any, task: int | None = None) -> Tensor:
         """Float [B, classes]; 0 for the classes outside of the task."""
         num_tasks, device = self.learner.spec.num_tasks, self.learner.class_mask.device
         if task is not None and not (is_whole(task) and 0 <= task < num_tasks):
             raise ValueError(f"task {task!r}: this model knows the tasks 0 to {num_tasks - 1}")
-        pixels = (images if isinstance(images, Tensor) else self.read(paths(images))).to(device)
+        pixels = pixels_of(images, self.learner.spec.image_shape).to(device)
         self.learner.input_check.query(pixels, None, device)
         parts = pixels.split(PREDICT_SIZE)
         task_ids = [None if task is None else torch.full((len(part),), int(task), device=device) for part in parts]
         logits = [self.learner.logits(*part) for part in zip(parts, task_ids, strict=True)]
         return F.softmax(torch.cat(logits), dim=1)
-
-    def read(self, files: Sequence[str | Path]) -> Tensor:
-        """Files as the image cache reads them: uint8 [B, C, H, W] at the size the model was trained with."""
-        channels, height, width = self.learner.spec.image_shape
-        if channels != 3 or height != width:
-            shape = [channels, height, width]
-            raise ValueError(f"files are read as squares in colour, and this model learned {shape}; give a tensor")
-        images = np.empty((len(files), height, width, 3), np.uint8)
-        with decoding():
-            for file, image in zip(files, images, strict=True):
-                read_image(str(file), image)
-        return torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
 
     def save(self, folder: str | Path) -> None:
         """Keep all of it: `dualnet.load` gives it back, and it learns on with the same bits.
@@ -185,20 +172,6 @@ def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
     return model
-
-
-def paths(images: str | Path | Iterable[str | Path]) -> list[str | Path]:
-    """One path is one image."""
-    if isinstance(images, (str, os.PathLike)):
-        return [images]
-    wanted = "give paths of files, or one Tensor uint8 [B, C, H, W]"
-    if isinstance(images, np.ndarray) or not isinstance(images, Iterable):
-        raise ValueError(f"images are {type(images).__name__}; {wanted}")
-    files = list(images)
-    for file in files:
-        if not isinstance(file, (str, os.PathLike)):
-            raise ValueError(f"images hold {type(file).__name__}; {wanted}")
-    return files
 
 
 def make(folder: Path) -> None:
