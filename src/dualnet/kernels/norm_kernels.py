@@ -20,6 +20,14 @@ def columns(program, channels, BC: tl.constexpr):
 
 
 @triton.jit
+def program(rows, channels, chunk, BC: tl.constexpr):
+    """A program's part and its number there, its channels, which of them exist, and the end of its rows."""
+    part, number = tl.program_id(0), tl.program_id(1)
+    col, real = columns(tl.program_id(2), channels, BC)
+    return part, number, col, real, tl.minimum((number + 1) * chunk, rows)
+
+
+@triton.jit
 def block_of(first, last, col, real, channels, BM: tl.constexpr):
     """Rows from `first` on: their numbers, which values of them exist (before `last`), and the offsets of these."""
     row = first + tl.arange(0, BM)
@@ -33,16 +41,20 @@ def pair(first, second, at, real):
     return one, tl.load(second + at, mask=real, other=0.0).to(tl.float32)
 
 
+@triton.jit
+def store_pair(first, second, at, one, other, real):
+    tl.store(first + at, one, mask=real)
+    tl.store(second + at, other, mask=real)
+
+
 @triton.jit(do_not_specialize=["rows", "chunk"])
 def forward_sums(x, sums, rows, channels, chunk, BM: tl.constexpr, BC: tl.constexpr):
     """sums[part, split, 0 or 1, channel] of x - pivot and of its square.
 
     The pivot is the part's first pixel: the variance as a difference of two large numbers would lose its digits.
     """
-    part, split = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
+    part, split, col, real, last = program(rows, channels, chunk, BC)
     x += part.to(tl.int64) * rows * channels
-    last = tl.minimum((split + 1) * chunk, rows)
     pivot = tl.load(x + col, mask=real, other=0.0).to(tl.float32)
     sum_1, sum_2 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
     for row_0 in range(split * chunk, last, BM):
@@ -55,31 +67,29 @@ def forward_sums(x, sums, rows, channels, chunk, BM: tl.constexpr, BC: tl.conste
 
 @triton.jit
 def store_sums(sums, part, split, channels, col, real, sum_1, sum_2):
-    out = sums + ((part * tl.num_programs(1) + split) * 2) * channels + col
-    tl.store(out, tl.sum(sum_1, axis=0), mask=real)
-    tl.store(out + channels, tl.sum(sum_2, axis=0), mask=real)
+    at = ((part * tl.num_programs(1) + split) * 2) * channels + col
+    store_pair(sums, sums + channels, at, tl.sum(sum_1, axis=0), tl.sum(sum_2, axis=0), real)
 
 
 @triton.jit
-def masked_grad(dy, at, inside, x_hat, w, b, RELU: tl.constexpr):
-    """The gradient before the ReLU, without a residual: x alone tells where the ReLU was zero, and y is not read."""
-    g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
-    if RELU:
-        g = tl.where(x_hat * w[None, :] + b[None, :] > 0, g, 0.0)
-    return g
+def grad_before_relu(
+    y, dy, dy_2, dresidual, at, inside, x_hat, w, b, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr
+):
+    """With a residual, the gradient of the sum, from one consumer or two: written once, and used as rounded.
 
-
-@triton.jit
-def joined_grad(y, dy, dy_2, dresidual, at, inside, RELU: tl.constexpr, TWO: tl.constexpr):
-    """The gradient of the residual sum, from one consumer or two: written once, and used as rounded."""
+    Without one x alone tells where the ReLU was zero, and y is not read.
+    """
     g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
     if TWO:
         g += tl.load(dy_2 + at, mask=inside, other=0.0).to(tl.float32)
     if RELU:
-        g = tl.where(tl.load(y + at, mask=inside, other=0.0).to(tl.float32) > 0, g, 0.0)
-    rounded = g.to(dresidual.dtype.element_ty)
-    tl.store(dresidual + at, rounded, mask=inside)
-    return rounded.to(tl.float32)
+        out = tl.load(y + at, mask=inside, other=0.0).to(tl.float32) if RESIDUAL else x_hat * w[None, :] + b[None, :]
+        g = tl.where(out > 0, g, 0.0)
+    if RESIDUAL:
+        rounded = g.to(dresidual.dtype.element_ty)
+        tl.store(dresidual + at, rounded, mask=inside)
+        g = rounded.to(tl.float32)
+    return g
 
 
 @triton.jit(do_not_specialize=["rows", "chunk"])
@@ -88,21 +98,16 @@ def backward_sums(
     RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """sums[part, split, 0 or 1, channel] of the gradient g and of g * x_hat."""
-    part, split = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
+    part, split, col, real, last = program(rows, channels, chunk, BC)
     start = part.to(tl.int64) * rows * channels
     x, y, dy, dy_2, dresidual = x + start, y + start, dy + start, dy_2 + start, dresidual + start
-    last = tl.minimum((split + 1) * chunk, rows)
     centre, scale = pair(mean, rstd, part * channels + col, real)
     w, b = pair(weight, bias, col, real)
     sum_1, sum_2 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
     for row_0 in range(split * chunk, last, BM):
         _, inside, at = block_of(row_0, last, col, real, channels, BM)
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-        if RESIDUAL:
-            g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
-        else:
-            g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        g = grad_before_relu(y, dy, dy_2, dresidual, at, inside, x_hat, w, b, RELU, RESIDUAL, TWO)
         sum_1 += g
         sum_2 += g * x_hat
     store_sums(sums, part, split, channels, col, real, sum_1, sum_2)
@@ -130,21 +135,6 @@ def statistics(x, sums, part, splits, rows, channels, col, real, BC: tl.constexp
 
 
 @triton.jit
-def update_running(
-    x, sums, running_mean, running_var, first, splits, rows, channels, col, real, momentum,
-    PARTS: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    """The running statistics are updated once per part, in order."""
-    run_mean, run_var = pair(running_mean, running_var, col, real)
-    for part in tl.static_range(PARTS):
-        mean, var = statistics(x, sums, first + part, splits, rows, channels, col, real, BC)
-        run_mean = (1 - momentum) * run_mean + momentum * mean
-        run_var = (1 - momentum) * run_var + momentum * var * (rows / (rows - 1.0))
-    tl.store(running_mean + col, run_mean, mask=real)
-    tl.store(running_var + col, run_var, mask=real)
-
-
-@triton.jit
 def centre_and_scale(
     x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
     PARTS: tl.constexpr, GIVEN: tl.constexpr, BC: tl.constexpr,
@@ -157,24 +147,29 @@ def centre_and_scale(
         centre, var = statistics(x, sums, part, splits, rows, channels, col, real, BC)
         scale = 1.0 / tl.sqrt(var + eps)
         if block == 0:
-            tl.store(mean + part * channels + col, centre, mask=real)
-            tl.store(rstd + part * channels + col, scale, mask=real)
+            store_pair(mean, rstd, part * channels + col, centre, scale, real)
             if part == 0:
-                update_running(
-                    x, sums, running_mean, running_var, part, splits, rows, channels, col, real, momentum, PARTS, BC
-                )
+                run_mean, run_var = pair(running_mean, running_var, col, real)
+                for other in tl.static_range(PARTS):  # once per part, in order
+                    part_mean, part_var = statistics(x, sums, part + other, splits, rows, channels, col, real, BC)
+                    run_mean = (1 - momentum) * run_mean + momentum * part_mean
+                    run_var = (1 - momentum) * run_var + momentum * part_var * (rows / (rows - 1.0))
+                store_pair(running_mean, running_var, col, run_mean, run_var, real)
     return centre, scale
 
 
 @triton.jit
-def store_grads(dweight, dbias, sums, first, splits, channels, col, real, PARTS: tl.constexpr, BC: tl.constexpr):
-    total_g, total_gx = summed(sums, first, splits, channels, col, real, BC)
-    for part in tl.static_range(1, PARTS):
-        part_g, part_gx = summed(sums, first + part, splits, channels, col, real, BC)
-        total_g += part_g
-        total_gx += part_gx
-    tl.store(dbias + col, total_g, mask=real)
-    tl.store(dweight + col, total_gx, mask=real)
+def grad_sums(dweight, dbias, sums, part, block, splits, channels, col, real, PARTS: tl.constexpr, BC: tl.constexpr):
+    """Both sums of a part. The first programs store the gradients of weight and bias, the sums over all parts."""
+    sum_g, sum_gx = summed(sums, part, splits, channels, col, real, BC)
+    if (block == 0) & (part == 0):
+        total_g, total_gx = sum_g, sum_gx
+        for other in tl.static_range(1, PARTS):
+            other_g, other_gx = summed(sums, other, splits, channels, col, real, BC)
+            total_g += other_g
+            total_gx += other_gx
+        store_pair(dbias, dweight, col, total_g, total_gx, real)
+    return sum_g, sum_gx
 
 
 @triton.jit(do_not_specialize=["rows", "splits", "chunk"])
@@ -184,8 +179,7 @@ def normalise(
     RESIDUAL: tl.constexpr, GIVEN: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """GIVEN: by the running statistics, which are not updated."""
-    part, block = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
+    part, block, col, real, last = program(rows, channels, chunk, BC)
     start = part.to(tl.int64) * rows * channels
     centre, scale = centre_and_scale(
         x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
@@ -193,7 +187,6 @@ def normalise(
     )  # fmt: skip
     w, b = pair(weight, bias, col, real)
     x, residual, y = x + start, residual + start, y + start
-    last = tl.minimum((block + 1) * chunk, rows)
     for row_0 in range(block * chunk, last, BM):
         _, inside, at = block_of(row_0, last, col, real, channels, BM)
         value = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -211,20 +204,16 @@ def normalise_backward(
     PARTS: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """With a residual dy is the gradient before the ReLU already: RELU is then off."""
-    part, block = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
+    part, block, col, real, last = program(rows, channels, chunk, BC)
     start = part.to(tl.int64) * rows * channels
-    sum_g, sum_gx = summed(sums, part, splits, channels, col, real, BC)
-    if (block == 0) & (part == 0):
-        store_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
+    sum_g, sum_gx = grad_sums(dweight, dbias, sums, part, block, splits, channels, col, real, PARTS, BC)
     centre, scale = pair(mean, rstd, part * channels + col, real)
     w, b = pair(weight, bias, col, real)
     x, dy, dx = x + start, dy + start, dx + start
-    last = tl.minimum((block + 1) * chunk, rows)
     for row_0 in range(block * chunk, last, BM):
         _, inside, at = block_of(row_0, last, col, real, channels, BM)
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-        g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        g = grad_before_relu(dy, dy, dy, dy, at, inside, x_hat, w, b, RELU, False, False)
         grad = (g - (sum_g / rows)[None, :] - x_hat * (sum_gx / rows)[None, :]) * (scale * w)[None, :]
         tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
 
@@ -247,8 +236,7 @@ def normalise_small(
         scale = 1.0 / tl.sqrt(var + eps)
         run_mean = (1 - momentum) * run_mean + momentum * centre
         run_var = (1 - momentum) * run_var + momentum * var * (rows / (rows - 1.0))
-        tl.store(mean + part * channels + col, centre, mask=real)
-        tl.store(rstd + part * channels + col, scale, mask=real)
+        store_pair(mean, rstd, part * channels + col, centre, scale, real)
         value = value * (scale * w)[None, :] + b[None, :]
         if RESIDUAL:
             value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
@@ -256,8 +244,7 @@ def normalise_small(
             value = tl.where(value < 0, 0.0, value)
         tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
         at += rows * channels
-    tl.store(running_mean + col, run_mean, mask=real)
-    tl.store(running_var + col, run_var, mask=real)
+    store_pair(running_mean, running_var, col, run_mean, run_var, real)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -273,15 +260,11 @@ def normalise_small_backward(
     for part in range(PARTS):
         centre, scale = pair(mean, rstd, part * channels + col, real)
         x_hat = (tl.load(x + at, mask=inside, other=0.0).to(tl.float32) - centre[None, :]) * scale[None, :]
-        if RESIDUAL:
-            g = joined_grad(y, dy, dy_2, dresidual, at, inside, RELU, TWO)
-        else:
-            g = masked_grad(dy, at, inside, x_hat, w, b, RELU)
+        g = grad_before_relu(y, dy, dy_2, dresidual, at, inside, x_hat, w, b, RELU, RESIDUAL, TWO)
         sum_g, sum_gx = tl.sum(g, axis=0), tl.sum(g * x_hat, axis=0)
         total_g += sum_g
         total_gx += sum_gx
         grad = (g - (sum_g / rows)[None, :] - x_hat * (sum_gx / rows)[None, :]) * (scale * w)[None, :]
         tl.store(dx + at, grad.to(dx.dtype.element_ty), mask=inside)
         at += rows * channels
-    tl.store(dbias + col, total_g, mask=real)
-    tl.store(dweight + col, total_gx, mask=real)
+    store_pair(dbias, dweight, col, total_g, total_gx, real)

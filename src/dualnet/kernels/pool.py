@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dualnet.kernels import Norm
 from dualnet.kernels.launch import SUMMING, WRITING, LaunchGrid, LaunchShape, like
-from dualnet.kernels.norm_kernels import centre_and_scale, columns, forward_sums, pair, store_grads, store_sums, summed
+from dualnet.kernels.norm_kernels import block_of, centre_and_scale, forward_sums, grad_sums, pair, program, store_sums
 
 UNUSED = tl.constexpr(255)  # instead of a pixel of the window: the ReLU made it zero, and no gradient passes
 
@@ -29,8 +29,7 @@ def normalise_and_pool(
 
     GIVEN: by the running statistics; neither they nor `chosen` are written.
     """
-    part, block = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
+    part, block, col, real, last = program(out_rows, channels, chunk, BC)
     start, out_start = part.to(tl.int64) * rows * channels, part.to(tl.int64) * out_rows * channels
     centre, scale = centre_and_scale(
         x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
@@ -38,7 +37,6 @@ def normalise_and_pool(
     )  # fmt: skip
     w, b = pair(weight, bias, col, real)
     x, y, chosen = x + start, y + out_start, chosen + out_start
-    last = tl.minimum((block + 1) * chunk, out_rows)
     for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         inside = (row < last)[:, None] & real[None, :]
@@ -66,18 +64,14 @@ def pool_sums(
     SIZE: tl.constexpr, PADDING: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """sums of g and g * x_hat: only pooled pixels have a gradient, so only these are visited."""
-    part, split = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
+    part, split, col, real, last = program(out_rows, channels, chunk, BC)
     x += part.to(tl.int64) * rows * channels
     out_start = part.to(tl.int64) * out_rows * channels
     dy, chosen = dy + out_start, chosen + out_start
-    last = tl.minimum((split + 1) * chunk, out_rows)
     centre, scale = pair(mean, rstd, part * channels + col, real)
     sum_1, sum_2 = tl.zeros([BM, BC], tl.float32), tl.zeros([BM, BC], tl.float32)
     for row_0 in range(split * chunk, last, BM):
-        row = row_0 + tl.arange(0, BM)
-        inside = (row < last)[:, None] & real[None, :]
-        out_at = row[:, None] * channels + col[None, :]
+        row, inside, out_at = block_of(row_0, last, col, real, channels, BM)
         window = tl.load(chosen + out_at, mask=inside, other=UNUSED).to(tl.int32)
         g = tl.load(dy + out_at, mask=inside, other=0.0).to(tl.float32)
         used = window != UNUSED
@@ -132,18 +126,13 @@ def pool_backward(
     PARTS: tl.constexpr, SIZE: tl.constexpr, PADDING: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """By blocks of 2 by 2 pixels, whose gradients come from the same one or four windows: these are read once."""
-    part, block = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
-    sum_g, sum_gx = summed(sums, part, splits, channels, col, real, BC)
-    if (block == 0) & (part == 0):
-        store_grads(dweight, dbias, sums, part, splits, channels, col, real, PARTS, BC)
+    down, right = (height + 1) // 2, (width + 1) // 2  # blocks
+    part, block, col, real, last = program(rows // (height * width) * down * right, channels, chunk, BC)
+    sum_g, sum_gx = grad_sums(dweight, dbias, sums, part, block, splits, channels, col, real, PARTS, BC)
     centre, scale = pair(mean, rstd, part * channels + col, real)
     w = tl.load(weight + col, mask=real, other=0.0).to(tl.float32)
     start, out_start = part.to(tl.int64) * rows * channels, part.to(tl.int64) * out_rows * channels
     x, dx, dy, chosen = x + start, dx + start, dy + out_start, chosen + out_start
-    down, right = (height + 1) // 2, (width + 1) // 2  # blocks
-    num_blocks = rows // (height * width) * down * right
-    last = tl.minimum((block + 1) * chunk, num_blocks)
     for row_0 in range(block * chunk, last, BM):
         row = row_0 + tl.arange(0, BM)
         image, i, j = row // (down * right), row // right % down, row % right
@@ -171,6 +160,7 @@ class Geometry:
         self.sides = (height, width, over[0] // 2 + 1, over[1] // 2 + 1)
         self.rows = images * height * width // parts
         self.out_rows = images * self.sides[2] * self.sides[3] // parts
+        self.sizes = (self.rows, self.out_rows, self.channels)
         self.blocks = images * ((height + 1) // 2) * ((width + 1) // 2) // parts
         self.out_shape = (images, self.channels, *self.sides[2:])
         self.window = {"SIZE": pool.kernel_size, "PADDING": pool.padding}
@@ -194,8 +184,8 @@ class FusedPool(torch.autograd.Function):
         forward_sums[summing.grid](x, sums, geometry.rows, geometry.channels, summing.chunk, **summing.options)
         normalise_and_pool[writing.grid](
             x, y, chosen, weight, bias, norm.running_mean, norm.running_var, mean, rstd, sums,
-            geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
-            norm.momentum, norm.eps, PARTS=geometry.parts, GIVEN=False, **geometry.window, **writing.options,
+            *geometry.sizes, summing.splits, writing.chunk, *geometry.sides, norm.momentum, norm.eps,
+            PARTS=geometry.parts, GIVEN=False, **geometry.window, **writing.options,
         )  # fmt: skip
         ctx.save_for_backward(x, chosen, weight, mean, rstd)
         return y
@@ -208,15 +198,13 @@ class FusedPool(torch.autograd.Function):
         summing, writing = geometry.launch(SUMMING, geometry.out_rows), geometry.launch(WRITING, geometry.blocks)
         sums = summing.empty_sums(x.device)
         pool_sums[summing.grid](
-            x, dy, chosen, mean, rstd, sums,
-            geometry.rows, geometry.out_rows, geometry.channels, summing.chunk, *geometry.sides,
+            x, dy, chosen, mean, rstd, sums, *geometry.sizes, summing.chunk, *geometry.sides,
             **geometry.window, **summing.options,
         )  # fmt: skip
         dx, dweight, dbias = torch.empty_like(x), torch.empty_like(weight), torch.empty_like(weight)
         pool_backward[writing.grid](
-            x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums,
-            geometry.rows, geometry.out_rows, geometry.channels, summing.splits, writing.chunk, *geometry.sides,
-            PARTS=geometry.parts, **geometry.window, **writing.options,
+            x, dy, chosen, dx, weight, dweight, dbias, mean, rstd, sums, *geometry.sizes, summing.splits, writing.chunk,
+            *geometry.sides, PARTS=geometry.parts, **geometry.window, **writing.options,
         )  # fmt: skip
         return dx, dweight, dbias, None, None
 
@@ -229,8 +217,7 @@ def fused_pool(x: Tensor, norm: Norm, pool: nn.MaxPool2d, parts: int) -> Tensor:
     y, launch = geometry.empty_pooled(x), geometry.launch(WRITING, geometry.out_rows)
     running = (norm.running_mean, norm.running_var)
     normalise_and_pool[launch.grid](
-        x, y, y, norm.weight, norm.bias, *running, *running, y,
-        geometry.rows, geometry.out_rows, geometry.channels, 1, launch.chunk, *geometry.sides,
+        x, y, y, norm.weight, norm.bias, *running, *running, y, *geometry.sizes, 1, launch.chunk, *geometry.sides,
         norm.momentum, norm.eps, PARTS=1, GIVEN=True, **geometry.window, **launch.options,
     )  # fmt: skip
     return y

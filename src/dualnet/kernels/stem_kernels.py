@@ -16,7 +16,7 @@ and, with S the sum of g p^T over the pooled pixels, whose gradient before the R
 import triton
 import triton.language as tl
 
-from dualnet.kernels.norm_kernels import block_of, columns, pair
+from dualnet.kernels.norm_kernels import block_of, columns, pair, program, store_pair
 from dualnet.kernels.pool import UNUSED
 
 TAPS = tl.constexpr(27)  # of a 3x3 convolution of three channels
@@ -112,12 +112,10 @@ def stem_statistics(
         spread = matrix(start) / rows - average[:, None] * across[None, :]
         centre = tl.sum(w * average[:, None], axis=0)
         var = tl.maximum(tl.sum(w * tl.dot(spread, w, input_precision="ieee"), axis=0), 0.0)
-        tl.store(mean + part * channels + col, centre, mask=real)
-        tl.store(rstd + part * channels + col, 1.0 / tl.sqrt(var + eps), mask=real)
+        store_pair(mean, rstd, part * channels + col, centre, 1.0 / tl.sqrt(var + eps), real)
         run_mean = (1 - momentum) * run_mean + momentum * (centre + shifted)
         run_var = (1 - momentum) * run_var + momentum * var * (rows / (rows - 1.0))
-    tl.store(running_mean + col, run_mean, mask=real)
-    tl.store(running_var + col, run_var, mask=real)
+    store_pair(running_mean, running_var, col, run_mean, run_var, real)
 
 
 @triton.jit(do_not_specialize=["out_rows", "chunk"])
@@ -131,18 +129,16 @@ def stem_pool(
     The index is stored in the last bits of its value, so that one maximum finds both. Where BatchNorm's weight is
     negative the convolution's is negated, so that the maximum of x is the maximum after BatchNorm too.
     """
-    part, block = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
-    slope = tl.load(rstd + part * channels + col, mask=real, other=0.0) * tl.load(weight + col, mask=real, other=0.0)
-    level = tl.load(bias + col, mask=real, other=0.0) - slope * tl.load(
-        mean + part * channels + col, mask=real, other=0.0
-    )
+    part, block, col, real, last = program(out_rows, channels, chunk, BC)
+    w, b = pair(weight, bias, col, real)
+    centre, scale = pair(mean, rstd, part * channels + col, real)
+    slope = scale * w
+    level = b - slope * centre
     kernels = load_weights(kernel, col, real)
     kernels = tl.where((slope < 0)[None, :], -kernels, kernels)
     slope = tl.abs(slope)
     start = part.to(tl.int64) * out_rows * channels
     y, chosen = y + start, chosen + start
-    last = tl.minimum((block + 1) * chunk, out_rows)
     for first in range(block * chunk, last, BM):
         row = first + tl.arange(0, BM)
         shown = part * out_rows + tl.minimum(row, last - 1)
@@ -167,11 +163,9 @@ def gradient_products(
     OUT_HEIGHT: tl.constexpr, OUT_WIDTH: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
     """products[part, split]: a chunk's sum of p g^T over the pooled pixels, p being the patch of the chosen one."""
-    part, split = tl.program_id(0), tl.program_id(1)
-    col, real = columns(tl.program_id(2), channels, BC)
+    part, split, col, real, last = program(out_rows, channels, chunk, BC)
     start = part.to(tl.int64) * out_rows * channels
     dy, chosen = dy + start, chosen + start
-    last = tl.minimum((split + 1) * chunk, out_rows)
     total = tl.zeros([PADDED_TAPS, BC], tl.float32)
     for first in range(split * chunk, last, BM):
         row, inside, at = block_of(first, last, col, real, channels, BM)
@@ -216,5 +210,4 @@ def stem_gradients(
     tl.store(dkernel + at, of_kernel.to(dkernel.dtype.element_ty), mask=(tap < TAPS)[:, None] & real[None, :])
     if HAS_SHIFT:
         tl.store(dshift + col, tl.zeros([BC], tl.float32), mask=real)  # BatchNorm subtracts every shift again
-    tl.store(dweight + col, of_weight, mask=real)
-    tl.store(dbias + col, of_bias, mask=real)
+    store_pair(dweight, dbias, col, of_weight, of_bias, real)
