@@ -24,7 +24,7 @@ from dualnet.runs.jobs import Job, run_job
 from dualnet.runs.local_pool import num_jobs, num_threads
 from dualnet.runs.run_folder import RunFolder
 from dualnet.search import SearchPlan, read_plan, search
-from dualnet.search.point import Point, failure_of, folder_name, point_of
+from dualnet.search.point import Point, folder_name, left_in, point_of
 from dualnet.search.progress import SearchDisplay, table_of
 from dualnet.search.search import Search
 
@@ -455,7 +455,7 @@ def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
     plan = read_plan(write("tiny.yaml", TINY))
     found, job = diverging_job(plan, point_of(plan, {"learner.lr": 1e25}))
     assert settled(found, job) == "diverged"
-    failures = [failure_of(folder) for folder in job.folders.values()]
+    failures = [left_in(folder) for folder in job.folders.values()]
     assert [reason[:8] for reason in failures if reason] == ["seed-0: ", "seed-1: "]
 
 

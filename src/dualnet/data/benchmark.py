@@ -73,7 +73,5 @@ class BenchmarkConfig(ABC):
 
     def make_validation(self) -> Benchmark:
         """Validation tasks. They share no test image with `make`: other classes, or training images alone."""
-        raise ValueError(
-            f"benchmark: {type(self).__name__} has no validation tasks to choose options on; "
-            "search on a benchmark that has some, such as mini_imagenet, and use the chosen options here"
-        )
+        remedy = "search on a benchmark that has some, such as mini_imagenet, and use the chosen options here"
+        raise ValueError(f"benchmark: {type(self).__name__} has no validation tasks to choose options on; {remedy}")

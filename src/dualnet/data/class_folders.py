@@ -69,10 +69,8 @@ def _without_images(root: str, empty: Sequence[str]) -> str:
         use = f"root: {os.path.join(root, train)}" + (f" and test_root: {os.path.join(root, test)}" if test else "")
         return f"benchmark.root {root!r} looks like a folder of splits: use {use}"
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-    return (
-        f"{os.path.join(root, empty[0])}: no images ({KINDS}) in this class folder{more}; "
-        "add images, remove the folder, or name the other classes with class_order"
-    )
+    remedy = "add images, remove the folder, or name the other classes with class_order"
+    return f"{os.path.join(root, empty[0])}: no images ({KINDS}) in this class folder{more}; {remedy}"
 
 
 def images_in(folder: str, remedy: str) -> list[str]:

@@ -50,10 +50,8 @@ def split_of(
 
 def check_complete(path: str, classes: Sequence[str], wanted: int) -> None:
     if len(classes) != wanted or len(set(classes)) != wanted:
-        raise ValueError(
-            f"{path}: {len(classes)} classes, {len(set(classes))} of them different, where {wanted} should be; "
-            "complete it, or use image_folder for classes of your own"
-        )
+        found = f"{len(classes)} classes, {len(set(classes))} of them different, where {wanted} should be"
+        raise ValueError(f"{path}: {found}; complete it, or use image_folder for classes of your own")
 
 
 def read_rows(path: str, delimiter: str, remedy: str) -> list[tuple[str, list[str]]]:

@@ -86,10 +86,9 @@ class CachedImages:
             full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
             megabytes = math.prod(self.shape) // 1_000_000 + 1
             need = f"free {megabytes} MB there" if full else "make it a folder that you may write to"
-            raise ValueError(
-                f"{self._file.path.parent}: the image cache cannot be used ({error.strerror or error}); "
-                f"{need}, or name another folder with the option cache or the variable DUALNET_CACHE"
-            ) from None
+            remedy = f"{need}, or name another folder with the option cache or the variable DUALNET_CACHE"
+            reason = f"the image cache cannot be used ({error.strerror or error})"
+            raise ValueError(f"{self._file.path.parent}: {reason}; {remedy}") from None
         self._opened: tuple[int, set[int]] = descriptor, set()  # the file, and which of its chunks are checked
         weakref.finalize(self, os.close, descriptor)
 

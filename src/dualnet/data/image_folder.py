@@ -43,10 +43,8 @@ class ImageFolder(FileBenchmark):
             rows = np.flatnonzero((whole.labels == number) & ~whole.is_test)
             files[name] = [whole.names[row] for row in rows.tolist()]
             if len(files[name]) < 2:
-                raise ValueError(
-                    f"image_folder: class {name!r} has {len(files[name])} training images, and validation takes some "
-                    "of them to learn from and some to test; add images or leave the class out"
-                )
+                needs = "validation needs some to learn from and some to test; add images or leave the class out"
+                raise ValueError(f"image_folder: class {name!r} has {len(files[name])} training images; {needs}")
         return self.decoded(self._held_out(files, tasks), self.image_size, validation=True)
 
     def _split(self) -> Split:
@@ -71,9 +69,7 @@ class ImageFolder(FileBenchmark):
 
 def _check_test_root(root: str, classes: Sequence[str], test_root: str) -> None:
     if different := set(classes) ^ set(class_folders(test_root)):
-        raise ValueError(
-            f"{test_root}: its classes are not those of {root}: {min(different)!r} is in one of them only; "
-            "give both folders the same sub-folders"
-        )
+        what = f"its classes are not those of {root}: {min(different)!r} is in one of them only"
+        raise ValueError(f"{test_root}: {what}; give both folders the same sub-folders")
     if os.path.samefile(absolute(root), absolute(test_root)):
         raise ValueError(f"{test_root}: test_root is root itself; name another folder, or leave it out for test_share")

@@ -70,7 +70,5 @@ def _row(root: str, place: str, row: list[str]) -> tuple[str, int]:
 def _check_disjoint(root: str, split: str, train: list[tuple[str, int]], test: list[tuple[str, int]]) -> None:
     of_train, of_test = ({os.path.normpath(path) for path, _ in rows} for rows in (train, test))
     if both := of_train & of_test:
-        first, second = LISTS[split]
-        raise ValueError(
-            f"{os.path.join(root, second)}: {min(both)} is also in {first}; keep training and test images apart"
-        )
+        first, second = LISTS[split][0], os.path.join(root, LISTS[split][1])
+        raise ValueError(f"{second}: {min(both)} is also in {first}; keep training and test images apart")

@@ -39,11 +39,9 @@ class Procedural(BenchmarkConfig):
     def _drawn(self, first_task: int, num_tasks: int, validation: bool = False) -> Benchmark:
         num_classes, first = num_tasks * self.classes_per_task, first_task * self.classes_per_task
         if first + num_classes > MAX_CLASSES:
-            and_more = f", and {num_tasks} for validation," if validation else ""
-            raise ValueError(
-                f"procedural: {self.num_tasks} tasks of {self.classes_per_task}{and_more} need {first + num_classes} "
-                f"classes, there are {MAX_CLASSES}; lower num_tasks or classes_per_task"
-            )
+            tasks = f"{self.num_tasks} tasks of {self.classes_per_task}"
+            needed = f"{tasks}{f', and {num_tasks} for validation,' * validation} need {first + num_classes} classes"
+            raise ValueError(f"procedural: {needed}, there are {MAX_CLASSES}; lower num_tasks or classes_per_task")
         numbers = range(first, first + num_classes)
         counts = np.repeat([self.train_per_class, self.test_per_class], num_classes)
         split = Split(

@@ -101,16 +101,12 @@ def tasks_of(num_classes: int, classes_per_task: int, num_tasks: int | None = No
     """
     full, left = divmod(num_classes, classes_per_task)
     if num_tasks is None and full and left:
-        raise ValueError(
-            f"{num_classes} classes do not make tasks of {classes_per_task}: "
-            f"set num_tasks to {full} to leave the last {left} out, or change classes_per_task"
-        )
+        remedy = f"set num_tasks to {full} to leave the last {left} out, or change classes_per_task"
+        raise ValueError(f"{num_classes} classes do not make tasks of {classes_per_task}: {remedy}")
     num_tasks = num_tasks or max(full, 1)
     if num_tasks > full:
-        raise ValueError(
-            f"{num_tasks} tasks of {classes_per_task} need {num_tasks * classes_per_task} classes, "
-            f"there are {num_classes}; lower num_tasks or classes_per_task"
-        )
+        needed = f"{num_tasks} tasks of {classes_per_task} need {num_tasks * classes_per_task} classes"
+        raise ValueError(f"{needed}, there are {num_classes}; lower num_tasks or classes_per_task")
     return [range(start * classes_per_task, (start + 1) * classes_per_task) for start in range(num_tasks)]
 
 

@@ -164,6 +164,8 @@ class Geometry:
         self.blocks = images * ((height + 1) // 2) * ((width + 1) // 2) // parts
         self.out_shape = (images, self.channels, *self.sides[2:])
         self.window = {"SIZE": pool.kernel_size, "PADDING": pool.padding}
+        names = ("HEIGHT", "WIDTH", "OUT_HEIGHT", "OUT_WIDTH")
+        self.constants = dict(zip(names, self.sides, strict=True)) | self.window
 
     def empty_pooled(self, like: Tensor) -> Tensor:
         return torch.empty(self.out_shape, dtype=like.dtype, device=like.device, memory_format=torch.channels_last)

@@ -1,6 +1,7 @@
 """The first block of a network, conv 3x3 on images, BatchNorm, ReLU and max-pool, in Triton, for CUDA under autocast.
 
-The convolution's output, the largest map of the network, is never written: see stem_kernels.py for the formulas.
+The convolution's output, the largest map of the network, is never written: see stem_kernels.py for the formulas. The
+sides of its maps are constants: a kernel divides by them in every iteration, and a network's images have one size.
 """
 
 from typing import Any
@@ -50,7 +51,7 @@ class FusedStem(torch.autograd.Function):
         products = torch.empty(geometry.parts, launch.splits, PADDED_TAPS, geometry.channels, device=dy.device)
         kernels.gradient_products[launch.grid](
             patches, dy, chosen, products, geometry.out_rows, geometry.channels, launch.chunk,
-            **sides(geometry), **launch.options,
+            **geometry.constants, **launch.options,
         )  # fmt: skip
         dkernel = torch.empty_like(kernel)
         dweight, dbias, dshift = torch.empty(3, geometry.channels, device=dy.device).unbind()
@@ -70,15 +71,9 @@ def pooled_conv(
     launch = LaunchGrid(POOLING, geometry.parts, geometry.out_rows, geometry.channels, CHANNELS)
     kernels.stem_pool[launch.grid](
         patches, kernel, weight, bias, mean, rstd, y, chosen,
-        geometry.out_rows, geometry.channels, launch.chunk, **sides(geometry), **launch.options,
+        geometry.out_rows, geometry.channels, launch.chunk, **geometry.constants, **launch.options,
     )  # fmt: skip
     return y, chosen
-
-
-def sides(geometry: Geometry) -> dict[str, Any]:
-    """As constants: a kernel divides by them in every iteration, and a network's images have one size."""
-    names = ("HEIGHT", "WIDTH", "OUT_HEIGHT", "OUT_WIDTH")
-    return dict(zip(names, geometry.sides, strict=True)) | geometry.window
 
 
 def patches_of(images: Tensor, dtype: torch.dtype, geometry: Geometry, with_sums: bool = True) -> tuple[Tensor, Tensor]:

@@ -6,14 +6,16 @@ from torch import Tensor
 
 from dualnet.batch import Batch
 from dualnet.learners.baseline import Baseline
-from dualnet.learners.options import TrainingOptions
+from dualnet.learners.options import CommonOptions
 from dualnet.losses import label_loss
 from dualnet.optim import gradient_step
 
 
 @dataclass(frozen=True)
-class Config(TrainingOptions):
+class Config(CommonOptions):
     """The options of Finetune."""
+
+    updates: int = 2  # gradient steps per batch
 
 
 class Finetune(Baseline):

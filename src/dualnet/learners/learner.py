@@ -15,7 +15,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
 from dualnet.learners.one_thread import OneThread
-from dualnet.memory import Memory, MemoryConfig, Replay
+from dualnet.memory import Memory, MemoryConfig, Replay, check_slots
 from dualnet.nets import SMALLEST_IMAGE, forward_batches
 
 SOFT_LABEL_BATCH = 250  # stored examples in one pass at the end of a task
@@ -60,7 +60,7 @@ class Learner(nn.Module, ABC):
             if getattr(config, option, "none") == "views" and channels != 3:
                 raise ValueError(f"{option}: views need 3 channels, and these images have {channels}; use crop")
         if isinstance(memory, MemoryConfig):
-            memory.check(spec)
+            check_slots(memory.num_slots(spec), spec)
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:

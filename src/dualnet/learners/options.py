@@ -42,14 +42,7 @@ class MemoryOptions(CommonOptions):
 
 
 @dataclass(frozen=True)
-class TrainingOptions(CommonOptions):
-    """Without a memory."""
-
-    updates: int = 2  # gradient steps per batch
-
-
-@dataclass(frozen=True)
 class ReplayOptions(MemoryOptions):
-    """With one."""
+    """With one, and a number of updates."""
 
     updates: int = 2  # gradient steps per batch

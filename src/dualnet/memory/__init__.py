@@ -31,10 +31,6 @@ class MemoryConfig:
         num_slots = self.num_slots(spec) - set_aside
         return MEMORIES[self.policy_for(spec)](spec, num_slots, only_earlier_tasks, with_logits)
 
-    def check(self, spec: StreamSpec) -> None:
-        """Raises ValueError if the memory would be too small for the stream."""
-        check_slots(self.num_slots(spec), spec)
-
     def policy_for(self, spec: StreamSpec) -> str:
         # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.
         return ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
@@ -43,4 +39,5 @@ class MemoryConfig:
         return self.slots_per_class * spec.num_classes
 
 
-__all__ = ["MEMORIES", "Balanced", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring", "comes_again", "num_before"]
+__all__ = ["MEMORIES", "Balanced", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]
+__all__ += ["check_slots", "comes_again", "num_before"]

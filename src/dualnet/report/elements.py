@@ -23,10 +23,8 @@ def _line(cells: Sequence[str], table: TextTable, tag: str) -> str:
         # A long path or option may break after a slash, a dot between letters, or an equals sign.
         breakable = re.sub(r"(?<=\w)(=|[/.](?=[a-zA-Z_]))", r"\1<wbr>", escape(cell))
         text = f"<strong>{escape(cell)}</strong>" if isinstance(cell, Best) else breakable
-        number = column in table.numeric
-        parts.append(
-            f"<{kind} class='number'>{text}</{kind[:2]}>" if number else f"<{kind}><div>{text}</div></{kind[:2]}>"
-        )
+        inside = f" class='number'>{text}" if column in table.numeric else f"><div>{text}</div>"
+        parts.append(f"<{kind}{inside}</{kind[:2]}>")
     return f"<tr>{''.join(parts)}</tr>"
 
 

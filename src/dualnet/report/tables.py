@@ -88,11 +88,8 @@ def _costs(runs: Sequence[RunRecord], comparison: Comparison) -> list[str]:
 def stability_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
     """The accuracy at the end and the lowest on the way, of the rows where it was measured."""
     rows = [row for row in rows if was_measured(row)]
-    values = [[_worst_cases(run) for run in row.runs if run.log.stability] for row in rows]
-    columns = [
-        _compared([[run[i] for run in runs] for runs in values], max, comparison)
-        for i in range(len(STABILITY_HEADER) - 1)
-    ]
+    values = [zip(*(_worst_cases(run) for run in row.runs if run.log.stability), strict=True) for row in rows]
+    columns = [_compared(of_rows, max, comparison) for of_rows in zip(*values, strict=True)]
     lines = [[row.label, *cells] for row, *cells in zip(rows, *columns, strict=True)]
     return TextTable(STABILITY_HEADER, lines, numeric=range(1, len(STABILITY_HEADER)))
 
@@ -146,10 +143,7 @@ def _run_line(label: str, run: RunRecord, comparison: Comparison) -> list[str]:
 
 def unfinished_table(comparison: Comparison) -> TextTable:
     """One line for each run without a result."""
-    lines = [
-        [run.name, run.seed, _steps_text(run) + ", diverged" * run.log.diverged, str(run.folder)]
-        for run in comparison.unfinished
-    ]
+    lines = [[run.name, run.seed, _steps_text(run), str(run.folder)] for run in comparison.unfinished]
     return TextTable(["experiment", "seed", "last step", "folder"], lines, numeric=range(1, 3))
 
 
@@ -215,4 +209,4 @@ def number_text(value: float) -> str:
 
 
 def _steps_text(run: RunRecord) -> str:
-    return DASH if run.last_step is None else f"{run.last_step:,}"
+    return (DASH if run.last_step is None else f"{run.last_step:,}") + ", diverged" * run.log.diverged

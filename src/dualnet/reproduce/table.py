@@ -62,11 +62,7 @@ def read_table(name_or_file: str, settings: str) -> list[TableRow]:
         if not isinstance(num_seeds, int) or num_seeds < 1:
             raise ValueError(f"seeds: {num_seeds!r} is not 1 or more")
         written, title = written_rows(content, path.stem, settings), str(content.get("title", path.stem))
-        homes = {name: options_and_home(name, written, settings) for name in list(written)}
-        return [
-            TableRow(name, options, num_seeds, home, title, written[name].beside or name)
-            for name, (options, home) in homes.items()
-        ]
+        return [table_row(name, written, settings, num_seeds, title) for name in list(written)]
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
@@ -100,15 +96,15 @@ def written_rows(content: Mapping[str, Any], table: str, settings: str) -> dict[
     return rows
 
 
-def options_and_home(name: str, written: dict[str, WrittenRow], settings: str) -> tuple[dict[str, Any], str]:
-    """Options of the table, the group, the row that it is like, its own, each laid over those before; whose runs."""
+def table_row(name: str, written: dict[str, WrittenRow], settings: str, num_seeds: int, title: str) -> TableRow:
+    """Options of the table, the group, the row that it is like, its own, each laid over those before."""
     names = similar_rows(name, written, settings)
     options = [
         reduce(merged, [*written[names[i]].shared, *(own for like in names[i:][::-1] for own in written[like].own)], {})
         for i in range(len(names))
     ]
     num_same = len(list(takewhile(lambda other: other == options[0], options)))
-    return options[0], names[num_same - 1]
+    return TableRow(name, options[0], num_seeds, names[num_same - 1], title, written[name].beside or name)
 
 
 def similar_rows(name: str, written: dict[str, WrittenRow], settings: str) -> list[str]:

@@ -99,12 +99,10 @@ def grids(mapping: Mapping[str, Any]) -> dict[str, Any]:
     """One grid, or those of the stages, by where they are in the file."""
     if ("grid" in mapping) == ("stages" in mapping):
         raise ValueError(f"give either `grid` or `stages`, a list of grids; see experiments/{EXAMPLE}")
-    if "grid" in mapping:
-        return {"grid": mapping["grid"]}
-    stages = mapping["stages"]
+    stages = mapping.get("stages", [mapping.get("grid")])
     if not isinstance(stages, list) or not stages:
         raise ValueError(f"stages: a list of grids is needed, not {stages!r}")
-    return {f"stages[{number}]": grid for number, grid in enumerate(stages)}
+    return {f"stages[{number}]" if "stages" in mapping else "grid": grid for number, grid in enumerate(stages)}
 
 
 def points_of(grid: Any, where: str) -> tuple[Options, ...]:

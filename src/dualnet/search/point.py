@@ -45,11 +45,11 @@ class Point:
     def update(self, out: Path, plan: SearchPlan, troubles: Mapping[Path, str]) -> None:
         """Reads what the seeds have left, once each of them is finished or has failed."""
         folders = self.folders(out, plan.seeds)
-        results = {seed: read_result(folder / RESULT_FILE) for seed, folder in folders.items()}
-        reasons = [failure_of(folder) or troubles.get(folder) for seed, folder in folders.items() if not results[seed]]
-        if None in reasons:
+        left = {seed: left_in(folder) or troubles.get(folder) for seed, folder in folders.items()}
+        if None in left.values():
             return
-        done = {seed: result for seed, result in results.items() if result}
+        done = {seed: result for seed, result in left.items() if isinstance(result, dict)}
+        reasons = [reason for reason in left.values() if isinstance(reason, str)]
         values = [result["metrics"][plan.metric] for result in done.values()]
         if not reasons and None in values:
             reasons = [f"{plan.metric} is not defined on a stream of one task, nor for Offline; choose by ACC"]
@@ -96,20 +96,17 @@ def short(options: Options) -> Options:
     return last if len(last) == len(options) else options
 
 
-def failure_of(folder: Path) -> str | None:
-    """Why a seed diverged; None if it did not."""
+def left_in(folder: Path) -> dict[str, Any] | str | None:
+    """The result of a seed, or why it diverged; None while it is not settled."""
     file = folder / FAILED_FILE
-    return str(read_own(file).get("reason") or "diverged") if file.exists() else None
+    failed = str(read_own(file).get("reason") or "diverged") if file.exists() else None
+    return read_result(folder / RESULT_FILE) or failed
 
 
 def write_failure(folder: Path, reason: str) -> None:
     """Without the path, which changes if the folder is moved, and the advice, which is for a single run."""
     what = reason.removeprefix(f"{folder}: ").partition(";")[0]
     atomic.write(folder / FAILED_FILE, json.dumps({"reason": f"{folder.name}: {what}"}) + "\n")
-
-
-def is_settled(folder: Path) -> bool:
-    return (folder / RESULT_FILE).exists() or (folder / FAILED_FILE).exists()
 
 
 def read_own(file: Path) -> dict[str, Any]:

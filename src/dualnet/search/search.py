@@ -13,12 +13,12 @@ from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.jobs import Benchmarks, Job, JobPool, JobResult
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
-from dualnet.runs.record import FREE_TO_CHANGE, RESULT_FILE, read_result
+from dualnet.runs.record import FREE_TO_CHANGE
 from dualnet.runs.run_folder import RunFolder, environment
 from dualnet.runs.runner import seeds_apart, stream_of
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.search.plan import SearchPlan, said
-from dualnet.search.point import Point, failure_of, is_settled, point_of, read_own, short, write_failure
+from dualnet.search.point import Point, left_in, point_of, read_own, short, write_failure
 from dualnet.search.progress import SearchDisplay
 
 
@@ -106,7 +106,7 @@ class Search:
             assert point.experiment is not None
             folders = point.folders(self.out, self.plan.seeds)
             self.benchmarks.check_folders(point.experiment, folders)
-            todo = {seed: folder for seed, folder in folders.items() if not is_settled(folder)}
+            todo = {seed: folder for seed, folder in folders.items() if not left_in(folder)}
             name, mapping, device = said(short(point.options)), point.experiment.mapping(), self.device.type
             for group in seeds_apart(todo, device):
                 yield Job(name, mapping, group, device, validation=True)
@@ -115,14 +115,15 @@ class Search:
         for seed, folder in job.folders.items():
             if seed in result.diverged:
                 write_failure(folder, result.diverged[seed])
-            elif result.status == "failed" and not is_settled(folder):
+            elif result.status == "failed" and not left_in(folder):
                 self.troubles[folder] = result.reason
-            if figures := read_result(folder / RESULT_FILE).get("metrics"):
-                value = figures[self.plan.metric]
+            left = left_in(folder) or self.troubles.get(folder)
+            if isinstance(left, dict):
+                value = left["metrics"][self.plan.metric]
                 figure = "-" if value is None else f"{value:.2f}"
                 self.display.settled(f"{job.name}, seed {seed}: {self.plan.metric} {figure}")
-            elif failed := failure_of(folder) or self.troubles.get(folder):
-                self.display.settled(f"{job.name}, seed {seed}: failed, {failed}")
+            elif left:
+                self.display.settled(f"{job.name}, seed {seed}: failed, {left}")
 
     def update(self, points: Sequence[Point]) -> None:
         """Read the results that the points have by now, and write search.json."""
@@ -136,9 +137,8 @@ class Search:
         there = read_own(self.file) if self.file.exists() else {}
         device = there.get("environment", {}).get("device", self.device.type)
         if device != self.device.type:
-            raise ValueError(
-                f"{self.out}: was begun on {device}; resume it with --device {device}, or choose another --out"
-            )
+            remedy = f"resume it with --device {device}, or choose another --out"
+            raise ValueError(f"{self.out}: was begun on {device}; {remedy}")
         before = there.get("experiment", {})
         for option, value in self.common.items():
             if before.get(option, value) != value and option not in FREE_TO_CHANGE:
