@@ -99,7 +99,7 @@ def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: floa
     """From the run folders below out. Only finished runs count."""
     published, missing = read_published()
     groups = {row.group for row in rows}
-    entries = [make_entry(row, published.get(row.beside, Published()), out, margin) for row in rows]
+    entries = [make_entry(row, published.get(row.beside or row.name, Published()), out, margin) for row in rows]
     missing = {name: why for name, why in missing.items() if name.rpartition("/")[0] in groups}
     return Ledger({row.name.partition("/")[0]: row.title for row in rows}, entries, missing, settings, margin)
 

@@ -29,7 +29,7 @@ class TableRow:
     num_seeds: int
     home: str  # the row whose runs serve this one too; mostly itself
     title: str = ""  # of its table
-    beside: str = ""  # the published row that it is compared with; mostly itself
+    beside: str | None = None  # the published row that it is compared with; None: itself
 
     def experiment(self, overrides: Mapping[str, Any] | None = None) -> Experiment:
         """Raises ValueError, one line, if the options are not sound."""
