@@ -361,6 +361,7 @@ def test_replayed_steps_equal_eager_ones(name, batch_size, cuda_learner, random_
     [
         {"slow_momentum": 0.9, "slow_weight_decay": 5e-4, "slow_source": "memory_and_batch"},
         {"slow_statistics": "keep", "beta": 0.5, "soft_labels": "insertion"},
+        {"ema_rate": 0.1, "augment": "resized_crop", "joint_statistics": True, "soft_labels": "insertion"},
     ],
     ids=str,
 )
@@ -370,6 +371,25 @@ def test_replayed_steps_equal_eager_ones_with_other_options(options, cuda_learne
     losses = run(Engine([replayed], "fp32"), shown)
     assert_close_losses(losses, run(Engine([eager], "fp32", capture=False), shown))
     assert_same_memory(replayed, eager)
+
+
+@pytest.mark.gpu
+@needs_cuda
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_is_captured_anew_when_classes_were_added(name, cuda_learner, random_batch, repeatable_kernels):
+    replayed, eager = (cuda_learner(name, ema_rate=0.1) for _ in range(2))
+    engines = [Engine([replayed], "fp32"), Engine([eager], "fp32", capture=False)]
+    shown = [[random_batch(step)] for step in range(EAGER_STEPS + 3)]
+    losses = [run(engine, shown) for engine in engines]
+    for learner in (replayed, eager):
+        learner.add_classes(2, task=0)
+    for batch in (one for (one,) in shown):
+        batch.labels[:2] = 6
+    losses = [before + run(engine, shown) for before, engine in zip(losses, engines, strict=True)]
+    assert len(engines[0].captured) == 1
+    assert_close_losses(*losses)
+    images = shown[0][0].images.to("cuda")
+    torch.testing.assert_close(replayed.logits(images), eager.logits(images), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.gpu
