@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -121,6 +122,49 @@ def test_every_new_weight_is_optimized_and_averaged(name, taught, random_batch):
     assert {key for key in new if not key.startswith("objective")} <= learner.ema.means().keys()
 
 
+def test_groups_of_weights_and_biases_get_their_own(taught):
+    learner = taught("er")
+    weights = [weight for weight in learner.net.parameters() if weight.dim() > 1]
+    biases = [weight for weight in learner.net.parameters() if weight.dim() == 1]
+    learner.optimizer = torch.optim.SGD([{"params": weights, "weight_decay": 0.1}, {"params": biases}], lr=0.1)
+    learner.add_classes(2)
+    block = learner.net.head.added[0]
+    of_weights, of_biases = (group["params"] for group in learner.optimizer.param_groups)
+    assert of_weights[-1] is block.weight and of_biases[-1] is block.bias
+    assert len({*of_weights, *of_biases}) == len(of_weights) + len(of_biases) == len(list(learner.net.parameters()))
+
+
+@pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adafactor])
+def test_other_optimizers_go_on(optimizer, taught, random_batch):
+    """Only what has the shape of a weight that grew is a momentum of it: Adafactor's factors have other shapes."""
+    learner = taught("er")
+    learner.optimizer = optimizer(learner.net.parameters())
+    learner.observe(batch_of(learner, random_batch, 4, [0, 1, 2, 3], 0))
+    before = {key: value.clone() for key, value in learner.optimizer.state[learner.net.head.weight].items()}
+    learner.add_classes(1)
+    after = learner.optimizer.state[learner.net.head.weight]
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+    learner.observe(batch_of(learner, random_batch, 5, [6, 1, 6, 3], 0))
+
+
+def test_new_tasks_have_momenta_of_their_own(taught, random_batch):
+    learner = taught("ctn")
+    learner.controller_optimizer = torch.optim.Adam(learner.controller.parameters())
+    learner.observe(batch_of(learner, random_batch, 4, [0, 1, 0, 1], 0))
+    weight = learner.controller.embedding.weight
+    before = learner.controller_optimizer.state[weight]["exp_avg"]
+    learner.add_classes(1)
+    after = learner.controller_optimizer.state[weight]["exp_avg"]
+    assert torch.equal(after[:3], before) and after.shape == weight.shape and not after[3:].any()
+    learner.observe(batch_of(learner, random_batch, 5, [6, 6, 6, 6], 3))
+
+
+def test_new_weights_have_the_type_of_the_others(taught):
+    learner = taught("ctn").double()
+    learner.add_classes(1)
+    assert {weight.dtype for weight in learner.parameters()} == {torch.float64}
+
+
 @pytest.mark.parametrize("name", MEMORIES)
 def test_a_memory_keeps_what_it_holds(name, small_learner, random_batch, spec):
     options = MemoryConfig(policy=name, slots_per_class=2)
@@ -195,6 +239,30 @@ def test_names_are_checked(names, taught):
     with pytest.raises(ValueError, match=r"^(names|classes): "):
         model.add_classes(names)
     assert model.learner.spec.num_classes == len(model.class_names) == 6
+
+
+def test_a_learner_that_got_classes_without_names_is_refused(taught, random_batch, tmp_path):
+    """A folder without them could not be loaded."""
+    model = Model(taught("er"), [f"class {n}" for n in range(6)])
+    model.learner.add_classes(2)
+    for act in (
+        lambda: model.save(tmp_path / "model"),
+        lambda: model.predict(random_batch(1).images),
+        lambda: model.add_classes(["cat"]),
+    ):
+        with pytest.raises(ValueError, match=r"^class_names: 8 "):
+            act()
+    assert not (tmp_path / "model").exists() and model.learner.spec.num_classes == 8
+    model.class_names = [*model.class_names, "cat", "dog"]
+    model.save(tmp_path / "model")
+    assert list(load(tmp_path / "model").class_names) == model.class_names
+
+
+def test_numbers_and_names_of_numpy_are_saved(taught, tmp_path):
+    model = Model(taught("er", task_free=False), [f"class {n}" for n in range(6)])
+    model.add_classes(list(np.array(["cat", "dog"])), np.int64(1))
+    model.save(tmp_path / "model")
+    assert load(tmp_path / "model").learner.added == [(2, 1)]
 
 
 def test_a_checkpoint_of_fewer_classes_is_refused(taught):

@@ -145,6 +145,18 @@ def test_a_state_from_before_the_first_step_can_be_loaded(averaging, stream, sta
     assert not differing(state_of(trained(learner, stream)), state_of(trained(averaging("er"), stream)))
 
 
+def test_averages_keep_their_order_and_their_tensors(averaging, stream):
+    """Checkpoints of one run have the same bytes; a captured step goes on after a state is loaded, as for weights."""
+    learner = trained(averaging("er"), stream)
+    assert list(learner.ema.means()) == [name for name, _ in predicting(learner)]
+    places = {name: mean.data_ptr() for name, mean in learner.ema.means().items()}
+    state = copy.deepcopy(learner.state_dict())
+    trained(learner, stream)
+    learner.load_state_dict(state)
+    assert places == {name: mean.data_ptr() for name, mean in learner.ema.means().items()}
+    assert all(torch.equal(mean, state[f"ema.{name.replace('.', '/')}"]) for name, mean in learner.ema.means().items())
+
+
 def test_a_state_without_averages_is_refused(averaging, small_learner):
     with pytest.raises(RuntimeError, match=r"ema\.steps"):
         averaging("er").load_state_dict(small_learner("er").state_dict())

@@ -30,7 +30,8 @@ class EMA(nn.Module):
     @torch.no_grad()
     def update(self, learner: nn.Module) -> None:
         values = dict(predicting(learner))
-        for name in values.keys() - self.means().keys():
+        known = self.means()
+        for name in [name for name in values if name not in known]:
             self.register_buffer(name.replace(".", "/"), values[name].clone())
         means = self.means_like(values)
         rate = (WARM_UP / (WARM_UP + self.steps)).clamp(min=self.rate)
@@ -63,10 +64,13 @@ class EMA(nn.Module):
         return {name: means[name] for name in values}
 
     def make_means(self, _: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Before a state is loaded: the averages that it holds, and no others."""
-        self._buffers = {"steps": self.steps}
+        """Before a state is loaded: the averages that it holds, and no others. A captured step keeps its tensors."""
+        known, self._buffers = self._buffers, {"steps": self.steps}
         for key in [key for key in state_dict if key.startswith(prefix) and key != f"{prefix}steps"]:
-            self.register_buffer(key.removeprefix(prefix), torch.empty_like(state_dict[key], device=self.steps.device))
+            name, new = key.removeprefix(prefix), state_dict[key]
+            old = known.get(name)
+            kept = old is not None and old.shape == new.shape
+            self.register_buffer(name, old if kept else torch.empty_like(new, device=self.steps.device))
 
 
 def predicting(learner: nn.Module) -> Iterator[tuple[str, Tensor]]:

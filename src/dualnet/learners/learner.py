@@ -156,14 +156,16 @@ class Learner(nn.Module, ABC):
         self.check(spec, self.config)
         with self.one_thread, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator, device=self.generator.device)))
+            shapes = {weight: weight.shape for weight in self.parameters()}
             self.grow(spec)
             for module in [module for module in self.modules() if module not in (self, self.ema)]:
                 grow: Any = getattr(module, "grow", None)
                 if grow is not None:
                     self.optimize_too(grow(spec), module)
+            self.grow_momenta(shapes)
             if self.ema is not None:
                 self.ema.grow(self)
-        self.added.append((count, task))
+        self.added.append((int(count), None if task is None else int(task)))
 
     def grow(self, spec: StreamSpec) -> None:
         """Take over the spec of more classes."""
@@ -171,18 +173,27 @@ class Learner(nn.Module, ABC):
         self.class_mask = spec.class_mask.to(self.class_mask.device)
 
     def optimize_too(self, new: list[nn.Parameter], module: nn.Module) -> None:
-        """Add new weights of a module to the optimizers of its other ones; weights that grew have grown momenta."""
-        known = {id(weight) for weight in module.parameters()}
+        """Add new weights of a module to the optimizers of its other ones, to the group of one with as many dimensions.
+
+        Weights and biases may have groups of their own.
+        """
+        known = set(module.parameters())
         for optimizer in self.optimizers().values():
-            for group in optimizer.param_groups:
-                if known & {id(weight) for weight in group["params"]}:
-                    group["params"] += new
-            for weight, state in optimizer.state.items():
-                for key, value in state.items():
-                    if isinstance(value, Tensor) and value.dim() and len(value) < len(weight):
-                        state[key] = torch.cat([value, value.new_zeros(len(weight) - len(value), *value.shape[1:])])
-        for weight in module.parameters():
+            groups = [group for group in optimizer.param_groups if known & set(group["params"])]
+            for weight in new if groups else []:
+                alike = (group for group in groups if weight.dim() in {w.dim() for w in known & set(group["params"])})
+                next(alike, groups[0])["params"].append(weight)
+
+    def grow_momenta(self, shapes: dict[nn.Parameter, torch.Size]) -> None:
+        """Weights whose shape was another one have more rows: so have their momenta, and no gradient is left."""
+        for weight, shape in shapes.items():
+            if weight.shape == shape:
+                continue
             weight.grad = None
+            for state in [optimizer.state.get(weight, {}) for optimizer in self.optimizers().values()]:
+                for key, value in state.items():
+                    if isinstance(value, Tensor) and value.shape == shape:
+                        state[key] = torch.cat([value, value.new_zeros(len(weight) - len(value), *shape[1:])])
 
     # Parts of `learn`, `forward` and `end_task`
 

@@ -24,7 +24,7 @@ class Controller(nn.Module):
     def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
         """Embeddings for all tasks of the spec. Those of the new ones are new rows of the same weight."""
         new = torch.randn(spec.num_tasks - self.embedding.num_embeddings, self.embedding.embedding_dim)
-        self.embedding.weight.data = torch.cat([self.embedding.weight.data, new.to(self.embedding.weight.device)])
+        self.embedding.weight.data = torch.cat([self.embedding.weight.data, new.to(self.embedding.weight)])
         self.embedding.num_embeddings = spec.num_tasks
         return []
 

@@ -23,7 +23,7 @@ class Head(nn.Linear):
 
     def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
         """Make room for all classes of the spec. Returns the new weights."""
-        block = nn.Linear(self.in_features, spec.num_classes - self.num_classes).to(self.weight.device)
+        block = nn.Linear(self.in_features, spec.num_classes - self.num_classes).to(self.weight)
         self.added.append(block)
         self.num_classes = spec.num_classes
         return list(block.parameters())

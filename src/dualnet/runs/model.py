@@ -58,6 +58,10 @@ class Model:
     class_names: Sequence[str]  # by class number
 
     def __post_init__(self) -> None:
+        self.check_names()
+
+    def check_names(self) -> None:
+        """Raises ValueError unless there is one for each class; the learner may have got more by itself."""
         names, needed = self.class_names, self.learner.spec.num_classes
         if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(names) != needed:
             raise ValueError(f"class_names: {needed} names are needed, one for each class of the learner")
@@ -71,6 +75,7 @@ class Model:
             raise ValueError(f"names: {names!r} is not a list of names, such as ['cat', 'dog']")
         if again := {name for number, name in enumerate(names) if name in (*self.class_names, *names[:number])}:
             raise ValueError(f"names: {min(again)!r} is there already; give every class a name of its own")
+        self.check_names()
         self.learner.add_classes(len(names), task)
         self.class_names = (*self.class_names, *names)
 
@@ -85,6 +90,7 @@ class Model:
         """
         if not is_whole(top) or top < 1:
             raise ValueError(f"top: {top} is not 1 or more")
+        self.check_names()
         probabilities = self.probabilities(images, task)
         allowed = self.learner.class_mask.any(dim=0) if task is None else self.learner.class_mask[task]
         candidates = allowed.nonzero().flatten()
@@ -110,6 +116,7 @@ class Model:
 
         Into a new folder, or once more into that of the same model, where the save before it stays, in case of damage.
         """
+        self.check_names()
         path, learner, device = Path(folder), self.learner, self.learner.class_mask.device
         file, checkpoints = path / MODEL_FILE, RunFolder(path).checkpoints
         content = {
@@ -136,7 +143,7 @@ class Model:
 
     def added_classes(self) -> list[dict[str, Any]]:
         """The names given to `add_classes` and their task, one entry for each call."""
-        rest = iter(self.class_names[self.learner.initial_spec.num_classes :])
+        rest = map(str, self.class_names[self.learner.initial_spec.num_classes :])
         return [{"classes": list(islice(rest, count)), "task": task} for count, task in self.learner.added]
 
 
