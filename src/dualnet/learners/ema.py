@@ -65,7 +65,9 @@ class EMA(nn.Module):
 
     def make_means(self, _: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Before a state is loaded: the averages that it holds, and no others. A captured step keeps its tensors."""
-        known, self._buffers = self._buffers, {"steps": self.steps}
+        known = self._buffers.copy()
+        self._buffers.clear()
+        self._buffers["steps"] = known["steps"]
         for key in [key for key in state_dict if key.startswith(prefix) and key != f"{prefix}steps"]:
             name, new = key.removeprefix(prefix), state_dict[key]
             old = known.get(name)
