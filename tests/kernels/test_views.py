@@ -9,7 +9,7 @@ from dualnet.image_ops import ViewConfig
 CHECKS = """
 import torch
 from dualnet.kernels import views
-from dualnet.image_ops import ViewConfig, colour_basis, settings, two_views
+from dualnet.image_ops import ViewConfig, augmented_input, colour_basis, settings, two_views
 
 CPU = torch.device("cpu")
 CONFIGS = [
@@ -29,6 +29,14 @@ for seed, (config, blocks) in enumerate([(CONFIGS[0], IN_FIVE), *((config, IN_ON
     fused = views.fused_views(images, size, draws, blur, settings(config, CPU), colour_basis(CPU))
     assert fused.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(fused, eager, rtol=1e-4, atol=2e-4)
+
+# A resized crop, of which the eager one leaves out the colours and the blur.
+area = (0.3, 0.9)
+config = ViewConfig(area, (3 / 4, 4 / 3), jitter_probability=0.0, grey_probability=0.0, normalisation="imagenet")
+eager = augmented_input(images, size, "resized_crop", torch.Generator().manual_seed(9), area)
+draws = torch.rand(2, 12, generator=torch.Generator().manual_seed(9))
+fused = views.fused_views(images, size, draws, draws[:, 10] < 0, settings(config, CPU), colour_basis(CPU))
+torch.testing.assert_close(fused, eager, rtol=1e-4, atol=2e-4)
 """
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import Batch
+from dualnet.cost import Cost, counted
 from dualnet.image_ops import network_input
 from dualnet.learners import DERpp
 from dualnet.losses import MASKED, logit_loss
@@ -116,3 +117,13 @@ def test_bad_weights_are_named(value):
     for option in ("logit_weight", "replay_weight"):
         with pytest.raises(ValueError, match=f"^{option}"):
             DERpp.Config(**{option: value})
+
+
+def test_a_batch_without_labels_costs_no_pass_for_logits(small_learner, random_batch):
+    """Nothing of it is stored; its updates are on the batch and on two draws."""
+    learner = small_learner("derpp", unlabelled="replay")
+    batch, cost, config = random_batch(0), Cost(), learner.config
+    learner.observe(batch)
+    with counted(learner, cost):
+        learner.observe(Batch(batch.images, None, batch.task_ids))
+    assert cost.forward_samples == config.updates * (len(batch) + 2 * config.replay_size)

@@ -35,7 +35,8 @@ class DERpp(Baseline):
         self.memory = config.memory.make(spec)
 
     def store(self, batch: Batch) -> None:
-        self.memory.add(batch, self.generator, self.logits(batch.images, batch.task_ids))
+        if batch.labels is not None:
+            self.memory.add(batch, self.generator, self.logits(batch.images, batch.task_ids))
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         config = self.config
