@@ -123,6 +123,10 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "seeds in the grid": ({"grid": {"seed": [0, 1]}}, "seed: cannot be searched: give `seeds`"),
     "names in the grid": ({"grid": {"name": ["a"]}}, "name: cannot be searched: the points have one name"),
+    "presets": (
+        {"grid": {"learner.preset": ["best", "authors"]}},
+        "learner.preset: cannot be searched: it stands for several options; vary these",
+    ),
     "how often to log": ({"grid": {"log_every": [1]}}, "log_every: cannot be searched: it decides no result"),
     "a number for an option": ({"grid": {3: [1]}}, "3: an option's dotted name is needed, such as learner.lr"),
     "bound to nothing": ({"grid": {"values": []}}, "values: a list of values is needed, not []"),

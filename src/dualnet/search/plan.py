@@ -22,6 +22,7 @@ NOT_VARIED = {  # options that a grid cannot hold, and what to do
     "seed": "give `seeds`",
     "log_every": "it decides no result",
     "checkpoint_every": "it decides no result",
+    "learner.preset": "it stands for several options; vary these",
 }
 MAX_POINTS = 10_000  # of a grid: at ten seconds a run, a day
 EXAMPLE = "search/demo-er.yaml"
