@@ -147,7 +147,7 @@ class Learner(nn.Module, ABC):
 
     @final
     def add_classes(self, count: int, task: int | None = None) -> None:
-        """Make room for new classes, numbered from `spec.num_classes` on; the answers for the others stay, bit by bit.
+        """Make room for new classes, numbered from `spec.num_classes` on; the logits of the others stay, bit by bit.
 
         They belong to that task, else to the only one, else to a new one. A learner that holds tensors over classes or
         tasks beside its modules extends `grow`; a module that does has a `grow(spec)`, which returns its new weights.

@@ -67,7 +67,7 @@ class Model:
             raise ValueError(f"class_names: {needed} names are needed, one for each class of the learner")
 
     def add_classes(self, names: Sequence[str], task: int | None = None) -> None:
-        """Classes that can be learned from now on; what is answered for the others stays, until the next learning step.
+        """Classes that can be learned from now on; the logits of the others stay, until the next learning step.
 
         They belong to that task, else to the only one, else to a new one.
         """
