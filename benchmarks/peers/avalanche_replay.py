@@ -197,7 +197,7 @@ def import_avalanche() -> None:
     if torch.version.cuda is None and "avalanche" not in sys.modules:
         for name in ("nms", "qnms"):
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import avalanche  # noqa: F401
+    import avalanche  # noqa: F401 (its modules are imported later; here it is tried)
 
 
 VARIANTS: dict[str, Make] = {

@@ -1,9 +1,9 @@
-"""Gradient steps: the plain one, and Look-ahead (Zhang et al., 2019), the slow learner's (equations 3 and 4)."""
+"""Gradient steps, Look-ahead (Zhang et al., 2019; equations 3 and 4), and optimizers whose weights become more."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 
@@ -60,3 +60,29 @@ def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
     if made:
         torch._foreach_copy_(made, list(tensors))  # pyright: ignore[reportPrivateImportUsage]
     return made
+
+
+def optimize_too(new: Iterable[nn.Parameter], module: nn.Module, optimizers: Iterable[Optimizer]) -> None:
+    """Add new weights of a module to the optimizers of its other ones, to the group of one with as many dimensions.
+
+    Weights and biases may have groups of their own.
+    """
+    new, known = list(new), set(module.parameters())
+    for optimizer in optimizers:
+        groups = [group for group in optimizer.param_groups if known & set(group["params"])]
+        for weight in new if groups else []:
+            alike = (group for group in groups if weight.dim() in {w.dim() for w in known & set(group["params"])})
+            next(alike, groups[0])["params"].append(weight)
+
+
+def grow_momenta(shapes: dict[nn.Parameter, torch.Size], optimizers: Iterable[Optimizer]) -> None:
+    """Weights whose shape was another one have more rows: so have their momenta, and no gradient is left."""
+    optimizers = list(optimizers)
+    for weight, shape in shapes.items():
+        if weight.shape == shape:
+            continue
+        weight.grad = None
+        for state in [optimizer.state.get(weight, {}) for optimizer in optimizers]:
+            for key, value in state.items():
+                if isinstance(value, Tensor) and value.shape == shape:
+                    state[key] = torch.cat([value, value.new_zeros(len(weight) - len(value), *shape[1:])])

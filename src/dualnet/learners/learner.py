@@ -17,6 +17,7 @@ from dualnet.learners.input_check import InputCheck
 from dualnet.learners.one_thread import OneThread
 from dualnet.memory import Memory, MemoryConfig, Replay, check_slots
 from dualnet.nets import SMALLEST_IMAGE, forward_batches
+from dualnet.optim import grow_momenta, optimize_too
 
 SOFT_LABEL_BATCH = 250  # stored examples in one pass at the end of a task
 
@@ -161,8 +162,8 @@ class Learner(nn.Module, ABC):
             for module in [module for module in self.modules() if module not in (self, self.ema)]:
                 grow: Any = getattr(module, "grow", None)
                 if grow is not None:
-                    self.optimize_too(grow(spec), module)
-            self.grow_momenta(shapes)
+                    optimize_too(grow(spec), module, self.optimizers().values())
+            grow_momenta(shapes, self.optimizers().values())
             if self.ema is not None:
                 self.ema.grow(self)
         self.added.append((int(count), None if task is None else int(task)))
@@ -171,29 +172,6 @@ class Learner(nn.Module, ABC):
         """Take over the spec of more classes."""
         self.spec, self.input_check = spec, InputCheck(spec)
         self.class_mask = spec.class_mask.to(self.class_mask.device)
-
-    def optimize_too(self, new: list[nn.Parameter], module: nn.Module) -> None:
-        """Add new weights of a module to the optimizers of its other ones, to the group of one with as many dimensions.
-
-        Weights and biases may have groups of their own.
-        """
-        known = set(module.parameters())
-        for optimizer in self.optimizers().values():
-            groups = [group for group in optimizer.param_groups if known & set(group["params"])]
-            for weight in new if groups else []:
-                alike = (group for group in groups if weight.dim() in {w.dim() for w in known & set(group["params"])})
-                next(alike, groups[0])["params"].append(weight)
-
-    def grow_momenta(self, shapes: dict[nn.Parameter, torch.Size]) -> None:
-        """Weights whose shape was another one have more rows: so have their momenta, and no gradient is left."""
-        for weight, shape in shapes.items():
-            if weight.shape == shape:
-                continue
-            weight.grad = None
-            for state in [optimizer.state.get(weight, {}) for optimizer in self.optimizers().values()]:
-                for key, value in state.items():
-                    if isinstance(value, Tensor) and value.shape == shape:
-                        state[key] = torch.cat([value, value.new_zeros(len(weight) - len(value), *shape[1:])])
 
     # Parts of `learn`, `forward` and `end_task`
 

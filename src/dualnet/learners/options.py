@@ -15,7 +15,7 @@ class CommonOptions:
     width: int = 20  # channels of the network's first stage; 64 is the full ResNet18
     lr: float = 0.03
     ema_rate: float = 0.0  # of an exponential moving average of the weights, which predicts; 0: the weights predict
-    augment: Augment = "none"  # what an update sees of images: a random view (the paper's -Aug), or crop (task-free)
+    augment: Augment = "none"  # what an update sees of images; the paper's -Aug: views, and crop if task-free
     crop_area: tuple[float, float] = CROP_AREA  # of augment: resized_crop: the share of the image's area, from, to
 
     SMALLEST: ClassVar[dict[str, float]] = {}  # what an option is at least, where it is not 1 (int) or 0 (float)
@@ -25,8 +25,7 @@ class CommonOptions:
         for option, hint in get_type_hints(type(self)).items():
             if hint in (int, float):
                 check_at_least(self, self.SMALLEST.get(option, 1 if hint is int else 0), option)
-        if self.ema_rate > 1:
-            raise ValueError(f"ema_rate: {self.ema_rate} is not between 0 (no average) and 1")
+        check_at_least(self, 0, "ema_rate", most=1)
         check_range(self, "crop_area", 1)
 
 

@@ -37,13 +37,10 @@ PAPER = {"width": 20, "beta": 0.5, "adapter_norm": "map", "soft_label_weight": 2
 
 
 def with_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -> dict[str, Any]:
-    """The options of a learner, laid over those of its preset if it names one."""
-    options = {option: value for option, value in learner.items() if option != "preset"}
-    if "preset" not in learner:
-        return options
+    """The options of a learner, laid over those of the preset that it names."""
     if learner.get("name") != "dualnet":
         raise ValueError(f"learner.preset: {learner.get('name')} has none; leave it out, or take name dualnet")
     chosen = choose(learner["preset"], ["best", "authors", "paper"], "learner.preset")
     few = FEW_LABELS if label_share < FEW else {}
     presets = {"best": merged(BEST[protocol], few), "authors": {}, "paper": PAPER}
-    return merged(presets[chosen], options)
+    return merged(presets[chosen], {option: value for option, value in learner.items() if option != "preset"})
