@@ -1,0 +1,75 @@
+"""What the weights can do, measured, and the model card that says so."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.engine import Engine
+from dualnet.image_ops import network_input
+from dualnet.nets import Encoder, Head, pooled
+from starter.images import Images
+
+BATCH = 500  # images in one pass
+
+CARD = """# starter, width {width}
+
+Weights of DualNet's slow learner (`src/dualnet/nets/encoder.py`), to start from where images are few:
+`learner: {{name: dualnet, width: {width}, start: starter}}`. How to use them: docs/encoders.md.
+
+| | |
+| --- | --- |
+| data | miniImageNet at {image_size} px, {classes} classes |
+| images | {learned} learned, {held_out} held out ({per_class} a class) |
+| loss | cross-entropy and {twins_weight} x Barlow Twins on two views of each image |
+| weights | an average of those of SGD (momentum {momentum}, rate {lr} falling to 0, decay {weight_decay}) |
+| steps | {steps} of {batch_size} images ({epochs:.0f} epochs), seed {seed} |
+| accuracy, held out | {by_head:.1%} by its linear classifier, {by_mean:.1%} by the nearest class mean |
+| made by | `{command}` |
+| made on | {machine}, torch {torch}, {seconds:.0f} s |
+| stored as | convolutions in float16, BatchNorm in float32 |
+
+Input: RGB, normalised by ImageNet's mean and standard deviation, as every learner of this package does.
+
+Not for benchmarks whose classes are among those it has learned: runs on miniImageNet and Tiny ImageNet refuse it.
+miniImageNet is a part of ImageNet, whose terms allow research and education only.
+"""
+
+
+class Figures(NamedTuple):
+    by_head: float
+    by_mean: float
+
+
+@torch.no_grad()
+def figures(encoder: Encoder, head: Head, engine: Engine, learned: Images, held_out: Images) -> Figures:
+    """Accuracy on what was held out, by the head that was trained and by the nearest class mean."""
+    encoder.eval()
+    train, test = (features(encoder, engine, part.images) for part in (learned, held_out))
+    classes = F.one_hot(learned.labels, head.num_classes).float()
+    means = F.normalize(classes.T @ F.normalize(train, dim=1), dim=1)
+    answers = head(test).argmax(dim=1), (F.normalize(test, dim=1) @ means.T).argmax(dim=1)
+    return Figures(*((answer == held_out.labels).float().mean().item() for answer in answers))
+
+
+def features(encoder: Encoder, engine: Engine, images: Tensor) -> Tensor:
+    """float [N, channels], of images as they are."""
+    size = images.shape[2], images.shape[3]
+    with engine.autocast():
+        each = [pooled(encoder(network_input(part, size))[-1]).float() for part in images.split(BATCH)]
+    return torch.cat(each)
+
+
+def machine(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+
+
+def card(found: Figures, command: list[str], device: torch.device, **facts: object) -> str:
+    """The model card, Markdown."""
+    words = {"command": shlex.join(command), "machine": machine(device), "torch": torch.__version__}
+    return CARD.format(**found._asdict(), **words, **facts)

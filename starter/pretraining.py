@@ -1,0 +1,81 @@
+"""Pretraining as a learner, which the engine steps like any other: labels and Barlow Twins on two views of an image."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.optim import SGD
+
+from dualnet.batch import Batch, StreamSpec
+from dualnet.image_ops import ViewConfig, two_views
+from dualnet.learners.learner import Learner
+from dualnet.learners.options import CommonOptions
+from dualnet.losses import label_loss
+from dualnet.nets import Classifier, pooled
+from dualnet.objectives.barlow_twins import BarlowTwins, barlow_twins_loss
+from dualnet.objectives.objective import full_precision
+from dualnet.optim import gradient_step
+
+# Normalised as supervised input is. Small crops look like small images that were enlarged, as many of a user's are.
+VIEWS = ViewConfig(
+    crop_area=(0.15, 1.0),
+    crop_ratio=(3 / 4, 4 / 3),
+    grey_probability=0.1,
+    blur_probability=(0.5, 0.1),
+    normalisation="imagenet",
+)
+
+
+@dataclass(frozen=True)
+class Config(CommonOptions):
+    lr: float = 0.4  # the highest, for a batch of 512 images
+    momentum: float = 0.9
+    weight_decay: float = 5e-4  # of convolutions and the head, not of BatchNorm
+    ema_rate: float = 0.005
+    twins_weight: float = 0.02  # of Barlow Twins' loss beside that of the labels
+
+
+class Pretraining(Learner):
+    """Every step minimises CE(both views) + twins_weight * BarlowTwins(view, view), in one pass of the encoder.
+
+    No label smoothing: it raises the accuracy on these classes and lowers what others gain from the features
+    (Kornblith et al., Why Do Better Loss Functions Lead to Less Transferable Features?, 2021).
+    """
+
+    Config = Config
+    config: Config
+
+    def __init__(self, spec: StreamSpec, config: Config) -> None:
+        super().__init__(spec, config)
+        self.net = Classifier(config.width, spec.num_classes)
+        self.objective = BarlowTwins(self.net.encoder.channels[-1], spec)
+        weights = [*self.net.parameters(), *self.objective.parameters()]
+        groups = [
+            {"params": [weight for weight in weights if weight.dim() > 1], "weight_decay": config.weight_decay},
+            {"params": [weight for weight in weights if weight.dim() == 1], "weight_decay": 0.0},
+        ]
+        self.optimizer = SGD(groups, lr=config.lr, momentum=config.momentum, nesterov=True, fused=True)
+
+    def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
+        return self.mask_logits(self.net(self.network_input(images)), task_ids)
+
+    def learn(self, batch: Batch) -> dict[str, Tensor]:
+        assert batch.labels is not None
+        views = torch.cat(two_views(batch.images, self.spec.network_size, VIEWS, self.generator))
+        features = pooled(self.net.encoder(views, parts=2)[-1])
+        label = label_loss(self.net.head(features).float(), batch.labels.repeat(2))
+        z_a, z_b = self.objective.projector(features, 2).float().chunk(2)
+        with full_precision(features.device):
+            twins = barlow_twins_loss(z_a, z_b)
+        gradient_step(self.optimizer, label + self.config.twins_weight * twins)
+        return {"labels": label.detach(), "twins": twins.detach()}
+
+    def learn_at(self, rate: Tensor) -> None:
+        """By a rate that is read at each step: a captured step would repeat a plain number for ever."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+    def take_average(self) -> None:
+        """The averaged weights become the weights."""
+        assert self.ema is not None
+        self.net.load_state_dict({name.removeprefix("net."): mean for name, mean in self.ema.means().items()})
