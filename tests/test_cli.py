@@ -484,11 +484,35 @@ def test_predict_a_folder_and_write_a_table(trained: Path, capsys) -> None:
     assert [line.partition(": ")[0] for line in lines] == [*(f"some/{n}, a.png" for n in range(3)), "image.png"]
     with Path("tables/out.csv").open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
-    assert head == ["image", "class_1", "probability_1", "class_2", "probability_2"]
+    assert head == ["image", "class_1", "probability_1", "class_2", "probability_2", "error"]
     expected = dualnet.load(trained).predict("some", top=2)
     for row, prediction in zip(rows, expected, strict=False):
         assert (row[1], float(row[2]), row[3]) == (prediction.classes[0], prediction.probability, prediction.classes[1])
     assert len(rows) == 4 and rows[0][0] == "some/0, a.png"
+
+
+def test_predict_leaves_out_what_cannot_be_read(trained: Path, capsys) -> None:
+    for number in range(3):
+        picture(Path(f"some/{number}.gif"), seed=number)
+    Path("some/1.gif").write_bytes(b"")
+    words = ["predict", str(trained), "some", "--task", "1", "--csv", "out.csv"]
+    assert cli.main(words) == 2 and not Path("out.csv").exists()
+    assert "some/1.gif" in capsys.readouterr().err
+    assert cli.main([*words, "--on-error", "skip"]) == 0
+    told = capsys.readouterr()
+    assert [line.partition(": ")[0] for line in told.out.splitlines()] == ["some/0.gif", "some/2.gif"]
+    assert told.err.startswith("dualnet: warning: some/1.gif: ") and told.err.count("\n") == 1
+    with Path("out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["image"], bool(row["class_1"]), row["error"]) for row in rows] == [
+        ("some/0.gif", True, ""),
+        ("some/1.gif", False, "empty file"),
+        ("some/2.gif", True, ""),
+    ]
+    assert cli.main(["predict", str(trained), "some", "--json", "--on-error", "skip", "--task", "1"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer.get("error") for answer in answers] == [None, "empty file", None] and not answers[1]["classes"]
+    assert cli.main(["predict", str(trained), "some/1.gif", "--on-error", "skip"]) == 2
 
 
 def test_predict_as_json(trained: Path, capsys) -> None:

@@ -65,7 +65,7 @@ def save_smooth(path: Path, width: int, height: int, mode: str = "RGB", **option
     return np.asarray(small, dtype=float)
 
 
-@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.bmp"])
+@pytest.mark.parametrize("name", ["a.png", "a.jpg", "a.webp", "a.bmp", "a.tif"])
 @pytest.mark.parametrize("mode", ["RGB", "RGBA", "P"])
 def test_a_large_image_looks_as_a_small_one(
     name: str, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -80,13 +80,14 @@ def test_a_large_image_looks_as_a_small_one(
     assert abs(large - small).max() <= 8 and abs(large - expected).max() <= (40 if mode == "P" else 8)
 
 
-def test_a_large_image_is_turned_as_its_tag_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["a.jpg", "a.tif"])
+def test_a_large_image_is_turned_as_its_tag_says(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    save_smooth(tmp_path / "a.jpg", 317, 203, exif=exif.tobytes())
-    upright = read(tmp_path / "a.jpg").astype(int)
+    save_smooth(tmp_path / name, 317, 203, exif=exif.tobytes())
+    upright = read(tmp_path / name).astype(int)
     monkeypatch.setattr(decode, "LARGE", 300)
-    assert abs(read(tmp_path / "a.jpg").astype(int) - upright).max() <= 8
+    assert abs(read(tmp_path / name).astype(int) - upright).max() <= 8
 
 
 def test_large_images_are_decoded_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +107,11 @@ def make_pipe(path: Path) -> Path:
     return path
 
 
+def make_float(path: Path) -> Path:
+    Image.new("F", (8, 8), 0.5).save(path.with_suffix(".tif"))
+    return path.with_suffix(".tif")
+
+
 def make_large(path: Path) -> Path:
     path.touch()
     os.truncate(path, 3 << 30)
@@ -118,11 +124,12 @@ REFUSED = {
     "device": (lambda path: Path("/dev/zero"), "not a regular file"),
     "large file": (make_large, "200 MB"),
     "missing": (lambda path: path, "No such file"),
+    "float": (make_float, "8 or 16 bits"),
 }
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_only_regular_files_of_some_size_are_read(kind: str, tmp_path: Path) -> None:
+def test_what_is_refused_is_told_in_a_line(kind: str, tmp_path: Path) -> None:
     make, reason = REFUSED[kind]
     path = make(tmp_path / "a.png")
     with pytest.raises(ValueError, match=reason) as caught:
@@ -163,11 +170,13 @@ def save_png(path: Path, side: int) -> None:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
 def test_a_decode_stays_below_300_megabytes(tmp_path: Path) -> None:
     """The largest images that are accepted, each in the kind that takes most."""
-    files = [tmp_path / name for name in ("small.png", "rgba.png", "jpeg.jpg", "a.webp")]
+    files = [tmp_path / name for name in ("small.png", "rgba.png", "jpeg.jpg", "a.webp", "a.tif")]
     save_png(files[0], 100)
     save_png(files[1], 8000)
     Image.new("CMYK", (5600, 5600)).save(files[2], progressive=True)
     Image.new("RGBA", (3500, 3500)).save(files[3])
+    one_strip_turned = {278: 4000, 274: 6}
+    Image.new("RGBA", (4000, 4000)).save(files[4], compression="tiff_lzw", tiffinfo=one_strip_turned)
     command = [sys.executable, "-c", MEASURE, *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

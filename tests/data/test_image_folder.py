@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dualnet.data import image_cache
 from dualnet.data.image_folder import ImageFolder
 
 
@@ -196,6 +197,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "order": (lambda root: None, {"class_order": ["a", "x"]}, "class_order names 'x', which is no class; there are a"),
     "share": (lambda root: None, {"test_share": 0.0}, "test_share: 0.0"),
     "seed": (lambda root: None, {"split_seed": -1}, "split_seed: -1"),
+    "on-error": (lambda root: None, {"on_error": "ignore"}, "on_error: 'ignore' is not one of stop, skip"),
     "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),
     "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
     "one-image": (
@@ -227,6 +229,67 @@ def test_mistakes_are_explained(config: ImageFolder, tmp_path: Path, kind: str) 
         replace(config, **options).make()
     assert "\n" not in str(caught.value)
     assert not list((tmp_path / "cache").glob("*"))
+
+
+def spoil(root: Path) -> None:
+    """Three of four kinds: an empty file, text, a link to nowhere."""
+    broken_image(root)
+    (root / "b" / "1.png").write_text("no image")
+    (root / "c" / "2.png").unlink()
+    (root / "c" / "2.png").symlink_to("nowhere")
+
+
+def test_all_unreadable_images_are_named_at_once(config: ImageFolder) -> None:
+    spoil(Path(config.root))
+    with pytest.raises(ValueError, match=r"^3 of 20 images .*a/0.png \(.*b/1.png \(.*c/2.png \(.*on_error: skip"):
+        config.make()
+
+
+def test_unreadable_images_are_left_out_as_if_they_were_not_there(
+    config: ImageFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, skipping = Path(config.root), replace(config, on_error="skip")
+    whole = skipping.make()
+    spoil(root)
+    with pytest.warns(UserWarning, match=r"^3 of 20 images unreadable: .*a/0.png .*; left out$"):
+        benchmark = skipping.make()
+    assert benchmark.split_digest != whole.split_digest
+    sizes = [np.bincount(np.concatenate([task.train.labels, task.test.labels])) for task in benchmark.tasks]
+    assert [size.tolist() for size in sizes] == [[4, 4], [0, 0, 4, 5]]
+    with monkeypatch.context() as patch, pytest.warns(UserWarning, match="^3 of 20"):
+        patch.setattr(image_cache, "read_image", None)  # which cannot be read was noted: nothing is decoded again
+        assert skipping.make().split_digest == skipping.current_split() == benchmark.split_digest
+    for name in ("a/0.png", "b/1.png", "c/2.png"):
+        (root / name).unlink()
+    assert config.make().split_digest == benchmark.split_digest
+    assert np.array_equal(config.make().tasks[0].train.array, benchmark.tasks[0].train.array)
+
+
+def test_a_damaged_note_of_unreadable_images_is_made_again(config: ImageFolder, tmp_path: Path) -> None:
+    spoil(Path(config.root))
+    skipping = replace(config, on_error="skip")
+    with pytest.warns(UserWarning, match="3 of 20"):
+        skipping.make()
+    (note,) = (tmp_path / "cache").glob("*.json")
+    for content in ("", "[]", '{"unreadable": 3}'):
+        note.write_text(content)
+        with pytest.warns(UserWarning, match="3 of 20"):
+            skipping.make()
+
+
+def test_unreadable_images_of_a_test_folder(config: ImageFolder, tmp_path: Path) -> None:
+    test_root = fill(tmp_path / "test", per_class=2, shade=9)
+    broken_image(test_root)
+    with pytest.warns(UserWarning, match=r"test/a/0.png: unreadable image \(empty file\); left out"):
+        first = replace(config, test_root=str(test_root), on_error="skip").make().tasks[0]
+    assert (len(first.train), len(first.test)) == (10, 3)
+
+
+def test_a_class_that_cannot_be_read_at_all(config: ImageFolder) -> None:
+    for file in (Path(config.root) / "b").iterdir():
+        file.write_bytes(b"")
+    with pytest.warns(UserWarning, match="5 of 20"), pytest.raises(ValueError, match="'b' has no training images"):
+        replace(config, on_error="skip").make()
 
 
 def test_validation_holds_some_of_the_training_images_out(config: ImageFolder, tmp_path: Path) -> None:

@@ -210,6 +210,23 @@ def test_every_form_of_an_image_is_answered_alike(model: Model, images: torch.Te
         assert model.predict(one, task=1)[0].classes == expected[0].classes
 
 
+def test_unreadable_images_are_named_or_skipped(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
+    files: list[Any] = save(images, tmp_path)
+    files[1].write_bytes(b"")
+    mixed = [*files, b"no image", files[1]]
+    with pytest.raises(ValueError, match=r"^2 of 6 images .*1.png \(empty file\), images\[4\] \(not an image"):
+        model.predict(mixed)  # a file that is given twice is named once
+    found = model.predict(mixed, task=1, on_error="skip")
+    expected = model.predict(images[[0, 2, 3]], task=1, on_error="skip")
+    assert [found[number] for number in (0, 2, 3)] == expected and not any(one.error for one in expected)
+    for number, reason in ((1, "empty file"), (4, "not an image"), (5, "empty file")):
+        assert found[number].error.startswith(reason) and not found[number].classes
+        assert (found[number].name, found[number].probability) == ("", 0.0)
+    assert [one.error for one in model.predict(b"", on_error="skip")] == ["empty file"]
+    with pytest.raises(ValueError, match="on_error: 'ignore' is not one of stop, skip"):
+        model.predict(images, on_error="ignore")  # pyright: ignore[reportArgumentType]
+
+
 def test_grey_and_other_sizes_are_read_as_files_are(model: Model, tmp_path: Path) -> None:
     grey = np.random.default_rng(0).integers(0, 256, (50, 70), np.uint8)
     Image.fromarray(grey).save(tmp_path / "grey.png")

@@ -136,11 +136,12 @@ def add_predict(verbs: Verbs[Parser]) -> None:
     protocol task_free_boundaries."""
     add = verbs.add_parser("predict", help="name the classes of images", epilog=epilog).add_argument
     add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
-    add("images", nargs="+", metavar="IMAGE", help="a JPEG, PNG, BMP or WEBP file, or a folder of such")
+    add("images", nargs="+", metavar="IMAGE", help="a JPEG, PNG, BMP, WEBP, GIF or TIFF file, or a folder of such")
     add("--task", type=int, metavar="N", help="predict among the classes of this task only (from 0)")
     add("--top", type=int, default=3, metavar="K", help="how many classes to name (default: 3)")
     add("--json", action="store_true", help="one JSON object per image and line")
-    add("--csv", type=Path, metavar="FILE", help="write a table, too: image, classes, probabilities")
+    add("--csv", type=Path, metavar="FILE", help="write a table, too: image, classes, probabilities, error")
+    add("--on-error", **ON_ERROR)
     add("--trust", action="store_true", help="import and run the learner that RUN names, also from outside dualnet")
 
 
@@ -162,6 +163,11 @@ def seeds(text: str) -> list[int]:
 
 OUT: Any = {"type": Path, "metavar": "DIR"}  # flags that several verbs have
 SEEDS: Any = {"type": seeds, "metavar": "0,1,2"}
+ON_ERROR: Any = {
+    "choices": ("stop", "skip"),
+    "default": "stop",
+    "help": "images that cannot be read: name them all and stop (default), or leave them out",
+}
 DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": "auto: the GPU where there is one"}
 
 

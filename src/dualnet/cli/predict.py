@@ -9,6 +9,7 @@ from pathlib import Path
 
 from dualnet import atomic
 from dualnet.cli.terminal import say, show_warning
+from dualnet.data.decode import UnreadableError
 from dualnet.data.inputs import listed
 from dualnet.runs.model import Prediction, load
 
@@ -16,7 +17,12 @@ from dualnet.runs.model import Prediction, load
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     model = load(arguments.run, trust=arguments.trust)
     images = listed(arguments.images)
-    predictions = model.predict(images, arguments.task, arguments.top)
+    predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
+    if errors := {image: one.error for image, one in zip(images, predictions, strict=True) if one.error}:
+        unreadable = UnreadableError(errors, len(images))
+        if len(errors) == len(images):
+            raise unreadable
+        show_warning(f"{unreadable.summary(len(images))}; left out")
     num_tasks = model.learner.spec.num_tasks
     if arguments.task is None and num_tasks > 1:
         show_warning(
@@ -28,20 +34,23 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     for image, prediction in zip(images, predictions, strict=True):
         pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
         if arguments.json:
-            print(json.dumps({"image": image, "classes": [{"name": n, "probability": p} for n, p in pairs]}))
-        else:
+            error = {"error": prediction.error} if prediction.error else {}
+            print(json.dumps({"image": image, "classes": [{"name": n, "probability": p} for n, p in pairs], **error}))
+        elif not prediction.error:
             say(f"{image}: " + ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in pairs))
     return 0
 
 
 def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction]) -> None:
-    """A line for each image: its path, then the classes with their probabilities."""
+    """A line for each image: its path, the classes with their probabilities, and why it could not be read."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     most = max(len(prediction.classes) for prediction in predictions)
-    writer.writerow(["image", *(f"{what}_{n}" for n in range(1, most + 1) for what in ("class", "probability"))])
+    columns = [f"{what}_{n}" for n in range(1, most + 1) for what in ("class", "probability")]
+    writer.writerow(["image", *columns, "error"])
     for image, one in zip(images, predictions, strict=True):
         pairs = zip(one.classes, one.probabilities, strict=True)
-        writer.writerow([image, *(value for pair in pairs for value in pair)])
+        cells = [value for pair in pairs for value in pair]
+        writer.writerow([image, *(cells or [""] * len(columns)), one.error])
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, text.getvalue())

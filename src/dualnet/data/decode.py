@@ -6,8 +6,8 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Iterator
-from typing import IO
+from collections.abc import Iterator, Mapping
+from typing import IO, Literal
 
 import numpy as np
 from PIL import Image as Pillow
@@ -18,22 +18,42 @@ MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
 READ_AT_ONCE = 8_000_000  # bytes; Pillow reads larger files piece by piece
 # A decode stays below 300 MB: it takes 4 bytes a pixel, 8 of a progressive JPEG, 16 of a WebP (measured, Pillow 13).
-MAX_PIXELS = {"JPEG": 64_000_000, "progressive JPEG": 32_000_000, "WEBP": 12_500_000}
+MAX_PIXELS = {"JPEG": 64_000_000, "progressive JPEG": 32_000_000, "WEBP": 12_500_000, "TIFF": 16_000_000}
 MOST_PIXELS = max(MAX_PIXELS.values())  # of the other formats
 LARGE = 8_000_000  # pixels: up to here, conversions of the whole image stay below 300 MB too
 BAND_PIXELS = 1_000_000  # of a large image that are converted at a time
 RESIZE_RULE = "short side, centre, bilinear; transparency on white; large ones reduced first"
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP")
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF")  # the first image, of a file that holds several
 ORIENTATION = 0x0112  # the number of that EXIF tag
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Transpose, by orientation
-SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp"))
+SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, where an orientation would be
+NAMED = 10  # unreadable images in a message
+OnError = Literal["stop", "skip"]  # what is done about unreadable images: all are named in an error, or left out
 
 _large_one = threading.Lock()  # large images are decoded one at a time
 
 
+class UnreadableError(ValueError):
+    """Images that cannot be read: by name, mostly the path, the reason for each. In one line, which names some."""
+
+    def __init__(self, reasons: Mapping[str, str], total: int = 1) -> None:
+        self.reasons = dict(reasons)
+        them = "them" if len(reasons) > 1 else "it"
+        remedy = f"replace {them} or leave {them} out (on_error: skip, where there is this option)"
+        super().__init__(f"{self.summary(total)}; {remedy}")
+
+    def summary(self, total: int) -> str:
+        """How many of the images, and which."""
+        if len(self.reasons) == 1:
+            return "{}: unreadable image ({})".format(*next(iter(self.reasons.items())))
+        words = [f"{name} ({reason})" for name, reason in self.reasons.items()]
+        more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
+        return f"{len(words)} of {total} images unreadable: {', '.join(words[:NAMED])}{more}"
+
+
 def read_image(path: str, into: np.ndarray) -> None:
-    """Decode a file into uint8 [size, size, 3]. ValueError says in one line what is wrong with the file.
+    """Decode a file into uint8 [size, size, 3]. UnreadableError says what is wrong with the file.
 
     Call it inside `decoding`.
     """
@@ -67,7 +87,7 @@ def _naming(name: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # damaged files make Pillow raise many kinds, from SyntaxError to struct.error
-        raise ValueError(f"{name}: unreadable image ({_reason(error)})") from None
+        raise UnreadableError({name: _reason(error)}) from None
 
 
 def _check_bytes(count: int) -> None:
@@ -89,7 +109,7 @@ def _reason(error: Exception) -> str:
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
     """Hides Pillow's warnings about unusual files, but for the one about too many pixels, which becomes an error."""
-    Pillow.preinit()  # once, before threads do it all together
+    Pillow.init()  # once, before threads do it all together
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Pillow.DecompressionBombWarning)
@@ -132,6 +152,8 @@ def _check_pixels(image: Image) -> None:
 
 def _upright(image: Image, tagged: Image) -> Image:
     """Turned as the orientation tag says. No other tag is read, so that one that is broken does no harm."""
+    if tagged.format == "TIFF":
+        tagged.load()  # Pillow turns a TIFF while it loads it, and then removes the tag
     try:
         turn = TURNS.get(tagged.getexif().get(ORIENTATION, 1))
     except Exception:  # whatever Pillow raises for tags that are no list of tags
@@ -140,6 +162,8 @@ def _upright(image: Image, tagged: Image) -> Image:
 
 
 def _rgb(image: Image) -> Image:
+    if image.mode == "F":
+        raise ValueError("its pixels are float, of which black and white are not known; save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip rather than scale
         return Pillow.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:

@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import json
 import math
 import os
 import threading
@@ -14,13 +15,13 @@ from pathlib import Path
 
 import numpy as np
 
+from dualnet import atomic
 from dualnet.data import cache_file
 from dualnet.data.cache_file import CacheFile, DamagedError
-from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, decoding, read_image
+from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, UnreadableError, decoding, read_image
 from dualnet.machine import num_cores
 
 FORMAT_VERSION = 2
-NAMED = 10  # broken images in a message
 
 
 class CachedImages:
@@ -96,26 +97,40 @@ class CachedImages:
         """Decodes the images into the file. All that cannot be read are named: nobody need find them one by one."""
         starts = range(0, len(self), self._file.chunk_rows)
         with decoding(), ThreadPoolExecutor(num_cores()) as pool:
-            bad = [error for errors in pool.map(self._write_chunk, repeat(descriptor), starts) for error in errors]
-        if bad:
-            more = [f"and {len(bad) - NAMED} more"] if len(bad) > NAMED else []
-            them = "them" if len(bad) > 1 else "it"
-            raise ValueError("; ".join([*bad[:NAMED], *more, f"replace {them} or leave {them} out"]))
+            chunks = list(pool.map(self._write_chunk, repeat(descriptor), starts))
+        if any(chunks):
+            raise UnreadableError({path: reason for chunk in chunks for path, reason in chunk.items()}, len(self))
         if _identity(self._paths, self.shape[-1]) != self._name:
             raise ValueError(f"{self._paths[0]}: this or another image changed before it was decoded; start again")
 
-    def _write_chunk(self, descriptor: int, start: int) -> list[str]:
+    def _write_chunk(self, descriptor: int, start: int) -> dict[str, str]:
         """Returns what is wrong with the images that cannot be read."""
-        paths, bad = self._paths[start : start + self._file.chunk_rows], []
+        paths, bad = self._paths[start : start + self._file.chunk_rows], {}
         images = np.empty((len(paths), *self.shape[2:], 3), np.uint8)
         for path, image in zip(paths, images, strict=True):
             try:
                 read_image(path, image)
-            except ValueError as error:
-                bad.append(str(error))
+            except UnreadableError as error:
+                bad |= error.reasons
         planes = np.ascontiguousarray(images.transpose(0, 3, 1, 2))
         cache_file.write_at(descriptor, planes.data, self._file.offset(start))
         return bad
+
+
+def unreadable(files: Sequence[str], size: int, folder: str | None) -> dict[str, str]:
+    """What is wrong with the images that cannot be read, by absolute path. Noted beside the cache for the next time."""
+    from dualnet.files import DAMAGES, read_json  # not at the top: it loads PyYAML
+
+    note = cache_folder(folder) / f"{_identity([os.path.abspath(file) for file in files], size)}.json"
+    try:
+        return dict(read_json(note)["unreadable"])
+    except DAMAGES:
+        try:
+            CachedImages(files, size, folder)
+        except UnreadableError as error:
+            atomic.write(note, json.dumps({"unreadable": error.reasons}))
+            return error.reasons
+        return {}
 
 
 def cache_folder(name: str | PathLike[str] | None = None) -> Path:
@@ -129,7 +144,8 @@ def _identity(paths: Sequence[str], size: int) -> str:
     for path in paths:
         try:
             found = os.stat(path)  # pathlib doubles the 0.2 s of 50,000 files
-        except OSError as error:
-            raise ValueError(f"{path}: no such image ({error.strerror}); restore it or leave it out") from None
-        digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
+            state = f"{found.st_size}\0{found.st_mtime_ns}"
+        except OSError:
+            state = "missing"  # or a link to nowhere: unreadable, as will be told
+        digest.update(f"{path}\0{state}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[: cache_file.NAME_LENGTH]

@@ -1,6 +1,7 @@
 """A benchmark of your own: a folder with one sub-folder of images per class."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,10 +9,14 @@ import numpy as np
 
 from dualnet.data.benchmark import Benchmark
 from dualnet.data.class_folders import absolute, class_folders, files_by_class
+from dualnet.data.decode import OnError, UnreadableError
 from dualnet.data.file_benchmark import FileBenchmark, split_of
+from dualnet.data.image_cache import unreadable
 from dualnet.data.splits import Split, held_out, stream_order
 
 VALIDATION_TASKS = 3  # at most; as many as the paper's
+
+Files = Mapping[str, Sequence[str]]  # by class
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,7 @@ class ImageFolder(FileBenchmark):
     test_share: float = 0.2  # held out of every class where there is no test_root
     split_seed: int = 0  # chooses what is held out
     image_size: int = 84  # side in pixels of the images as stored
+    on_error: OnError = "stop"  # unreadable images are named and nothing runs; skip: they are left out with a warning
 
     def make(self) -> Benchmark:
         return self.decoded(self._split(), self.image_size)
@@ -54,14 +60,23 @@ class ImageFolder(FileBenchmark):
         names, tasks = self.choose(found)
         files = {name: files[name] for name in names}
         if self.test_root is None:
-            return self._held_out(files, tasks)
+            return self._held_out(self._readable(files)[0], tasks)
         _check_test_root(self.root, found, self.test_root)
-        of_test = files_by_class(self.test_root, names)
-        parts = ((False, files), (True, of_test))
-        listed = [(path, name, test) for test, part in parts for name in names for path in part[name]]
+        parts = enumerate(self._readable(files, files_by_class(self.test_root, names)))
+        listed = [(path, name, test == 1) for test, part in parts for name in names for path in part[name]]
         return split_of(listed, names, tasks)
 
-    def _held_out(self, files: Mapping[str, Sequence[str]], tasks: Sequence[Sequence[int]]) -> Split:
+    def _readable(self, *parts: Files) -> Sequence[Files]:
+        """The files without those that cannot be read, if these are to be left out."""
+        if self.on_error == "stop":
+            return parts
+        paths = [path for part in parts for some in part.values() for path in some]
+        bad = unreadable(paths, self.image_size, self.cache)
+        if bad:
+            warnings.warn(f"{UnreadableError(bad).summary(len(paths))}; left out", stacklevel=2)
+        return [{name: [path for path in some if path not in bad] for name, some in part.items()} for part in parts]
+
+    def _held_out(self, files: Files, tasks: Sequence[Sequence[int]]) -> Split:
         tests = held_out(files, self.test_share, self.split_seed)
         listed = [(path, name, path in tests) for name, paths in files.items() for path in paths]
         return split_of(listed, list(files), tasks)

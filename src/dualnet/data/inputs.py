@@ -12,7 +12,7 @@ from PIL.Image import Image
 from torch import Tensor
 
 from dualnet.data.class_folders import KINDS, entries, is_image
-from dualnet.data.decode import decoding, read_bytes, read_image, read_pillow
+from dualnet.data.decode import UnreadableError, decoding, read_bytes, read_image, read_pillow
 
 FORMS = "paths of files or folders, bytes, Pillow images, NumPy arrays or tensors"
 CHANNELS = (1, 3)
@@ -22,9 +22,19 @@ def pixels_of(images: Any, image_shape: tuple[int, int, int]) -> Tensor:
     """uint8 [B, C, H, W] of one image, of a folder, of a list of any forms, or of an array or a tensor of images.
 
     Single images become squares of the model's size, as files do. An array or a tensor of images keeps its size.
+    UnreadableError names all that cannot be decoded.
     """
+    pixels, errors = readable(images, image_shape)
+    if errors:
+        reasons = {name: reason for error in errors.values() for name, reason in error.reasons.items()}
+        raise UnreadableError(reasons, len(pixels) + len(errors))
+    return pixels
+
+
+def readable(images: Any, image_shape: tuple[int, int, int]) -> tuple[Tensor, dict[int, UnreadableError]]:
+    """The same of those that can be decoded, and what is wrong with the others, by their number in the list."""
     if isinstance(images, Tensor | np.ndarray) and images.ndim == 4:
-        return images if isinstance(images, Tensor) else batch_of(images)
+        return (images if isinstance(images, Tensor) else batch_of(images)), {}
     channels, height, width = image_shape
     singles = listed(images)
     if channels != 3 or height != width:
@@ -33,10 +43,14 @@ def pixels_of(images: Any, image_shape: tuple[int, int, int]) -> Tensor:
             f"images: single ones are read as squares in colour, and this model learned {shape}; give that"
         )
     pixels = np.empty((len(singles), height, width, 3), np.uint8)
+    errors: dict[int, UnreadableError] = {}
     with decoding():
-        for number, (image, into) in enumerate(zip(singles, pixels, strict=True)):
-            read(image, into, f"images[{number}]")
-    return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous()
+        for number, image in enumerate(singles):
+            try:
+                read(image, pixels[number - len(errors)], f"images[{number}]")
+            except UnreadableError as error:
+                errors[number] = error
+    return torch.from_numpy(pixels[: len(singles) - len(errors)]).permute(0, 3, 1, 2).contiguous(), errors
 
 
 def listed(images: Any) -> list[Any]:

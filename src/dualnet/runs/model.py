@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,12 @@ from torch import Tensor
 
 from dualnet import atomic
 from dualnet.batch import StreamSpec
-from dualnet.data.inputs import pixels_of
+from dualnet.data.decode import OnError
+from dualnet.data.inputs import pixels_of, readable
 from dualnet.data.splits import class_mask
 from dualnet.files import DAMAGES, because, read_yaml, reason
 from dualnet.learners import LEARNERS, Learner, learner_name, make_learner
-from dualnet.options import plain
+from dualnet.options import choose, plain
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse, parse_learner
 from dualnet.runs.record import digest_of, updated
@@ -36,18 +37,19 @@ WHAT_IT_IS = ("learner", "seed", "stream", "added")  # in model.yaml: what savin
 
 @dataclass(frozen=True)
 class Prediction:
-    """Class names with their probabilities, the most probable first."""
+    """Class names with their probabilities, the most probable first. None of an image that could not be read."""
 
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
+    error: str = ""  # why the image could not be read, with `on_error="skip"`
 
     @property
     def name(self) -> str:
-        return self.classes[0]
+        return "" if self.error else self.classes[0]
 
     @property
     def probability(self) -> float:
-        return self.probabilities[0]
+        return 0.0 if self.error else self.probabilities[0]
 
 
 @dataclass
@@ -79,7 +81,9 @@ class Model:
         self.learner.add_classes(len(names), task)
         self.class_names = (*self.class_names, *names)
 
-    def predict(self, images: Any, task: int | None = None, top: int = 5) -> list[Prediction]:
+    def predict(
+        self, images: Any, task: int | None = None, top: int = 5, on_error: OnError = "stop"
+    ) -> list[Prediction]:
         """What is on the images: a file, a folder, bytes, a Pillow image, an array [H, W, 3], or a list of such.
 
         An array [B, H, W, C] or a tensor uint8 [B, C, H, W] is a batch of images of any size.
@@ -87,17 +91,26 @@ class Model:
         A model that learned task-aware has learned to tell apart the classes of a task, not the tasks: give it the task
         (0, 1, ...). Without one every class may be the answer, it is right far less often, and its probabilities do not
         tell. One that learned task-free needs none.
+
+        Where images cannot be read, a ValueError names them all; with `on_error="skip"` the others are answered, and
+        these have a prediction without a class, whose `error` is the reason.
         """
+        choose(on_error, get_args(OnError), "on_error")
         if not is_whole(top) or top < 1:
             raise ValueError(f"top: {top} is not 1 or more")
         self.check_names()
-        probabilities = self.probabilities(images, task)
+        shape = self.learner.spec.image_shape
+        pixels, errors = readable(images, shape) if on_error == "skip" else (pixels_of(images, shape), {})
+        probabilities = self.probabilities(pixels, task)
         allowed = self.learner.class_mask.any(dim=0) if task is None else self.learner.class_mask[task]
         candidates = allowed.nonzero().flatten()
         values, order = probabilities[:, candidates].sort(dim=1, descending=True, stable=True)
         numbers: list[list[int]] = candidates[order[:, :top]].tolist()
         names = [tuple(self.class_names[number] for number in row) for row in numbers]
-        return list(map(Prediction, names, map(tuple, values[:, :top].tolist())))
+        answers = map(Prediction, names, map(tuple, values[:, :top].tolist()))
+        reasons = {number: next(iter(error.reasons.values())) for number, error in errors.items()}
+        total = len(names) + len(errors)
+        return [Prediction((), (), reasons[n]) if n in reasons else next(answers) for n in range(total)]
 
     def probabilities(self, images: Any, task: int | None = None) -> Tensor:
         """Float [B, classes]; 0 for the classes outside of the task."""

@@ -21,10 +21,10 @@ EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.
 WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
 HOW_OFTEN = ("log_every", "checkpoint_every")
 ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
-CACHE = "benchmark.cache"  # of decoded images
-FREE_TO_CHANGE = (*HOW_OFTEN, *ROOTS, CACHE)  # options that decide no result: a resumed run may have others
+NO_RESULT = ("benchmark.cache", "benchmark.on_error")  # which images are learned is in the manifest
+FREE_TO_CHANGE = (*HOW_OFTEN, *ROOTS, *NO_RESULT)  # options that decide no result: a resumed run may have others
 IMAGES = "benchmark.images"  # not an option, but told apart like one: folders of the same name may hold other images
-NOT_COMPARED = ("seed", "stability_every", *HOW_OFTEN, CACHE)  # of two runs of one experiment
+NOT_COMPARED = ("seed", "stability_every", *HOW_OFTEN, *NO_RESULT)  # of two runs of one experiment
 
 # For folders of older versions: the values of options before these existed. Those of a learner by its name.
 LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
