@@ -28,10 +28,11 @@ class StreamSpec:
         whole = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
         if not (whole and len(shape) == 3):
             raise ValueError(f"image_shape: {shape!r} is not (channels, height, width), such as (3, 32, 32)")
-        if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2 and 0 not in mask.shape):
+        if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2 and len(mask) > 0):
             remedy = "for one head over 10 classes torch.ones(1, 10, dtype=torch.bool)"
             raise ValueError(f"class_mask: {described(mask)} is not bool [tasks, classes]; {remedy}")
-        if type(mask) is Tensor and not mask.any(dim=1).all():  # one that traces a step has no values
+        no_class_yet = tuple(mask.shape) == (1, 0)  # all of them are added later
+        if type(mask) is Tensor and not no_class_yet and not mask.any(dim=1).all():  # one that traces has no values
             task = mask.any(dim=1).tolist().index(False)
             raise ValueError(f"class_mask: task {task} has no class; every row needs one, leave such a task out")
         size = self.input_size

@@ -149,7 +149,7 @@ def test_merged_leaves_its_inputs_alone() -> None:
 MISTAKES = {  # what is laid over BASE: the option that its line begins with, and what else it names
     "typo": ({"batchsize": 3}, "batchsize", "batch_size?"),
     "typo in a section": ({"learner": {"widht": 3}}, "learner.widht", "learner.width?"),
-    "typo below": ({"learner": {"memory": {"slots": 3}}}, "learner.memory.slots", "learner.memory.slots_per_class?"),
+    "typo below": ({"learner": {"memory": {"slot": 3}}}, "learner.memory.slot", "learner.memory.slots?"),
     "nothing like it": ({"learner": {"zzz": 3}}, "learner.zzz", "name, width, lr"),
     "an option of another learner": ({"learner": {"slow_rounds": 3}}, "learner.slow_rounds", ""),
     "choice": ({"protocol": "task_fre"}, "protocol", "task_aware, task_free, task_free_boundaries"),

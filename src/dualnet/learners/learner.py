@@ -200,7 +200,8 @@ class Learner(nn.Module, ABC):
 
     def labels_to_learn(self, batch: Batch) -> Tensor | None:
         """The batch's labels; if it has none: None, or UNLABELLED for all with the option `unlabelled: replay`."""
-        if batch.labels is None and getattr(self.config, "unlabelled", "skip") == "replay":
+        replays = getattr(self.config, "unlabelled", "skip") == "replay" and self.spec.num_classes > 0
+        if batch.labels is None and replays:
             return torch.full_like(batch.task_ids, UNLABELLED)
         return batch.labels
 

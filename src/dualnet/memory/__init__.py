@@ -19,10 +19,11 @@ class MemoryConfig:
 
     policy: Literal["auto", "ring", "reservoir", "balanced"] = "auto"  # auto, the paper's: ring; task-free: reservoir
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
+    slots: int | None = None  # in all; None: slots_per_class for each class that is known at the start
     replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; if there is one task only: all
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "slots_per_class")
+        check_at_least(self, 1, "slots_per_class", *(["slots"] if self.slots is not None else []))
         check_choices(self)
 
     def make(self, spec: StreamSpec, with_logits: bool = True, set_aside: int = 0) -> Memory:
@@ -36,7 +37,7 @@ class MemoryConfig:
         return ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
 
     def num_slots(self, spec: StreamSpec) -> int:
-        return self.slots_per_class * spec.num_classes
+        return self.slots_per_class * spec.num_classes if self.slots is None else self.slots
 
 
 __all__ = ["MEMORIES", "Balanced", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]

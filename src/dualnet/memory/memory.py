@@ -49,7 +49,7 @@ class Memory(nn.Module, ABC):
     ) -> None:
         super().__init__()
         check_slots(num_slots, spec)
-        self.num_slots, self.only_earlier_tasks = num_slots, only_earlier_tasks
+        self.num_slots, self.only_earlier_tasks, self.with_logits = num_slots, only_earlier_tasks, with_logits
         self.drop = num_slots  # the slot of an example that is not kept
         self.num_classes = spec.num_classes
         self.register_buffer("images", torch.zeros(num_slots + 1, *spec.image_shape, dtype=torch.uint8))
@@ -129,7 +129,7 @@ class Memory(nn.Module, ABC):
             buffer = getattr(self, name)  # its last row is empty
             setattr(self, name, torch.cat([buffer, buffer[-1:].expand(rows, *buffer.shape[1:])]))
         self.num_slots = self.drop = self.num_slots + rows
-        if self.logits.shape[1] > 0:
+        if self.with_logits:
             self.logits = F.pad(self.logits, (0, spec.num_classes - self.num_classes), value=MASKED)
         self.seen = F.pad(self.seen, (0, spec.num_tasks - len(self.seen)))
         self.num_classes = spec.num_classes

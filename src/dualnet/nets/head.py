@@ -17,6 +17,10 @@ class Head(nn.Linear):
         self.added = nn.ModuleList()
         self.num_classes = num_classes
 
+    def reset_parameters(self) -> None:
+        if self.out_features > 0:  # PyTorch warns of weights that are none
+            super().reset_parameters()
+
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002, the name in nn.Linear
         logits = super().forward(input)
         return torch.cat([logits, *(block(input) for block in self.added)], dim=1) if self.added else logits

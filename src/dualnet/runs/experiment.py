@@ -66,6 +66,14 @@ def check_name(name: str) -> None:
         raise ValueError(f"name: {name!r} cannot be a folder below runs; give words, with / between them if wanted")
 
 
+# Of a learner whose classes come one by one. The weight of soft labels must not depend on how many there are yet: this
+# is about that of preset best, 100 with the mean over the 85 classes of its search, for an example.
+OPEN: dict[str, Any] = {
+    "soft_labels": "insertion",
+    "soft_label_weight": 1.0,
+    "soft_label_mean": "example",
+    "memory": {"policy": "balanced", "slots": 2000},
+}
 NAMED_SECTIONS = ("benchmark", "learner")  # each has a `name`, which says what its other options are
 SECTIONS = ("labels", *NAMED_SECTIONS)
 PLAIN_FIELDS = tuple(name for name in field_types(Experiment) if name.partition("_")[0] not in SECTIONS)
@@ -94,6 +102,24 @@ def with_stream_preset(mapping: Mapping[str, Any]) -> Any:
 def parse_learner(options: Any) -> tuple[str, Any]:
     """Name and Config of a learner."""
     return parse_section(options, "learner", lambda name: learner_class(name).Config)
+
+
+def open_ended(learner: Any) -> tuple[str, Any]:
+    """Name and Config of a learner whose stream has neither tasks nor a known number of classes."""
+    if not isinstance(learner, Mapping):
+        return parse_learner(learner)
+    given = flat(learner)
+    if "memory.slots_per_class" in given and "memory.slots" not in given:
+        raise ValueError("learner.memory.slots_per_class: more classes may come; give memory.slots, the number in all")
+    known = field_types(learner_class(str(learner.get("name"))).Config)
+    usual = {key: value for key, value in OPEN.items() if key in known}
+    if "preset" in learner:
+        usual = merged(with_preset({key: learner[key] for key in ("name", "preset")}, "task_free", 1.0), usual)
+    chosen = {key: value for key, value in learner.items() if key != "preset"}
+    name, config = parse_learner(merged(usual, chosen))
+    if learner_class(name).needs_boundaries(config):
+        raise ValueError(f"learner.name: {name} needs tasks with these options, and there are none here; take others")
+    return name, config
 
 
 def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tuple[str, Any]:

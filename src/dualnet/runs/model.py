@@ -1,38 +1,34 @@
-"""A trained model: a learner with the names of its classes, which answers, can go on learning, and is saved and loaded.
+"""A model: a learner with the names of its classes. It answers, learns, gets new classes, is saved and loaded."""
 
-A folder holds it: that of a run, or one of its own, with model.yaml and checkpoint/.
-"""
+from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
 import torch
 import torch.nn.functional as F
-import yaml
 from torch import Tensor
 
-from dualnet import atomic
-from dualnet.batch import StreamSpec
+from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.data.decode import OnError
 from dualnet.data.inputs import pixels_of, readable
-from dualnet.data.splits import class_mask
-from dualnet.files import DAMAGES, because, read_yaml, reason
-from dualnet.learners import LEARNERS, Learner, learner_name, make_learner
-from dualnet.options import choose, plain
-from dualnet.runs import checkpoint
-from dualnet.runs.experiment import parse, parse_learner
-from dualnet.runs.record import digest_of, updated
-from dualnet.runs.run import learner_state, load_state
-from dualnet.runs.run_folder import MODEL_FILE, RunFolder, describe_stream, environment
+from dualnet.engine import Engine, precision_on
+from dualnet.files import DAMAGES, because, read_yaml
+from dualnet.learners import Learner, make_learner
+from dualnet.options import choose, nearest
+from dualnet.runs import checkpoint, model_folder
+from dualnet.runs.experiment import open_ended, parse, parse_learner
+from dualnet.runs.record import updated
+from dualnet.runs.run import learner_state, load_state, means
+from dualnet.runs.run_folder import MODEL_FILE, RunFolder
 from dualnet.runs.run_log import is_whole
-from dualnet.text import printable
 
 PREDICT_SIZE = 250  # images in one pass
-WHAT_IT_IS = ("learner", "seed", "stream", "added")  # in model.yaml: what saving it again must find there
+BEST: Mapping[str, Any] = {"name": "dualnet", "preset": "best"}
 
 
 @dataclass(frozen=True)
@@ -54,13 +50,42 @@ class Prediction:
 
 @dataclass
 class Model:
-    """A learner with the names of its classes: one that was loaded, or any that `make_learner` gave."""
+    """A learner with the names of its classes: one that was created or loaded, or any that `make_learner` gave."""
 
     learner: Learner
     class_names: Sequence[str]  # by class number
+    engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # from the first step on
 
     def __post_init__(self) -> None:
         self.check_names()
+
+    def __repr__(self) -> str:
+        names = [*self.class_names[:3], *(["..."] if len(self.class_names) > 3 else [])]
+        shape = " x ".join(map(str, self.learner.spec.image_shape))
+        return f"Model({type(self.learner).__name__}, {len(self.class_names)} classes: {', '.join(names)}; {shape})"
+
+    @classmethod
+    def create(
+        cls,
+        class_names: Sequence[str] = (),
+        *,
+        image_size: int = 84,
+        channels: int = 3,
+        learner: Mapping[str, Any] = BEST,
+        seed: int = 0,
+        device: str = "cpu",
+    ) -> Model:
+        """A model that has learned nothing yet, without tasks; more classes can come at any time, also the first one.
+
+        `learner` has options as in an experiment file. Its memory has a fixed number of slots in all, by default 2000,
+        which the classes share equally (`memory: {slots: 2000, policy: balanced}`).
+        """
+        names = checked_names(class_names)
+        spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
+        if not is_whole(seed) or not 0 <= seed < 2**32:
+            raise ValueError(f"seed: {seed!r} is not a whole number from 0 to 2**32 - 1")
+        name, config = open_ended(learner)
+        return cls(make_learner(name, spec, config, int(seed), checked_device(device)), names)
 
     def check_names(self) -> None:
         """Raises ValueError unless there is one for each class; the learner may have got more by itself."""
@@ -73,13 +98,72 @@ class Model:
 
         They belong to that task, else to the only one, else to a new one.
         """
-        if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"names: {names!r} is not a list of names, such as ['cat', 'dog']")
-        if again := {name for number, name in enumerate(names) if name in (*self.class_names, *names[:number])}:
-            raise ValueError(f"names: {min(again)!r} is there already; give every class a name of its own")
+        new = checked_names(names, self.class_names)
         self.check_names()
-        self.learner.add_classes(len(names), task)
-        self.class_names = (*self.class_names, *names)
+        self.learner.add_classes(len(new), task)
+        self.class_names = (*self.class_names, *new)
+
+    # Learning
+
+    def learn(
+        self,
+        images: Any,
+        labels: Any = None,
+        *,
+        batch_size: int = 10,
+        add_classes: bool = False,
+        task: int | None = None,
+    ) -> dict[str, float]:
+        """Learn from images, in batches in their order. Returns the mean of each loss.
+
+        Images are what `predict` takes. Labels are names of classes, None where one is not known; or one name for all
+        images. A name that is not known yet is refused, unless `add_classes` says that it is a new class.
+
+        A model that learned task-aware is given the task, or takes that of the class; new classes without one are a new
+        task. Where a task ends, say so by `model.learner.end_task()`.
+        """
+        if not is_whole(batch_size) or batch_size < 1:
+            raise ValueError(f"batch_size: {batch_size!r} is not 1 or more")
+        self.check_names()
+        pixels = self.pixels_to_learn(images)
+        names = names_of(labels, len(pixels))
+        new = [name for name in dict.fromkeys(names) if name is not None and name not in self.class_names]
+        if new and not add_classes:
+            remedy = f"add_classes=True adds it{nearest(new[0], self.class_names)}"
+            raise ValueError(f"labels: {new[0]!r} is none of the model's {len(self.class_names)} classes; {remedy}")
+        spec = self.learner.spec.with_classes(len(new), task) if new else self.learner.spec
+        number_of = {name: number for number, name in enumerate((*self.class_names, *new))}
+        numbers = torch.tensor([UNLABELLED if name is None else number_of[name] for name in names], dtype=torch.int64)
+        task_ids = tasks_of(numbers, spec.class_mask, task)
+        if new:
+            self.add_classes(new, task)
+        return self.learn_batches(pixels, numbers, task_ids, batch_size)
+
+    def pixels_to_learn(self, images: Any) -> Tensor:
+        """uint8 [B, C, H, W], of the size that the model learns."""
+        shape, device = self.learner.spec.image_shape, self.learner.class_mask.device
+        pixels = pixels_of(images, shape)
+        if pixels.dtype == torch.uint8 and pixels.dim() == 4 and 0 not in pixels.shape:
+            pixels = pixels if tuple(pixels.shape[1:]) == shape else pixels_of(list(pixels), shape)
+        self.learner.input_check.check_images(pixels := pixels.to(device), device, shape[1:])
+        return pixels
+
+    def learn_batches(self, pixels: Tensor, numbers: Tensor, task_ids: Tensor, size: int) -> dict[str, float]:
+        device, steps = self.learner.class_mask.device, []
+        if self.engine is None or self.engine.learners != [self.learner] or self.engine.device != device:
+            self.engine = Engine([self.learner], precision_on(device))
+        for some, given, tasks in zip(pixels.split(size), numbers.split(size), task_ids.split(size), strict=True):
+            if len(some) > 0:  # an empty tensor is split into one empty part
+                labels = given.to(device) if (given != UNLABELLED).any() else None
+                steps += self.engine.step([Batch(some, labels, tasks.to(device))])
+        losses = means(steps)
+        for name, value in losses.items():
+            if not math.isfinite(value):
+                remedy = "load what was saved last, and make one with a lower learner.lr if it comes again"
+                raise RuntimeError(f"the model has diverged: its loss '{name}' is {value}; {remedy}")
+        return losses
+
+    # Predicting
 
     def predict(
         self, images: Any, task: int | None = None, top: int = 5, on_error: OnError = "stop"
@@ -99,6 +183,8 @@ class Model:
         if not is_whole(top) or top < 1:
             raise ValueError(f"top: {top} is not 1 or more")
         self.check_names()
+        if not self.class_names:
+            raise ValueError("the model has no class yet; give it some by learn(images, labels, add_classes=True)")
         shape = self.learner.spec.image_shape
         pixels, errors = readable(images, shape) if on_error == "skip" else (pixels_of(images, shape), {})
         probabilities = self.probabilities(pixels, task)
@@ -124,64 +210,51 @@ class Model:
         logits = [self.learner.logits(*part) for part in zip(parts, task_ids, strict=True)]
         return F.softmax(torch.cat(logits), dim=1)
 
+    # Saving
+
     def save(self, folder: str | Path) -> None:
         """Keep all of it: `dualnet.load` gives it back, and it learns on with the same bits.
 
         Into a new folder, or once more into that of the same model, where the save before it stays, in case of damage.
         """
         self.check_names()
-        path, learner, device = Path(folder), self.learner, self.learner.class_mask.device
-        file, checkpoints = path / MODEL_FILE, RunFolder(path).checkpoints
-        content = {
-            "learner": {"name": learner_name(learner), **plain(dataclasses.asdict(learner.config))},
-            "seed": learner.generator.initial_seed(),
-            "stream": describe_stream(learner.initial_spec, self.class_names[: learner.initial_spec.num_classes]),
-            "environment": environment(device),
-        }
-        if learner.added:
-            content["added"] = self.added_classes()
-        if file.is_file():
-            there = read_yaml(file)
-            for key in WHAT_IT_IS:
-                if there.get(key) != content.get(key):
-                    raise ValueError(f"{path}: holds another model (its `{key}` differs); choose another folder")
-        else:
-            text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-            make(path)
-            atomic.write(file, text)
-        checkpoint.clean(checkpoints)
-        number = max(checkpoint.steps(checkpoints), default=0) + 1
-        state = checkpoint.snapshot({**learner_state(learner), "device": device.type})
-        checkpoint.write(checkpoints, number, state, identity(content))
+        model_folder.write(Path(folder), self.learner, self.class_names, self.state())
 
-    def added_classes(self) -> list[dict[str, Any]]:
-        """The names given to `add_classes` and their task, one entry for each call."""
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint holds; the classes that came later among it."""
         rest = map(str, self.class_names[self.learner.initial_spec.num_classes :])
-        return [{"classes": list(islice(rest, count)), "task": task} for count, task in self.learner.added]
+        added = [{"classes": list(islice(rest, count)), "task": task} for count, task in self.learner.added]
+        return {**learner_state(self.learner), "added": added, "device": self.learner.class_mask.device.type}
 
 
 def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
     """The model of a run folder, by its newest checkpoint, or one that was saved: `load(folder).predict("cat.jpg")`.
 
-    If it learned task-aware, `predict` needs the task: see there. Its `learner` can go on observing. A folder may name
-    a learner from outside this package, whose module is imported and so runs: only with `trust`.
+    If it learned task-aware, `predict` needs the task: see there. It can go on learning. A folder may name a learner
+    from outside this package, whose module is imported and so runs: only with `trust`.
     """
-    path = Path(run)
+    return load_with_state(Path(run), device, trust)[0]
+
+
+def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[str, Any]]:
+    """The model, and all that its checkpoint holds."""
     folder, is_model = RunFolder(path), (path / MODEL_FILE).is_file()
     file = path / MODEL_FILE if is_model else folder.experiment_file
     content = read_yaml(file) if is_model else {**folder.record.experiment, "stream": folder.record.stream}
-    check_trusted(content.get("learner"), file, trust)
+    model_folder.check_trusted(content.get("learner"), file, trust)
     try:
         name, config = parse_learner(updated(content)["learner"])
-        spec, names = stream_spec(content["stream"])
+        spec, names = model_folder.stream_spec(content["stream"])
         if not is_model and parse(folder.record.experiment).protocol != "task_aware":
             spec = spec.task_free()
-        model = Model(make_learner(name, spec, config, content["seed"], device), names)
-        for entry in content.get("added", ()):
-            model.add_classes(entry["classes"], entry["task"])
+        model = Model(make_learner(name, spec, config, content["seed"], checked_device(device)), names)
+        identity = model_folder.identity(content) if is_model else folder.identity
+        found = checkpoint.newest(folder.checkpoints, identity)
+        if found is not None:
+            for entry in found[1].get("added", content.get("added", ())):
+                model.add_classes(entry["classes"], entry["task"])
     except DAMAGES as error:
         raise ValueError(f"{because(file, error)}; if another version of dualnet made it, use that one") from error
-    found = checkpoint.newest(folder.checkpoints, identity(content) if is_model else folder.identity)
     if found is None:
         # A finished run would not be run again.
         again = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
@@ -191,43 +264,50 @@ def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
         load_state(model.learner, found[1])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    return model
+    return model, found[1]
 
 
-def make(folder: Path) -> None:
-    """Raises ValueError for a folder that holds something: nothing of a run, or of yours, is written over."""
+def checked_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
+    """New names of classes. Raises ValueError unless each is a text that is not there yet."""
+    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"names: {names!r} is not a list of names, such as ['cat', 'dog']")
+    if again := {name for number, name in enumerate(names) if name in (*known, *names[:number])}:
+        raise ValueError(f"names: {min(again)!r} is there already; give every class a name of its own")
+    return tuple(map(str, names))
+
+
+def checked_device(device: str) -> str:
+    """Raises ValueError for a device that is not there."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if [path for path in folder.iterdir() if not path.name.startswith(MODEL_FILE)]:  # half a file may be left
-            what = "a run" if RunFolder(folder).begun else "other files"
-            raise ValueError(f"{folder}: holds {what}; save the model to a folder of its own")
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise ValueError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: {device!r} cannot be used ({reason}); give cpu or cuda") from None
+    return device
 
 
-def identity(content: dict[str, Any]) -> dict[str, str]:
-    """What a checkpoint of this model must state."""
-    return {"model": digest_of({key: content[key] for key in WHAT_IT_IS if key in content})}
+def names_of(labels: Any, count: int) -> list[str | None]:
+    """The label of each image. Raises ValueError unless there are as many, each a name or None."""
+    names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels] * count
+    for number, name in enumerate(names):
+        if name is not None and not isinstance(name, str):
+            kind = f"labels[{number}]: {name!r} is not the name of a class"
+            raise ValueError(f"{kind}; give text, or None where it is not known")
+    if len(names) != count:
+        raise ValueError(f"labels: {len(names)} for {count} images; give one for each, None where it is not known")
+    return names
 
 
-def check_trusted(learner: Any, file: Path, trust: bool) -> None:
-    """Raises ValueError for a learner from outside this package: to load it is to run its code."""
-    name = learner.get("name") if isinstance(learner, dict) else None
-    if isinstance(name, str) and not trust and name not in LEARNERS and not name.startswith("dualnet."):
-        raise ValueError(
-            f"{file}: learner.name is {printable(name)}, code from outside of dualnet that would be imported and "
-            "run; if you trust it, pass trust=True, or --trust to `dualnet predict`"
-        )
-
-
-def stream_spec(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:
-    """What a learner was told of its stream, as it is written in a file, and the names of the classes."""
-    try:
-        names = tuple(str(name) for name in stream["class_names"])
-        channels, height, width = (int(side) for side in stream["image_shape"])
-        if not all(is_whole(number) and 0 <= number < len(names) for task in stream["tasks"] for number in task):
-            raise ValueError(f"a class of tasks is not a whole number from 0 to {len(names) - 1}")
-        mask = class_mask(stream["tasks"], len(names))
-        return StreamSpec((channels, height, width), mask, stream["input_size"]), names
-    except DAMAGES as error:
-        raise ValueError(f"stream: {reason(error)}") from error
+def tasks_of(labels: Tensor, class_mask: Tensor, task: int | None) -> Tensor:
+    """The task of each example, int64 [B]: the only one, the one that is given, or that of its class."""
+    if task is not None and not (is_whole(task) and 0 <= task < len(class_mask)):
+        raise ValueError(f"task: {task!r} is not one of the tasks 0 to {len(class_mask) - 1}")
+    if task is not None or len(class_mask) == 1:
+        tasks = torch.full_like(labels, task or 0)
+        outside = (labels != UNLABELLED) & ~class_mask[tasks, labels] if class_mask.numel() else torch.tensor([])
+        if outside.any():
+            raise ValueError(f"task: {task}, and labels[{int(outside.int().argmax())}] is a class of another task")
+        return tasks
+    if ((labels == UNLABELLED) | (class_mask.sum(dim=0)[labels] > 1)).any():
+        raise ValueError("task: this model learned task-aware; give the task of images without a label")
+    return class_mask.int().argmax(dim=0)[labels]

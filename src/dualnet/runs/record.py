@@ -35,6 +35,8 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("er", "derpp", "mir", "ctn"), REPLAY),
     **dict.fromkeys(("finetune", "offline"), TRAINING),
 }
+# Options that came after checkpoints had digests: with this value a folder means the same as one that lacks them.
+LEFT_OUT: dict[str, Any] = {"learner.memory.slots": None}
 RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options of a learner: the name before, and now
 
 
@@ -93,7 +95,7 @@ def read_record(folder: Path) -> RunRecord:
             name=experiment["name"],
             seed=str(experiment["seed"]),
             experiment=experiment,
-            digest=digest_of({key: value for key, value in flat(experiment).items() if key not in FREE_TO_CHANGE}),
+            digest=digest_of({key: value for key, value in compact(experiment).items() if key not in FREE_TO_CHANGE}),
             options=compared_options(experiment) | images_of(beside["manifest"]),
             **{**beside, "environment": texts(beside["environment"])},
             **result,
@@ -132,7 +134,12 @@ def updated(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
-    return {key: value for key, value in texts(experiment).items() if key not in NOT_COMPARED}
+    return {key: value for key, value in texts(compact(experiment)).items() if key not in NOT_COMPARED}
+
+
+def compact(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their dotted names, as a folder of an older version has them."""
+    return {key: value for key, value in flat(experiment).items() if key not in LEFT_OUT or LEFT_OUT[key] != value}
 
 
 def images_of(manifest: Mapping[str, Any]) -> dict[str, str]:

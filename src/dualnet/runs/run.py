@@ -3,7 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -119,9 +119,7 @@ class Run:
 
     def mean_losses(self) -> dict[str, float]:
         """Of the steps that are not logged yet. The one place where a step's numbers reach the host."""
-        names = sorted({name for losses in self.pending for name in losses})
-        means = [torch.stack([losses[name] for losses in self.pending if name in losses]).mean() for name in names]
-        values = dict(zip(names, torch.stack(means).tolist(), strict=True)) if names else {}
+        values = means(self.pending)
         for name, value in values.items():
             if not math.isfinite(value):
                 raise self.not_finite(f"loss '{name}' is")
@@ -157,6 +155,13 @@ class Run:
             "peak_memory_bytes": peak_memory(self.stream.device),
         }
         atomic.write(self.folder.result_file, json.dumps(result, indent=1) + "\n")
+
+
+def means(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """The mean of each loss over the steps that have it. Waits for the device, once."""
+    names = sorted({name for losses in steps for name in losses})
+    found = [torch.stack([losses[name] for losses in steps if name in losses]).mean() for name in names]
+    return dict(zip(names, torch.stack(found).tolist(), strict=True)) if names else {}
 
 
 def learner_state(learner: Learner) -> dict[str, Any]:

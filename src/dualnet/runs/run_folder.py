@@ -26,6 +26,7 @@ from dualnet.runs.record import EXPERIMENT_FILE, FREE_TO_CHANGE, LOG_FILE, RESUL
 
 PROBED = 10  # images of each task, for training and for testing, whose pixels are compared
 MODEL_FILE = "model.yaml"  # says what a model is that was saved apart from any run
+LOCK_FILE = "lock"
 
 
 class RunFolder:
@@ -93,7 +94,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
             raise ValueError(f"{self.path}: cannot be made ({error.strerror}); choose another --out") from error
-        with (self.path / "lock").open("w") as lock:
+        with (self.path / LOCK_FILE).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:

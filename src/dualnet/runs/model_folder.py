@@ -1,0 +1,96 @@
+"""The folder of a saved model: model.yaml says what it was at first, checkpoint/ all that it has learned since."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dualnet import atomic
+from dualnet.batch import StreamSpec
+from dualnet.data.splits import class_mask
+from dualnet.files import DAMAGES, read_yaml, reason
+from dualnet.learners import LEARNERS, Learner, learner_name
+from dualnet.options import plain
+from dualnet.runs import checkpoint
+from dualnet.runs.experiment import parse_learner
+from dualnet.runs.record import digest_of, updated
+from dualnet.runs.run_folder import LOCK_FILE, MODEL_FILE, RunFolder, describe_stream, environment
+from dualnet.runs.run_log import is_whole
+from dualnet.text import printable
+
+WHAT_IT_IS = ("learner", "seed", "stream", "added")  # `added`: an older version put later classes here
+
+
+def write(path: Path, learner: Learner, class_names: Sequence[str], state: Mapping[str, Any]) -> None:
+    """Save into a new folder, or once more into that of the same model, where the save before it stays."""
+    file, checkpoints, spec = path / MODEL_FILE, RunFolder(path).checkpoints, learner.initial_spec
+    content = {
+        "learner": {"name": learner_name(learner), **plain(dataclasses.asdict(learner.config))},
+        "seed": learner.generator.initial_seed(),
+        "stream": describe_stream(spec, class_names[: spec.num_classes]),
+        "environment": environment(learner.class_mask.device),
+    }
+    if file.is_file():
+        there = read_yaml(file)
+        check_same(path, there, content)
+        content = there
+    else:
+        text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+        make(path)
+        atomic.write(file, text)
+    checkpoint.clean(checkpoints)
+    number = max(checkpoint.steps(checkpoints), default=0) + 1
+    checkpoint.write(checkpoints, number, checkpoint.snapshot(state), identity(content))
+
+
+def check_same(path: Path, there: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+    """Raises ValueError if the folder holds another model."""
+    try:
+        same_learner = parse_learner(updated(there)["learner"]) == parse_learner(content["learner"])
+    except DAMAGES:
+        same_learner = False
+    same = {"learner": same_learner, **{key: there.get(key) == content[key] for key in ("seed", "stream")}}
+    if different := [key for key in same if not same[key]]:
+        raise ValueError(f"{path}: holds another model (its `{different[0]}` differs); choose another folder")
+
+
+def make(folder: Path) -> None:
+    """Raises ValueError for a folder that holds something: nothing of a run, or of yours, is written over."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        ours = (MODEL_FILE, LOCK_FILE)  # half a file may be left
+        if [path for path in folder.iterdir() if not path.name.startswith(ours)]:
+            what = "a run" if RunFolder(folder).begun else "other files"
+            raise ValueError(f"{folder}: holds {what}; save the model to a folder of its own")
+    except (FileExistsError, NotADirectoryError, PermissionError) as error:
+        raise ValueError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+
+
+def identity(content: Mapping[str, Any]) -> dict[str, str]:
+    """What a checkpoint of this model must state."""
+    return {"model": digest_of({key: content[key] for key in WHAT_IT_IS if key in content})}
+
+
+def check_trusted(learner: Any, file: Path, trust: bool) -> None:
+    """Raises ValueError for a learner from outside this package: to load it is to run its code."""
+    name = learner.get("name") if isinstance(learner, dict) else None
+    if isinstance(name, str) and not trust and name not in LEARNERS and not name.startswith("dualnet."):
+        raise ValueError(
+            f"{file}: learner.name is {printable(name)}, code from outside of dualnet that would be imported and "
+            "run; if you trust it, pass trust=True, or --trust to `dualnet predict`"
+        )
+
+
+def stream_spec(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:
+    """What a learner was told of its stream, as it is written in a file, and the names of the classes."""
+    try:
+        names = tuple(str(name) for name in stream["class_names"])
+        channels, height, width = (int(side) for side in stream["image_shape"])
+        if not all(is_whole(number) and 0 <= number < len(names) for task in stream["tasks"] for number in task):
+            raise ValueError(f"a class of tasks is not a whole number from 0 to {len(names) - 1}")
+        mask = class_mask(stream["tasks"], len(names))
+        return StreamSpec((channels, height, width), mask, stream["input_size"]), names
+    except DAMAGES as error:
+        raise ValueError(f"stream: {reason(error)}") from error
