@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -21,6 +21,7 @@ from dualnet.files import DAMAGES, because, read_yaml
 from dualnet.learners import Learner, make_learner
 from dualnet.options import choose, nearest
 from dualnet.runs import checkpoint, model_folder
+from dualnet.runs.class_names import checked_names, names_of, tasks_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
 from dualnet.runs.record import updated
 from dualnet.runs.run import learner_state, load_state, means
@@ -267,15 +268,6 @@ def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[s
     return model, found[1]
 
 
-def checked_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """New names of classes. Raises ValueError unless each is a text that is not there yet."""
-    if isinstance(names, str) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"names: {names!r} is not a list of names, such as ['cat', 'dog']")
-    if again := {name for number, name in enumerate(names) if name in (*known, *names[:number])}:
-        raise ValueError(f"names: {min(again)!r} is there already; give every class a name of its own")
-    return tuple(map(str, names))
-
-
 def checked_device(device: str) -> str:
     """Raises ValueError for a device that is not there."""
     try:
@@ -284,30 +276,3 @@ def checked_device(device: str) -> str:
         reason = str(error).splitlines()[0]
         raise ValueError(f"device: {device!r} cannot be used ({reason}); give cpu or cuda") from None
     return device
-
-
-def names_of(labels: Any, count: int) -> list[str | None]:
-    """The label of each image. Raises ValueError unless there are as many, each a name or None."""
-    names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels] * count
-    for number, name in enumerate(names):
-        if name is not None and not isinstance(name, str):
-            kind = f"labels[{number}]: {name!r} is not the name of a class"
-            raise ValueError(f"{kind}; give text, or None where it is not known")
-    if len(names) != count:
-        raise ValueError(f"labels: {len(names)} for {count} images; give one for each, None where it is not known")
-    return names
-
-
-def tasks_of(labels: Tensor, class_mask: Tensor, task: int | None) -> Tensor:
-    """The task of each example, int64 [B]: the only one, the one that is given, or that of its class."""
-    if task is not None and not (is_whole(task) and 0 <= task < len(class_mask)):
-        raise ValueError(f"task: {task!r} is not one of the tasks 0 to {len(class_mask) - 1}")
-    if task is not None or len(class_mask) == 1:
-        tasks = torch.full_like(labels, task or 0)
-        outside = (labels != UNLABELLED) & ~class_mask[tasks, labels] if class_mask.numel() else torch.tensor([])
-        if outside.any():
-            raise ValueError(f"task: {task}, and labels[{int(outside.int().argmax())}] is a class of another task")
-        return tasks
-    if ((labels == UNLABELLED) | (class_mask.sum(dim=0)[labels] > 1)).any():
-        raise ValueError("task: this model learned task-aware; give the task of images without a label")
-    return class_mask.int().argmax(dim=0)[labels]
