@@ -168,7 +168,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         "/meta: 60 classes, .* where 100 should be; complete it, or use image_folder for classes of your own",
     ),
     "order": (lambda root: None, {"class_order": ["zz"]}, "class_order names 'zz', which is no class; there are aa"),
-    "left-over": (lambda root: None, {"classes_per_task": 7}, "100 classes do not make tasks of 7: set num_tasks"),
+    "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 5 need more classes than the 100"),
     "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
 }
 

@@ -137,6 +137,13 @@ def test_order_and_choice_of_classes(config: ImageFolder) -> None:
     assert fewer.class_names == ("a", "b", "c") and len(fewer.tasks[0].train.array) == 15, "d is not even decoded"
 
 
+@pytest.mark.parametrize(("per_task", "sizes"), [(3, [3, 1]), (9, [4]), ((1, 3), [1, 3])])
+def test_tasks_of_unequal_size(per_task: int | tuple[int, ...], sizes: list[int], config: ImageFolder) -> None:
+    benchmark = replace(config, classes_per_task=per_task).make()
+    assert [len(set(task.train.labels.tolist())) for task in benchmark.tasks] == sizes
+    assert benchmark.spec.class_mask.sum(dim=1).tolist() == sizes and benchmark.spec.num_classes == 4
+
+
 def test_test_images_from_their_own_folder(config: ImageFolder, tmp_path: Path) -> None:
     test_root = fill(tmp_path / "test", per_class=2, shade=9)
     first = replace(config, test_root=str(test_root), input_size=4).make().tasks[0]
@@ -192,8 +199,9 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         {"num_tasks": 1, "classes_per_task": 5},
         "/images/e: no images",
     ),
-    "left-over": (lambda root: None, {"classes_per_task": 3}, "4 classes do not make tasks of 3: set num_tasks to 1"),
-    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 2 need 6 classes, there are 4; lower"),
+    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 2 need more classes than the 4 there are; lower"),
+    "list": (lambda root: None, {"classes_per_task": (3, 2)}, r"classes_per_task: \[3, 2\] for 4 classes"),
+    "zero": (lambda root: None, {"classes_per_task": (4, 0)}, r"classes_per_task: \(4, 0\) is not 1 or more"),
     "order": (lambda root: None, {"class_order": ["a", "x"]}, "class_order names 'x', which is no class; there are a"),
     "share": (lambda root: None, {"test_share": 0.0}, "test_share: 0.0"),
     "seed": (lambda root: None, {"split_seed": -1}, "split_seed: -1"),

@@ -181,7 +181,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         r"/val_2.JPEG: unreadable image \(empty file\); replace it",
     ),
     "order": (lambda root: None, {"class_order": ["cat"]}, "class_order names 'cat', which is no class; there are n0"),
-    "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 10 need 210 classes, there are 200; lower"),
+    "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 10 need more classes than the 200"),
     "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),
 }
 

@@ -371,5 +371,5 @@ def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped
 def test_tasks_of_one_class_are_warned_of_where_the_task_names_the_class() -> None:
     benchmark = Procedural(num_tasks=2, classes_per_task=1, train_per_class=2, test_per_class=1).make()
     make_stream(benchmark, protocol="task_free")
-    with pytest.warns(UserWarning, match=r"benchmark\.classes_per_task is 1"):
+    with pytest.warns(UserWarning, match=r"benchmark\.classes_per_task: task 1 of 2"):
         make_stream(benchmark)

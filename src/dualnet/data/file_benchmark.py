@@ -20,18 +20,18 @@ ImageFile = tuple[str, str, bool]  # path, class, whether it is for testing
 @dataclass(frozen=True)
 class FileBenchmark(BenchmarkConfig):
     root: str  # folder of the images; relative: from the working directory
-    classes_per_task: int = 5  # new classes in every task
+    classes_per_task: tuple[int, ...] | int = 5  # new classes of a task, the last may get fewer; or a list of them
     num_tasks: int | None = None  # None: as many as the classes make; fewer leaves the last classes out
     class_order: list[str] | None = None  # the classes to use, in order of the stream; None: all, sorted by name
     order_seed: int | None = None  # shuffles the sorted names; None: leaves them sorted
     input_size: int | None = None  # side that the networks see; None: as stored
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
-    def choose(self, classes: Sequence[str]) -> tuple[list[str], list[range]]:
+    def choose(self, classes: Sequence[str]) -> tuple[list[str], Sequence[Sequence[int]]]:
         """The classes that are used, in order of the stream, and class numbers by task."""
         classes = stream_order(classes, self.class_order, self.order_seed)
         tasks = tasks_of(len(classes), self.classes_per_task, self.num_tasks)
-        return classes[: tasks[-1].stop], tasks
+        return classes[: tasks[-1][-1] + 1], tasks
 
     def decoded(self, split: Split, image_size: int, validation: bool = False) -> Benchmark:
         """The benchmark of a split whose `names` are files."""

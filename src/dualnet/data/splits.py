@@ -4,6 +4,7 @@ Shuffles sort the raw words of PCG64, a stream that numpy promises to keep, so e
 """
 
 import hashlib
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -93,21 +94,26 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
-def tasks_of(num_classes: int, classes_per_task: int, num_tasks: int | None = None) -> list[range]:
-    """Consecutive classes by task. Classes are left over only where `num_tasks` asks for fewer tasks than they make.
+def tasks_of(
+    num_classes: int, classes_per_task: int | Sequence[int], num_tasks: int | None = None
+) -> Sequence[Sequence[int]]:
+    """Consecutive classes by task: so many in each, fewer in the last if no more are left, or a number for each task.
 
-    >>> tasks_of(6, 3), tasks_of(7, 2, num_tasks=2)
-    ([range(0, 3), range(3, 6)], [range(0, 2), range(2, 4)])
+    >>> tasks_of(7, 3), tasks_of(7, 2, num_tasks=2), tasks_of(7, [4, 1, 2])
+    ([range(0, 3), range(3, 6), range(6, 7)], [range(0, 2), range(2, 4)], [range(0, 4), range(4, 5), range(5, 7)])
     """
-    full, left = divmod(num_classes, classes_per_task)
-    if num_tasks is None and full and left:
-        remedy = f"set num_tasks to {full} to leave the last {left} out, or change classes_per_task"
-        raise ValueError(f"{num_classes} classes do not make tasks of {classes_per_task}: {remedy}")
-    num_tasks = num_tasks or max(full, 1)
-    if num_tasks > full:
-        needed = f"{num_tasks} tasks of {classes_per_task} need {num_tasks * classes_per_task} classes"
-        raise ValueError(f"{needed}, there are {num_classes}; lower num_tasks or classes_per_task")
-    return [range(start * classes_per_task, (start + 1) * classes_per_task) for start in range(num_tasks)]
+    if not isinstance(classes_per_task, int):
+        if sum(classes_per_task) != num_classes or num_tasks is not None:
+            remedy = "give a number for each task that add up to it, choose classes by class_order, or give one number"
+            raise ValueError(f"classes_per_task: {list(classes_per_task)} for {num_classes} classes; {remedy}")
+        ends = list(itertools.accumulate(classes_per_task, initial=0))
+        return [range(start, end) for start, end in itertools.pairwise(ends)]
+    most = -(-num_classes // classes_per_task)
+    if (num_tasks or 1) > most:
+        needed = f"{num_tasks or 1} tasks of {classes_per_task} need more classes"
+        raise ValueError(f"{needed} than the {num_classes} there are; lower num_tasks or classes_per_task")
+    starts = range(0, (num_tasks or most) * classes_per_task, classes_per_task)
+    return [range(start, min(start + classes_per_task, num_classes)) for start in starts]
 
 
 def held_out(files: Mapping[str, Sequence[str]], share: float, seed: int) -> set[str]:

@@ -40,10 +40,12 @@ class Stream:
         self.task_aware = protocol == "task_aware"
         self.tells_boundaries = protocol != "task_free"
         self.spec = spec_under(benchmark, protocol)
-        if self.task_aware and int(self.spec.class_mask.sum(dim=1).max()) == 1:
+        alone = [task for task, size in enumerate(self.spec.class_mask.sum(dim=1).tolist(), 1) if size == 1]
+        if self.task_aware and alone:
             warnings.warn(
-                "benchmark.classes_per_task is 1: under protocol task_aware the task names the class, so that accuracy "
-                "is always 100 %; give 2 or more, or choose protocol task_free",
+                f"benchmark.classes_per_task: task {alone[0]} of {self.num_tasks} has one class; under protocol "
+                "task_aware the task names it, so that accuracy there is always 100 %; give 2 or more, or choose "
+                "protocol task_free",
                 stacklevel=2,
             )
         self.reads_in_place = device.type == "cpu"  # a GPU is given the images of the tasks at hand
