@@ -134,8 +134,12 @@ def test_a_task_free_model(protocol: str, tiny, run, images: torch.Tensor, tmp_p
         model.predict(images, task=1)
 
 
-def test_an_unfinished_run_can_be_used(stopped: Path, images: torch.Tensor) -> None:
-    assert len(dualnet.load(str(stopped)).predict(images)) == 4
+def test_an_unfinished_run_can_be_used_and_says_so(stopped: Path, images: torch.Tensor, tmp_path: Path) -> None:
+    model = dualnet.load(str(stopped))
+    with pytest.warns(UserWarning, match=rf"^{stopped}: .* step 5 .*not finished; `dualnet run`"):
+        assert len(model.predict(images)) == 4
+    model.save(tmp_path / "model")
+    dualnet.load(tmp_path / "model").predict(images)
 
 
 def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, differing) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -56,6 +57,7 @@ class Model:
     learner: Learner
     class_names: Sequence[str]  # by class number
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # from the first step on
+    unfinished: str = field(default="", init=False, repr=False, compare=False)  # of a run that is: what to say of it
 
     def __post_init__(self) -> None:
         self.check_names()
@@ -184,6 +186,8 @@ class Model:
         if not is_whole(top) or top < 1:
             raise ValueError(f"top: {top} is not 1 or more")
         self.check_names()
+        if self.unfinished:
+            warnings.warn(self.unfinished, stacklevel=2)
         if not self.class_names:
             raise ValueError("the model has no class yet; give it some by learn(images, labels, add_classes=True)")
         shape = self.learner.spec.image_shape
@@ -265,6 +269,8 @@ def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[s
         load_state(model.learner, found[1])
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+    if not is_model and not folder.finished:
+        model.unfinished = f"{path}: this run is at step {found[0]} and not finished; `dualnet run` continues it"
     return model, found[1]
 
 
