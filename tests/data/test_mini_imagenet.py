@@ -46,6 +46,12 @@ def test_tasks_follow_the_labels(tmp_path: Path, make, prefix: str, first: int, 
             assert colours == [[first + label, is_test] for label in part.labels]
 
 
+def test_validation_classes_can_make_more_tasks(config: MiniImageNet) -> None:
+    benchmark = replace(config, validation_classes_per_task=1).make_validation()
+    assert [task.test.load()[1].tolist() for task in benchmark.tasks] == [[label] for label in range(15)]
+    assert [image.load()[0][0, 0, 0, 0].item() for image in (task.train for task in benchmark.tasks)] == list(range(15))
+
+
 def test_windows_line_ends_blank_lines_and_a_byte_order_mark(config: MiniImageNet) -> None:
     before = config.make_validation().tasks[0].train.rows.tolist()
     file = Path(config.root) / "val_train.csv"

@@ -15,7 +15,7 @@ from dualnet.options import check_at_least, check_choices
 Images = np.ndarray | CachedImages  # either is read by `images[rows]`, which copies
 AT_LEAST = {  # the smallest value of an option, in every benchmark that has it
     **dict.fromkeys(("num_tasks", "classes_per_task", "train_per_class", "test_per_class"), 1),
-    **dict.fromkeys(("image_size", "input_size"), 1),
+    **dict.fromkeys(("validation_classes_per_task", "image_size", "input_size"), 1),
     **dict.fromkeys(("seed", "order_seed", "split_seed"), 0),
 }
 

@@ -14,7 +14,7 @@ from dualnet.options import shown
 
 CLASSES_PER_TASK = 5
 LISTS = {"continual": ("cl_train.csv", "cl_test.csv"), "validation": ("val_train.csv", "val_test.csv")}
-NUM_TASKS = {"continual": 17, "validation": 3}
+NUM_CLASSES = {"continual": 85, "validation": 15}
 REMEDY = (
     f"benchmark.root must hold the lists {' and '.join(LISTS['continual'])} (or {' and '.join(LISTS['validation'])}), "
     "rows `path,label` in UTF-8, and the images that they name"
@@ -29,23 +29,23 @@ class MiniImageNet(BenchmarkConfig):
     split: Literal["continual"] = "continual"  # the 17 tasks; `make_validation` alone reads the other lists
     image_size: int = 84  # side in pixels of the images as stored
     input_size: int | None = None  # side that the networks see; None: as stored
+    validation_classes_per_task: int = 5  # fewer: a stream of more tasks to choose options on, up to 15 of one class
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
     def make(self) -> Benchmark:
-        return self._listed("continual")
+        return self._listed("continual", CLASSES_PER_TASK)
 
     def make_validation(self) -> Benchmark:
-        return self._listed("validation")
+        return self._listed("validation", self.validation_classes_per_task)
 
-    def _listed(self, lists: str) -> Benchmark:
+    def _listed(self, lists: str, classes_per_task: int) -> Benchmark:
         root = absolute(self.root)
         train, test = (_read_list(root, name) for name in LISTS[lists])
         _check_disjoint(root, lists, train, test)
         labels = [str(label) for label in sorted({label for _, label in train + test})]
-        num_tasks = NUM_TASKS[lists]
-        check_complete(os.path.join(root, LISTS[lists][0]), labels, num_tasks * CLASSES_PER_TASK)
+        check_complete(os.path.join(root, LISTS[lists][0]), labels, NUM_CLASSES[lists])
         files = [(path, str(label), part is test) for part in (train, test) for path, label in part]
-        split = split_of(files, labels, tasks_of(len(labels), CLASSES_PER_TASK))
+        split = split_of(files, labels, tasks_of(len(labels), classes_per_task))
         images = CachedImages(split.names, self.image_size, self.cache)
         return benchmark_of(images, split, self.input_size, validation=lists == "validation")
 

@@ -36,7 +36,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("finetune", "offline"), TRAINING),
 }
 # Options that came after checkpoints had digests: with this value a folder means the same as one that lacks them.
-LEFT_OUT: dict[str, Any] = {"learner.memory.slots": None}
+LEFT_OUT: dict[str, Any] = {"learner.memory.slots": None, "benchmark.validation_classes_per_task": 5}
 RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options of a learner: the name before, and now
 
 
