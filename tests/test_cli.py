@@ -20,6 +20,7 @@ from PIL import Image
 
 import dualnet
 from dualnet import cli
+from dualnet.cli.run import quicker_options
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.memory import MEMORIES
@@ -444,6 +445,20 @@ def test_a_folder_of_images_from_the_first_command_to_the_answer(capsys) -> None
     assert cli.main(["predict", "out/seed-0", "images/c/1.png", "--task", "1", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert {entry["name"] for entry in answer["classes"]} == {"c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "updates", "expected"),
+    [
+        ({"name": "image_folder", "root": "images"}, 4, ["--benchmark.image_size 48", "--learner.updates 2"]),
+        ({"name": "core50"}, 2, ["--benchmark.input_size 48"]),
+        ({"name": "procedural"}, 6, ["--learner.updates 2"]),
+        ({"name": "procedural"}, 2, []),
+    ],
+)
+def test_the_quicker_options_are_those_of_the_experiment(benchmark: Any, updates: int, expected: list[str]) -> None:
+    words = quicker_options(parse({"name": "a", "benchmark": benchmark, "learner": {"name": "er", "updates": updates}}))
+    assert words == " ".join([*expected, "--out ANOTHER"] if expected else [])
 
 
 def test_a_learner_from_a_file_on_pythonpath(here: Path) -> None:

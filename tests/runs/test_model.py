@@ -154,7 +154,7 @@ def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, 
 @pytest.mark.parametrize(
     ("wrong", "found"),
     [
-        (torch.zeros(2, 3, 28, 28), r"float32 \[2, 3, 28, 28\]"),
+        (torch.zeros(2, 3, 28, 28, dtype=torch.int64), r"int64 \[2, 3, 28, 28\]"),
         (torch.zeros(2, 1, 28, 28, dtype=torch.uint8), r"uint8 \[2, 1, 28, 28\]"),
     ],
 )
@@ -175,6 +175,7 @@ def test_tensors_that_are_no_images(wrong: torch.Tensor, found: str, model: Mode
         (np.zeros((0, 28, 3), np.uint8), r"images\[0\]: .*\[0, 28, 3\]"),
         (np.zeros(7, np.uint8), r"images\[0\]: .*\[7\]"),
         (np.full((28, 28, 3), 200.0), r"images\[0\]: float from 200 to 200.*255"),
+        (torch.full((2, 3, 28, 28), 200.0), r"images: float from 200 to 200.*255"),
         (np.full((28, 28, 3), np.nan), r"images\[0\]: float"),
         (np.zeros((2, 28, 28, 5), np.uint8), r"images: .*\[2, 28, 28, 5\]"),
         (np.zeros((2, 28, 28, 3), bool), r"images: bool .*uint8"),
@@ -205,7 +206,10 @@ def test_every_form_of_an_image_is_answered_alike(model: Model, images: torch.Te
         "tensors": list(images),
         "BHWC": arrays,
         "BCHW": images.numpy(),
+        "read-only": np.broadcast_to(images.numpy(), images.shape),
         "BHWC float": arrays / 255,
+        "BCHW float tensor": images / 255,
+        "an array of paths": np.array([str(file) for file in files]),
         "a generator of mixed forms": (each for each in (files[0], arrays[1], images[2], files[3].read_bytes())),
     }
     for form, given in forms.items():

@@ -10,6 +10,7 @@ import re
 import struct
 import subprocess
 import termios
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -67,6 +68,36 @@ def test_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"demo seed 0: task 2/2, step 3/4, [\d.]+ steps/s, \d+ s left  labels 0.123  slow 20", third), (
         third
     )
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize(("longest", "hint"), [(0.0, True), (1e9, False)])
+def test_the_first_steps_tell_how_long_it_takes(
+    terminal: bool, longest: float, hint: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "SHORT", 0.0)
+    monkeypatch.setattr(progress, "LONG", longest)
+    out = console(terminal)
+    display = RunDisplay(out, quicker="--learner.updates 2")
+    display.begin("demo seed 0", 1_000_000, 100)
+    for step in range(101, 131):
+        time.sleep(0.5 if step == 103 else 0.001)  # the first ones may be slow
+        display.step(0, 2, step)
+    display.end()
+    (line,) = (line for line in plain(written(out)).splitlines() if line.startswith("demo seed 0: about "))
+    assert (
+        15 < float(re.findall(r"about (\d+) minutes left", line)[0]) < 200 and ("--learner.updates 2" in line) == hint
+    )
+
+
+def test_a_short_run_is_not_estimated() -> None:
+    out = console(terminal=False)
+    display = RunDisplay(out, quicker="--learner.updates 2")
+    display.begin("demo seed 0", 40, 0)
+    for step in range(1, 41):
+        display.step(0, 1, step)
+    display.end()
+    assert written(out) == "demo seed 0: 40 steps\n"
 
 
 def test_plain_lines_are_never_wrapped_or_coloured() -> None:

@@ -13,6 +13,8 @@ from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError
 from dualnet.runs.run_folder import check_out
 
+QUICK_SIZE, QUICK_UPDATES = 48, 2  # the side in pixels that the networks see, the updates per batch
+
 
 def main(arguments: argparse.Namespace, words: list[str]) -> int:
     options = experiment.command_options(words, vars(arguments))
@@ -24,7 +26,8 @@ def main(arguments: argparse.Namespace, words: list[str]) -> int:
     check_out(out)
     folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [asked.seed]}
     try:
-        finished_before = runner.run(asked, folders, device, RunDisplay(Console(stderr=True)))
+        quicker = quicker_options(asked) if device.type == "cpu" else ""
+        finished_before = runner.run(asked, folders, device, RunDisplay(Console(stderr=True), quicker))
     except NotFiniteError as error:
         for reason in error.reasons.values():
             fail(reason, 1)
@@ -35,3 +38,18 @@ def main(arguments: argparse.Namespace, words: list[str]) -> int:
         say(f"{folders[seed]}: finished before, nothing to do")
     say(f"{out}: finished; `dualnet report {out}` shows the result")
     return 0
+
+
+def quicker_options(asked: experiment.Experiment) -> str:
+    """Those that make a step cheaper for the least accuracy, as docs/benchmarks.md measures; the run needs a new --out.
+
+    Half of the cost is the pixels that the networks see, half the number of updates.
+    """
+    side = "input_size" if getattr(asked.benchmark, "input_size", None) else "image_size"
+    sections = (("benchmark", side, QUICK_SIZE), ("learner", "updates", QUICK_UPDATES))
+    options = [
+        f"--{section}.{option} {quick}"
+        for section, option, quick in sections
+        if (getattr(getattr(asked, section), option, None) or 0) > quick
+    ]
+    return " ".join([*options, "--out ANOTHER"]) if options else ""

@@ -14,6 +14,8 @@ from PIL import Image as Pillow
 from PIL import UnidentifiedImageError
 from PIL.Image import Image, Resampling, Transpose
 
+from dualnet.text import printable
+
 MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
 READ_AT_ONCE = 8_000_000  # bytes; Pillow reads larger files piece by piece
@@ -28,7 +30,7 @@ ORIENTATION = 0x0112  # the number of that EXIF tag
 TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Transpose, by orientation
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, where an orientation would be
-NAMED = 10  # unreadable images in a message
+NAMED, LONGEST_NAME = 10, 300  # unreadable images in a message, and the last characters of each one's name
 OnError = Literal["stop", "skip"]  # what is done about unreadable images: all are named in an error, or left out
 
 _large_one = threading.Lock()  # large images are decoded one at a time
@@ -45,9 +47,10 @@ class UnreadableError(ValueError):
 
     def summary(self, total: int) -> str:
         """How many of the images, and which."""
-        if len(self.reasons) == 1:
-            return "{}: unreadable image ({})".format(*next(iter(self.reasons.items())))
-        words = [f"{name} ({reason})" for name, reason in self.reasons.items()]
+        shown = {printable(name)[-LONGEST_NAME:]: reason for name, reason in self.reasons.items()}
+        if len(shown) == 1:
+            return "{}: unreadable image ({})".format(*next(iter(shown.items())))
+        words = [f"{name} ({reason})" for name, reason in shown.items()]
         more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
         return f"{len(words)} of {total} images unreadable: {', '.join(words[:NAMED])}{more}"
 

@@ -33,8 +33,10 @@ def pixels_of(images: Any, image_shape: tuple[int, int, int]) -> Tensor:
 
 def readable(images: Any, image_shape: tuple[int, int, int]) -> tuple[Tensor, dict[int, UnreadableError]]:
     """The same of those that can be decoded, and what is wrong with the others, by their number in the list."""
-    if isinstance(images, Tensor | np.ndarray) and images.ndim == 4:
-        return (images if isinstance(images, Tensor) else batch_of(images)), {}
+    if isinstance(images, Tensor) and images.ndim == 4:
+        return (torch.from_numpy(in_bytes(numpy_of(images), "images")) if images.is_floating_point() else images), {}
+    if isinstance(images, np.ndarray) and images.ndim == 4:
+        return batch_of(images), {}
     channels, height, width = image_shape
     singles = listed(images)
     if channels != 3 or height != width:
@@ -55,6 +57,8 @@ def readable(images: Any, image_shape: tuple[int, int, int]) -> tuple[Tensor, di
 
 def listed(images: Any) -> list[Any]:
     """Single images; the files of a folder stand for it, sorted."""
+    if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # of paths, mostly
+        images = images.flatten().tolist()
     if is_single(images):
         images = [images]
     if not isinstance(images, Iterable):
@@ -98,20 +102,25 @@ def batch_of(images: np.ndarray) -> Tensor:
         images = images.transpose(0, 3, 1, 2)
     elif images.shape[1] not in CHANNELS:
         raise ValueError(f"images: an array {list(images.shape)} has neither 1 nor 3 channels; give [B, H, W, 3]")
-    return torch.from_numpy(np.ascontiguousarray(in_bytes(images, "images")))
+    return torch.from_numpy(np.array(in_bytes(images, "images"), order="C"))  # PyTorch warns of one that is read-only
 
 
 def colours_last(image: np.ndarray | Tensor, name: str) -> np.ndarray:
     """One image, [H, W], [H, W, C] or [C, H, W], as uint8 [H, W] or [H, W, 3]; if both fit, a tensor is [C, H, W]."""
-    array = np.asarray(image.detach().cpu()) if isinstance(image, Tensor) else image
+    array = numpy_of(image) if isinstance(image, Tensor) else image
     first, last = ((array.ndim == 3 and array.shape[side] in CHANNELS) for side in (0, 2))
     if first and (isinstance(image, Tensor) or not last):
         array = array.transpose(1, 2, 0)
     elif array.ndim != 2 and not last:
         raise ValueError(f"{name}: an array {list(array.shape)} is no image; give [H, W, 3], [3, H, W] or [H, W]")
     if 0 in array.shape:
-        raise ValueError(f"{name}: an array {list(array.shape)} holds no pixel")
+        raise ValueError(f"{name}: an array {list(array.shape)} holds no pixel; give [H, W, 3] with some")
     return np.ascontiguousarray(in_bytes(array[:, :, 0] if array.shape[2:] == (1,) else array, name))
+
+
+def numpy_of(tensor: Tensor) -> np.ndarray:
+    """NumPy knows fewer kinds of float, such as no bfloat16."""
+    return (tensor.float() if tensor.is_floating_point() else tensor).detach().cpu().numpy()
 
 
 def in_bytes(array: np.ndarray, name: str) -> np.ndarray:

@@ -11,16 +11,19 @@ from rich.text import Text
 from dualnet.text import printable
 
 LINE_EVERY = 20.0  # seconds between lines where there is no bar
+FIRST, MEASURED = 5, 20  # steps: from the first to the second the time is taken that the rest is estimated by
+SHORT, LONG = 60.0, 600.0  # seconds: less is not worth a line, for more a quicker way is named
 
 
 class RunDisplay:
     """A line for each evaluation; between them a bar on a terminal, or a line now and then. Silent without a console.
 
-    The runner calls `begin`, then the others while it works, and `end` at last, for one seed after the other.
+    The runner calls `begin`, then the others while it works, and `end` at last, for one seed after the other. Options
+    that would make a long run shorter are named together with the time that it will take.
     """
 
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(quiet=True)
+    def __init__(self, console: Console | None = None, quicker: str = "") -> None:
+        self.console, self.quicker = console or Console(quiet=True), quicker
         self.live = console is not None and console.is_terminal
         # Only the bar and the losses become narrower with the terminal.
         losses = Column(ratio=2, no_wrap=True, overflow="ellipsis")
@@ -45,14 +48,24 @@ class RunDisplay:
     def step(self, task: int, num_tasks: int, done: int) -> None:
         now = time.monotonic()
         rate = (done - self.first_step) / max(now - self.start, 1e-6)
+        if done - self.first_step == FIRST:
+            self.first_time = now
+        elif done - self.first_step == MEASURED:
+            self.estimate((now - self.first_time) / (MEASURED - FIRST) * (self.num_steps - done))
         if self.live:
             description = f"{self.name} · task {task + 1}/{num_tasks}"
             self.bar.update(self.row, completed=done, description=description, rate=f"{rate:.1f} steps/s")
         elif now - self.last_line >= LINE_EVERY:
             self.last_line = now
-            left = (self.num_steps - done) / max(rate, 1e-6)
+            left = duration((self.num_steps - done) / max(rate, 1e-6))
             where = f"{self.name}: task {task + 1}/{num_tasks}, step {done}/{self.num_steps}"
-            say(self.console, f"{where}, {rate:.1f} steps/s, {left:.0f} s left  {self.loss_text}".rstrip())
+            say(self.console, f"{where}, {rate:.1f} steps/s, {left} left  {self.loss_text}".rstrip())
+
+    def estimate(self, left: float) -> None:
+        """One line, of the evaluations apart."""
+        if left >= SHORT:
+            hint = f"; quicker, for some accuracy, with {self.quicker}" if self.quicker and left >= LONG else ""
+            say(self.console, f"{self.name}: about {duration(left)} left{hint}")
 
     def losses(self, losses: Mapping[str, float]) -> None:
         self.loss_text = "  ".join(f"{printable(name)} {value:.3g}" for name, value in losses.items())
@@ -67,6 +80,16 @@ class RunDisplay:
     def end(self) -> None:
         self.bar.stop()
         self.bar.remove_task(self.row)  # it stays on the screen; the next seed must not draw it again
+
+
+def duration(seconds: float) -> str:
+    """
+    >>> duration(59.7), duration(1860), duration(20_000)
+    ('60 s', '31 minutes', '5.6 hours')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
 def say(console: Console, line: str) -> None:
