@@ -23,7 +23,7 @@ EXAMPLES = """examples:
 `dualnet VERB --help` shows the options of a verb, `dualnet list` all names, `dualnet list NAME` the options of one.
 """
 SYNONYMS = {  # what other programs call our verbs
-    **dict.fromkeys(("train", "fit", "learn", "start", "resume", "continue"), "run"),
+    **dict.fromkeys(("train", "fit", "start", "resume", "continue"), "run"),
     **dict.fromkeys(("eval", "evaluate", "compare", "plot", "results", "summary"), "report"),
     **dict.fromkeys(("test", "infer", "inference", "classify", "serve"), "predict"),
     **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
@@ -49,7 +49,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    for add_verb in (add_run, add_search, add_reproduce, add_report, add_predict, add_list):
+    for add_verb in (add_run, add_learn, add_search, add_reproduce, add_report, add_predict, add_list):
         add_verb(verbs)
     word = next((word for word in words if not word.startswith("-")), None)
     if word is not None and word not in verbs.choices:
@@ -58,7 +58,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         hint = f"; did you mean {SYNONYMS[word]}?" if word in SYNONYMS else nearest(word, verbs.choices)
         raise ValueError(f"{word}: no such verb{hint or '; see `dualnet --help`'}")
     arguments, rest = parser.parse_known_args(words)
-    if rest and arguments.verb not in ("run", "search", "reproduce"):
+    if rest and arguments.verb not in ("run", "learn", "search", "reproduce"):
         kind = "unknown option" if rest[0].startswith("-") else "not expected here"
         raise ValueError(f"{rest[0]}: {kind}; see `dualnet {arguments.verb} --help`")
     return arguments, rest
@@ -77,6 +77,31 @@ def add_run(verbs: Verbs[Parser]) -> None:
     add("--out", **OUT, help="one run folder per seed is made here (default: runs/NAME)")
     add("--seeds", **SEEDS, help="which seeds to run (default: the experiment's own, mostly 0)")
     add("--device", **DEVICE)
+
+
+def add_learn(verbs: Verbs[Parser]) -> None:
+    epilog = """Options of the learner of a new model can follow, dotted, laid over --learner.name dualnet
+    --learner.preset best; `dualnet list dualnet` shows them. A stopped session is taken up by the same command.
+    Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine new-photos --out
+    models/mine`."""
+    summary = "teach a model the images of a folder, new classes too; without a model, a new one"
+    parser = verbs.add_parser("learn", help=summary, epilog=epilog)
+    parser.usage = "dualnet learn [RUN_OR_MODEL] FOLDER --out MODEL [--unlabelled DIR] [--test DIR] ..."
+    add = parser.add_argument
+    of_paths = "a saved model or run folder, if there is one; and images, one sub-folder per class"
+    add("paths", nargs="+", metavar="RUN_OR_MODEL FOLDER", help=of_paths)
+    add("--out", **OUT, required=True, help="where the model is saved; may be RUN_OR_MODEL itself if it is a model")
+    add("--unlabelled", metavar="DIR", help="images without a class, for the slow learner")
+    add("--test", metavar="DIR", help="images to test before and after, one sub-folder per class")
+    add("--task", type=int, metavar="N", help="of a task-aware model: the task of the images (default: a new one)")
+    add("--epochs", type=count, default=1, metavar="N", help="passes over the images (default: 1)")
+    add("--batch-size", type=count, default=10, metavar="N", help="images in a step (default: 10)")
+    add("--save-every", type=count, default=100, metavar="STEPS", help="steps between two saves (default: 100)")
+    add("--image-size", type=count, metavar="PIXELS", help="of a new model: side of the images (default: 84)")
+    add("--seed", type=int, metavar="N", help="of a new model (default: 0)")
+    add("--on-error", **ON_ERROR)
+    add("--device", **DEVICE)
+    add("--trust", action="store_true", help="import and run the learner that RUN_OR_MODEL names, also from outside")
 
 
 def add_search(verbs: Verbs[Parser]) -> None:

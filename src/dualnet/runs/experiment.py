@@ -104,17 +104,17 @@ def parse_learner(options: Any) -> tuple[str, Any]:
     return parse_section(options, "learner", lambda name: learner_class(name).Config)
 
 
-def open_ended(learner: Any) -> tuple[str, Any]:
+def open_ended(learner: Any, label_share: float = 1.0) -> tuple[str, Any]:
     """Name and Config of a learner whose stream has neither tasks nor a known number of classes."""
-    if not isinstance(learner, Mapping):
-        return parse_learner(learner)
+    if not isinstance(learner, Mapping) or not isinstance(learner.get("name"), str):
+        return parse_learner(learner)  # which says what is wrong
     given = flat(learner)
     if "memory.slots_per_class" in given and "memory.slots" not in given:
         raise ValueError("learner.memory.slots_per_class: more classes may come; give memory.slots, the number in all")
-    known = field_types(learner_class(str(learner.get("name"))).Config)
+    known = field_types(learner_class(learner["name"]).Config)
     usual = {key: value for key, value in OPEN.items() if key in known}
     if "preset" in learner:
-        usual = merged(with_preset({key: learner[key] for key in ("name", "preset")}, "task_free", 1.0), usual)
+        usual = merged(with_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share), usual)
     chosen = {key: value for key, value in learner.items() if key != "preset"}
     name, config = parse_learner(merged(usual, chosen))
     if learner_class(name).needs_boundaries(config):

@@ -50,6 +50,10 @@ class Prediction:
         return 0.0 if self.error else self.probabilities[0]
 
 
+class DivergedError(RuntimeError):
+    """A loss or a weight is not finite; in a line, what can be done."""
+
+
 @dataclass
 class Model:
     """A learner with the names of its classes: one that was created or loaded, or any that `make_learner` gave."""
@@ -77,17 +81,19 @@ class Model:
         learner: Mapping[str, Any] = BEST,
         seed: int = 0,
         device: str = "cpu",
+        label_share: float = 1.0,
     ) -> Model:
         """A model that has learned nothing yet, without tasks; more classes can come at any time, also the first one.
 
         `learner` has options as in an experiment file. Its memory has a fixed number of slots in all, by default 2000,
-        which the classes share equally (`memory: {slots: 2000, policy: balanced}`).
+        which the classes share equally (`memory: {slots: 2000, policy: balanced}`). Where less than half of the images
+        will have a label (`label_share`), preset best is another one: the slow learner learns from all of them.
         """
         names = checked_names(class_names)
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
         if not is_whole(seed) or not 0 <= seed < 2**32:
             raise ValueError(f"seed: {seed!r} is not a whole number from 0 to 2**32 - 1")
-        name, config = open_ended(learner)
+        name, config = open_ended(learner, label_share)
         return cls(make_learner(name, spec, config, int(seed), checked_device(device)), names)
 
     def check_names(self) -> None:
@@ -163,7 +169,7 @@ class Model:
         for name, value in losses.items():
             if not math.isfinite(value):
                 remedy = "load what was saved last, and make one with a lower learner.lr if it comes again"
-                raise RuntimeError(f"the model has diverged: its loss '{name}' is {value}; {remedy}")
+                raise DivergedError(f"the model has diverged: its loss '{name}' is {value}; {remedy}")
         return losses
 
     # Predicting

@@ -57,15 +57,24 @@ def check_same(path: Path, there: Mapping[str, Any], content: Mapping[str, Any])
 
 
 def make(folder: Path) -> None:
-    """Raises ValueError for a folder that holds something: nothing of a run, or of yours, is written over."""
+    """Raises ValueError for one that holds something: nothing of a run, or of yours, is written over."""
+    check_free(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        ours = (MODEL_FILE, LOCK_FILE)  # half a file may be left
-        if [path for path in folder.iterdir() if not path.name.startswith(ours)]:
-            what = "a run" if RunFolder(folder).begun else "other files"
-            raise ValueError(f"{folder}: holds {what}; save the model to a folder of its own")
     except (FileExistsError, NotADirectoryError, PermissionError) as error:
         raise ValueError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
+
+
+def check_free(folder: Path) -> None:
+    """Raises ValueError for what is no folder, or one that holds something."""
+    ours = (MODEL_FILE, LOCK_FILE)  # half a file may be left
+    try:
+        others = [path for path in folder.iterdir() if not path.name.startswith(ours)] if folder.exists() else []
+    except (NotADirectoryError, PermissionError) as error:
+        raise ValueError(f"{folder}: cannot be used ({error.strerror}); choose another folder") from error
+    if others:
+        what = "a run" if RunFolder(folder).begun else "other files"
+        raise ValueError(f"{folder}: holds {what}; save the model to a folder of its own")
 
 
 def identity(content: Mapping[str, Any]) -> dict[str, str]:

@@ -1,0 +1,79 @@
+"""`dualnet learn`: a model goes on with images of a folder, or a new one begins."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from dualnet import engine
+from dualnet.cli.terminal import fail, say
+from dualnet.options import build, check_keys, dotted, merged
+from dualnet.runs.model import BEST, DivergedError
+from dualnet.runs.progress import RunDisplay
+from dualnet.runs.run_folder import MODEL_FILE, RunFolder
+from dualnet.runs.session import Folders, Options, Session, start
+
+NAMED = 10  # new classes that are named
+LABELS = {"memory": "stored images of the classes before", "old": "test images of the classes before"}
+LABELS["new"] = "test images of the new classes"
+
+
+def main(arguments: argparse.Namespace, words: list[str]) -> int:
+    source, folder = source_and_folder(arguments.paths)
+    given = dotted(words)
+    check_keys(given, ["learner", *vars(arguments)])
+    if "learner" in given:
+        of_learner = given["learner"]
+        has_preset = of_learner.get("name", BEST["name"]) == BEST["name"]
+        given["learner"] = merged(BEST, of_learner) if has_preset else of_learner
+    asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
+    of_new = {option: value for option, value in asked.items() if value is not None}
+    if source is not None and of_new:
+        option = next(iter(of_new)).replace("_", "-")
+        raise ValueError(f"--{option}: {source} keeps the options that it was made with; leave it out")
+    options = build(Options, {"epochs": arguments.epochs, "batch_size": arguments.batch_size, **of_new})
+    folders = Folders(folder, arguments.unlabelled, arguments.test, arguments.on_error)
+    out, device = arguments.out, str(engine.choose_device(arguments.device))
+    session = start(source, folders, out, options, arguments.task, device, arguments.trust)
+    before = "after" in session.record
+    if not before:
+        with RunFolder(out).locked():
+            try:
+                session.run(out, RunDisplay(Console(stderr=True)), arguments.save_every)
+            except DivergedError as error:
+                return fail(f"{out}: {error}", 1)
+    for line in summary(out, session, before):
+        say(line)
+    return 0
+
+
+def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:
+    """Of one path or two. Raises ValueError where one of them is what the other should be."""
+    *first, folder = paths
+    if len(first) > 1:
+        raise ValueError(f"{paths[2]}: not expected here; give one folder, with a sub-folder of images per class")
+    if is_model(folder):
+        raise ValueError(f"{folder}: is a model; name the folder of images to learn after it")
+    if first and not is_model(first[0]):
+        raise ValueError(f"{first[0]}: neither a saved model nor a run folder; for a new model give FOLDER alone")
+    return Path(first[0]) if first else None, folder
+
+
+def is_model(path: str) -> bool:
+    return (Path(path) / MODEL_FILE).is_file() or RunFolder(Path(path)).begun
+
+
+def summary(out: Path, session: Session, before: bool) -> list[str]:
+    """What was learned, and what became of the classes that the model knew."""
+    record, files, names = session.record, session.files, session.model.class_names
+    new = names[record["old"] :]
+    what = f"{len(names)} classes" + (f", {len(new)} of them new ({', '.join(new[:NAMED])})" if record["old"] else "")
+    passes = f", {session.options.epochs} times" if session.options.epochs > 1 else ""
+    lines = [f"{out}: {'finished before; ' if before else ''}{what}; learned from {len(files)} images{passes}"]
+    for part, words in LABELS.items():
+        if part in record["after"]:
+            after, count = record["after"][part]
+            first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
+            lines.append(f"  {words}: {first}{after:.1f} % now ({count})")
+    return [*lines, f"`dualnet predict {out} IMAGE` names the class of an image"]

@@ -1,0 +1,268 @@
+"""A model goes on learning from folders of images: one session, saved on the way, which the same command takes up."""
+
+import unicodedata
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualnet.data.decode import OnError
+from dualnet.data.image_files import ImageFiles, read_files
+from dualnet.files import read_json
+from dualnet.options import check_at_least
+from dualnet.runs import checkpoint, model_folder
+from dualnet.runs.class_names import tasks_of
+from dualnet.runs.model import BEST, DivergedError, Model, load_with_state
+from dualnet.runs.progress import RunDisplay
+from dualnet.runs.record import digest_of
+from dualnet.runs.run_folder import MODEL_FILE, RunFolder, same_folder
+from dualnet.runs.stop import Stop, StopAsked
+from dualnet.stream.stream import shuffled
+
+REMEMBERED = 500  # stored images of the classes so far, on which forgetting is measured
+
+
+@dataclass(frozen=True)
+class Options:
+    """How the images are learned. Those of a new model: `learner`, `image_size` and `seed`."""
+
+    learner: dict[str, Any] = field(default_factory=lambda: dict(BEST))
+    image_size: int = 84  # side in pixels
+    seed: int = 0  # of a new model; the order of the images is that of the model's seed
+    batch_size: int = 10
+    epochs: int = 1  # passes over the images
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "image_size", "batch_size", "epochs")
+
+
+@dataclass(frozen=True)
+class Folders:
+    """Where the images of a session are."""
+
+    train: str  # a sub-folder for each class
+    unlabelled: str | None = None
+    test: str | None = None  # a sub-folder for each class
+    on_error: OnError = "stop"
+
+    def __post_init__(self) -> None:
+        for option, other in (("--unlabelled", self.unlabelled), ("--test", self.test)):
+            if other is not None and same_folder(other, self.train):
+                raise ValueError(f"{option} {other}: is the folder of the images to learn; name another one")
+
+    def read(self, size: int) -> tuple[ImageFiles, ImageFiles | None]:
+        """The images to learn, and those to test."""
+        test = None if self.test is None else read_files(self.test, None, size, self.on_error)
+        return read_files(self.train, self.unlabelled, size, self.on_error), test
+
+
+class Session:
+    """A model, the images that it learns in this session, and how far it has come.
+
+    `record` is what the checkpoints hold of it: the plan, by a digest; the steps done; what was measured before.
+    """
+
+    def __init__(self, model: Model, folders: Folders, options: Options, task: int | None) -> None:
+        self.model, self.options, self.task = model, options, task
+        channels, height, width = model.learner.spec.image_shape
+        if channels != 3 or height != width:
+            raise ValueError(f"images are read as squares in colour; this model learned {channels}x{height}x{width}")
+        self.files, self.test = folders.read(height)
+        self.new = [name for name in self.files.classes if name not in model.class_names]
+        self.batches = self.make_batches()
+        how = {name: getattr(options, name) for name in ("batch_size", "epochs")}
+        plan = {**how, "task": task, "images": self.files.digest, "test": self.test and self.test.digest}
+        self.record: dict[str, Any] = {"plan": digest_of(plan), "step": 0, "steps": len(self.batches)}
+
+    # What is learned
+
+    def make_batches(self) -> list[np.ndarray]:
+        """Rows of `files`, in an order that the seed of the model fixes; those without a class evenly in between."""
+        seed = self.model.learner.generator.initial_seed()
+        labelled = np.array([name is not None for name in self.files.names])
+        batches = []
+        for epoch in range(self.options.epochs):
+            parts = [np.flatnonzero(labelled), np.flatnonzero(~labelled)]
+            orders = [rows[shuffled(len(rows), seed, 2 * epoch + part).numpy()] for part, rows in enumerate(parts)]
+            batches += interleaved(*(in_batches(order, self.options.batch_size) for order in orders))
+        return batches
+
+    def begin(self) -> None:
+        """Check the classes, add those that are new, and measure what the model knows of the others."""
+        model, known = self.model, {plain_name(name): name for name in self.model.class_names}
+        for name in self.new:
+            if (clash := known.setdefault(plain_name(name), name)) != name:
+                raise ValueError(f"class {name!r} differs from {clash!r} in case or accents alone; rename the folder")
+        if self.test is not None and (others := set(self.test.classes) - {*model.class_names, *self.new}):
+            if others == set(self.test.classes):
+                raise ValueError(
+                    f"--test: {min(others)!r} and the others are no classes of the model; name another folder"
+                )
+            warnings.warn(f"--test: {', '.join(sorted(others))}: left out, no classes of the model yet", stacklevel=2)
+        if None in self.files.names and not getattr(model.learner.config, "slow_rounds", 0):
+            raise ValueError("--unlabelled: this model learns from labels alone (its learner.slow_rounds is 0 or none)")
+        self.check_tasks()
+        self.record |= {"old": len(model.class_names), "memory": self.remembered()}
+        self.record["before"] = self.measure()
+        if self.new:
+            model.add_classes(self.new, self.task)
+
+    def check_tasks(self) -> None:
+        """Raises ValueError unless it is clear which task every image belongs to."""
+        spec, names = self.model.learner.spec, [*self.model.class_names, *self.new]
+        mask = (spec.with_classes(len(self.new), self.task) if self.new else spec).class_mask
+        numbers = torch.tensor([names.index(name) for name in self.files.classes])
+        tasks_of(numbers, mask, self.task)
+        if len(mask) > 1 and self.task is None and None in self.files.names:
+            self.task = len(mask) - 1 if len(mask) > spec.num_tasks else None
+            if self.task is None:
+                raise ValueError("--task: this model learned task-aware; say which task the unlabelled images are of")
+
+    # Learning
+
+    def run(self, out: Path, display: RunDisplay, save_every: int) -> None:
+        """From the last step that was saved to the end."""
+        steps = len(self.batches)
+        if self.record["step"] == 0:
+            self.save(out)  # what cannot be written is known before an hour's work
+        display.begin(str(out), steps, self.record["step"])
+        try:
+            with Stop() as stop:
+                for step in range(self.record["step"], steps):
+                    display.losses(self.learn(self.batches[step]))
+                    display.step(0, 1, step + 1)
+                    self.record["step"] = step + 1
+                    if step + 1 < steps and (stop.asked or (step + 1) % save_every == 0):
+                        self.save(out)
+                        if stop.asked:
+                            raise StopAsked(f"stopped after step {step + 1} of {steps}; the same command goes on")
+        finally:
+            display.end()
+        learner = self.model.learner
+        if learner.needs_boundaries(learner.config):
+            learner.end_task()  # the session was a task
+        self.record["after"] = self.measure()
+        del self.record["memory"]
+        self.save(out)
+
+    def learn(self, rows: np.ndarray) -> dict[str, float]:
+        names = [self.files.names[row] for row in rows.tolist()]
+        task = self.task if self.model.learner.spec.num_tasks > 1 else None
+        images = torch.from_numpy(self.files.decoded[rows])
+        return self.model.learn(images, names, batch_size=len(names), task=task)
+
+    def save(self, out: Path) -> None:
+        model = self.model
+        if not all(weight.isfinite().all() for weight in model.learner.parameters()):
+            raise DivergedError("the model has diverged: a weight is not finite; take a lower learner.lr")
+        model_folder.write(out, model.learner, model.class_names, {**model.state(), "session": self.record})
+
+    # What became of the classes that it knew
+
+    def remembered(self) -> dict[str, Tensor]:
+        """Stored images of the classes so far, some of them if they are many."""
+        memories = self.model.learner.memories
+        slots = torch.cat([memory.filled.nonzero().flatten() for memory in memories[:1]] or [torch.empty(0).long()])
+        slots = slots[shuffled(len(slots), 0, 0)[:REMEMBERED].to(slots.device)]
+        parts = ("images", "labels", "task_ids") if len(slots) else ()
+        return {part: getattr(memories[0], part)[slots].clone() for part in parts}
+
+    def measure(self) -> dict[str, list[float]]:
+        """Accuracy in percent, and of how many images: on the memory, and on test images of old and new classes."""
+        model, old, found = self.model, self.record["old"], {}
+        device = model.learner.class_mask.device
+        if stored := self.record["memory"]:
+            parts = (stored[part].to(device) for part in ("images", "labels", "task_ids"))
+            found["memory"] = accuracy(model, *parts)
+        if self.test is not None:
+            numbers = {name: number for number, name in enumerate(model.class_names)}
+            labels = np.array([numbers.get(str(name), -1) for name in self.test.names])
+            for part, rows in {"old": (labels >= 0) & (labels < old), "new": labels >= old}.items():
+                if rows.any():
+                    images = torch.from_numpy(self.test.decoded[np.flatnonzero(rows)]).to(device)
+                    given = torch.from_numpy(labels[rows])
+                    tasks = tasks_of(given, model.learner.spec.class_mask.cpu(), None)
+                    found[part] = accuracy(model, images, given.to(device), tasks.to(device))
+        return found
+
+
+def start(
+    source: Path | None, folders: Folders, out: Path, options: Options, task: int | None, device: str, trust: bool
+) -> Session:
+    """A session that begins, or the same one that the folder holds, stopped or finished. Others are refused."""
+    in_place = source is not None and same_folder(str(source), str(out))
+    begun = (out / MODEL_FILE).is_file()
+    is_there = begun and any((out / "checkpoint").glob("step-*.json"))  # else it was killed before its first save
+    made_of = None if in_place else digest_of(origin(source, options))
+    if is_there:
+        model, state = load_with_state(out, device, trust)
+        session, there = Session(model, folders, options, task), state.get("session") or {}
+        same = there.get("plan") == session.record["plan"] and (in_place or there.get("source") == made_of)
+        if same and "after" not in there and state["device"] != model.learner.class_mask.device.type:
+            raise ValueError(f"--device: this session began on {state['device']}; go on there, or choose another --out")
+        if same:
+            session.record = there
+            return session
+        if not in_place:
+            go_on = f"to go on with it: dualnet learn {out} {folders.train} --out {out}"
+            raise ValueError(f"--out {out}: holds a model that learned something else; {go_on}")
+        if there and "after" not in there:
+            warnings.warn(f"{out}: its last session stopped at step {there['step']} of {there['steps']}", stacklevel=2)
+    else:
+        if not begun:
+            model_folder.check_free(out)
+        if source is None:
+            given = {key: getattr(options, key) for key in ("learner", "image_size", "seed")}
+            model = Model.create(**given, device=device, label_share=0.0 if folders.unlabelled else 1.0)
+        else:
+            model, _ = load_with_state(source, device, trust)
+        session = Session(model, folders, options, task)
+    session.begin()
+    session.record["source"] = made_of
+    return session
+
+
+def origin(source: Path | None, options: Options) -> Mapping[str, Any]:
+    """What a session begins with: the newest checkpoint of a model or run, or the options of a new model."""
+    if source is None:
+        return {"learner": options.learner, "image_size": options.image_size, "seed": options.seed}
+    folder = RunFolder(source).checkpoints
+    steps = checkpoint.steps(folder)
+    return {"checkpoint": read_json(checkpoint.files_of(folder, steps[-1])[0], relaxed=True)["digest"] if steps else ""}
+
+
+def accuracy(model: Model, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
+    """In percent, and the number of images."""
+    right = 0
+    for task in task_ids.unique().tolist():
+        here = task_ids == task
+        answers = model.probabilities(images[here], task if model.learner.spec.num_tasks > 1 else None)
+        right += int((answers.argmax(dim=1) == labels[here]).sum())
+    return [100 * right / len(labels), len(labels)]
+
+
+def in_batches(rows: np.ndarray, size: int) -> list[np.ndarray]:
+    return [rows[start : start + size] for start in range(0, len(rows), size)]
+
+
+def interleaved(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
+    """Both in their order, the items of each evenly spread.
+
+    >>> interleaved("abcd", "12")
+    ['a', '1', 'b', 'c', '2', 'd']
+    """
+    places = [((number + 0.5) / len(part), item) for part in (first, second) for number, item in enumerate(part)]
+    return [item for _, item in sorted(places, key=lambda place: place[0])]
+
+
+def plain_name(name: str) -> str:
+    """
+    >>> plain_name("Café") == plain_name("cafe\\u0301")
+    True
+    """
+    return unicodedata.normalize("NFC", name).casefold().strip()

@@ -1,0 +1,280 @@
+"""`dualnet learn`: a model goes on with folders of images, is killed and taken up, and says what became of it."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from forked import CommandLine
+from PIL import Image
+
+import dualnet
+from dualnet import Model, cli
+from dualnet.options import flat
+from dualnet.runs import checkpoint
+from dualnet.runs.progress import RunDisplay
+from dualnet.runs.session import Folders, Options, Session
+
+LETTERS = "abcdefghijklmno"
+SMALL = {"width": 2, "updates": 1, "replay_size": 4, "memory": {"slots": 20}, "slow_rounds": 1, "slow_batch_size": 4}
+LEARNER = {"name": "dualnet", "preset": "best", **SMALL, "inner_steps": 1}
+WORDS = [
+    "--image-size",
+    "28",
+    *(word for key, value in flat(LEARNER).items() for word in (f"--learner.{key}", str(value))),
+]
+
+
+def draw(folder: Path, *names: str, count: int = 4, seed: int = 0) -> Path:
+    """Images of noise, around a colour of each class."""
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        rng = np.random.default_rng([seed, *map(ord, name)])
+        for number in range(count):
+            noise = rng.integers(0, 90, (28, 28, 3)) + rng.integers(0, 160, 3)
+            Image.fromarray(noise.astype(np.uint8)).save(folder / name / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> Path:
+    return draw(tmp_path / "photos", "cat", "dog")
+
+
+@pytest.fixture
+def learn() -> Callable[..., int]:
+    """learn("photos", "--out", "m"): the command line's exit code."""
+    return lambda *words: cli.main(["learn", *map(str, words), "--device", "cpu"])
+
+
+def session_of(folder: Path) -> dict[str, Any]:
+    _, tree = checkpoint.newest(folder / "checkpoint") or (0, {})
+    return tree["session"]
+
+
+@pytest.mark.filterwarnings("ignore:damaged checkpoint")  # killed while it wrote one
+def test_three_killed_sessions_equal_one_process(tmp_path: Path, state_of: Any, differing: Any) -> None:
+    """5 + 5 + 5 classes, images without a class among them; every session is killed once and goes on."""
+    parts = [draw(tmp_path / f"part-{n}", *LETTERS[5 * n : 5 * n + 5]) for n in range(3)]
+    (tmp_path / "unlabelled").mkdir()
+    for file in draw(tmp_path / "more", "x", count=6).glob("x/*"):
+        file.rename(tmp_path / "unlabelled" / file.name)
+    model = Model.create(image_size=28, learner=LEARNER, label_share=0.0)
+    for part in parts:
+        folders = Folders(str(part), str(tmp_path / "unlabelled"), str(parts[0]) if part != parts[0] else None)
+        session = Session(model, folders, Options(batch_size=3), None)
+        session.begin()
+        session.run(tmp_path / "at-once", RunDisplay(), 100)
+
+    out = tmp_path / "killed"
+    for number, part in enumerate(parts):
+        test = ["--test", parts[0]] if number else []
+        source = [out] if number else []
+        new = [] if number else WORDS
+        words = ["learn", *source, part, "--out", out, "--unlabelled", "unlabelled", "--batch-size", 3, *test, *new]
+        process = CommandLine(*words, "--save-every", 1, "--device", "cpu")
+        before = max(checkpoint.steps(out / "checkpoint"), default=0)
+        while max(checkpoint.steps(out / "checkpoint"), default=0) < before + 3 and process.process.is_alive():
+            time.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        process.process.join()
+        process.stderr.close()
+        assert process.process.exitcode == -signal.SIGKILL
+        there = session_of(out)
+        assert 0 < there["step"] < there["steps"] == 9
+        assert cli.main([*map(str, words), "--device", "cpu"]) == 0
+        assert session_of(out)["step"] == 9
+
+    loaded = dualnet.load(out)
+    assert loaded.class_names == tuple(LETTERS) == model.class_names
+    assert not differing(state_of(loaded.learner), state_of(model.learner))
+    assert session_of(out)["after"] == session.record["after"] and "old" in session.record["after"]
+    images = torch.from_numpy(session.files.decoded[np.arange(5)])
+    assert loaded.predict(images) == model.predict(images)
+
+
+def test_a_signal_saves_and_the_same_command_goes_on(photos: Path, learn: Any, heard: Any, capsys: Any) -> None:
+    class StopsItself(RunDisplay):
+        def step(self, task: int, num_tasks: int, done: int) -> None:
+            if done == 2:
+                signal.raise_signal(signal.SIGINT)
+
+    whole = ["photos", "--batch-size", 2, *WORDS]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dualnet.cli.learn.RunDisplay", lambda _: StopsItself())
+        assert learn(*whole, "--out", "stopped") == 130
+    assert "step 2 of 4" in capsys.readouterr().err
+    assert session_of(Path("stopped"))["step"] == 2
+    assert learn(*whole, "--out", "stopped") == learn(*whole, "--out", "whole") == 0
+    trees = [checkpoint.newest(Path(name) / "checkpoint")[1] for name in ("stopped", "whole")]  # pyright: ignore
+    assert all(torch.equal(value, trees[1]["learner"][key]) for key, value in trees[0]["learner"].items())
+
+
+@pytest.mark.filterwarnings("always")
+def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path: Path) -> None:
+    """Old and new classes apart, before and after, on the memory and on test images."""
+    draw(tmp_path / "new", "owl", "cat", seed=1)
+    draw(tmp_path / "test", "cat", "owl", "fox", count=3, seed=2)
+    assert learn("photos", "--out", "m", *WORDS) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
+    captured = capsys.readouterr()
+    assert "--test: fox: left out" in captured.err
+    first, *lines = captured.out.splitlines()
+    assert first.startswith("m2: 3 classes, 1 of them new (owl); learned from 8 images, 2 times")
+    counts = {"memory": 8, "old": 3, "new": 3}
+    record = session_of(Path("m2"))
+    assert {key: value[1] for key, value in record["after"].items()} == counts
+    assert record["before"].keys() == {"memory", "old"}
+    for (key, (accuracy, count)), line in zip(record["after"].items(), lines, strict=False):
+        assert f"{accuracy:.1f} % now ({count})" in line
+        assert (f"{record['before'][key][0]:.1f} % before" in line) if key != "new" else "before," not in line
+    assert dualnet.load("m").class_names == ("cat", "dog"), "the model before stays"
+    assert "memory" not in record, "a finished model does not carry the images of the measurement"
+    assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
+    assert "finished before" in capsys.readouterr().out and checkpoint.steps(Path("m2/checkpoint")) == [1, 2]
+    images = [Image.open("test/owl/0.png"), np.asarray(Image.open("test/cat/1.png"))]
+    assert {one.name for one in dualnet.load("m2").predict(images)} <= {"cat", "dog", "owl"}
+
+
+def test_images_without_a_class_are_spread_among_the_others(photos: Path, tmp_path: Path) -> None:
+    shutil.copytree(photos / "cat", tmp_path / "unlabelled")
+    model = Model.create(image_size=28, learner=LEARNER)
+    session = Session(model, Folders("photos", "unlabelled"), Options(batch_size=2, epochs=2), None)
+    known = [[session.files.names[row] is not None for row in rows] for rows in session.batches]
+    assert known == 2 * [[True] * 2, [False] * 2, [True] * 2, [True] * 2, [False] * 2, [True] * 2]
+    for epoch in (session.batches[:6], session.batches[6:]):
+        assert sorted(np.concatenate(epoch).tolist()) == list(range(12))
+    names = [session.files.names[row] for row in np.concatenate(session.batches).tolist()]
+    assert names[:4] != sorted(names[:4], key=str) or names[6:10] != sorted(names[6:10], key=str), "classes come mixed"
+
+
+def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn: Any) -> None:
+    shutil.copytree(photos / "cat", "unlabelled")
+    assert learn("photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, "--learner.width", 2) == 0
+    config = dualnet.load("m").learner.config
+    assert (config.slow_rounds, config.unlabelled, config.soft_labels) == (8, "replay", "insertion")
+
+
+@pytest.mark.parametrize("given", ["none", "one", "two"])
+def test_a_run_goes_on_and_keeps_its_protocol(given: str, finished: Path, learn: Any, tmp_path: Path) -> None:
+    """Two tasks of two classes, task-aware: new classes are a new task, or of the one that is named."""
+    names = dualnet.load(finished).class_names
+    draw(tmp_path / "new", "owl", "fox", *([names[0]] if given == "two" else []))
+    task = {"none": [], "one": ["--task", 1], "two": ["--task", 0]}[given]
+    assert learn(finished, "new", "--out", "m", *task) == 0
+    model = dualnet.load("m")
+    assert set(model.class_names[4:]) == {"fox", "owl"}
+    own = model.learner.class_mask[{"none": 2, "one": 1, "two": 0}[given]]
+    assert own[4:].all() and model.learner.spec.num_tasks == (3 if given == "none" else 2)
+    stored = model.learner.memory
+    assert stored.has_logits[stored.filled].all(), "the end of the session was the end of a task"
+
+
+@pytest.mark.filterwarnings("always")
+def test_bad_files_are_left_out_if_wanted(photos: Path, learn: Any, capsys: Any) -> None:
+    (photos / "cat" / "bad.png").write_bytes(b"nothing")
+    assert learn("photos", "--out", "m", *WORDS) == 2
+    assert "bad.png" in capsys.readouterr().err and not Path("m").exists()
+    assert learn("photos", "--out", "m", *WORDS, "--on-error", "skip") == 0
+    captured = capsys.readouterr()
+    assert "bad.png" in captured.err and "8 images" in captured.out
+
+
+REFUSED: dict[str, tuple[str, str]] = {
+    "no folder": ("missing --out m", "missing: "),
+    "no out": ("photos", "--out"),
+    "no image": ("empty --out m", "empty/cat: no images"),
+    "no class": ("photos/cat --out m", "photos/cat: no class sub-folders"),
+    "a file": ("photos/cat/0.png --out m", "photos/cat/0.png: "),
+    "a model alone": ("model --out m", "model: is a model"),
+    "a model that is none": ("photos photos --out m", "photos: neither a saved model nor a run"),
+    "a model that is not there": ("nowhere photos --out m", "nowhere: neither"),
+    "two folders": ("model photos photos --out m", "photos: not expected"),
+    "out holds another model": ("photos --out model", "dualnet learn model photos --out model"),
+    "out holds another model still": ("other more --out model", "--out model: holds a model"),
+    "out holds files": ("photos --out photos", "photos: holds other files"),
+    "out is a file": ("photos --out photos/cat/0.png", "photos/cat/0.png: cannot be used"),
+    "out below a file": ("photos --out photos/cat/0.png/m", "photos/cat/0.png/m: cannot be made"),
+    "out is a run": ("photos --out RUN", "holds a run"),
+    "the same class in other letters": ("model clash --out m", "'Cat' differs from 'cat'"),
+    "unlabelled is the folder": ("photos --unlabelled photos --out m", "--unlabelled photos: "),
+    "unlabelled is not there": ("photos --unlabelled missing --out m", "missing: "),
+    "unlabelled holds no image": ("photos --unlabelled empty --out m", "empty: no images"),
+    "unlabelled is not learned": ("model more --unlabelled photos/cat --out m", "--unlabelled: this model"),
+    "test is the folder": ("photos --test ./photos/ --out m", "--test ./photos/: "),
+    "test has other classes": ("model more --test others --out m", "--test: 'bus'"),
+    "an option that the model has": ("model more --out m --learner.lr 1", "--learner: model keeps"),
+    "a size that the model has": ("model more --out m --image-size 32", "--image-size: model keeps"),
+    "an unknown option": ("photos --out m --learner.widht 3", "learner.widht: unknown option"),
+    "another unknown option": ("photos --out m --epoch 3", "epoch: unknown option; did you mean epochs?"),
+    "an unknown learner": ("photos --out m --learner.name dualnt", "learner.name: 'dualnt'"),
+    "a learner with tasks": ("photos --out m --learner.name ctn", "learner.name: ctn needs tasks"),
+    "no epoch": ("photos --out m --epochs 0", "--epochs: '0'"),
+    "no batch": ("photos --out m --batch-size x", "--batch-size: 'x'"),
+    "a seed below 0": ("photos --out m --seed -1", "seed: -1"),
+    "too small": ("photos --out m --image-size 3", "too small"),
+    "a task of a model without": ("model more --task 1 --out m", "task: 1 "),
+    "a task that is not there": ("RUN more --task 7 --out m", "task: 7 "),
+    "unlabelled of which task": ("RUN2 known --unlabelled photos/cat --out m", "--task: "),
+}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
+    """Folders to be refused; nothing is written here."""
+    root = tmp_path_factory.mktemp("places")
+    draw(root / "photos", "cat", "dog")
+    draw(root / "more", "owl", "cat", seed=1)
+    draw(root / "others", "bus")
+    draw(root / "clash", "Cat")
+    (root / "empty" / "cat").mkdir(parents=True)
+    shutil.copytree(finished, root / "RUN")
+    shutil.copytree(finished, root / "RUN2")
+    draw(root / "known", dualnet.load(finished).class_names[0])
+    for name, seed in (("model", 0), ("other", 1)):
+        small = {"name": "er", "width": 2, "memory": {"slots": 4}}
+        Model.create(["cat", "dog"], image_size=28, learner=small, seed=seed).save(root / name)
+    return root
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_nonsense_is_refused_in_one_line(
+    what: str, places: Path, learn: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words, message = REFUSED[what]
+    monkeypatch.chdir(places)
+    before = {path: path.stat().st_mtime_ns for path in places.rglob("*")}
+    assert learn(*words.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error and len(error.strip().splitlines()) == 1, error
+    assert {path: path.stat().st_mtime_ns for path in places.rglob("*")} == before, "nothing was made or changed"
+
+
+def test_another_process_is_there(photos: Path, learn: Any, capsys: Any) -> None:
+    Path("m").mkdir()
+    with Path("m/lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        assert learn("photos", "--out", "m", *WORDS) == 2
+    assert "m: another process" in capsys.readouterr().err
+    assert [path.name for path in Path("m").iterdir()] == ["lock"]
+
+
+def test_a_model_that_diverges_keeps_what_was_saved(photos: Path, learn: Any, capsys: Any) -> None:
+    assert learn("photos", "--out", "m", *WORDS, "--learner.lr", "1e30", "--epochs", 9) == 1
+    assert "diverged" in capsys.readouterr().err
+    assert all(weight.isfinite().all() for weight in dualnet.load("m").learner.parameters())
