@@ -90,6 +90,18 @@ def test_the_first_steps_tell_how_long_it_takes(
     )
 
 
+def test_slow_steps_are_estimated_earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.05)
+    out = console(terminal=False)
+    display = RunDisplay(out)
+    display.begin("demo seed 0", 10_000, 0)
+    for step in range(1, 5):
+        time.sleep(0.1)
+        display.step(0, 2, step)
+    display.end()
+    assert len(re.findall(r"^demo seed 0: about \d+ minutes left$", written(out), re.MULTILINE)) == 1
+
+
 def test_a_short_run_is_not_estimated() -> None:
     out = console(terminal=False)
     display = RunDisplay(out, quicker="--learner.updates 2")

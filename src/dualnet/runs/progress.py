@@ -11,7 +11,7 @@ from rich.text import Text
 from dualnet.text import printable
 
 LINE_EVERY = 20.0  # seconds between lines where there is no bar
-FIRST, MEASURED = 5, 20  # steps: from the first to the second the time is taken that the rest is estimated by
+WARM, MEASURED = (1, 5), 20  # steps: those after the first ones tell how long the rest takes, or LINE_EVERY seconds
 SHORT, LONG = 60.0, 600.0  # seconds: less is not worth a line, for more a quicker way is named
 
 
@@ -40,6 +40,7 @@ class RunDisplay:
     def begin(self, name: str, num_steps: int, done: int) -> None:
         self.name, self.num_steps, self.first_step, self.loss_text = name, num_steps, done, ""
         self.start = self.last_line = time.monotonic()
+        self.warm, self.estimated = (0, self.start), False
         self.row = self.bar.add_task(name, total=num_steps, completed=done, rate="", losses="")
         self.bar.start()
         if not self.live:
@@ -48,10 +49,7 @@ class RunDisplay:
     def step(self, task: int, num_tasks: int, done: int) -> None:
         now = time.monotonic()
         rate = (done - self.first_step) / max(now - self.start, 1e-6)
-        if done - self.first_step == FIRST:
-            self.first_time = now
-        elif done - self.first_step == MEASURED:
-            self.estimate((now - self.first_time) / (MEASURED - FIRST) * (self.num_steps - done))
+        self.estimate(done - self.first_step, now)
         if self.live:
             description = f"{self.name} · task {task + 1}/{num_tasks}"
             self.bar.update(self.row, completed=done, description=description, rate=f"{rate:.1f} steps/s")
@@ -61,8 +59,14 @@ class RunDisplay:
             where = f"{self.name}: task {task + 1}/{num_tasks}, step {done}/{self.num_steps}"
             say(self.console, f"{where}, {rate:.1f} steps/s, {left} left  {self.loss_text}".rstrip())
 
-    def estimate(self, left: float) -> None:
-        """One line, of the evaluations apart."""
+    def estimate(self, steps: int, now: float) -> None:
+        """One line, once, as soon as some steps were timed. The first ones are slower; evaluations are not counted."""
+        if steps in WARM:
+            self.warm = steps, now
+        if self.estimated or (steps < MEASURED and now - self.warm[1] < LINE_EVERY) or steps <= self.warm[0]:
+            return
+        self.estimated = True
+        left = (now - self.warm[1]) / (steps - self.warm[0]) * (self.num_steps - self.first_step - steps)
         if left >= SHORT:
             hint = f"; quicker, for some accuracy, with {self.quicker}" if self.quicker and left >= LONG else ""
             say(self.console, f"{self.name}: about {duration(left)} left{hint}")
