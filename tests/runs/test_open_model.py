@@ -153,7 +153,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "a file that is not there": ({"images": ["missing.png", "too.png"]}, r"^2 of 2 images unreadable: missing.png "),
     "channels": ({"images": np.zeros((2, 4, 9, 9), np.uint8)}, r"^images: .*channels"),
     "floats": ({"images": np.full((2, 9, 9, 3), 7.0)}, r"^images: float from 7"),
-    "floats in a tensor": ({"images": torch.zeros(2, 3, 32, 32)}, r"^images are float32"),
+    "whole numbers in a tensor": ({"images": torch.zeros(2, 3, 32, 32, dtype=torch.int64)}, r"^images are int64"),
     "no pixel": ({"images": np.zeros((2, 0, 9, 3), np.uint8)}, r"^images are uint8 \[2, 3, 0, 9\]"),
 }
 
