@@ -198,6 +198,7 @@ def remembered() -> Callable[[Path], dict[str, Any]]:
             **dict(leaves(tree)),
             "step": steps[-1],
             "result": {key: result[key] for key in ("accuracy", "metrics", "steps", "cost")},
+            "classes": json.loads((folder / "classes.json").read_text()),
             "log": [{key: value for key, value in event.items() if key != "seconds"} for event in log],
         }
 

@@ -18,7 +18,7 @@ import torch
 from dualnet import load, metrics
 from dualnet.data import Benchmark
 from dualnet.engine import choose_device, precision_on
-from dualnet.runs import checkpoint, runner, together
+from dualnet.runs import checkpoint, evaluation, runner
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError, Run
 from dualnet.runs.run_folder import RunFolder
@@ -44,6 +44,7 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
 def test_what_a_run_leaves_behind(finished: Path) -> None:
     assert sorted(path.name for path in finished.iterdir()) == [
         "checkpoint",
+        "classes.json",
         "experiment.yaml",
         "lock",
         "log.jsonl",
@@ -391,11 +392,11 @@ def test_a_task_free_stream_tells_no_task(protocol: Any, benchmark: Benchmark) -
 
 @pytest.mark.parametrize("size", [1, 3, 500])
 def test_accuracy_does_not_depend_on_the_parts(size: int, finished: Path, benchmark, tiny, monkeypatch) -> None:
-    monkeypatch.setattr(together, "EVALUATION_SIZE", size)
+    monkeypatch.setattr(evaluation, "EVALUATION_SIZE", size)
     learner = load(finished).learner
-    engine = together.Engine([learner], "fp32")
+    engine = Engine([learner], "fp32")
     stream = Stream(benchmark, "task_aware", 4, CPU)
-    found = [float(together.accuracy(engine, learner, stream, task, *stream.test_set(task))) for task in range(2)]
+    found = [float(evaluation.accuracy(engine, learner, stream, task, *stream.test_set(task))) for task in range(2)]
     assert found == result_of(finished)["accuracy"][-1]
 
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from dualnet import cli, load
+from dualnet.engine import Engine
 from dualnet.metrics import stability_summary
-from dualnet.runs import together
+from dualnet.runs import evaluation
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.stop import StopAsked
 from dualnet.stream import stream as stream_module
@@ -118,15 +119,15 @@ def test_a_look_is_at_the_same_few_test_images(benchmark, finished: Path, monkey
         places = [int((tests == image).flatten(1).all(dim=1).nonzero()) for image in images]
         assert len(set(places)) == 3 and labels.tolist() == truths[places].tolist()
         right = learner.logits(images, one.task_ids(task, 3)).argmax(dim=1) == labels
-        found = together.accuracy(together.Engine([learner], "fp32"), learner, one, task, *one.probe(task))
+        found = evaluation.accuracy(Engine([learner], "fp32"), learner, one, task, *one.probe(task))
         assert float(found) == pytest.approx(100 * right.double().mean().item())
 
 
 def test_an_accuracy_stays_on_the_device(finished: Path, benchmark, synchronising) -> None:
     """So that a look at many tasks waits once, for all of them."""
     stream, learner = Stream(benchmark, "task_aware", 4, CPU), load(finished).learner
-    engine, probe = together.Engine([learner], "fp32"), stream.probe(0)
-    assert not synchronising(lambda: together.accuracy(engine, learner, stream, 0, *probe))
+    engine, probe = Engine([learner], "fp32"), stream.probe(0)
+    assert not synchronising(lambda: evaluation.accuracy(engine, learner, stream, 0, *probe))
 
 
 def test_how_often_it_is_measured_is_part_of_the_experiment(tiny, run, stop_at, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -34,6 +35,11 @@ class Examples:
     def load(self) -> tuple[Tensor, Tensor]:
         """Images uint8 [n, C, H, W] and labels int64 [n], copied out of the array."""
         return torch.from_numpy(self.array[self.rows]), torch.from_numpy(self.labels.astype(np.int64))
+
+    def name(self, number: int) -> str:
+        """Folder and file of one of them; empty where the images are no files."""
+        array = self.array
+        return "/".join(Path(array.file(self.rows[number])).parts[-2:]) if isinstance(array, CachedImages) else ""
 
 
 @dataclass(frozen=True, slots=True)

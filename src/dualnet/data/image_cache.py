@@ -47,6 +47,9 @@ class CachedImages:
     def __len__(self) -> int:
         return self.shape[0]
 
+    def file(self, row: int) -> str:
+        return self._paths[row]
+
     def __getitem__(self, rows: int | np.ndarray) -> np.ndarray:
         wanted = np.atleast_1d(rows)
         if wanted.size and not 0 <= wanted.min() <= wanted.max() < len(self):

@@ -33,7 +33,9 @@ def whole_runs(folders: Iterable[Path]) -> list[RunRecord]:
     damaged: list[str] = []
     for folder in folders:
         try:
-            runs.append(read_record(folder))
+            run = read_record(folder)
+            assert run.classes is None or run.classes.counts  # read here, so that a damaged one is told of
+            runs.append(run)
         except ValueError as error:
             damaged.append(str(error))
     if damaged and not runs:

@@ -15,6 +15,7 @@ from typing import Any
 from dualnet.files import DAMAGES, because, read_json, read_yaml
 from dualnet.metrics import Matrix, accuracy_matrix, summary
 from dualnet.options import flat
+from dualnet.runs.class_results import CLASSES_FILE, ClassResults, read_class_results
 from dualnet.runs.run_log import Log, is_whole, read_log
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
@@ -64,6 +65,14 @@ class RunRecord:
     @cached_property
     def log(self) -> Log:
         return read_log(self.folder / LOG_FILE)
+
+    @cached_property
+    def classes(self) -> ClassResults | None:
+        """What it answered at the end; None while it is not finished, and in a folder of an older version."""
+        names = self.stream.get("class_names")
+        if self.accuracy is None or not isinstance(names, list):
+            return None
+        return read_class_results(self.folder / CLASSES_FILE, len(names))
 
     @property
     def last_step(self) -> int | None:

@@ -15,6 +15,7 @@ from dualnet.engine import peak_memory
 from dualnet.files import DAMAGES, reason
 from dualnet.learners import Learner, make_learner
 from dualnet.runs import checkpoint
+from dualnet.runs.class_results import ClassResults
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.run_folder import RunFolder
 from dualnet.stream.stream import Stream
@@ -140,7 +141,9 @@ class Run:
         with atomic.naming(self.folder.log_file), self.folder.log_file.open("a") as log:
             log.write(json.dumps(line) + "\n")
 
-    def write_result(self, side_by_side: int) -> None:
+    def write_result(self, side_by_side: int, classes: ClassResults) -> None:
+        """The result comes last: with it the run is finished."""
+        atomic.write(self.folder.classes_file, classes.text())
         matrix = self.accuracy.tolist()
         found = metrics.summary(matrix)
         if len(self.stability):

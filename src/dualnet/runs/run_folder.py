@@ -20,6 +20,7 @@ from dualnet.data import Benchmark
 from dualnet.machine import cpu_name
 from dualnet.options import flat
 from dualnet.runs import checkpoint
+from dualnet.runs.class_results import CLASSES_FILE
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.manifest import manifest_of
 from dualnet.runs.record import EXPERIMENT_FILE, FREE_TO_CHANGE, LOG_FILE, RESULT_FILE, ROOTS, RunRecord, read_record
@@ -30,12 +31,13 @@ LOCK_FILE = "lock"
 
 
 class RunFolder:
-    """experiment.yaml, log.jsonl, checkpoint/ and, once finished, result.json."""
+    """experiment.yaml, log.jsonl, checkpoint/ and, once finished, classes.json and result.json."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.experiment_file = path / EXPERIMENT_FILE
         self.log_file = path / LOG_FILE
+        self.classes_file = path / CLASSES_FILE
         self.result_file = path / RESULT_FILE
         self.checkpoints = path / "checkpoint"
 

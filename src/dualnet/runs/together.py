@@ -11,15 +11,13 @@ from torch import Tensor
 
 from dualnet.batch import Batch
 from dualnet.engine import Engine, Losses, precision_on
-from dualnet.learners import Learner
 from dualnet.runs import checkpoint
+from dualnet.runs.evaluation import accuracy, class_results
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError, Run
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.stream.schedule import Period
-from dualnet.stream.stream import Stream
 
-EVALUATION_SIZE = 500  # images in one pass
 Found = TypeVar("Found")
 
 
@@ -73,7 +71,7 @@ class Together:
             self.display.end()
         self.wait_for_writing()
         for run in self.runs:
-            run.write_result(self.side_by_side)
+            run.write_result(self.side_by_side, class_results(self.engine, run.learner, self.stream))
         return self.diverged
 
     def learn(self, period: Period, first: int) -> None:
@@ -184,12 +182,3 @@ class Together:
         for run in self.runs:
             run.seconds += now - self.clock
         self.clock = now
-
-
-def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor, labels: Tensor) -> Tensor:
-    """Accuracy on test images of a task, in percent: float64, on the device."""
-    correct = torch.zeros((), dtype=torch.int64, device=labels.device)
-    for part, expected in zip(images.split(EVALUATION_SIZE), labels.split(EVALUATION_SIZE), strict=True):
-        logits = engine.logits(learner, part, stream.task_ids(task, len(part)))
-        correct += (logits.argmax(dim=1) == expected).sum()
-    return 100 * correct.double() / len(labels)

@@ -1,0 +1,81 @@
+"""What a run answered at its end, class by class, as classes.json holds it. Nothing here imports PyTorch."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from dualnet.files import DAMAGES, because, read_json
+from dualnet.runs.run_log import is_whole
+
+CLASSES_FILE = "classes.json"
+MOST_MISTAKES = 12
+LONGEST_NAME, LONGEST_THUMBNAIL = 500, 20_000  # characters
+BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    truth: int  # class numbers
+    answer: int
+    probability: float  # of the answer
+    image: str  # its folder and file; empty where the images are no files
+    thumbnail: str  # a JPEG file in base64
+
+
+@dataclass(frozen=True, slots=True)
+class ClassResults:
+    """Answers to all test images after the last task; under the protocol task_aware, among the classes of the task."""
+
+    counts: Sequence[int]  # test images of each class
+    confusions: Mapping[tuple[int, int], int]  # images by class and wrong answer, where there are some
+    mistakes: Sequence[Mistake]  # the most confident ones
+
+    def accuracy(self, number: int) -> float:
+        """Of a class, in percent; NaN where it has no test image."""
+        wrong = sum(count for (truth, _), count in self.confusions.items() if truth == number)
+        return 100 * (1 - wrong / self.counts[number]) if self.counts[number] else float("nan")
+
+    def text(self) -> str:
+        confusions = [[*pair, count] for pair, count in sorted(self.confusions.items())]
+        content = {"counts": self.counts, "confusions": confusions, "mistakes": [asdict(one) for one in self.mistakes]}
+        return json.dumps(content, separators=(",", ":")) + "\n"
+
+
+def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
+    """None where a run has none, as those of older versions. Raises ValueError, one line, if the file is damaged."""
+    if not path.exists():
+        return None
+    try:
+        content = read_json(path)
+        counts = [_whole(count, 2**53) for count in content["counts"]]
+        if len(counts) != num_classes:
+            raise ValueError(f"counts of {len(counts)} classes, where the run has {num_classes}")
+        left, confusions = list(counts), {}
+        for truth, answer, count in content["confusions"]:
+            pair = _whole(truth, num_classes), _whole(answer, num_classes)
+            confusions[pair] = _whole(count, left[truth] + 1)
+            left[truth] -= count
+        mistakes = [_mistake(one, num_classes) for one in content["mistakes"][:MOST_MISTAKES]]
+        return ClassResults(counts, confusions, mistakes)
+    except DAMAGES as error:
+        raise ValueError(f"{because(path, error)}; remove it: the rest of the run is shown without it") from error
+
+
+def _mistake(content: dict[str, Any], num_classes: int) -> Mistake:
+    mistake = Mistake(**{field.name: content[field.name] for field in fields(Mistake)})
+    for number in (mistake.truth, mistake.answer):
+        _whole(number, num_classes)
+    if not 0 <= mistake.probability <= 1 or len(mistake.image) > LONGEST_NAME:
+        raise ValueError("a mistake has no probability, or too long a name")
+    if len(mistake.thumbnail) > LONGEST_THUMBNAIL or not BASE64.fullmatch(mistake.thumbnail):
+        raise ValueError("a thumbnail is not a small image in base64")
+    return mistake
+
+
+def _whole(value: Any, end: int) -> int:
+    if not is_whole(value) or not 0 <= value < end:
+        raise ValueError(f"{str(value)[:20]!r} is not a whole number from 0 to {end - 1}")
+    return value

@@ -1,0 +1,78 @@
+"""A learner on test images: accuracy, and at the end of a run the answers class by class."""
+
+import base64
+import io
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from dualnet.engine import Engine
+from dualnet.learners import Learner
+from dualnet.runs.class_results import MOST_MISTAKES, ClassResults, Mistake
+from dualnet.stream.stream import Stream
+
+EVALUATION_SIZE = 500  # images in one pass
+SAME_MISTAKE = 2  # examples of one class taken for one other class that are kept
+THUMBNAIL_SIZE = 64  # side in pixels, at most
+
+
+def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor, labels: Tensor) -> Tensor:
+    """Accuracy on test images of a task, in percent: float64, on the device."""
+    correct = torch.zeros((), dtype=torch.int64, device=labels.device)
+    for logits, expected in zip(
+        all_logits(engine, learner, stream, task, images), labels.split(EVALUATION_SIZE), strict=True
+    ):
+        correct += (logits.argmax(dim=1) == expected).sum()
+    return 100 * correct.double() / len(labels)
+
+
+def all_logits(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor) -> Iterator[Tensor]:
+    for part in images.split(EVALUATION_SIZE):
+        yield engine.logits(learner, part, stream.task_ids(task, len(part)))
+
+
+def class_results(engine: Engine, learner: Learner, stream: Stream) -> ClassResults:
+    """All test images once more: a run that is resumed at its end has no logits of its last evaluation."""
+    counts, confusions = np.zeros(stream.spec.num_classes, np.int64), Counter[tuple[int, int]]()
+    mistakes: list[tuple[float, int, int, int, int]] = []
+    for task in range(stream.num_tasks):
+        images, labels = stream.test_set(task)
+        parts = [sure_answers(logits) for logits in all_logits(engine, learner, stream, task, images)]
+        sure, answers = (torch.cat(values).cpu().numpy() for values in zip(*parts, strict=True))
+        truths = labels.cpu().numpy()
+        counts += np.bincount(truths, minlength=len(counts))
+        for place in np.flatnonzero(answers != truths).tolist():
+            pair = int(truths[place]), int(answers[place])
+            confusions[pair] += 1
+            mistakes.append((-float(sure[place]), task, place, *pair))
+    return ClassResults(counts.tolist(), confusions, list(most_confident(mistakes, stream)))
+
+
+def sure_answers(logits: Tensor) -> tuple[Tensor, Tensor]:
+    """The probability of each answer, and the answers. In float64: in float32 many would round to 1."""
+    return logits.double().softmax(dim=1).amax(dim=1).nan_to_num(), logits.argmax(dim=1)
+
+
+def most_confident(mistakes: list[tuple[float, int, int, int, int]], stream: Stream) -> Iterator[Mistake]:
+    """Of (minus probability, task, place in its test set, class, answer), few of the same kind."""
+    kept, kinds = 0, Counter[tuple[int, int]]()
+    for less, task, place, truth, answer in sorted(mistakes):
+        kinds[truth, answer] += 1
+        if kept < MOST_MISTAKES and kinds[truth, answer] <= SAME_MISTAKE:
+            kept += 1
+            image = stream.test_set(task)[0][place]
+            yield Mistake(truth, answer, round(-less, 6), stream.tasks[task].test.name(place), thumbnail(image))
+
+
+def thumbnail(image: Tensor) -> str:
+    """uint8 [C, H, W] as a JPEG file in base64, of three channels or the first one."""
+    channels = image.cpu().numpy()
+    picture = Image.fromarray(channels[:3].transpose(1, 2, 0) if len(channels) >= 3 else channels[0])
+    picture.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=85)
+    return base64.b64encode(buffer.getvalue()).decode()
