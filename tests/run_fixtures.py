@@ -294,6 +294,18 @@ def make_run() -> Callable[..., Path]:
     return write_run
 
 
+def stream_of(classes: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A stream of two tasks with so many classes; by default as the folder of an older version tells of it."""
+    if classes is None:
+        return {"image_shape": [3, 32, 32], "class_names": ["a"], "tasks": [[0]]}
+    count = len(classes["counts"])
+    sizes, half = [sum(classes["counts"]) // 2] * 2, count // 2
+    names = [chr(ord("a") + number) if count < 27 else f"class {number}" for number in range(count)]
+    tasks = [list(range(half)), list(range(half, count))]
+    shape = [3, 32, 32]
+    return {"image_shape": shape, "class_names": names, "tasks": tasks, "train_sizes": [50, 50], "test_sizes": sizes}
+
+
 def write_run(
     folder: Path,
     accuracy=((80.0, None), (60.0, 70.0)),
@@ -305,9 +317,13 @@ def write_run(
     labels=None,
     cost=None,
     told=(),
+    classes=None,
     **options,
 ):
-    """One finished run of two tasks, by hand; accuracy=None leaves it unfinished. What is told joins its log."""
+    """One finished run of two tasks, by hand; accuracy=None leaves it unfinished. What is told joins its log.
+
+    With classes, what classes.json holds: those of the two tasks are named a, b, c, ..., and are tested equally often.
+    """
     folder.mkdir(parents=True)
     experiment = {
         "name": name,
@@ -316,7 +332,7 @@ def write_run(
         "batch_size": 10,
         "benchmark": {"name": "procedural", **options},
         "learner": learner or {"name": "er", "lr": 0.03},
-        "stream": {"image_shape": [3, 32, 32], "class_names": ["a"], "tasks": [[0]]},
+        "stream": stream_of(classes),
         "environment": {"dualnet": "0.1.0", "device": "cpu"},
         **({"labels": labels} if labels else {}),
     }
@@ -333,4 +349,6 @@ def write_run(
         result = {"accuracy": accuracy, "metrics": {}, "seconds": 61.2, "peak_memory_bytes": 300 * 2**20, "steps": 80}
         result |= {"cost": cost} if cost else {}
         (folder / "result.json").write_text(json.dumps(result))
+    if classes is not None:
+        (folder / "classes.json").write_text(json.dumps(classes))
     return folder

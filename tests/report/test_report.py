@@ -1,6 +1,9 @@
 """The report on run folders made by hand: rows, labels, tables, page, picture, and what is wrong with a folder."""
 
+import base64
 import dataclasses
+import hashlib
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -12,8 +15,8 @@ from rich.console import Console
 
 from dualnet.metrics import accuracy_matrix
 from dualnet.report import picture, report
-from dualnet.report.ahead import ahead_notes
-from dualnet.report.heat_map import heat_map
+from dualnet.report.findings import findings
+from dualnet.report.heat_map import accuracy_map
 from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
 from dualnet.report.style import PAPER_INK, mark, styled
@@ -34,22 +37,28 @@ def printed(renderable) -> str:
     return capture.get()
 
 
+def results(folder, **options) -> list[list[str]]:
+    """The lines of all tables of results."""
+    comparison = compare([folder], **options)
+    return [line for rows in comparison.settings() for line in results_table(rows, comparison).rows]
+
+
 def test_seeds_become_one_row_with_mean_and_spread(tmp_path, make_run):
     make_run(tmp_path / "er" / "seed-0", seed=0)
     make_run(tmp_path / "deep" / "er" / "seed-1", [[80.0, None], [62.0, 72.0]], seed=1)
-    (line,) = results_table(compare([tmp_path])).rows
-    assert line == ["demo-er", "task_aware", "2", "66.00 ± 1.41", "19.00 ± 1.41", "75.50 ± 0.71", "61.2", "300 MiB"]
+    (line,) = results(tmp_path)
+    assert line == ["demo-er", "66.00 ± 1.41", "19.00 ± 1.41", "75.50 ± 0.71", "2", "61.2", "300 MiB"]
 
 
 def test_one_seed_shows_a_dash_for_the_spread(tmp_path, make_run):
     make_run(tmp_path / "seed-0")
-    assert results_table(compare([tmp_path])).rows[0][3] == "65.00 ± —"
+    assert results(tmp_path)[0][1] == "65.00 ± —"
 
 
 def test_one_task_shows_a_dash_for_forgetting(tmp_path, make_run):
     make_run(tmp_path / "seed-0", [[50.0]])
     report([tmp_path])
-    assert results_table(compare([tmp_path])).rows[0][4] == "—"
+    assert results(tmp_path)[0][2] == "—"
 
 
 LAST_ROW_ONLY = [[None, None], [60.0, 70.0]]  # as Offline leaves it
@@ -62,22 +71,21 @@ def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
         make_run(tmp_path / "offline" / f"seed-{seed}", LAST_ROW_ONLY, name="offline", seed=seed)
     shown = printed(report([tmp_path], fm=fm))
     assert "65.00±0.00" in shown and "nan" not in shown
-    assert results_table(compare([tmp_path], fm=fm)).rows[0][3:6] == ["65.00 ± 0.00", "—", "—"]
+    assert results(tmp_path, fm=fm)[0][1:4] == ["65.00 ± 0.00", "—", "—"]
     assert [line[2:6] for line in runs_table(compare([tmp_path], fm=fm)).rows] == [["65.00", "—", "—", "—"]] * 2
     page = (tmp_path / "report.html").read_text()
     assert not Tags(page).open and "Forgetting of each task" not in page
     assert page.count("after task 2, on task") == 2 and "after task 1, on task" not in page
-    assert "nan" not in page.lower() and "nan" not in (tmp_path / "report.md").read_text()
+    assert "nan" not in page.lower().split("</style>")[1] and "nan" not in (tmp_path / "report.md").read_text()
     picture([tmp_path], tmp_path / "p.svg", fm=fm)
 
 
 def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
     make_run(tmp_path / "offline", LAST_ROW_ONLY, name="offline")
     make_run(tmp_path / "er", [[80.0, None], [50.0, 60.0]], name="er")
-    table = results_table(compare([tmp_path]))
-    by_name = {line[0]: [(cell, isinstance(cell, Best)) for cell in line[3:6]] for line in table.rows}
-    assert by_name["offline"] == [("65.00 ± —", True), ("—", False), ("—", False)]
-    assert by_name["er"] == [("55.00 ± —", False), ("30.00 ± —", False), ("70.00 ± —", False)]
+    by_name = {line[0]: line[1:4] for line in results(tmp_path)}
+    assert by_name["offline"] == ["65.00 ± —", "—", "—"]
+    assert by_name["er"] == ["55.00 ± —", "30.00 ± —", "70.00 ± —"]
     report([tmp_path])
     page = (tmp_path / "report.html").read_text()
     assert "Forgetting of each task of er" in page
@@ -109,7 +117,6 @@ def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
     comparison = compare([tmp_path])
     names = [rows[0].setting_name for rows in comparison.settings()]
     assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
-    assert [line[1] for line in results_table(comparison).rows] == ["task_aware", "task_aware, labels.share 0.1"]
 
 
 def test_usual_labels_are_the_defaults():
@@ -119,8 +126,8 @@ def test_usual_labels_are_the_defaults():
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
     for seed, first in enumerate((80.0, 90.0)):
         make_run(tmp_path / f"seed-{seed}", [[first, None], [95.0, 70.0]], seed=seed)
-    assert results_table(compare([tmp_path], fm="paper", spread="sem")).rows[0][4] == "-10.00 ± 5.00"
-    assert results_table(compare([tmp_path], fm="all", spread="sem")).rows[0][4] == "0.00 ± 0.00"
+    assert results(tmp_path, fm="paper", spread="sem")[0][2] == "-10.00 ± 5.00"
+    assert results(tmp_path, fm="all", spread="sem")[0][2] == "0.00 ± 0.00"
 
 
 def test_a_folder_given_twice_counts_once(tmp_path, make_run):
@@ -135,12 +142,33 @@ def test_seeds_are_in_the_order_of_numbers(tmp_path, make_run):
     assert [run.seed for run in compare([tmp_path]).rows[0].runs] == ["2", "10"]
 
 
-def test_the_best_is_bold_among_rows_that_may_be_compared(tmp_path, make_run):
+def bold(folder) -> dict[str, list[bool]]:
+    """Whether ACC, FM and LA of a row are marked as the best."""
+    return {line[0]: [isinstance(cell, Best) for cell in line[1:4]] for line in results(folder)}
+
+
+def test_the_best_is_bold_if_it_is_ahead_by_more_than_the_spread(tmp_path, make_run):
+    """ACC: 65 and 66 against 83 and 84. FM: 20 against 10. LA: 75 and 76 against 88 and 89."""
+    for seed in (0, 1):
+        make_run(tmp_path / f"a-{seed}", [[80.0 + seed, None], [60.0 + seed, 70.0 + seed]], name="er", seed=seed)
+        make_run(tmp_path / f"b-{seed}", [[90.0, None], [80.0, 86.0 + 2 * seed]], name="dualnet", seed=seed)
+    assert bold(tmp_path) == {"er": [False] * 3, "dualnet": [True] * 3}
+    for seed in (0, 1):
+        make_run(tmp_path / f"c-{seed}", [[70.0 + 20 * seed, None], [80.0, 85.0]], name="close", seed=seed)
+    assert bold(tmp_path) == {"er": [False] * 3, "dualnet": [False] * 3, "close": [False] * 3}
+
+
+def test_single_seeds_offline_and_other_settings_have_no_part_in_it(tmp_path, make_run):
     make_run(tmp_path / "a", name="er")
     make_run(tmp_path / "b", BETTER, name="dualnet")
-    make_run(tmp_path / "c", name="alone", protocol="task_free")
-    bold = {line[0]: [isinstance(cell, Best) for cell in line[3:6]] for line in results_table(compare([tmp_path])).rows}
-    assert bold == {"er": [False] * 3, "dualnet": [True] * 3, "alone": [False] * 3}
+    assert not any(map(any, bold(tmp_path).values()))
+    for seed in (0, 1, 2):
+        make_run(tmp_path / f"c-{seed}", [[95.0, None], [95.0, 95.0 + seed]], name="best", seed=seed)
+        make_run(
+            tmp_path / f"d-{seed}", [[None, None], [99.0, 99.0]], name="all", seed=seed, learner={"name": "offline"}
+        )
+        make_run(tmp_path / f"e-{seed}", [[99.0, None], [99.0, 99.0]], name="free", seed=seed, protocol="task_free")
+    assert [name for name, marks in bold(tmp_path).items() if any(marks)] == ["best"] and all(bold(tmp_path)["best"])
 
 
 def test_seeds_of_other_images_are_another_row(tmp_path, make_run):
@@ -167,13 +195,13 @@ def test_a_run_without_a_manifest_goes_with_the_others(tmp_path, make_run):
     assert row.label == "demo-er" and len(row.runs) == 2
 
 
-def test_one_seed_does_not_win_against_several(tmp_path, make_run):
+def test_several_seeds_are_not_ahead_of_a_single_one_above_them(tmp_path, make_run):
     for seed in (0, 1):
         make_run(tmp_path / f"a-{seed}", name="er", seed=seed)
         make_run(tmp_path / f"b-{seed}", [[50.0, None], [10.0, 50.0]], name="finetune", seed=seed)
+    assert bold(tmp_path)["er"][0]
     make_run(tmp_path / "c", BETTER, name="dualnet")
-    bold = {line[0]: isinstance(line[3], Best) for line in results_table(compare([tmp_path])).rows}
-    assert bold == {"er": True, "finetune": False, "dualnet": False}
+    assert not any(marks[0] for marks in bold(tmp_path).values())
 
 
 def test_namesakes_are_told_apart_by_their_options(tmp_path, make_run):
@@ -363,8 +391,11 @@ def test_the_page_stands_alone_and_shows_names_as_text(tmp_path, make_run):
     page = (tmp_path / "report.html").read_text()
     tags = Tags(page)
     assert not tags.open
-    assert not tags.seen & {"script", "link", "img", "iframe", "object"}
+    assert not tags.seen & {"link", "iframe", "object"}
     assert all(link is not None and link.startswith(("#", "data:image/png;")) for link in tags.links)
+    (script,) = re.findall(r"<script>(.*?)</script>", page, flags=re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in page, "a browser runs this script and no other"
     assert "&lt;script&gt;" in page
     assert "a\\|b" in (tmp_path / "report.md").read_text()
     assert "<script" not in (tmp_path / "report.md").read_text()
@@ -385,9 +416,10 @@ def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
     make_run(tmp_path / "a", name="a|b\\|c")
     make_run(tmp_path / "b", name="plain")
     report([tmp_path])
-    lines = (tmp_path / "report.md").read_text().split("\n\n")[1].splitlines()
+    parts = (tmp_path / "report.md").read_text().split("\n\n")
+    lines = next(part for part in parts if part.startswith("| experiment")).splitlines()
     cells = {line.replace("\\\\", "").replace("\\|", "").count("|") for line in lines}
-    assert cells == {9}
+    assert cells == {8} and len(lines) == 4
 
 
 def test_every_row_keeps_its_own_look():
@@ -418,7 +450,7 @@ def test_picture_of_an_unknown_kind(tmp_path):
 
 
 def test_heat_map_shows_what_was_evaluated():
-    svg = heat_map(accuracy_matrix(TWO_TASKS), (0, 100), 'a "name"')
+    svg = accuracy_map(accuracy_matrix(TWO_TASKS), (0, 100), 'a "name"')
     assert svg.count("<rect") == 3
     assert "after task 2, on task 1: 60.00 %" in svg
     assert "&quot;name&quot;" in svg
@@ -436,7 +468,7 @@ def test_the_highest_row_is_compared_with_the_next_by_welch(tmp_path, make_run):
         make_run(tmp_path / "er" / f"seed-{seed}", [[80.0, None], [er, er]], name="er", seed=seed)
         make_run(tmp_path / "ours" / f"seed-{seed}", [[80.0, None], [ours, ours]], name="ours", seed=seed)
     make_run(tmp_path / "single", BETTER, name="single")
-    (note,) = ahead_notes(compare([tmp_path]))
+    (note,) = findings(compare([tmp_path]))
     assert note.startswith("ours ") and "er is 4.00 below (p 0.138: not significant)" in note and "single" not in note
     report([tmp_path])
     assert "er is 4.00 below" in (tmp_path / "report.md").read_text()
@@ -447,5 +479,5 @@ def test_each_setting_has_its_own_first_row(tmp_path, make_run):
         for name, protocol in (("a", "task_aware"), ("b", "task_aware"), ("c", "task_free"), ("d", "task_free")):
             matrix = [[80.0, None], [60.0 + seed, 90.0 if name in "ad" else 30.0]]
             make_run(tmp_path / name / f"seed-{seed}", matrix, name=name, seed=seed, protocol=protocol)
-    firsts = [note.partition(": ")[2].split()[0] for note in ahead_notes(compare([tmp_path]))]
+    firsts = [note.partition(": ")[2].split()[0] for note in findings(compare([tmp_path]))]
     assert firsts == ["a", "d"]

@@ -358,7 +358,8 @@ def counted(tmp_path, make_run) -> Path:
 
 
 def test_the_cost_is_a_mean_over_seeds_and_a_dash_where_it_was_not_counted(counted):
-    table = results_table(compare([counted]))
+    comparison = compare([counted])
+    table = results_table(comparison.rows, comparison)
     assert table.header[-4:] == ["fwd", "bwd", "s / run", "memory"]
     assert [line[-4:] for line in table.rows] == [
         ["1.25M", "31.3k", "61.2", "300 MiB"],
@@ -370,7 +371,8 @@ def test_the_cost_is_a_mean_over_seeds_and_a_dash_where_it_was_not_counted(count
 
 def test_runs_that_counted_nothing_have_no_such_columns(tmp_path, make_run):
     make_run(tmp_path / "old")
-    assert not {"fwd", "bwd"} & {*results_table(compare([tmp_path])).header, *runs_table(compare([tmp_path])).header}
+    comparison = compare([tmp_path])
+    assert not {"fwd", "bwd"} & {*results_table(comparison.rows, comparison).header, *runs_table(comparison).header}
     report([tmp_path])
     assert "fwd" not in (tmp_path / "report.md").read_text()
 

@@ -117,9 +117,14 @@ EVENTS = (
 OF_A_RUN = ["result.json", "log.jsonl", "experiment.yaml"]
 
 
-@pytest.mark.parametrize("name", OF_A_RUN)
+MISTAKE = {"truth": 0, "answer": 1, "probability": 0.9, "image": "a/1.png", "thumbnail": "/9j/4AAQ"}
+CLASSES = {"counts": [5, 5, 5, 5], "confusions": [[0, 1, 2], [3, 2, 1]], "mistakes": [MISTAKE]}
+
+
+@pytest.mark.parametrize("name", [*OF_A_RUN, "classes.json"])
 def test_a_report(name: str, make_run, tmp_path: Path) -> None:
-    whole = make_run(tmp_path / "whole", told=EVENTS, cost={"forward_samples": 10, "backward_samples": 10})
+    cost = {"forward_samples": 10, "backward_samples": 10}
+    whole = make_run(tmp_path / "whole", told=EVENTS, cost=cost, classes=CLASSES)
     fuzz(whole, name, tmp_path / "damaged", lambda folder: compare([folder]), keep=True)
     assert_one_line(lambda: report([tmp_path / "damaged"], tmp_path / "report"), name)
     assert (tmp_path / "report" / "report.html").exists()

@@ -17,7 +17,7 @@ import torch
 
 from dualnet import load, metrics
 from dualnet.data import Benchmark
-from dualnet.engine import choose_device, precision_on
+from dualnet.engine import Engine, choose_device, precision_on
 from dualnet.runs import checkpoint, evaluation, runner
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError, Run

@@ -17,6 +17,7 @@ EXAMPLES = """examples:
   dualnet search demo-er                              choose options on validation tasks
   dualnet reproduce small-table-1 --jobs 2            run a result table and compare it with the published one
   dualnet report runs                                 compare everything below runs/
+  dualnet show runs/demo-dualnet/seed-0               one run: its classes by task, its state, its figures
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0
                                                       name the class of an image
 
@@ -27,7 +28,8 @@ SYNONYMS = {  # what other programs call our verbs
     **dict.fromkeys(("eval", "evaluate", "compare", "plot", "results", "summary"), "report"),
     **dict.fromkeys(("test", "infer", "inference", "classify", "serve"), "predict"),
     **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
-    **dict.fromkeys(("show", "ls", "info", "options", "help"), "list"),
+    **dict.fromkeys(("ls", "options", "help"), "list"),
+    **dict.fromkeys(("info", "describe", "inspect", "status"), "show"),
     "table": "reproduce",
     "bench": "python -m benchmarks, in a checkout",
 }
@@ -49,7 +51,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    for add_verb in (add_run, add_learn, add_search, add_reproduce, add_report, add_predict, add_list):
+    for add_verb in (add_run, add_learn, add_search, add_reproduce, add_report, add_show, add_predict, add_list):
         add_verb(verbs)
     word = next((word for word in words if not word.startswith("-")), None)
     if word is not None and word not in verbs.choices:
@@ -153,6 +155,11 @@ def add_report(verbs: Verbs[Parser]) -> None:
     combination of the other options; the picture then has this plot alone"""
     add("--against", metavar="OPTION", help=against)
     add("--picture", type=Path, metavar="FILE", help="also draw one picture, .svg or .png")
+
+
+def add_show(verbs: Verbs[Parser]) -> None:
+    add = verbs.add_parser("show", help="say what a run is: data set, tasks, classes, state, figures").add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0")
 
 
 def add_predict(verbs: Verbs[Parser]) -> None:

@@ -4,6 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from dualnet.runs.class_results import Mistake
+from dualnet.text import printable
+
 from .rows import Shown
 from .style import FEW_TASKS, GLYPHS, PALETTE, accuracy_colour, mark, task_colour
 from .tables import Best, TextTable
@@ -13,7 +16,8 @@ def html_table(table: TextTable) -> str:
     """A table that scrolls in its own box; its first column stays in sight."""
     head = _line(table.header, table, "th scope='col'")
     body = "".join(_line(line, table, "td") for line in table.rows)
-    return f"<div class='scroll' tabindex='0'><table><thead>{head}</thead><tbody>{body}</tbody></table></div>\n"
+    kind = " class='sortable'" if len(table.rows) > 1 and all(line[0] for line in table.rows) else ""
+    return f"<div class='scroll' tabindex='0'><table{kind}><thead>{head}</thead><tbody>{body}</tbody></table></div>\n"
 
 
 def _line(cells: Sequence[str], table: TextTable, tag: str) -> str:
@@ -28,8 +32,12 @@ def _line(cells: Sequence[str], table: TextTable, tag: str) -> str:
     return f"<tr>{''.join(parts)}</tr>"
 
 
-def bullets(sentences: Iterable[str]) -> str:
-    return f"<ul class='notes'>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>\n"
+def bullets(sentences: Iterable[str], kind: str = "notes") -> str:
+    return f"<ul class='{kind}'>{''.join(f'<li>{escape(sentence)}</li>' for sentence in sentences)}</ul>\n"
+
+
+def remark(sentence: str) -> str:
+    return f"<p class='hint'>{escape(sentence)}</p>\n"
 
 
 def legend(shown: Sequence[Shown]) -> str:
@@ -68,6 +76,22 @@ def grid(cards: Iterable[str], kind: str = "pair") -> str:
 def card(title: str, hint: str, body: str, symbol: str = "") -> str:
     below = f" <small>{escape(hint)}</small>" if hint else ""
     return f"<figure><figcaption><b>{symbol} {escape(title)}</b>{below}</figcaption>{body}</figure>"
+
+
+def fold(summary: str, body: str) -> str:
+    """What is there to look up, closed at first."""
+    return f"<details><summary>{escape(summary)}</summary>\n{body}</details>\n"
+
+
+def thumbnails(found: Iterable[tuple[Mistake, str, str]]) -> str:
+    """Images that were classified wrongly, with what they are and what they were taken for."""
+    parts = []
+    for mistake, truth, answer in found:
+        name = escape(printable(mistake.image))
+        image = f"<img src='data:image/jpeg;base64,{mistake.thumbnail}' alt='{name}' title='{name}'>"
+        words = f"<b>{escape(truth)}</b>taken for {escape(answer)}<small>{100 * mistake.probability:.1f} % sure</small>"
+        parts.append(f"<figure>{image}<figcaption>{words}</figcaption></figure>")
+    return f"<div class='thumbnails'>{''.join(parts)}</div>\n"
 
 
 def section(title: str, body: str) -> str:

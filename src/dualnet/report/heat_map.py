@@ -1,7 +1,10 @@
-"""The accuracy matrix as a heat map: SVG with a figure and a tooltip in each cell, or an image where tasks are many."""
+"""A matrix of percentages as a heat map: accuracies by task, confusions by class.
+
+SVG with a figure and a tooltip in each cell, or an image where tasks are many.
+"""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from html import escape
 
@@ -10,42 +13,108 @@ from matplotlib.axes import Axes
 
 from dualnet.metrics import Matrix
 
-from .style import FEW_TASKS, MANY_TASKS, accuracy_colour, accuracy_mesh, axis_names, page_svg
+from .style import (
+    FEW_TASKS,
+    MANY_TASKS,
+    PHONE_WIDTH,
+    PLOT_WIDTH,
+    SMALLEST_TEXT,
+    accuracy_colour,
+    accuracy_mesh,
+    axis_names,
+    page_svg,
+)
 
-CELL = 40  # units of the drawing; the page scales it
-MARGIN = 46  # space for the numbers of the tasks and the names of the axes
-IMAGE_SIZE = (4.8, 4.4)  # inches
+CELL, TEXT = 40, 13  # size of a cell, and of text at least, in units of the drawing; the page scales it
+IMAGE_SIZE = (PLOT_WIDTH, 3.6)  # inches
 DARK = 0.715  # share of the colour scale above which white text has the higher contrast (WCAG 2): 4 to 1 or more
+LONGEST_NAME = 10  # letters of a name beside the cells
+Limits = tuple[float, float]  # the percentages at the ends of the colour scale
 
 
-def heat_map(accuracy: Matrix, limits: tuple[float, float], description: str) -> str:
-    """One matrix, mean over seeds. limits are the accuracies at the ends of the colour scale."""
+def accuracy_map(accuracy: Matrix, limits: Limits, description: str) -> str:
+    """One accuracy matrix, mean over seeds."""
     if len(accuracy) > MANY_TASKS:
         return page_svg(partial(_image, accuracy, limits), description, IMAGE_SIZE)
-    size = MARGIN + CELL * len(accuracy)
-    middle = (MARGIN + size) / 2
+
+    def tip(i: int, j: int) -> str:
+        return f"after task {i + 1}, on task {j + 1}"
+
+    names = [str(task) for task in range(1, len(accuracy) + 1)]
+    digits = 0 if len(accuracy) > FEW_TASKS else 1
+    return _heat_map(accuracy, limits, digits, names, ("after task", "tested on task"), description, tip)
+
+
+def confusion_map(confusion: Matrix, names: Sequence[str], description: str) -> str:
+    """The answers for each class, a row, in percent of its images."""
+
+    def tip(i: int, j: int) -> str:
+        return names[i] if i == j else f"{names[i]} taken for {names[j]}"
+
+    return _heat_map(confusion, (0.0, 100.0), 0, names, ("class", "answer"), description, tip)
+
+
+def _heat_map(
+    values: Matrix,
+    limits: Limits,
+    digits: int,
+    names: Sequence[str],
+    axes: tuple[str, str],
+    description: str,
+    tip: Callable[[int, int], str],
+) -> str:
+    short = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…" for name in names]
+    size, margin, text = _layout(len(values), max(map(len, short)))
+    middle, edge = (margin + size) / 2, margin - 0.35 * text
     parts = [
-        f'<svg class="heat{" dense" if len(accuracy) > FEW_TASKS else ""}" role="img" viewBox="0 0 {size} {size}"'
-        f' style="max-width: {min(640, size * 1.5):g}px" aria-label="{escape(description)}">'
-        f'<text class="axis" x="{middle:g}" y="16">tested on task</text>'
-        f'<text class="axis" transform="translate(14 {middle:g}) rotate(-90)">after task</text>'
+        f'<svg class="heat{" dense" if len(values) > FEW_TASKS else ""}" role="img" viewBox="0 0 {size:.5g} {size:.5g}"'
+        f' style="--text: {text:.3g}px; max-width: {min(640, size * 1.5):.5g}px" aria-label="{escape(description)}">'
+        f'<text x="{middle:.5g}" y="{text:.3g}">{axes[1]}</text>'
+        f'<text transform="translate({text:.3g} {middle:.5g}) rotate(-90)">{axes[0]}</text>'
     ]
-    for task in range(len(accuracy)):
-        place = MARGIN + CELL * task + CELL / 2
-        parts.append(f'<text class="tick" x="{place:g}" y="{MARGIN - 6}">{task + 1}</text>')
-        parts.append(f'<text class="tick" x="{MARGIN - 13}" y="{place + 5:g}">{task + 1}</text>')
-    parts += [_cell(i, j, float(accuracy[i, j]), limits, len(accuracy)) for i, j in np.argwhere(~np.isnan(accuracy))]
+    turned = max(map(len, short)) > 2
+    for place, name in enumerate(map(escape, short)):
+        at = margin + CELL * (place + 0.5)
+        above = f'transform="translate({at:.5g} {edge:.5g}) rotate(-90)" class="column"'
+        above = above if turned else f'x="{at:.5g}" y="{edge:.5g}"'
+        parts.append(f'<text class="row" x="{edge:.5g}" y="{at:.5g}">{name}</text><text {above}>{name}</text>')
+    for i, j in np.argwhere(~np.isnan(values)).tolist():
+        corner = margin + CELL * j, margin + CELL * i
+        parts.append(_cell(*corner, float(values[i, j]), limits, digits, tip(i, j)))
     return "".join([*parts, "</svg>"])
 
 
-def _image(accuracy: Matrix, limits: tuple[float, float], axes: Axes) -> None:
+def _layout(count: int, longest: int) -> tuple[float, float, float]:
+    """Size of the drawing, width of its margins, height of the smallest text that can be read on a phone.
+
+    The margins have space for the name of an axis and for names of so many letters, each 0.6 of the height.
+    """
+    text, lines = SMALLEST_TEXT / PHONE_WIDTH, 2 + 0.6 * longest  # a share of the size; heights of text in a margin
+    size = CELL * count / (1 - text * lines)
+    if text * size < TEXT:
+        size = CELL * count + TEXT * lines
+    return size, size - CELL * count, max(TEXT, text * size)
+
+
+def _cell(x: float, y: float, value: float, limits: Limits, digits: int, tip: str) -> str:
+    fill = accuracy_colour(value, limits)
+    rect = f'<rect x="{x + 1:.5g}" y="{y + 1:.5g}" width="{CELL - 2}" height="{CELL - 2}" rx="3" fill="{fill}"/>'
+    number = f"{value:.{digits}f}" if value < 99.95 else "100"
+    if number == "0":
+        return rect
+    ink = "#fff" if value - limits[0] > DARK * (limits[1] - limits[0]) else "#17212b"
+    place = f'class="number" x="{x + CELL / 2:.5g}" y="{y + CELL / 2:.5g}" style="fill: {ink}"'
+    return f"<g><title>{escape(tip)}: {value:.2f} %</title>{rect}<text {place}>{number}</text></g>"
+
+
+def _image(accuracy: Matrix, limits: Limits, axes: Axes) -> None:
     tasks = np.arange(1.0, len(accuracy) + 1)
     accuracy_mesh(axes, tasks, tasks, accuracy, limits)
     axes.set_aspect("equal")
     axis_names(axes, "tested on task", "after task")
 
 
-def shared_limits(matrices: Sequence[Matrix]) -> tuple[float, float]:
+def shared_limits(matrices: Sequence[Matrix]) -> Limits:
     """Ends of one colour scale for all matrices, in whole tens.
 
     >>> shared_limits([np.array([[34.0, 91.0]])])
@@ -56,15 +125,3 @@ def shared_limits(matrices: Sequence[Matrix]) -> tuple[float, float]:
         return 0.0, 100.0
     low, high = math.floor(values.min() / 10) * 10.0, math.ceil(values.max() / 10) * 10.0
     return low, max(high, low + 10)
-
-
-def _cell(i: int, j: int, value: float, limits: tuple[float, float], num_tasks: int) -> str:
-    x, y = MARGIN + CELL * int(j), MARGIN + CELL * int(i)
-    fill = accuracy_colour(value, limits)
-    ink = "#fff" if value - limits[0] > DARK * (limits[1] - limits[0]) else "#17212b"
-    number = f"{value:.{0 if num_tasks > FEW_TASKS else 1}f}"
-    return (
-        f"<g><title>after task {i + 1}, on task {j + 1}: {value:.2f} %</title>"
-        f'<rect x="{x + 1}" y="{y + 1}" width="{CELL - 2}" height="{CELL - 2}" rx="3" fill="{fill}"/>'
-        f'<text class="number" x="{x + CELL / 2:g}" y="{y + CELL / 2 + 5:g}" fill="{ink}">{number}</text></g>'
-    )

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 from dualnet.text import printable
 
 from . import tables
+from .classes import class_tables
+from .data_set import data_set_text
+from .findings import findings
 from .rows import Comparison
 from .tables import Best, TextTable
 
@@ -14,8 +17,11 @@ def markdown_page(comparison: Comparison) -> str:
     """The tables of the report in Markdown."""
     parts = ["# Report"]
     if comparison.rows:
-        results, notes = tables.results_table(comparison), tables.result_notes(comparison)
-        parts += [markdown_table(results), markdown_list(notes)]
+        parts.append(markdown_list(findings(comparison)))
+        for rows in comparison.settings():
+            parts += [f"## {markdown_text(rows[0].setting_name)}", markdown_text(data_set_text(rows[0].runs[0]))]
+            parts += map(markdown_table, [tables.results_table(rows, comparison), *class_tables(rows)])
+        parts.append(markdown_list(tables.result_notes(comparison)))
     titled = {
         "Not finished": tables.unfinished_table(comparison),
         **tables.trend_tables(comparison),

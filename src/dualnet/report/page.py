@@ -1,7 +1,9 @@
 """The report as one page of HTML that needs nothing else: style, tables and plots are inside."""
 
+from base64 import b64encode
 from collections.abc import Iterator, Sequence
 from functools import partial
+from hashlib import sha256
 from html import escape
 from importlib.resources import files
 from string import Template
@@ -9,15 +11,31 @@ from string import Template
 import numpy as np
 
 from . import plots
-from .elements import accuracy_legend, bullets, card, grid, html_table, legend, section, symbol_of, task_legend
-from .heat_map import heat_map, shared_limits
-from .rows import Comparison, ReportRow, Shown, count_text, was_measured
-from .style import FEW_TASKS, MANY_TASKS, Draw, page_svg
+from .class_section import class_section
+from .data_set import count_text, data_set_name, data_set_text
+from .elements import (
+    accuracy_legend,
+    bullets,
+    card,
+    fold,
+    grid,
+    html_table,
+    legend,
+    remark,
+    section,
+    symbol_of,
+    task_legend,
+)
+from .findings import findings
+from .heat_map import accuracy_map, shared_limits
+from .rows import DASH, Comparison, ReportRow, Shown, leading, was_measured
+from .style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, page_svg
 from .tables import appendix_tables, result_notes, results_table, stability_table, trend_tables, unfinished_table
 from .trend import Trend, trends
 
-PLOT_SIZE = (4.8, 3.1)  # inches: small, so that the text is still readable when a phone shrinks it
-LOW_PLOT_SIZE = (4.8, 2.3)
+PLOT_SIZE, LOW_PLOT_SIZE = (PLOT_WIDTH, 2.8), (PLOT_WIDTH, 2.1)  # inches
+MOST_LINES, MOST_MATRICES = 7, 6  # rows of a setting in a plot, and with a matrix in sight
+FOLDED = ("Other options that differ", "Environment", "Each run")
 STABILITY_NOTES = (
     "Accuracy on some test images of the tasks before the one that is being learned, mean over seeds.",
     "A ring marks the lowest point of a line.",
@@ -28,14 +46,18 @@ STABILITY_NOTES = (
 def html_page(comparison: Comparison) -> str:
     """The whole page."""
     here, title = files(__name__.rpartition(".")[0]), escape(_title(comparison))
-    page, style = (here.joinpath(name).read_text(encoding="utf-8") for name in ("page.html", "page.css"))
-    return Template(page).substitute(title=title, style=style, sections="".join(_sections(comparison)))
+    page, style, script = (here.joinpath(f"page.{kind}").read_text(encoding="utf-8") for kind in ("html", "css", "js"))
+    digest = f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
+    sections = "".join(_sections(comparison))
+    return Template(page).substitute(title=title, style=style, script=script, hash=digest, sections=sections)
 
 
 def _sections(comparison: Comparison) -> Iterator[str]:
     yield f"<h1>{escape(_title(comparison))}</h1>\n<p class='lead'>{escape(_lead(comparison))}</p>\n"
+    yield bullets(findings(comparison), "findings")
     if comparison.rows:
-        yield section("Results", html_table(results_table(comparison)) + bullets(result_notes(comparison)))
+        tables = "".join(_results(rows, comparison) for rows in comparison.settings())
+        yield section("Results", tables + bullets(result_notes(comparison)))
     if comparison.unfinished:
         yield section("Not finished", html_table(unfinished_table(comparison)))
     if found := trends(comparison):  # across settings: a labelled share is one
@@ -44,13 +66,24 @@ def _sections(comparison: Comparison) -> Iterator[str]:
     for rows in comparison.settings():
         yield from _setting_sections(rows, comparison)
     for title, table in appendix_tables(comparison).items():
-        yield section(title, html_table(table))
+        yield fold(title, html_table(table)) if title in FOLDED else section(title, html_table(table))
+
+
+def _results(rows: Sequence[ReportRow], comparison: Comparison) -> str:
+    several = len(comparison.settings()) > 1
+    above = f"<h3>{escape(rows[0].setting_name)}</h3>\n" if several else ""
+    words = [data_set_text(rows[0].runs[0]), "" if several else f"protocol {rows[0].options.get('protocol', DASH)}"]
+    return above + remark(" · ".join(filter(None, words))) + html_table(results_table(rows, comparison))
 
 
 def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[str]:
     """The plots of rows that may be compared."""
     place = f" · {rows[0].setting_name}" if len(comparison.settings()) > 1 else ""
-    yield section(f"Accuracy and forgetting{place}", legend(rows) + grid(_curves(rows, comparison)))
+    shown = leading(rows, MOST_LINES)
+    above = legend(shown) if len(shown) == len(rows) else remark(f"The {MOST_LINES} highest ACC.") + legend(shown)
+    yield section(f"Accuracy and forgetting{place}", above + grid(_curves(shown, comparison)))
+    if classes := "".join(class_section(rows)):
+        yield section(f"Classes at the end{place}", classes)
     if rows[0].num_tasks > 1:
         yield section(f"Accuracy matrix{place}", _heat_maps(rows))
     if measured := [row for row in rows if was_measured(row)]:
@@ -65,7 +98,7 @@ def _curves(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[str]:
     hint = "mean over the tasks learned so far; band: spread over seeds"
     yield _plot("Accuracy over the stream", hint, partial(plots.accuracy_plot, rows, comparison), f"of {_labels(rows)}")
     if rows := [row for row in rows if plots.has_forgetting(row)]:
-        shape = "band" if rows[0].num_tasks > MANY_TASKS else "whiskers"
+        shape = "band" if rows[0].num_tasks > FEW_TASKS else "whiskers"
         hint = f"definition: {comparison.fm}; {shape}: spread over seeds"
         draw = partial(plots.forgetting_plot, rows, comparison)
         yield _plot("Forgetting of each task", hint, draw, f"of {_labels(rows)}")
@@ -83,12 +116,20 @@ def _trend(trend: Trend, comparison: Comparison) -> str:
 
 
 def _heat_maps(rows: Sequence[ReportRow]) -> str:
-    means = [np.mean(row.accuracies, axis=0) for row in rows]
-    limits = shared_limits(means)
-    maps = [heat_map(mean, limits, f"Accuracy matrix of {row.label}") for row, mean in zip(rows, means, strict=True)]
-    cards = [card(row.label, "", drawn, symbol_of(row)) for row, drawn in zip(rows, maps, strict=True)]
-    kind = "wide" if rows[0].num_tasks > FEW_TASKS else "small"
-    return f"<p class='hint'>Test accuracy in percent, mean over seeds.</p>{accuracy_legend(limits)}{grid(cards, kind)}"
+    """Those of the best rows in sight. Offline has none: its matrix would have one line."""
+    rows = [row for row in rows if plots.has_forgetting(row)] or rows
+    means = {row.index: np.mean(row.accuracies, axis=0) for row in rows}
+    limits = shared_limits(list(means.values()))
+
+    def cards(some: Sequence[ReportRow]) -> str:
+        maps = [accuracy_map(means[row.index], limits, f"Accuracy matrix of {row.label}") for row in some]
+        drawn = [card(row.label, "", one, symbol_of(row)) for row, one in zip(some, maps, strict=True)]
+        return grid(drawn, "wide" if rows[0].num_tasks > FEW_TASKS else "pair")
+
+    first = leading(rows, MOST_MATRICES)
+    rest = [row for row in rows if row.index not in {shown.index for shown in first}]
+    above = remark("Test accuracy in percent, mean over seeds.") + accuracy_legend(limits)
+    return above + cards(first) + (fold(f"{len(rest)} more", cards(rest)) if rest else "")
 
 
 def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:
@@ -130,14 +171,12 @@ def _labels(shown: Sequence[Shown]) -> str:
 
 
 def _title(comparison: Comparison) -> str:
-    names = dict.fromkeys(row.options.get("benchmark.name", "") for row in comparison.rows)
+    names = dict.fromkeys(data_set_name(row.runs[0]) for row in comparison.rows)
     return f"Continual learning on {', '.join(names)}" if any(names) else "Continual learning"
 
 
 def _lead(comparison: Comparison) -> str:
-    settings = comparison.settings()
     runs = sum(len(row.runs) for row in comparison.rows)
     parts = [count_text(runs, "finished run"), count_text(len(comparison.rows), "experiment")]
-    parts += [count_text(settings[0][0].num_tasks, "task")] if len(settings) == 1 else []
     parts += [f"{len(comparison.unfinished)} not finished"] if comparison.unfinished else []
     return " · ".join(parts)

@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from dualnet.metrics import Matrix, Vector, forgetting_per_task, seen_accuracy
 
 from . import style
+from .data_set import chance
 from .rows import Comparison, ReportRow, mean_and_spread, mean_over_seeds, measured, thinned, values_over_seeds
-from .style import MANY_TASKS, PAPER_INK, axis_names, colour, dash, marker, task_axis, task_colour
+from .style import FEW_TASKS, MANY_TASKS, PAPER_INK, axis_names, colour, dash, marker, task_axis, task_colour
 from .trend import AXES, Trend, trends
 
 MAX_LABEL = 100  # letters of a label in the picture's legend
@@ -25,7 +26,11 @@ def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes)
     """Mean accuracy over the tasks learned so far; the band is the spread over seeds."""
     for row in rows:
         mean, around = values_over_seeds(row, seen_accuracy, comparison.spread)
+        if row.is_offline:  # it has learned nothing until it has learned all: a line to compare with
+            axes.axhline(mean[-1], color=colour(row), linestyle="dashed", linewidth=1)
         style.line_with_band(axes, row, np.arange(1.0, len(mean) + 1), mean, around)
+    if (guessing := chance(rows[0].runs[0])) is not None:
+        style.chance_line(axes, guessing)
     task_axis(axes, max(row.num_tasks for row in rows))
     axis_names(axes, "tasks learned", "mean accuracy (%)")
 
@@ -36,7 +41,7 @@ def forgetting_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axe
     for place, row in enumerate(rows):
         mean, around = values_over_seeds(row, lambda a: forgetting_per_task(a, comparison.fm), comparison.spread)
         tasks = np.arange(1.0, len(mean) + 1)
-        if len(tasks) > MANY_TASKS:
+        if len(tasks) >= FEW_TASKS:
             style.line_with_band(axes, row, tasks, mean, around)
         else:
             tasks += (place - (len(rows) - 1) / 2) * min(0.2, 0.7 / len(rows))

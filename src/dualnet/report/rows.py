@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dualnet.metrics import Matrix, Vector, spread
+from dualnet.metrics import Matrix, Vector, average_accuracy, spread
 from dualnet.runs.record import LABELS, RunRecord, texts
 from dualnet.text import printable
 
+from .data_set import count_text, data_set_name
 from .runs import find_runs
 
 DASH = "—"  # there is no value
@@ -49,8 +50,13 @@ class ReportRow(Shown):
     @property
     def setting_name(self) -> str:
         tasks = count_text(self.num_tasks, "task")
-        parts = (self.options.get("benchmark.name"), self.options.get("protocol"), tasks, *self.unusual_labels)
+        parts = (data_set_name(self.runs[0]), self.options.get("protocol"), tasks, *self.unusual_labels)
         return ", ".join(part for part in parts if part)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether it learned all tasks at once: no continual learner, but what one may be measured by."""
+        return self.options.get("learner.name") == "offline"
 
     @property
     def unusual_labels(self) -> list[str]:
@@ -96,8 +102,16 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", aga
     return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm, against)
 
 
-def count_text(number: int, word: str) -> str:
-    return f"{number} {word}{'' if number == 1 else 's'}"
+def by_accuracy(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """The highest ACC first; Offline last, which learns all tasks at once."""
+    return sorted(rows, key=lambda row: (row.is_offline, -fmean(map(average_accuracy, row.accuracies))))
+
+
+def leading(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:
+    """So many of the highest ACC, and Offline, in the order of the report."""
+    learners = sum(not row.is_offline for row in rows)
+    first, last = by_accuracy(rows)[:learners][:count], by_accuracy(rows)[learners:]
+    return sorted(first + last, key=lambda row: row.index)
 
 
 def differing(options: Sequence[dict[str, str]]) -> list[str]:

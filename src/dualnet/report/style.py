@@ -42,6 +42,10 @@ PAGE_COLOURS = dict(zip(PAGE_INK, ("currentColor", "var(--grid)", "var(--card)")
     colour: f"var(--row-{i})" for i, colour in enumerate(PALETTE)
 }
 SHEET = Path(__file__).with_name("plots.mplstyle")
+PHONE_WIDTH = 311  # pixels of a plot on a screen of 390, beside a scroll bar
+SMALLEST_TEXT = 11.2  # pixels, there
+PLOT_WIDTH, TEXT_SIZE = 3.85, 10  # inches and points of the page's plots; 72 points are an inch
+assert TEXT_SIZE * PHONE_WIDTH / (72 * PLOT_WIDTH) >= SMALLEST_TEXT
 IMAGE_DPI = 150  # of images inside of a plot: about two pixels for each of the screen's
 Draw = Callable[[Axes], None]
 
@@ -79,7 +83,7 @@ def accuracy_colour(accuracy: float, limits: tuple[float, float]) -> str:
 def task_axis(axes: Axes, last: int) -> None:
     axes.set_xlim(0.5, last + 0.5)
     if last <= MANY_TASKS:
-        axes.set_xticks(range(1, last + 1))
+        axes.set_xticks(range(1, last + 1, math.ceil(last / FEW_TASKS)))
 
 
 def step_axis(axes: Axes, ends: Sequence[int]) -> None:
@@ -112,6 +116,14 @@ def line_with_band(axes: Axes, shown: Shown, x: Vector, mean: Vector, around: Ve
     axes.plot(x, mean, color=colour(shown), marker=form, linestyle=dash(shown), label=legend_label(shown))
 
 
+def chance_line(axes: Axes, accuracy: float) -> None:
+    """What guessing would reach, named at the left end, in the colour of the axes."""
+    ink = axes.xaxis.label.get_color()
+    axes.axhline(accuracy, color=ink, linestyle="dotted", linewidth=1)
+    place = {"xy": (0, accuracy), "xycoords": ("axes fraction", "data"), "xytext": (2, 2)}
+    axes.annotate("chance", **place, textcoords="offset points", color=ink, va="bottom")
+
+
 def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: tuple[float, float]) -> None:
     """Accuracies [y, x] as colours, in one image: a shape for each cell would make a page of megabytes."""
     axes.pcolormesh(
@@ -123,7 +135,7 @@ def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: tu
 
 def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
     """A plot as SVG inside a page: its text has the font and the colours of the page."""
-    with styled(PAGE_INK, svg_text="none", salt=description) as figure:
+    with styled(PAGE_INK, svg_text="none", salt=description, text_size=TEXT_SIZE) as figure:
         figure.set_size_inches(size)
         draw(figure.add_subplot())
         text = saved(figure, "svg", dpi=IMAGE_DPI, transparent=True).decode()
@@ -140,12 +152,12 @@ def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
 
 
 @contextmanager
-def styled(ink: Ink, svg_text: str, salt: str) -> Iterator[Figure]:
+def styled(ink: Ink, svg_text: str, salt: str, text_size: float = 9) -> Iterator[Figure]:
     """A figure in the report's style, whatever the user's settings are; they are restored afterwards."""
     text, grid, back = ink
     texts = ("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor")
     colours: dict[Any, str] = dict.fromkeys(texts, text) | {"grid.color": grid, "axes.facecolor": back}
-    own = {**colours, "svg.fonttype": svg_text, "svg.hashsalt": salt}
+    own = {**colours, "svg.fonttype": svg_text, "svg.hashsalt": salt, "font.size": text_size}
     with matplotlib.style.context(["default", SHEET, own]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield Figure(layout=ConstrainedLayoutEngine(wspace=0.05))

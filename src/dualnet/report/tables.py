@@ -1,7 +1,7 @@
 """Tables of the report as text, for the terminal, Markdown and the page; and how figures are written."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -9,13 +9,14 @@ from dualnet.metrics import average_accuracy, spread, stability_summary, summary
 from dualnet.runs.record import RunRecord
 from dualnet.ttest import Sample, welch
 
-from .ahead import ahead_notes
 from .cost import cost_texts, mean_cost
+from .data_set import chance
+from .findings import ahead_of_all
 from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, measured, was_measured
 from .trend import Trend, trends
 
-METRICS = {"ACC": max, "FM": min, "LA": max}  # the better of two values
-RESULT_HEADER = ["experiment", "protocol", "seeds", "ACC ↑", "FM ↓", "LA ↑"]
+METRICS = {"ACC": True, "FM": False, "LA": True}  # whether higher is better
+RESULT_HEADER = ["experiment", "ACC ↑", "FM ↓", "LA ↑", "seeds"]  # ACC first: a phone shows two columns
 STABILITY_HEADER = ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
 
 SPREAD_WORDS = {
@@ -32,7 +33,7 @@ FM_WORDS = {
 
 
 class Best(str):
-    """The best of the values that may be compared: bold."""
+    """The best of the values that may be compared, ahead of all others by more than the spread: bold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,10 @@ class TextTable:
     numeric: Sequence[int]  # the columns that are aligned to the right
 
 
-def results_table(comparison: Comparison, settings: Sequence[Sequence[ReportRow]] | None = None) -> TextTable:
-    """One line for each row of all settings, or of some: mean and spread of the metrics, and what they cost."""
+def results_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
+    """One line for each row that may be compared: mean and spread of the metrics, and what they cost."""
     header = [*RESULT_HEADER, *sample_header(comparison), "s / run", "memory"]
-    lines = [line for rows in settings or comparison.settings() for line in _result_lines(rows, comparison)]
-    return TextTable(header, lines, numeric=range(2, len(header)))
+    return TextTable(header, list(_result_lines(rows, comparison, len(header))), numeric=range(1, len(header)))
 
 
 def sample_header(comparison: Comparison) -> list[str]:
@@ -55,30 +55,30 @@ def sample_header(comparison: Comparison) -> list[str]:
     return ["fwd", "bwd"] if counted else []
 
 
-def _result_lines(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[list[str]]:
-    """The lines of rows that may be compared."""
+def _result_lines(rows: Sequence[ReportRow], comparison: Comparison, width: int) -> Iterator[list[str]]:
+    """The lines of rows that may be compared; the last one is what guessing would reach."""
     columns = [
-        _compared([[summary(a, comparison.fm)[metric] for a in row.accuracies] for row in rows], better, comparison)
-        for metric, better in METRICS.items()
+        _compared(
+            rows, [[summary(a, comparison.fm)[metric] for a in row.accuracies] for row in rows], higher, comparison
+        )
+        for metric, higher in METRICS.items()
     ]
     for row, *metrics in zip(rows, *columns, strict=True):
-        setting = ", ".join([row.options.get("protocol") or DASH, *row.unusual_labels])
-        yield [row.label, setting, str(len(row.runs)), *metrics, *_costs(row.runs, comparison)]
+        yield [row.label, *metrics, str(len(row.runs)), *_costs(row.runs, comparison)]
+    if (guessing := chance(rows[0].runs[0])) is not None:
+        yield ["chance", number_text(guessing), *[DASH] * (width - 2)]
 
 
-def _compared(values: Sequence[Sequence[float]], better: Callable[..., str], comparison: Comparison) -> list[str]:
-    """Mean and spread for rows that may be compared; the best is marked where there are two to choose from.
-
-    Where some rows have several seeds, a single seed is never the best: it may win by chance.
-    """
+def _compared(
+    rows: Sequence[ReportRow], values: Sequence[Sequence[float]], higher_is_better: bool, comparison: Comparison
+) -> list[str]:
+    """Mean and spread for rows that may be compared; the best is marked if it is ahead of all others but Offline."""
     figures = [tuple(map(number_text, mean_and_spread(seeds, comparison.spread))) for seeds in values]
-    several = any(len(seeds) > 1 for seeds in values)
-    eligible = [(len(seeds) > 1) == several for seeds in values]
-    means = {mean for (mean, _), may_win in zip(figures, eligible, strict=True) if may_win and mean != DASH}
-    best = better(means, key=float) if len(means) > 1 else None
     texts = [DASH if mean == DASH else f"{mean} ± {around}" for mean, around in figures]
-    wins = [may_win and mean == best for (mean, _), may_win in zip(figures, eligible, strict=True)]
-    return [Best(text) if win else text for text, win in zip(texts, wins, strict=True)]
+    known = [i for i, (mean, _) in enumerate(figures) if mean != DASH and not rows[i].is_offline]
+    samples = {i: Sample(fmean(values[i]), spread(values[i]), len(values[i])) for i in known}
+    best = ahead_of_all(samples, higher_is_better)
+    return [Best(text) if i == best else text for i, text in enumerate(texts)]
 
 
 def _costs(runs: Sequence[RunRecord], comparison: Comparison) -> list[str]:
@@ -89,7 +89,7 @@ def stability_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTa
     """The accuracy at the end and the lowest on the way, of the rows where it was measured."""
     rows = [row for row in rows if was_measured(row)]
     values = [zip(*(_worst_cases(run) for run in row.runs if run.log.stability), strict=True) for row in rows]
-    columns = [_compared(of_rows, max, comparison) for of_rows in zip(*values, strict=True)]
+    columns = [_compared(rows, of_rows, True, comparison) for of_rows in zip(*values, strict=True)]
     lines = [[row.label, *cells] for row, *cells in zip(rows, *columns, strict=True)]
     return TextTable(STABILITY_HEADER, lines, numeric=range(1, len(STABILITY_HEADER)))
 
@@ -147,11 +147,18 @@ def unfinished_table(comparison: Comparison) -> TextTable:
     return TextTable(["experiment", "seed", "last step", "folder"], lines, numeric=range(1, 3))
 
 
-def options_table(comparison: Comparison) -> TextTable:
-    """The options that differ between the rows, and only those; one column for each row."""
+def options_table(comparison: Comparison, only: bool | None = None) -> TextTable:
+    """The options that differ between the rows; with `only`, those that matter, or the others."""
     mappings = [{k: v for k, v in row.options.items() if k != "name"} for row in comparison.rows]
-    lines = [[key, *(mapping.get(key, DASH) for mapping in mappings)] for key in differing(mappings)]
+    keys = [key for key in differing(mappings) if only is None or _matters(key, comparison) == only]
+    lines = [[key, *(mapping.get(key, DASH) for mapping in mappings)] for key in keys]
     return TextTable(["option", *(row.label for row in comparison.rows)], lines, numeric=range(0))
+
+
+def _matters(option: str, comparison: Comparison) -> bool:
+    """Whether rows that are compared have it and differ in it: what one learner has and another lacks does not say."""
+    settings = comparison.settings()
+    return any(len({row.options[option] for row in rows if option in row.options}) > 1 for rows in settings)
 
 
 def environment_table(comparison: Comparison) -> TextTable:
@@ -174,7 +181,8 @@ def _whose(seeds: dict[str, list[str]]) -> str:
 def appendix_tables(comparison: Comparison) -> dict[str, TextTable]:
     """Tables at the end of the report, by title; those without a line are left out."""
     tables = {
-        "Options that differ": options_table(comparison),
+        "Options that differ": options_table(comparison, only=True),
+        "Other options that differ": options_table(comparison, only=False),
         "Environment": environment_table(comparison),
         "Each run": runs_table(comparison),
     }
@@ -184,7 +192,6 @@ def appendix_tables(comparison: Comparison) -> dict[str, TextTable]:
 def result_notes(comparison: Comparison) -> list[str]:
     """What a reader must know to read the table, one sentence each."""
     words = [
-        *ahead_notes(comparison),
         f"± is the {SPREAD_WORDS[comparison.spread]}.",
         "ACC: mean accuracy (%) over all tasks after the last. LA: mean accuracy (%) on each task right after it.",
         f"FM ({comparison.fm}): {FM_WORDS[comparison.fm]}; mean over all tasks but the last, in points.",
@@ -193,8 +200,10 @@ def result_notes(comparison: Comparison) -> list[str]:
         words.append("fwd, bwd: images through the networks while learning, forward and backward, once for each pass.")
     if any(len(trend.lines) == 2 for trend in trends(comparison)):
         words.append("difference: to the line above, in points, with the 95 % interval and p of Welch's t-test.")
-    if len(comparison.settings()) > 1:
-        words.append("Bold is the best among rows with the same benchmark, protocol and labels.")
+    if any(len(row.runs) > 1 for row in comparison.rows) and len(comparison.rows) > 1:
+        words.append("Bold: better than every other row of its table by Welch's t-test over seeds (p < 0.05).")
+    if any(row.is_offline for row in comparison.rows):
+        words.append("Offline learns all tasks at once, in several epochs: what the others can be measured by.")
     repeated = [row.label for row in comparison.rows if len({run.seed for run in row.runs}) < len(row.runs)]
     return words + [f"{label}: a seed occurs twice, so its spread is too small." for label in repeated]
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from dualnet.text import printable
 
+from .findings import findings
 from .rows import Comparison
 from .tables import RESULT_HEADER, Best, TextTable, result_notes, results_table, trend_tables, unfinished_table
 
@@ -20,16 +21,18 @@ def terminal_view(comparison: Comparison, page: Path) -> Group:
     tables += [rich_table(table, title) for title, table in trend_tables(comparison).items()]
     if comparison.unfinished:
         tables.append(rich_table(unfinished_table(comparison), "not finished"))
+    found = [Text(printable(sentence)) for sentence in findings(comparison)]
     notes = [Text(printable(note), style="dim") for note in result_notes(comparison)] if comparison.rows else []
-    return Group(*(part for table in tables for part in (table, "")), *notes, Text(f"Page: {printable(page)}"))
+    return Group(*(part for table in tables for part in (table, "")), *found, *notes, Text(f"Page: {printable(page)}"))
 
 
 def _results(comparison: Comparison) -> Iterator[RichTable]:
     """Results and costs of each setting. Two tables leave space for names, and the setting as title saves a column."""
     for rows in comparison.settings():
-        table, costs = results_table(comparison, [rows]), len(RESULT_HEADER)
-        yield rich_table(table, rows[0].setting_name, [0, *range(2, costs)])
-        yield rich_table(table, "cost", [0, *range(costs, len(table.header))])
+        table, costs = results_table(rows, comparison), len(RESULT_HEADER)
+        yield rich_table(table, rows[0].setting_name, range(costs))
+        learners = TextTable(table.header, table.rows[: len(rows)], table.numeric)
+        yield rich_table(learners, "cost", [0, *range(costs, len(table.header))])
 
 
 def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = None) -> RichTable:

@@ -1,6 +1,7 @@
 """What a run answered at its end, class by class, as classes.json holds it. Nothing here imports PyTorch."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -33,10 +34,12 @@ class ClassResults:
     confusions: Mapping[tuple[int, int], int]  # images by class and wrong answer, where there are some
     mistakes: Sequence[Mistake]  # the most confident ones
 
-    def accuracy(self, number: int) -> float:
-        """Of a class, in percent; NaN where it has no test image."""
-        wrong = sum(count for (truth, _), count in self.confusions.items() if truth == number)
-        return 100 * (1 - wrong / self.counts[number]) if self.counts[number] else float("nan")
+    def accuracies(self) -> list[float]:
+        """Of each class, in percent; NaN where it has no test image."""
+        right = list(self.counts)
+        for (truth, _), count in self.confusions.items():
+            right[truth] -= count
+        return [100 * some / count if count else math.nan for some, count in zip(right, self.counts, strict=True)]
 
     def text(self) -> str:
         confusions = [[*pair, count] for pair, count in sorted(self.confusions.items())]

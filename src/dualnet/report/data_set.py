@@ -1,0 +1,62 @@
+"""What a run learned: the data set with its size, the classes of each task, and what guessing would reach."""
+
+from pathlib import Path
+from statistics import fmean
+
+from dualnet.runs.record import RunRecord
+from dualnet.runs.run_log import is_whole
+from dualnet.text import printable
+
+
+def data_set_name(run: RunRecord) -> str:
+    """That of a user's own folder, else of the benchmark."""
+    name, root = run.options.get("benchmark.name", ""), run.options.get("benchmark.root", "")
+    return printable(Path(root).name or name) if name == "image_folder" else name
+
+
+def data_set_text(run: RunRecord) -> str:
+    """Name and size; what a folder of an older version does not hold is left out."""
+    shape, names, tasks = run.stream.get("image_shape"), class_names(run), class_tasks(run)
+    parts = [count_text(len(names), "class", "classes")] if names else []
+    parts += [count_text(len(tasks), "task")] if tasks else []
+    for side in ("train", "test"):
+        sizes = run.stream.get(f"{side}_sizes")
+        if isinstance(sizes, list) and all(map(is_whole, sizes)):
+            parts.append(f"{count_text(sum(sizes), 'image')} for {side}ing")
+    if isinstance(shape, list) and len(shape) == 3:
+        parts.append(f"{shape[2]} by {shape[1]} pixels")
+    return f"{data_set_name(run)}: {', '.join(parts)}"
+
+
+def class_names(run: RunRecord) -> list[str]:
+    names = run.stream.get("class_names")
+    return [printable(name) for name in names] if isinstance(names, list) else []
+
+
+def class_tasks(run: RunRecord) -> list[list[int]]:
+    """Class numbers by task; empty where the folder does not tell."""
+    tasks, num_classes = run.stream.get("tasks"), len(class_names(run))
+    if not isinstance(tasks, list) or not all(isinstance(task, list) and task for task in tasks):
+        return []
+    known = all(is_whole(number) and 0 <= number < num_classes for task in tasks for number in task)
+    return tasks if known and (run.accuracy is None or len(tasks) == len(run.accuracy)) else []
+
+
+def chance(run: RunRecord) -> float | None:
+    """The accuracy of guessing among the classes that may be the answer, in percent."""
+    tasks = class_tasks(run)
+    if is_task_aware(run):
+        return fmean(100 / len(task) for task in tasks) if tasks else None
+    return 100 / len({number for task in tasks for number in task}) if tasks else None
+
+
+def is_task_aware(run: RunRecord) -> bool:
+    return run.options.get("protocol") == "task_aware"
+
+
+def count_text(number: int, word: str, words: str = "") -> str:
+    """
+    >>> count_text(1, "class", "classes"), count_text(2000, "image")
+    ('1 class', '2,000 images')
+    """
+    return f"{number:,} {word if number == 1 else words or word + 's'}"

@@ -1,0 +1,116 @@
+"""What was found, one sentence for each setting, and how certain it is: by the spread over seeds, or by test images."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+
+from dualnet.metrics import average_accuracy, spread
+from dualnet.ttest import LEVEL, Sample, welch
+
+from .data_set import chance
+from .rows import Comparison, ReportRow
+
+MAX_COMPARED = 5  # rows behind the first one: those that come next
+
+
+def findings(comparison: Comparison) -> Iterator[str]:
+    """One for each setting. Offline is no continual learner: others are not compared with it."""
+    settings = comparison.settings()
+    for rows in settings:
+        place = f"{rows[0].setting_name}: " if len(settings) > 1 else ""
+        yield place + finding([row for row in rows if not row.is_offline] or rows)
+
+
+def finding(rows: Sequence[ReportRow]) -> str:
+    """Rows with a single seed have no spread: they are compared only where no two rows have several."""
+    several = {row.label: acc_sample(row) for row in rows if len(row.runs) > 1}
+    if len(several) > 1:
+        return ahead_text(several)
+    return row_text(rows[0]) if len(rows) == 1 else highest_text({row.label: acc_sample(row).mean for row in rows})
+
+
+def acc_sample(row: ReportRow) -> Sample:
+    values = [average_accuracy(accuracy) for accuracy in row.accuracies]
+    return Sample(fmean(values), spread(values), len(values))
+
+
+def ahead_text(samples: Mapping[str, Sample]) -> str:
+    """The row with the highest ACC against those that come next.
+
+    >>> ahead_text({"er": Sample(60, 2, 3), "ours": Sample(64, 3, 3), "none": Sample(30, 2, 3)})
+    "ours has the highest ACC; er is 4.00 below (p 0.138: not significant), none is 34.00 below (p < 0.001: ...
+    """
+    (first, best), *others = sorted(samples.items(), key=lambda item: -item[1].mean)
+    behind = [f"{label} is {below_text(best, sample)}" for label, sample in others[:MAX_COMPARED]]
+    return f"{first} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds."
+
+
+def ahead_of_all(samples: Mapping[int, Sample], higher_is_better: bool) -> int | None:
+    """The best one of several seeds, if it is significantly better than each other; a single seed may win by chance.
+
+    >>> ahead_of_all({0: Sample(60, 2, 3), 1: Sample(64, 3, 3), 2: Sample(30, 2, 3)}, True)
+    >>> ahead_of_all({0: Sample(60, 2, 3), 1: Sample(74, 3, 3), 2: Sample(30, 2, 3)}, True)
+    1
+    """
+    sign = 1 if higher_is_better else -1
+    several = [i for i, sample in samples.items() if sample.std is not None]
+    best = max(several, key=lambda i: sign * samples[i].mean, default=None)
+    differences = [welch(samples[best], other) for i, other in samples.items() if best is not None and i != best]
+    ahead = [sign * one.mean > 0 and one.p < LEVEL for one in differences]
+    return best if ahead and all(ahead) else None
+
+
+def below_text(best: Sample, other: Sample) -> str:
+    """
+    >>> below_text(Sample(64, 3, 3), Sample(60, 2, 3)), below_text(Sample(64, 3, 3), Sample(30, 2, 3))
+    ('4.00 below (p 0.138: not significant)', '34.00 below (p < 0.001: significant)')
+    """
+    difference = welch(best, other)
+    verdict = "significant" if difference.p < LEVEL else "not significant"
+    return f"{difference.mean:.2f} below (p {difference.p_text}: {verdict})"
+
+
+def highest_text(means: Mapping[str, float]) -> str:
+    """
+    >>> highest_text({"er": 60.0, "ours": 64.0})
+    'ours has the highest ACC, 4.00 above er; single seeds do not tell whether that is chance: run more of them.'
+    """
+    (first, best), (second, next_best), *_ = sorted(means.items(), key=lambda item: -item[1])
+    remedy = "single seeds do not tell whether that is chance: run more of them"
+    return f"{first} has the highest ACC, {best - next_best:.2f} above {second}; {remedy}."
+
+
+def row_text(row: ReportRow) -> str:
+    """ACC of the only row, with its interval: over seeds, or for a single one over its test images."""
+    sample, guessing = acc_sample(row), chance(row.runs[0])
+    low, high, source = interval(row, sample)
+    certain = f" (95 % interval {low:.2f} to {high:.2f}, {source})" if source else ""
+    versus = ""
+    if guessing is not None:
+        word = "above" if low > guessing else "below" if high < guessing else "not different from"
+        versus = f"; that is {word} chance, {guessing:.2f}" if source else f"; chance is {guessing:.2f}"
+    return f"{row.label} ends at ACC {sample.mean:.2f}{certain}{versus}."
+
+
+def interval(row: ReportRow, sample: Sample) -> tuple[float, float, str]:
+    """Of ACC: its ends, and what it is over; nothing where the number of test images is not known."""
+    if sample.size > 1:
+        values = [average_accuracy(accuracy) for accuracy in row.accuracies]
+        half = spread(values, "ci95") or 0.0
+        return sample.mean - half, sample.mean + half, f"over {sample.size} seeds"
+    sizes = row.runs[0].stream.get("test_sizes")
+    if not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes) or sum(sizes) < 1:
+        return math.nan, math.nan, ""
+    low, high = wilson(sample.mean / 100, sum(sizes))
+    return 100 * low, 100 * high, f"over its {sum(sizes):,} test images; another seed may differ by more"
+
+
+def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share that was observed on so many (Wilson, 1927).
+
+    >>> [round(end, 4) for end in wilson(0.9, 100)]
+    [0.8256, 0.9448]
+    """
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z / (1 + z**2 / count) * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
+    return middle - half, middle + half
