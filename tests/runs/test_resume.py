@@ -93,10 +93,10 @@ def count_writes(tiny, run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.mark.filterwarnings("ignore:.*damaged checkpoint")  # half of one is passed over
 def test_killed_at_any_write(tiny, run, remembered, never_stopped, tmp_path, monkeypatch) -> None:
-    """Before a file, with half of it written, or after it: experiment.yaml, the checkpoints' files, the result."""
+    """Before a file, with half of it written, or after it: experiment.yaml, checkpoints, classes.json, result.json."""
     write = atomic.write
     num_writes = count_writes(tiny, run, tmp_path / "count", monkeypatch)
-    assert num_writes == 1 + 2 * 4 + 1
+    assert num_writes == 1 + 2 * 4 + 2
     for number in range(num_writes):
         moment = ("before", "half", "after")[number % 3]
         left = [number]
