@@ -41,7 +41,7 @@ TINY = {
     "learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4},
     "batch_size": 4,
 }
-NEAR_VERBS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "serve": "predict", "tune": "search"}
+NEAR_VERBS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "tune": "search"}
 OWN_LEARNER = """
 from dualnet import Finetune
 

@@ -180,3 +180,18 @@ def test_classes_may_come_later():
     assert contents(few) == contents(many) and shares(few) == [1, 1, 2, 0, 2]
     for (name, one), two in zip(few.state_dict().items(), many.state_dict().values(), strict=True):
         assert torch.equal(one, two), name
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 2, 0], [0] * 9 + [1]], ids=["slots are free", "one class has lost some"])
+def test_an_example_that_is_removed_leaves_its_slot_to_the_next_ones(labels: list[int]) -> None:
+    memory = after(labels, num_slots=5)
+    before = [number for number in contents(memory) if number is not None]
+    removed = torch.tensor([0, 2])
+    expected = shares(memory)
+    for slot in removed.tolist():
+        expected[int(memory.labels[slot])] -= 1
+    memory.remove(removed)
+    assert contents(memory)[: len(before) - 2] == [number for n, number in enumerate(before) if n not in (0, 2)]
+    assert shares(memory) == expected and int(memory.filled.sum()) == len(before) - 2
+    memory.add(numbered([3, 3], start=100), torch.Generator())
+    assert {100, 101} <= set(contents(memory)) and shares(memory)[3] == 2

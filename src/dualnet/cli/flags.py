@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,13 +21,14 @@ EXAMPLES = """examples:
   dualnet show runs/demo-dualnet/seed-0               one run: its classes by task, its state, its figures
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0
                                                       name the class of an image
+  dualnet serve --state live                          a learner to teach in a browser and over HTTP
 
 `dualnet VERB --help` shows the options of a verb, `dualnet list` all names, `dualnet list NAME` the options of one.
 """
 SYNONYMS = {  # what other programs call our verbs
     **dict.fromkeys(("train", "fit", "start", "resume", "continue"), "run"),
     **dict.fromkeys(("eval", "evaluate", "compare", "plot", "results", "summary"), "report"),
-    **dict.fromkeys(("test", "infer", "inference", "classify", "serve"), "predict"),
+    **dict.fromkeys(("test", "infer", "inference", "classify"), "predict"),
     **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
     **dict.fromkeys(("ls", "options", "help"), "list"),
     **dict.fromkeys(("info", "describe", "inspect", "status"), "show"),
@@ -51,7 +53,8 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
-    for add_verb in (add_run, add_learn, add_search, add_reproduce, add_report, add_show, add_predict, add_list):
+    training = (add_run, add_learn, add_search, add_reproduce)
+    for add_verb in (*training, add_report, add_show, add_predict, add_serve, add_teach, add_list):
         add_verb(verbs)
     word = next((word for word in words if not word.startswith("-")), None)
     if word is not None and word not in verbs.choices:
@@ -175,6 +178,32 @@ def add_predict(verbs: Verbs[Parser]) -> None:
     add("--csv", type=Path, metavar="FILE", help="write a table, too: image, classes, probabilities, error")
     add("--on-error", **ON_ERROR)
     add("--trust", action="store_true", help="import and run the learner that RUN names, also from outside dualnet")
+
+
+def add_serve(verbs: Verbs[Parser]) -> None:
+    from dualnet.serve.options import Options
+
+    summary = "answer and learn over HTTP, with a page to teach it in a browser"
+    epilog = "Everything is kept in the state folder: the same command goes on from there. docs/serve.md tells more."
+    add = verbs.add_parser("serve", help=summary, epilog=epilog).add_argument
+    add("--state", **OUT, required=True, help="the folder that holds everything; it is made")
+    for option in dataclasses.fields(Options)[1:]:
+        flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
+        if option.type is bool:
+            add(flag, action="store_true", help=text)
+        else:
+            kind = option.type if option.type in (int, float, str) else Path
+            shown = "" if option.default is None else f" (default: {option.default})"
+            add(flag, type=kind, default=option.default, metavar=kind.__name__.upper(), help=text + shown)
+
+
+def add_teach(verbs: Verbs[Parser]) -> None:
+    summary = "send a folder of images to `dualnet serve`; the same command continues where it stopped"
+    add = verbs.add_parser("teach", help=summary).add_argument
+    add("folder", metavar="FOLDER", help="a sub-folder per class; with --unlabelled the images directly in it")
+    add("--url", default="http://127.0.0.1:8000", metavar="URL", help="of the service (default: %(default)s)")
+    add("--token-file", type=Path, metavar="FILE", help="with the token of the service")
+    add("--unlabelled", action="store_true", help="teach the images without labels")
 
 
 def add_list(verbs: Verbs[Parser]) -> None:

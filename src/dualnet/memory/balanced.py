@@ -43,6 +43,15 @@ class Balanced(Memory):
             self.place_one(classes, stored, *row)
         return slots
 
+    @torch.no_grad()
+    def remove(self, slots: Tensor) -> None:
+        """As if they had never been offered; the others move up, since the free slots are the last ones."""
+        self.offered.index_add_(0, self.labels[slots], torch.ones_like(slots), alpha=-1)
+        super().remove(slots)
+        order = (~self.filled).to(torch.uint8).argsort(stable=True)
+        for buffer in (self.images, self.labels, self.task_ids, self.logits, self.has_logits, self.filled):
+            buffer.copy_(buffer[order])
+
     def place_one(
         self,
         classes: Tensor,  # int64 [slots + 1]: of the example in each slot; brought up to date

@@ -94,6 +94,14 @@ class Memory(nn.Module, ABC):
             buffer[self.drop].fill_(UNLABELLED)
 
     @torch.no_grad()
+    def remove(self, slots: Tensor) -> None:
+        """Empty these slots, int64 [n]. For what a user takes back, not for a step."""
+        for buffer in (self.images, self.logits, self.has_logits, self.filled):
+            buffer[slots] = 0
+        for buffer in (self.labels, self.task_ids):
+            buffer[slots] = UNLABELLED
+
+    @torch.no_grad()
     def sample(self, size: int, generator: Generator, beside: Batch, draws: int = 1) -> Replay:
         """`size` stored examples to learn beside a batch, without replacement if enough are stored.
 

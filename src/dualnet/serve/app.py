@@ -1,0 +1,345 @@
+"""The HTTP interface: one function for each request. What it may ask is checked by the guard before."""
+
+import asyncio
+import json
+import shutil
+import sqlite3
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from importlib.resources import files
+from pathlib import Path as FilePath
+from typing import Annotated, Any, Literal
+from uuid import uuid4
+
+import numpy as np
+import torch
+from fastapi import BackgroundTasks, FastAPI, File, Form, HTTPException, Path, Query, Request, UploadFile
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from pydantic import AfterValidator, BaseModel, Field
+
+from dualnet import __version__
+from dualnet.serve import saved
+from dualnet.serve.guard import error_body
+from dualnet.serve.images import as_png, decoded
+from dualnet.serve.journal import ConflictError
+from dualnet.serve.metrics import metrics
+from dualnet.serve.service import BusyError, Service
+
+EVENT_SECONDS = 0.2  # between looks for news
+KEEP_ALIVE_SECONDS = 15.0
+CODES = {400: "bad_request", 404: "not_found", 405: "method", 409: "conflict", 422: "invalid", 503: "busy", 507: "disk"}
+
+
+def printable_name(name: str) -> str:
+    if not name.isprintable() or name != name.strip():
+        raise ValueError("a name is printable text without space around it")
+    return name
+
+
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(printable_name)]
+Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+Images = Annotated[list[UploadFile], File(description="JPEG, PNG, BMP or WEBP; one field for each image")]
+Number = Annotated[int, Path(ge=1, le=10**9)]
+LABELS = "one for all images, or one for each, empty where it is not known"
+NewClass = Annotated[bool, Form(description="make the class if it is not there")]
+
+
+class Class(BaseModel):
+    name: str
+    probability: float
+
+
+class Prediction(BaseModel):
+    classes: list[Class]
+
+
+class Predictions(BaseModel):
+    version: str = Field(description="of the model that answered")
+    predictions: list[Prediction]
+
+
+class Acknowledged(BaseModel):
+    id: str
+    duplicate: bool = Field(description="it was there already, and is no second example")
+
+
+class Label(BaseModel):
+    label: Name
+    new_class: bool = False
+
+
+class Classes(BaseModel):
+    classes: list[Name] = Field(min_length=1, max_length=1000)
+
+
+class Title(BaseModel):
+    title: Annotated[str, Field(max_length=100)] = ""
+
+
+class Pause(BaseModel):
+    paused: bool
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"example": error_body(code, text)}}}
+    for status, code, text in (
+        (400, "bad_request", "what is sent cannot be read"),
+        (401, "token", "the token is missing or wrong"),
+        (403, "origin", "another host or origin"),
+        (404, "not_found", "it is not there"),
+        (408, "too_slow", "the body came too slowly"),
+        (409, "conflict", "it does not fit what is there"),
+        (413, "too_large", "more than a limit"),
+        (422, "invalid", "a value is not valid"),
+        (429, "busy", "too many requests at a time"),
+    )
+}
+
+
+def make_app(service: Service) -> FastAPI:
+    options, journal = service.options, service.journal
+    app = FastAPI(title="DualNet live learner", version=__version__, docs_url=None, redoc_url=None, responses=ERRORS)
+
+    def pixels_of(images: list[UploadFile]) -> list[np.ndarray]:
+        if len(images) > options.most_images:
+            raise HTTPException(413, f"{len(images)} images; at most {options.most_images} are read (--most-images)")
+        contents = enumerate(image.file.read() for image in images)
+        return [decoded(data, service.size, options.most_pixels, f"image {number}") for number, data in contents]
+
+    # Predicting
+
+    @app.post("/v1/predict")
+    def predict(image: Images, top: Annotated[int, Query(ge=1, le=1000)] = 5) -> Predictions:
+        """The most probable classes of one or several images."""
+        assert service.published is not None
+        began = time.perf_counter()
+        version, found = service.published.predict(torch.from_numpy(np.stack(pixels_of(image))), top)
+        service.counters["predictions"] += len(found)
+        service.counters["predict_microseconds"] += int(1e6 * (time.perf_counter() - began))
+        rows = [zip(one.classes, one.probabilities, strict=True) for one in found]
+        predictions = [Prediction(classes=[Class(name=n, probability=p) for n, p in row]) for row in rows]
+        return Predictions(version=version, predictions=predictions)
+
+    # Teaching
+
+    @app.post("/v1/examples", status_code=201)
+    def add_examples(
+        image: Images,
+        label: Annotated[list[Name | Literal[""]] | None, Form(description=LABELS)] = None,
+        id: Annotated[list[Id] | None, Form(description="one for each image; made if it is left out")] = None,
+        new_class: NewClass = False,
+    ) -> list[Acknowledged]:
+        """Teach images, with a label or without. The answer comes once they are on the disk."""
+        ids = [uuid4().hex for _ in image] if id is None else id
+        if len(ids) != len(image):
+            raise HTTPException(422, f"{len(ids)} ids for {len(image)} images; give one for each, or none")
+        if len(set(ids)) != len(ids):
+            raise HTTPException(422, "an id is there twice; give each image its own")
+        labels = [name or None for name in label or [""]]
+        if len(labels) not in (1, len(image)):
+            raise HTTPException(422, f"{len(labels)} labels for {len(image)} images; give one for each, or one for all")
+        labels = labels if len(labels) == len(image) else labels * len(image)
+        position, there = journal.add_examples(ids, pixels_of(image), labels, new_class, options)
+        service.wrote(position)
+        return [Acknowledged(id=one, duplicate=before) for one, before in zip(ids, there, strict=True)]
+
+    @app.get("/v1/examples/{id}")
+    def get_example(id: Annotated[Id, Path()]) -> dict[str, Any]:
+        example = journal.example(id) or not_there(id)
+        kept = example.pixels is not None
+        return {
+            "id": id,
+            "label": example.label,
+            "time": example.time,
+            "held_out": bool(example.held_out),
+            "image": kept,
+        }
+
+    @app.get("/v1/examples/{id}/image", response_class=Response, responses={200: {"content": {"image/png": {}}}})
+    def get_image(id: Annotated[Id, Path()]) -> Response:
+        """What the model sees of it."""
+        example = journal.example(id) or not_there(id)
+        if example.pixels is None:
+            raise HTTPException(404, f"the image of {id!r} is no longer kept")
+        return Response(as_png(example.pixels, service.size), media_type="image/png")
+
+    @app.put("/v1/examples/{id}/label")
+    def set_label(id: Annotated[Id, Path()], label: Label) -> dict[str, Any]:
+        """The label of an example that came without, or another one than it had."""
+        position = journal.set_label(id, label.label, label.new_class, options)
+        service.wrote(not_there(id) if position is None else position)
+        return {"id": id, "label": label.label}
+
+    @app.delete("/v1/examples/{id}", status_code=204)
+    def delete_example(id: Annotated[Id, Path()]) -> None:
+        """It leaves the journal and the memory; what the weights learned from it stays."""
+        position = journal.delete(id)
+        service.wrote(not_there(id) if position is None else position)
+
+    @app.get("/v1/classes")
+    def get_classes() -> list[dict[str, Any]]:
+        return service.status()["classes"]
+
+    @app.post("/v1/classes", status_code=201)
+    def add_classes(classes: Classes) -> list[str]:
+        if len(set(classes.classes)) != len(classes.classes):
+            raise HTTPException(422, "a class is there twice")
+        journal.add_classes(classes.classes, options.most_classes)
+        service.wrote(journal.last_position())
+        return journal.classes()
+
+    @app.get("/v1/memory")
+    def get_memory() -> list[dict[str, Any]]:
+        """The examples that the memory holds, and practises; their images are at /v1/examples/{id}/image."""
+        stored = service.ask("memory")
+        return [{"id": id, "label": label} for id, label in journal.examples_of([digest for digest, _ in stored])]
+
+    # The learner
+
+    @app.get("/v1/status")
+    def get_status() -> dict[str, Any]:
+        return service.status()
+
+    @app.post("/v1/background")
+    def set_background(pause: Pause) -> dict[str, Any]:
+        """Pause the background, or go on."""
+        service.ask("pause", pause.paused)
+        return service.status()["background"]
+
+    @app.get("/v1/events", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
+    async def events(request: Request, after: Annotated[int, Query(ge=0, le=2**53)] = 0) -> StreamingResponse:
+        """Server-sent events: `status` after every publication, and `notice`. The last ones are sent first."""
+        last = request.headers.get("last-event-id", "")
+        begin = int(last) if last.isascii() and last.isdigit() and len(last) < 16 else after
+        return StreamingResponse(listen(service, begin), media_type="text/event-stream")
+
+    @app.get("/metrics", response_class=PlainTextResponse)
+    def get_metrics() -> str:
+        """For Prometheus."""
+        return metrics(service)
+
+    @app.get("/healthz")
+    def healthz() -> dict[str, bool]:
+        return {"answering": service.published is not None, "learning": service.alive}
+
+    # Snapshots
+
+    @app.get("/v1/snapshots")
+    def get_snapshots() -> list[dict[str, Any]]:
+        return saved.snapshots(options)
+
+    @app.post("/v1/snapshots", status_code=201)
+    def add_snapshot(title: Title | None = None) -> dict[str, Any]:
+        """Keep the model as it is once it has learned all that was acknowledged before."""
+        service.wait_until_learned()
+        return ask_or_conflict("snapshot", "" if title is None else title.title)
+
+    @app.post("/v1/snapshots/{number}/restore")
+    def restore(number: Number) -> dict[str, Any]:
+        """Go back to it. What was taught since stays in the journal and is not learned again."""
+        find_snapshot(number)
+        service.send("wake")
+        position = journal.restore(number)
+        service.send("wake")
+        service.wait_until_learned(position)
+        return service.status()
+
+    @app.delete("/v1/snapshots/{number}", status_code=204)
+    def delete_snapshot(number: Number) -> None:
+        shutil.rmtree(find_snapshot(number))
+
+    def find_snapshot(number: int) -> FilePath:
+        if number not in [one["number"] for one in saved.snapshots(options)]:
+            raise HTTPException(404, f"snapshot {number} is not there")
+        return saved.snapshot_folder(options, number)
+
+    @app.get("/v1/export", response_class=FileResponse, responses={200: {"content": {"application/zip": {}}}})
+    def export() -> FileResponse:
+        """The model as a zip archive of a folder that `dualnet.load` reads; the images of its memory are in it."""
+        service.wait_until_learned()
+        folder = FilePath(tempfile.mkdtemp(prefix=saved.EXPORT, dir=options.state))
+        try:
+            ask_or_conflict("export", folder / "model")
+            archive = shutil.make_archive(str(folder / "archive"), "zip", folder, "model")
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        afterwards = BackgroundTasks()
+        afterwards.add_task(shutil.rmtree, folder)
+        return FileResponse(archive, filename="model.zip", background=afterwards)
+
+    def ask_or_conflict(command: str, argument: Any) -> Any:
+        try:
+            return service.ask(command, argument)
+        except ValueError as error:
+            raise ConflictError(str(error)) from error
+
+    add_page(app)
+    add_errors(app)
+    return app
+
+
+def not_there(id: str) -> Any:
+    raise HTTPException(404, f"example {id!r} is not there")
+
+
+async def listen(service: Service, after: int) -> AsyncIterator[str]:
+    quiet = 0.0
+    while not service.stopping:
+        for number, kind, content in [event for event in list(service.events) if event[0] > after]:
+            after, quiet = number, 0.0
+            yield f"id: {number}\nevent: {kind}\ndata: {json.dumps(content)}\n\n"
+        if quiet >= KEEP_ALIVE_SECONDS:
+            quiet = 0.0
+            yield ": \n\n"
+        await asyncio.sleep(EVENT_SECONDS)
+        quiet += EVENT_SECONDS
+
+
+def add_page(app: FastAPI) -> None:
+    """The files of the page, each at an address of its own: no path comes from a request."""
+    kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
+    for file in files("dualnet.serve").joinpath("static").iterdir():
+        kind = kinds.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            content = file.read_bytes()
+            path = "/" if file.name == "index.html" else f"/static/{file.name}"
+            app.get(path, include_in_schema=False)(
+                lambda content=content, kind=kind: Response(content, media_type=kind)
+            )
+
+
+def add_errors(app: FastAPI) -> None:
+    """Every error has the one shape."""
+
+    def answer(status: int, message: str, headers: Any = None) -> JSONResponse:
+        return JSONResponse(error_body(CODES.get(status, str(status)), message), status, headers)
+
+    @app.exception_handler(RequestValidationError)
+    def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return answer(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
+
+    async def http(_: Request, error: Any) -> JSONResponse:
+        return answer(error.status_code, str(error.detail), error.headers)
+
+    for kind in (400, 404, 405, HTTPException):  # the numbers: what FastAPI refuses by itself
+        app.exception_handler(kind)(http)
+
+    @app.exception_handler(ConflictError)
+    def conflict(_: Request, error: ConflictError) -> JSONResponse:
+        return answer(409, str(error))
+
+    @app.exception_handler(ValueError)
+    def wrong(_: Request, error: ValueError) -> JSONResponse:
+        return answer(400, str(error))
+
+    @app.exception_handler(BusyError)
+    def busy(_: Request, error: BusyError) -> JSONResponse:
+        return answer(503, str(error), {"Retry-After": "5"})
+
+    @app.exception_handler(sqlite3.OperationalError)
+    def disk(_: Request, error: sqlite3.OperationalError) -> JSONResponse:
+        return answer(507, f"the journal cannot be written ({error}); nothing of this request was kept")

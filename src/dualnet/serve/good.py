@@ -1,0 +1,55 @@
+"""The last good state of a model, to go back to if an update made it worse."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dualnet.memory import Memory
+from dualnet.runs.model import Model
+
+FEWEST = 10  # held-out examples that make a fall
+
+
+class Good:
+    """A copy of weights, averages and optimizers. The memory is no part of it: what was taught stays there."""
+
+    def __init__(self, model: Model, right: Mapping[int, bool] | None = None) -> None:
+        self.right = dict(right or {})  # which held-out examples were answered right, by their number
+        self.take(model)
+
+    def take(self, model: Model) -> None:
+        learner = model.learner
+        memories = tuple(f"{name}." for name, module in learner.named_modules() if isinstance(module, Memory))
+        state = learner.state_dict().items()
+        self.state = {
+            name: value.clone() for name, value in state if name != "_extra_state" and not name.startswith(memories)
+        }
+        self.optimizers = copied({name: one.state_dict() for name, one in learner.optimizers().items()})
+
+    def fall(self, right: Mapping[int, bool]) -> float:
+        """By how many points the accuracy is lower now, on the examples that were there then."""
+        common = self.right.keys() & right.keys()
+        if len(common) < FEWEST:
+            return 0.0
+        return 100 * sum(self.right[number] - right[number] for number in common) / len(common)
+
+    @torch.no_grad()
+    def put_back(self, model: Model) -> None:
+        learner = model.learner
+        learner.load_state_dict(self.state, strict=False)
+        for name, optimizer in learner.optimizers().items():
+            optimizer.load_state_dict(copied(self.optimizers[name]))
+        for memory in learner.memories:  # soft labels that were stored by weights that had gone wrong
+            wrong = ~memory.logits.isfinite().all(dim=1)
+            memory.logits[wrong] = 0
+            memory.has_logits[wrong] = False
+
+
+def copied(node: Any) -> Any:
+    if isinstance(node, Tensor):
+        return node.clone()
+    if isinstance(node, dict):
+        return {key: copied(value) for key, value in node.items()}
+    return [copied(value) for value in node] if isinstance(node, list) else node

@@ -1,0 +1,41 @@
+"""Images of requests: bytes to the pixels that the model sees, and back to a small picture."""
+
+import io
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from PIL import Image as Pillow
+from torch import Tensor
+
+from dualnet.data.decode import FORMATS, read_bytes
+
+
+def decoded(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
+    """uint8 [3, size, size]: turned as its EXIF tag says, the square in its middle. Call it inside `decoding`.
+
+    No other tag is read, and none is kept. Raises ValueError for what is no image, or has too many pixels.
+    """
+    try:
+        with Pillow.open(io.BytesIO(data), formats=FORMATS) as image:  # reads the header alone
+            width, height = image.size
+    except Exception as error:  # whatever Pillow raises for damaged files
+        raise ValueError(f"{name}: not an image that can be read; send {', '.join(FORMATS)}") from error
+    if width * height > most_pixels:
+        raise ValueError(f"{name}: {width} x {height} pixels, and at most {most_pixels} are read (--most-pixels)")
+    into = np.empty((size, size, 3), np.uint8)
+    read_bytes(data, into, name)
+    return np.ascontiguousarray(into.transpose(2, 0, 1))
+
+
+def stacked(images: Sequence[bytes], size: int) -> Tensor:
+    """uint8 [B, 3, size, size] of pixels as the journal keeps them."""
+    arrays = [np.frombuffer(image, np.uint8).reshape(3, size, size) for image in images]
+    return torch.from_numpy(np.stack(arrays))
+
+
+def as_png(pixels: bytes, size: int) -> bytes:
+    file = io.BytesIO()
+    array = np.frombuffer(pixels, np.uint8).reshape(3, size, size).transpose(1, 2, 0)
+    Pillow.fromarray(np.ascontiguousarray(array)).save(file, "PNG")
+    return file.getvalue()

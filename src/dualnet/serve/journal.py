@@ -1,0 +1,304 @@
+"""The journal: every example, label and class, on the disk before it is acknowledged; in order, for the learner.
+
+SQLite in WAL mode with synchronous=FULL. The HTTP process writes, the learner's process reads and drops images that
+nobody needs any more.
+"""
+
+import sqlite3
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+HELD_OUT_KEPT = 20  # images of a class
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS classes (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE IF NOT EXISTS examples (
+    number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, time REAL NOT NULL, digest BLOB NOT NULL,
+    pixels BLOB, label TEXT, held_out INTEGER NOT NULL DEFAULT 0);
+CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
+CREATE INDEX IF NOT EXISTS by_label ON examples (label);
+CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
+CREATE TABLE IF NOT EXISTS deleted (digest BLOB PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS log (
+    position INTEGER PRIMARY KEY AUTOINCREMENT, request INTEGER NOT NULL, kind TEXT NOT NULL,
+    example INTEGER, name TEXT, digest BLOB);
+"""
+UNLABELLED = "label IS NULL AND pixels IS NOT NULL"
+HELD_OUT = "held_out AND label IS NOT NULL AND pixels IS NOT NULL"
+
+
+class Entry(NamedTuple):
+    """A line of the log. `kind`: class, example, label, delete or restore; `name`: of the class or snapshot."""
+
+    position: int
+    request: int  # lines of one request have the same number
+    kind: str
+    example: int | None
+    name: str | None
+    digest: bytes | None  # of the pixels of a deleted example
+    pixels: bytes | None  # None: not an example, or one that is deleted
+    held_out: bool
+
+
+class Example(NamedTuple):
+    number: int
+    id: str
+    time: float
+    digest: bytes
+    pixels: bytes | None
+    label: str | None
+    held_out: bool
+
+
+class ConflictError(ValueError):
+    """What the request asks does not fit what is there."""
+
+
+class Journal:
+    """One per process; threads take turns."""
+
+    def __init__(self, file: Path) -> None:
+        self.lock = threading.Lock()
+        self.database = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
+        for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
+            self.database.execute(f"PRAGMA {pragma}")
+        self.database.executescript(SCHEMA)
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """On the disk when the block ends, all of it or nothing."""
+        with self.lock:
+            self.database.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.database
+            except BaseException:
+                self.database.execute("ROLLBACK")
+                raise
+            self.database.execute("COMMIT")
+
+    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        with self.lock:
+            return self.database.execute(query, values).fetchall()
+
+    def start(self) -> int:
+        """The number of this start of the service, from 1."""
+        with self.transaction() as database:
+            count = database.execute("PRAGMA user_version").fetchone()[0] + 1
+            database.execute(f"PRAGMA user_version={count}")
+        return count
+
+    # What requests do
+
+    def add_classes(self, names: Sequence[str], most: int) -> None:
+        with self.transaction() as database:
+            known = known_classes(database)
+            if again := [name for name in names if name in known]:
+                raise ConflictError(f"class {again[0]!r} is there already")
+            self.make_classes(database, names, next_request(database), most)
+
+    def make_classes(self, database: sqlite3.Connection, names: Iterable[str], request: int, most: int) -> None:
+        for name in names:
+            if database.execute("SELECT COUNT(*) FROM classes").fetchone()[0] >= most:
+                raise ConflictError(f"there are {most} classes already, which is the limit (--most-classes)")
+            database.execute("INSERT INTO classes (name) VALUES (?)", (name,))
+            append(database, request, "class", name=name)
+
+    def add_examples(
+        self,
+        ids: Sequence[str],
+        images: Sequence[np.ndarray],
+        labels: Sequence[str | None],
+        new_class: bool,
+        options: Any,
+    ) -> tuple[int, list[bool]]:
+        """Keep images with their labels. Returns the last position, and which ones were there before.
+
+        An id that is there with the same image is no second example; with another image it is refused.
+        """
+        with self.transaction() as database:
+            request = next_request(database)
+            for name in dict.fromkeys(label for label in labels if label is not None):
+                self.check_class(database, name, new_class, request, options.most_classes)
+            each = zip(ids, images, labels, strict=True)
+            there = [self.add_example(database, request, *one, options.held_out_every) for one in each]
+            return last_position(database), there
+
+    def add_example(
+        self, database: sqlite3.Connection, request: int, id: str, image: np.ndarray, label: str | None, every: int
+    ) -> bool:
+        pixels = image.tobytes()
+        digest = digest_of(pixels)
+        before = database.execute("SELECT digest, label FROM examples WHERE id = ?", (id,)).fetchone()
+        if before is not None:
+            if before[0] != digest or label not in (None, before[1]):
+                raise ConflictError(
+                    f"id {id!r} is there with another image or label; give another id, or PUT its label"
+                )
+            return True
+        held_out = is_held_out(database, label, every)
+        values = (id, time.time(), digest, pixels, label, held_out)
+        query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
+        number = database.execute(query, values).lastrowid
+        append(database, request, "example", number, label)
+        return False
+
+    def set_label(self, id: str, label: str, new_class: bool, options: Any) -> int | None:
+        """Returns the position, or None for an id that is not there."""
+        with self.transaction() as database:
+            request = next_request(database)
+            query = "SELECT number, pixels IS NULL, label, held_out FROM examples WHERE id = ?"
+            found = database.execute(query, (id,)).fetchone()
+            if found is None:
+                return None
+            number, dropped, before, held_out = found
+            if before == label:
+                return last_position(database)
+            if dropped:
+                raise ConflictError(f"the image of {id!r} is no longer kept; post it again with its label")
+            self.check_class(database, label, new_class, request, options.most_classes)
+            held_out = held_out if before is not None else is_held_out(database, label, options.held_out_every)
+            database.execute("UPDATE examples SET label = ?, held_out = ? WHERE number = ?", (label, held_out, number))
+            return append(database, request, "label", number, label)
+
+    def delete(self, id: str) -> int | None:
+        """The example leaves the journal, and the memory once the learner has read this. None: it is not there."""
+        with self.transaction() as database:
+            found = database.execute("DELETE FROM examples WHERE id = ? RETURNING digest", (id,)).fetchone()
+            if found is None:
+                return None
+            database.execute("INSERT OR IGNORE INTO deleted VALUES (?)", found)
+            return append(database, next_request(database), "delete", digest=found[0])
+
+    def restore(self, snapshot: int) -> int:
+        with self.transaction() as database:
+            return append(database, next_request(database), "restore", name=str(snapshot))
+
+    def check_class(self, database: sqlite3.Connection, name: str, new: bool, request: int, most: int) -> None:
+        if name not in known_classes(database):
+            if not new:
+                raise ConflictError(f"class {name!r} is not there; add it, or send new_class=true")
+            self.make_classes(database, [name], request, most)
+
+    # What is asked
+
+    def classes(self) -> list[str]:
+        return [name for (name,) in self.rows("SELECT name FROM classes ORDER BY number")]
+
+    def counts(self) -> dict[str | None, int]:
+        """Examples by label."""
+        return dict(self.rows("SELECT label, COUNT(*) FROM examples GROUP BY label"))
+
+    def example(self, id: str) -> Example | None:
+        columns = ", ".join(Example._fields)
+        return next((Example(*row) for row in self.rows(f"SELECT {columns} FROM examples WHERE id = ?", id)), None)
+
+    def examples_of(self, digests: Sequence[bytes]) -> list[tuple[str, str | None]]:
+        """Id and label of the examples with these pixels."""
+        marks = ", ".join("?" * len(digests))
+        return self.rows(f"SELECT id, label FROM examples WHERE digest IN ({marks}) ORDER BY number", *digests)
+
+    def last_position(self) -> int:
+        with self.lock:
+            return last_position(self.database)
+
+    def received(self) -> int:
+        """Examples received ever."""
+        return self.rows("SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'examples'")[0][0]
+
+    # What the learner does
+
+    def adopt_classes(self, names: Sequence[str]) -> None:
+        """Those of a model that came with some."""
+        with self.transaction() as database:
+            database.executemany("INSERT OR IGNORE INTO classes (name) VALUES (?)", ((name,) for name in names))
+
+    def outdated(self, stored: Iterable[tuple[bytes, str]]) -> list[bytes]:
+        """Of stored examples, digest and class: those that were deleted since, or have another label now."""
+        deleted = {digest for (digest,) in self.rows("SELECT digest FROM deleted")}
+        labels: dict[bytes, set[str | None]] = {}
+        for digest, label in self.rows("SELECT digest, label FROM examples"):
+            labels.setdefault(digest, set()).add(label)
+        return [
+            digest for digest, name in stored if (name not in labels[digest] if digest in labels else digest in deleted)
+        ]
+
+    def after(self, position: int, most: int) -> list[Entry]:
+        query = """SELECT position, request, kind, example, log.name, log.digest, pixels, COALESCE(held_out, 0)
+            FROM log LEFT JOIN examples ON number = example WHERE position > ? ORDER BY position LIMIT ?"""
+        return [Entry(*row) for row in self.rows(query, position, most)]
+
+    def held_out(self) -> list[tuple[int, str, bytes]]:
+        return self.rows(f"SELECT number, label, pixels FROM examples WHERE {HELD_OUT} ORDER BY number")
+
+    def some_unlabelled(self, count: int) -> list[bytes]:
+        """Drawn anew at every call."""
+        drawn = f"SELECT number FROM examples WHERE {UNLABELLED} ORDER BY random() LIMIT ?"
+        return [row[0] for row in self.rows(f"SELECT pixels FROM examples WHERE number IN ({drawn})", count)]
+
+    def drop(self, contained: int, remembered: Iterable[bytes], unlabelled_kept: int) -> None:
+        """Drop the log up to a position, which all checkpoints contain, and the images that nobody needs any more.
+
+        Needed are those of the rest of the log, those whose digests the memory holds, the newest ones without a label
+        and the newest held-out ones of each class.
+        """
+        newest = f"""SELECT number FROM (SELECT number, ROW_NUMBER() OVER (PARTITION BY label ORDER BY number DESC)
+            AS age FROM examples WHERE {HELD_OUT}) WHERE age <= {HELD_OUT_KEPT}"""
+        needed = f"""SELECT example FROM log WHERE example IS NOT NULL UNION {newest}
+            UNION SELECT number FROM (SELECT number FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?)"""
+        with self.transaction() as database:
+            database.execute("CREATE TEMP TABLE IF NOT EXISTS remembered (digest BLOB PRIMARY KEY)")
+            database.execute("DELETE FROM remembered")
+            database.executemany("INSERT OR IGNORE INTO remembered VALUES (?)", ((digest,) for digest in remembered))
+            database.execute("DELETE FROM log WHERE position <= ?", (contained,))
+            database.execute(
+                f"""UPDATE examples SET pixels = NULL WHERE pixels IS NOT NULL AND number NOT IN ({needed})
+                AND digest NOT IN (SELECT digest FROM remembered)""",
+                (unlabelled_kept,),
+            )
+        self.rows("PRAGMA wal_checkpoint(TRUNCATE)")  # the write-ahead log holds what was deleted until then
+
+
+def digest_of(pixels: bytes) -> bytes:
+    return blake2b(pixels, digest_size=16).digest()
+
+
+def known_classes(database: sqlite3.Connection) -> set[str]:
+    return {name for (name,) in database.execute("SELECT name FROM classes")}
+
+
+def is_held_out(database: sqlite3.Connection, label: str | None, every: int) -> bool:
+    """The tenth labelled example of a class, the twentieth and so on, if `every` is 10."""
+    if label is None or every == 0:
+        return False
+    count = database.execute("SELECT COUNT(*) FROM examples WHERE label = ?", (label,)).fetchone()[0]
+    return (count + 1) % every == 0
+
+
+def append(
+    database: sqlite3.Connection,
+    request: int,
+    kind: str,
+    example: int | None = None,
+    name: str | None = None,
+    digest: bytes | None = None,
+) -> int:
+    query = "INSERT INTO log (request, kind, example, name, digest) VALUES (?, ?, ?, ?, ?)"
+    position = database.execute(query, (request, kind, example, name, digest)).lastrowid
+    assert position is not None
+    return position
+
+
+def last_position(database: sqlite3.Connection) -> int:
+    found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
+    return found[0] if found else 0
+
+
+def next_request(database: sqlite3.Connection) -> int:
+    """Every line of the log has its own position: that of a request's first line numbers the request."""
+    return last_position(database) + 1

@@ -1,0 +1,44 @@
+"""What answers: a copy of the learner's weights, put in place as a whole. Predictions never wait for learning."""
+
+import threading
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from dualnet.runs.model import Model, Prediction
+
+
+class Answering:
+    """A model whose weights are those of one publication."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.version = model, ""
+        self.lock = threading.Lock()
+        self.model.learner.ema = None  # the published weights are the averaged ones
+
+    def put(self, status: dict[str, Any], data: bytes) -> None:
+        with self.lock:
+            for name in status["classes"][len(self.model.class_names) :]:  # one by one, as the learner got them
+                self.model.add_classes([name])
+            self.model.learner.load_state_dict(safetensors.torch.load(data), strict=False)
+            self.version = status["version"]
+
+    def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
+        with self.lock:
+            known = len(self.model.class_names) > 0
+            return self.version, self.model.predict(images, top=top) if known else [Prediction((), ())] * len(images)
+
+
+class Published:
+    """Two copies: one answers, while the next weights are put into the other."""
+
+    def __init__(self, one: Model, other: Model) -> None:
+        self.current, self.other = Answering(one), Answering(other)
+
+    def put(self, status: dict[str, Any], data: bytes) -> None:
+        self.other.put(status, data)
+        self.current, self.other = self.other, self.current
+
+    def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
+        return self.current.predict(images, top)

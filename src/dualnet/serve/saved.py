@@ -1,0 +1,93 @@
+"""What the learner's process keeps on disk: the model with the journal position that it contains, and snapshots."""
+
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+from dualnet import atomic
+from dualnet.engine import choose_device
+from dualnet.runs import checkpoint, model_folder
+from dualnet.runs.model import Model, load, load_with_state
+from dualnet.runs.run_folder import RunFolder
+from dualnet.serve.options import Options
+
+JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
+INFO_FILE, EXPORT = "snapshot.json", "export-"
+# Short steps, so that a new example need not wait for the one at hand: half a second each on one core.
+LEARNER: dict[str, Any] = {
+    "name": "dualnet",
+    "preset": "best",
+    "width": 20,
+    "updates": 4,
+    "replay_size": 12,
+    "unlabelled": "replay",
+    "slow_source": "memory_and_batch",
+    "slow_optimizer": "sgd",
+    "slow_rounds": 1,
+    "inner_steps": 1,
+    "slow_lr": 1e-3,
+    "slow_batch_size": 12,
+    "slow_statistics": "keep",
+    "memory": {"slots": 1000},
+}
+
+
+def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
+    """The model of the state folder, or a first one; and what was noted with it: `position`, `steps`."""
+    folder, device = options.state / MODEL, choose_device(options.device).type  # pyright: ignore[reportArgumentType]
+    if checkpoint.steps(RunFolder(folder).checkpoints):
+        model, state = load_with_state(folder, device, trust=False)
+        return model, state["serve"]
+    if options.model is None:
+        model = Model.create(image_size=options.image_size, learner=LEARNER, seed=options.seed, device=device)
+    else:
+        model = load(options.model, device)
+    check(model, options)
+    notes = {"position": 0, "steps": 0}
+    save(model, folder, notes)
+    return model, notes
+
+
+def check(model: Model, options: Options) -> None:
+    """Raises ValueError for a model that cannot be taught here."""
+    spec = model.learner.spec
+    channels, height, width = spec.image_shape
+    if spec.num_tasks > 1:
+        raise ValueError(f"--model {options.model}: it learned {spec.num_tasks} tasks; give one that learned task-free")
+    if channels != 3 or height != width:
+        raise ValueError(
+            f"--model {options.model}: its images are {list(spec.image_shape)}; give one of colour squares"
+        )
+
+
+def save(model: Model, folder: Path, notes: dict[str, Any]) -> None:
+    model_folder.write(folder, model.learner, model.class_names, {**model.state(), "serve": notes})
+
+
+def make_snapshot(model: Model, options: Options, title: str, notes: dict[str, Any]) -> dict[str, Any]:
+    folder = options.state / SNAPSHOTS
+    there = [one["number"] for one in snapshots(options)]
+    if len(there) >= options.most_snapshots:
+        raise ValueError(f"there are {len(there)} snapshots, which is the limit (--most-snapshots); delete one")
+    number = max(there, default=0) + 1
+    info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
+    unfinished = folder / f"{number}{atomic.TEMPORARY}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    save(model, unfinished, notes)
+    atomic.write(unfinished / INFO_FILE, json.dumps(info))
+    unfinished.rename(folder / str(number))
+    atomic.flush(folder)
+    return info
+
+
+def snapshots(options: Options) -> list[dict[str, Any]]:
+    """What is told of each, oldest first."""
+    files = (options.state / SNAPSHOTS).glob(f"*/{INFO_FILE}")
+    found = [json.loads(file.read_text()) for file in files if not file.parent.name.endswith(atomic.TEMPORARY)]
+    return sorted(found, key=lambda info: info["number"])
+
+
+def snapshot_folder(options: Options, number: int) -> Path:
+    return options.state / SNAPSHOTS / str(number)

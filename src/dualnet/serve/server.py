@@ -1,0 +1,79 @@
+"""Runs the service: one process that answers, one that learns."""
+
+import fcntl
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import uvicorn
+
+from dualnet.data.cache_file import locked
+from dualnet.data.decode import decoding
+from dualnet.serve import saved
+from dualnet.serve.app import make_app
+from dualnet.serve.guard import Guard
+from dualnet.serve.options import Options
+from dualnet.serve.service import Service
+
+STOP_SECONDS = 2  # for requests that are being answered
+
+
+def serve(options: Options, tell: Callable[[str], None]) -> None:
+    """Until SIGINT or SIGTERM. `tell` is given the address once it answers."""
+    token = options.token()
+    options.state.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(1)  # the other cores learn
+    with only_one(options), listening(options) as listener, decoding():
+        for left in options.state.glob(f"{saved.EXPORT}*"):
+            shutil.rmtree(left)
+        service = Service(options)
+        try:
+            service.start()
+            app = Guard(make_app(service), options, token, service.counters)
+            config = uvicorn.Config(
+                app, log_level="warning", access_log=False, server_header=False, date_header=False,
+                timeout_graceful_shutdown=STOP_SECONDS, ws="none", lifespan="off",
+            )  # fmt: skip
+            tell(f"http://{options.host}:{listener.getsockname()[1]}")
+            Server(config, service).run([listener])
+        finally:
+            service.stop()
+
+
+@contextmanager
+def only_one(options: Options) -> Iterator[None]:
+    """Raises ValueError if another service has the state folder."""
+    try:
+        with locked(options.state / saved.LOCK, fcntl.LOCK_NB):
+            yield
+    except BlockingIOError:
+        raise ValueError(
+            f"--state {options.state}: another `dualnet serve` uses it; stop it, or give another"
+        ) from None
+
+
+@contextmanager
+def listening(options: Options) -> Iterator[socket.socket]:
+    """Raises ValueError for an address that cannot be had."""
+    try:
+        family, kind, *_, address = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)  # who asks now is answered once the service has started
+    except OSError as error:
+        raise ValueError(f"--host {options.host} --port {options.port}: {error.strerror}; give another") from error
+    with listener:
+        yield listener
+
+
+class Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+        super().__init__(config)
+        self.service = service
+
+    def handle_exit(self, sig: int, frame: object) -> None:
+        self.service.stopping = True  # the streams of events end
+        super().handle_exit(sig, frame)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,317 @@
+"""The learner's process: reads the journal, learns, measures, publishes its weights, saves; in between it practises."""
+
+import os
+import signal
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from multiprocessing.connection import Connection
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from dualnet.data.cache_file import locked
+from dualnet.learners.ema import predicting
+from dualnet.runs.model import Model, load_with_state
+from dualnet.serve import saved
+from dualnet.serve.background import Background
+from dualnet.serve.good import Good
+from dualnet.serve.images import stacked
+from dualnet.serve.journal import Entry, Journal, digest_of
+from dualnet.serve.options import Options
+
+PUBLISH_SECONDS = 1.0  # between publications while only the background learns
+IDLE_SECONDS = 1.0  # how long it waits for news, at most
+EVALUATE_SHARE = 0.1  # of the time
+LOOK_AHEAD = 200  # journal entries read at a time
+
+
+def main(options: Options, link: Connection, start: int) -> None:
+    """Until it is told to stop, or the HTTP process is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the HTTP process, which says when to stop
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # one core answers
+    try:
+        with locked(options.state / saved.LEARNER_LOCK):  # the learner of a killed service may finish its step
+            Worker(options, link, start).run()
+    except ValueError as error:
+        link.send(("failed", str(error)))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return
+
+
+class Worker:
+    def __init__(self, options: Options, link: Connection, start: int) -> None:
+        self.options, self.link, self.start = options, link, start
+        self.journal = Journal(options.state / saved.JOURNAL)
+        self.model, notes = saved.open_model(options)
+        self.position: int = notes["position"]
+        self.background = Background(options)
+        self.background.steps, self.background.ready = notes["steps"], self.position > 0
+        self.journal.adopt_classes(self.model.class_names)
+        self.good = Good(self.model)
+        self.saved_positions = [0, self.position]  # those of the two checkpoints that are kept
+        self.version = 0
+        self.losses: dict[str, float] = {}
+        self.accuracy: dict[str, float] = {}
+        self.unpublished = self.unmeasured = self.unsaved = False
+        self.saves_due = 0  # until no checkpoint holds a deleted image
+        self.saved_at = time.monotonic()
+        self.publish_at = self.evaluate_at = 0.0
+
+    @property
+    def size(self) -> int:
+        return self.model.learner.spec.image_shape[1]
+
+    def run(self) -> None:
+        self.publish()
+        going = True
+        while going:
+            worked = self.work()
+            self.keep_up()
+            going = self.listen(0.0 if worked else min(IDLE_SECONDS, self.background.wait() or IDLE_SECONDS))
+        if self.unsaved:
+            self.save()
+
+    def work(self) -> bool:
+        """The next entries of the journal, or a step of the background. Whether there was anything to do."""
+        if entries := self.journal.after(self.position, LOOK_AHEAD):
+            self.take(entries)
+            return True
+        if self.background.activity(self.journal.received()) == "learning" and self.background.wait() == 0:
+            self.practise()
+            return True
+        return False
+
+    def keep_up(self) -> None:
+        now = time.monotonic()
+        if self.unpublished and now >= self.publish_at:
+            self.publish()
+        if self.unmeasured and now >= self.evaluate_at:
+            self.evaluate()
+        due = now >= self.saved_at + self.options.save_seconds
+        if (self.unsaved and due) or (self.saves_due > 0 and not self.journal.after(self.position, 1)):
+            self.save()
+
+    # The journal
+
+    def take(self, entries: Sequence[Entry]) -> None:
+        first, batch = entries[0], self.batch_of(entries)
+        if batch:
+            self.learn(batch)
+        elif first.kind == "class" and first.name not in self.model.class_names:
+            assert first.name is not None
+            self.model.add_classes([first.name])
+            self.good.take(self.model)
+        elif first.kind == "delete":
+            assert first.digest is not None
+            self.forget([first.digest])
+            self.saves_due = 2
+        elif first.kind == "restore":
+            self.restore(int(first.name or 0))
+        self.position = batch[-1].position if batch else first.position
+        self.background.news()
+        self.unpublished = self.unmeasured = self.unsaved = True
+        self.publish_at = 0.0
+
+    def batch_of(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The first entries, as far as they are learned together."""
+        request, examples, batch = entries[0].request, set(), []
+        for entry in takewhile(self.to_learn, entries):
+            another = self.options.synchronous and entry.request != request
+            if another or entry.example in examples or len(batch) == self.options.batch_size:
+                break
+            examples.add(entry.example)
+            batch.append(entry)
+        return batch
+
+    def to_learn(self, entry: Entry) -> bool:
+        known = entry.name is not None or self.options.synchronous  # otherwise the background learns from it
+        return entry.kind in ("example", "label") and entry.pixels is not None and not entry.held_out and known
+
+    def learn(self, batch: Sequence[Entry]) -> None:
+        images = [entry.pixels for entry in batch if entry.pixels is not None]
+        if corrected := [digest_of(entry.pixels) for entry in batch if entry.kind == "label" and entry.pixels]:
+            self.forget(corrected)  # it may be there with another label
+        self.losses |= self.step(stacked(images, self.size), [entry.name for entry in batch])
+
+    def step(self, images: Tensor, labels: list[str | None] | None) -> dict[str, float]:
+        """Returns the losses. A step that ends with numbers that are not finite is undone."""
+        try:
+            return self.model.learn(images, labels, batch_size=self.options.batch_size)
+        except RuntimeError as error:
+            self.roll_back(str(error))
+            return {}
+
+    def practise(self) -> None:
+        """A step of the background, on images without labels, and on the memory's where there are none."""
+        began = time.monotonic()
+        images = self.journal.some_unlabelled(self.options.batch_size)
+        pixels = stacked(images, self.size) if images else self.some_remembered()
+        if pixels is None:
+            self.background.ready = False
+            return
+        losses = self.step(pixels, None)
+        losses.pop("labels", None)  # of a batch that has none
+        self.losses |= losses
+        self.background.done(time.monotonic() - began, sum(losses.values()))
+        if not self.unpublished:
+            self.publish_at = time.monotonic() + PUBLISH_SECONDS
+        self.unpublished = self.unmeasured = self.unsaved = True
+
+    def some_remembered(self) -> Tensor | None:
+        for memory in self.model.learner.memories:
+            if len(filled := memory.filled.nonzero().flatten()) > 0:
+                return memory.images[filled[torch.randint(len(filled), (self.options.batch_size,))]]
+        return None
+
+    # The memory
+
+    def remembered(self) -> Iterator[tuple[Any, int, bytes, str]]:
+        """Memory, slot, digest of the pixels, and class of every stored example."""
+        for memory in self.model.learner.memories:
+            for slot in memory.filled.nonzero().flatten().tolist():
+                name = self.model.class_names[int(memory.labels[slot])]
+                yield memory, slot, digest_of(memory.images[slot].cpu().numpy().tobytes()), name
+
+    def forget(self, digests: Sequence[bytes]) -> None:
+        found = [(memory, slot) for memory, slot, digest, _ in self.remembered() if digest in digests]
+        for memory in {memory for memory, _ in found}:
+            slots = [slot for owner, slot in found if owner is memory]
+            memory.remove(torch.tensor(slots, device=memory.filled.device))
+
+    def restore(self, number: int) -> None:
+        """The model of a snapshot, with the classes that came since, without what was deleted or corrected since."""
+        folder = saved.snapshot_folder(self.options, number)
+        if not folder.is_dir():
+            self.notice("restore", f"snapshot {number} is gone; nothing was restored")
+            return
+        self.model, _ = load_with_state(folder, self.model.learner.class_mask.device.type, trust=False)
+        for name in self.journal.classes():
+            if name not in self.model.class_names:
+                self.model.add_classes([name])
+        stored = [(digest, name) for _, _, digest, name in self.remembered()]
+        self.forget(self.journal.outdated(stored))
+        self.good = Good(self.model)
+        self.accuracy, self.losses = {}, {}
+        self.notice("restored", f"snapshot {number}")
+
+    # Measuring
+
+    @torch.no_grad()
+    def evaluate(self) -> None:
+        """The accuracy on what is held out; a fall beyond the margin is undone."""
+        began, self.unmeasured = time.monotonic(), False
+        rows = [row for row in self.journal.held_out() if row[1] in self.model.class_names]
+        if rows:
+            answers = self.model.predict(stacked([pixels for *_, pixels in rows], self.size), top=1)
+            right = {number: answer.name == name for (number, name, _), answer in zip(rows, answers, strict=True)}
+            if (fall := self.good.fall(right)) > self.options.margin:
+                self.roll_back(f"accuracy on held-out examples fell by {fall:.0f} points")
+                self.background.paused = True
+                return
+            self.good = Good(self.model, right)
+            names = {name for _, name, _ in rows}
+            by_class = {name: [right[number] for number, own, _ in rows if own == name] for name in names}
+            self.accuracy = {name: 100 * sum(some) / len(some) for name, some in sorted(by_class.items())}
+            self.link.send(("status", self.status()))
+        self.evaluate_at = time.monotonic() + (time.monotonic() - began) / EVALUATE_SHARE
+
+    def roll_back(self, reason: str) -> None:
+        """The weights of the last good state; the memory stays, so that what was taught since is practised."""
+        self.good.put_back(self.model)
+        self.losses = {}
+        self.notice("rolled_back", " ".join(reason.split()))
+        self.unpublished, self.publish_at = True, 0.0
+
+    # Towards the HTTP process, and the disk
+
+    def publish(self) -> None:
+        """Send a copy of the weights that answer."""
+        weights = answering(self.model)
+        if not all(bool(weight.isfinite().all()) for weight in weights.values()):
+            self.roll_back("a weight is not finite")
+            weights = answering(self.model)
+        self.version += 1
+        self.unpublished = False
+        self.link.send(("published", self.status(), safetensors.torch.save(weights)))
+
+    def status(self) -> dict[str, Any]:
+        memories = self.model.learner.memories
+        stored = Counter(number for memory in memories for number in memory.labels[memory.filled].tolist())
+        return {
+            "version": f"{self.start}.{self.version}",
+            "position": self.position,
+            "classes": list(self.model.class_names),
+            "losses": self.losses,
+            "accuracy": self.accuracy,
+            "background": {
+                "activity": self.background.activity(self.journal.received()),
+                "steps": self.background.steps,
+            },
+            "memory": {
+                "slots": sum(memory.num_slots for memory in memories),
+                "examples": {self.model.class_names[number]: count for number, count in sorted(stored.items())},
+            },
+        }
+
+    def save(self) -> None:
+        try:
+            self.write()
+        except (OSError, sqlite3.OperationalError) as error:  # such as a full disk; the journal has it all
+            self.notice("not_saved", str(error))
+        self.saves_due, self.unsaved, self.saved_at = max(0, self.saves_due - 1), False, time.monotonic()
+
+    def write(self) -> None:
+        notes = {"position": self.position, "steps": self.background.steps}
+        saved.save(self.model, self.options.state / saved.MODEL, notes)
+        self.saved_positions = [self.saved_positions[1], self.position]
+        digests = [digest for _, _, digest, _ in self.remembered()]
+        self.journal.drop(self.saved_positions[0], digests, self.options.unlabelled_kept)
+
+    def notice(self, kind: str, text: str) -> None:
+        self.link.send(("notice", kind, text))
+
+    def listen(self, seconds: float) -> bool:
+        """Do what the HTTP process asks for, and wait for it as long. False: it asks to stop."""
+        while self.link.poll(seconds):
+            command, ticket, argument = self.link.recv()
+            if command == "stop":
+                return False
+            if command != "wake":
+                self.link.send(("done", ticket, *self.answer(command, argument)))
+            seconds = 0.0
+        return True
+
+    def answer(self, command: str, argument: Any) -> tuple[Any, str | None]:
+        """The answer, or what is wrong."""
+        try:
+            if self.unpublished:  # what is kept is what answers
+                self.publish()
+            if command == "pause":
+                self.background.paused = bool(argument)
+                self.background.losses.clear()
+                self.link.send(("status", self.status()))
+            if command == "snapshot":
+                notes = {"position": self.position, "steps": self.background.steps}
+                return saved.make_snapshot(self.model, self.options, argument, notes), None
+            if command == "memory":
+                return [(digest, name) for _, _, digest, name in self.remembered()], None
+            if command == "export":
+                self.model.save(argument)
+            return None, None
+        except (ValueError, OSError) as error:
+            return None, str(error)
+
+
+def answering(model: Model) -> dict[str, Tensor]:
+    """A copy of the weights and statistics that answer: the averaged ones where there are such."""
+    learner = model.learner
+    means = {} if learner.ema is None else learner.ema.means()
+    named = {name: means.get(name, value) for name, value in predicting(learner)}
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in named.items()}

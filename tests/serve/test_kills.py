@@ -1,0 +1,13 @@
+"""SIGKILL at random moments, under load."""
+
+from pathlib import Path
+
+import pytest
+from serve_kills import kill_under_load
+
+pytest.importorskip("fastapi")
+
+
+def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
+    load = kill_under_load(tmp_path, kills=4)
+    assert len(load.labels) > 20

@@ -1,0 +1,296 @@
+"""The service as its users meet it: a real process, taught and asked over HTTP."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import socket
+import time
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from serving import COLOURS, SIZE, Server, picture, png, small_model
+
+import dualnet
+
+pytest.importorskip("fastapi")
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_model(tmp_path_factory.mktemp("model") / "model")
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Taught two classes with ten images each; its checkpoints come often."""
+    with Server(tmp_path_factory.mktemp("serve") / "state", "--model", model, "--save-seconds", 0.5) as server:
+        teach_two(server)
+        yield server
+        assert server.end() == 130
+
+
+def teach_two(server: Server) -> None:
+    assert server.port, server.said
+    for number in range(10):
+        for colour in ("red", "green"):
+            status, answer = server.teach(png(picture(colour, number)), colour, id=f"{colour}-{number}")
+            assert (status, answer) == (201, [{"id": f"{colour}-{number}", "duplicate": False}])
+
+
+def answer(server: Server, colour: str, number: int = 1000) -> str:
+    status, found = server.upload("/v1/predict", png(picture(colour, number)))
+    assert status == 200
+    return found["predictions"][0]["classes"][0]["name"]
+
+
+def test_what_was_taught_is_answered_and_held_out_examples_are_measured(server: Server) -> None:
+    status = server.status_when(lambda status: status["waiting"] == 0 and status["held_out_accuracy"] == 100)
+    assert {one["name"]: one["examples"] for one in status["classes"]} == {"red": 10, "green": 10}
+    assert [one["in_memory"] for one in status["classes"]] == [9, 9]
+    held_out = [id for id in (f"red-{n}" for n in range(10)) if server.get(f"/v1/examples/{id}")["held_out"]]
+    assert held_out == ["red-9"]
+    server.status_when(lambda _: answer(server, "red") == "red" and answer(server, "green") == "green")
+
+
+def test_the_background_learns_and_publishes(server: Server) -> None:
+    before = server.learned()
+    steps, version = before["background"]["steps"], before["version"]
+    after = server.status_when(lambda now: now["background"]["steps"] > steps + 2 and now["version"] != version)
+    assert "slow" in after["losses"]
+    server.send("POST", "/v1/background", {"paused": True})
+    steps = server.status_when(lambda status: status["background"]["activity"] == "paused")["background"]["steps"]
+    time.sleep(0.3)
+    assert server.get("/v1/status")["background"]["steps"] == steps
+    assert server.send("POST", "/v1/background", {"paused": False})[1]["activity"] == "learning"
+
+
+def test_predict_several_in_the_order_sent(server: Server) -> None:
+    images = [png(picture(colour, 77)) for colour in ("red", "green", "red")]
+    status, found = server.upload("/v1/predict?top=1", *images)
+    singles = [server.upload("/v1/predict?top=1", image)[1]["predictions"][0]["classes"][0]["name"] for image in images]
+    assert status == 200 and [one["classes"][0]["name"] for one in found["predictions"]] == singles
+    assert all(len(one["classes"]) == 1 for one in found["predictions"])
+
+
+def test_an_id_is_one_example_however_often_it_is_sent(server: Server) -> None:
+    before = server.get("/v1/status")["examples"]
+    assert server.teach(png(picture("red", 0)), "red", id="red-0") == (201, [{"id": "red-0", "duplicate": True}])
+    assert server.teach(png(picture("red", 5)), "red", id="red-0")[0] == 409
+    assert server.teach(png(picture("red", 0)), "green", id="red-0")[0] == 409
+    assert server.get("/v1/status")["examples"] == before
+
+
+def test_a_class_must_be_there_or_asked_for(server: Server) -> None:
+    status, wrong = server.upload("/v1/examples", png(picture("blue", 0)), label="orange")
+    assert status == 409 and "orange" in wrong["error"]["message"]
+    assert server.send("POST", "/v1/classes", {"classes": ["red"]})[0] == 409
+    assert "orange" not in [one["name"] for one in server.get("/v1/classes")]
+
+
+def test_a_late_label_is_learned_and_a_correction_replaces_it_in_the_memory(server: Server) -> None:
+    assert server.teach(png(picture("blue", 1)), id="late")[0] == 201
+    memory = {one["id"]: one["label"] for one in server.get("/v1/memory")}
+    assert "late" not in memory and server.get("/v1/examples/late")["label"] is None
+    assert server.send("PUT", "/v1/examples/late/label", {"label": "red"})[0] == 200
+    server.learned()
+    assert {"id": "late", "label": "red"} in server.get("/v1/memory")
+    in_memory = {one["name"]: one["in_memory"] for one in server.get("/v1/classes")}
+    assert server.send("PUT", "/v1/examples/late/label", {"label": "green"})[0] == 200
+    server.learned()
+    now = {one["name"]: one["in_memory"] for one in server.get("/v1/classes")}
+    assert (now["red"], now["green"]) == (in_memory["red"] - 1, in_memory["green"] + 1)
+    assert server.send("PUT", "/v1/examples/missing/label", {"label": "red"})[0] == 404
+
+
+def files_with(state: Path, content: bytes) -> list[str]:
+    return sorted(path.name for path in state.rglob("*") if path.is_file() and content in path.read_bytes())
+
+
+def test_what_is_deleted_leaves_journal_memory_and_checkpoints(server: Server) -> None:
+    pixels = bytes([137]) * SIZE * SIZE  # found again in a file
+    server.teach(png(np.full((SIZE, SIZE, 3), 137, np.uint8)), "red", id="secret")
+    server.learned()
+    assert files_with(server.state, pixels)
+    in_memory = server.get("/v1/classes")[0]["in_memory"]
+    assert server.request("DELETE", "/v1/examples/secret")[0] == 204
+    assert server.request("GET", "/v1/examples/secret")[0] == 404
+    assert server.request("DELETE", "/v1/examples/secret")[0] == 404
+    server.learned()
+    assert server.get("/v1/classes")[0]["in_memory"] == in_memory - 1
+    server.status_when(lambda _: files_with(server.state, pixels) == [])
+
+
+def test_images_are_turned_by_their_tag_and_other_metadata_is_dropped(server: Server) -> None:
+    upright = picture("red", 3, (40, 60))
+    tags = Image.Exif()
+    tags[0x0112], tags[0x010E] = 6, "a secret description"  # turned by 90 degrees
+    turned = np.rot90(upright)
+    server.upload("/v1/examples", png(np.ascontiguousarray(turned), "PNG", exif=tags), id="turned")
+    server.upload("/v1/examples", png(upright), id="upright")
+    one, other = (server.get(f"/v1/examples/{id}/image") for id in ("turned", "upright"))
+    assert one == other and Image.open(io.BytesIO(one)).size == (SIZE, SIZE)
+    assert files_with(server.state, b"a secret description") == []
+
+
+def test_a_snapshot_is_gone_back_to_and_classes_that_came_since_stay(server: Server) -> None:
+    status, made = server.send("POST", "/v1/snapshots", {"title": "two classes"})
+    assert status == 201 and made in server.get("/v1/snapshots")
+    for number in range(3):
+        server.teach(png(picture("blue", 50 + number)), "blue", id=f"blue-{number}")
+    server.learned()
+    memory = {one["id"] for one in server.get("/v1/memory")}
+    assert {"blue-0", "blue-1", "blue-2"} <= memory
+    assert server.request("DELETE", "/v1/examples/red-1")[0] == 204
+    status, now = server.send("POST", f"/v1/snapshots/{made['number']}/restore")
+    assert status == 200 and [one["name"] for one in now["classes"]] == ["red", "green", "blue"]
+    assert {one["id"] for one in server.get("/v1/memory")} == memory - {"blue-0", "blue-1", "blue-2", "red-1"}
+    assert server.send("POST", "/v1/snapshots/99/restore")[0] == 404
+    assert server.request("DELETE", f"/v1/snapshots/{made['number']}")[0] == 204
+    assert made not in server.get("/v1/snapshots")
+
+
+def test_the_export_is_a_model_that_answers_alike(server: Server, tmp_path: Path) -> None:
+    server.send("POST", "/v1/background", {"paused": True})
+    image = picture("green", 555)
+    with zipfile.ZipFile(io.BytesIO(server.get("/v1/export"))) as archive:
+        archive.extractall(tmp_path)
+    expected = dualnet.load(tmp_path / "model").predict(image)[0]
+    found = server.upload("/v1/predict", png(image))[1]["predictions"][0]["classes"]
+    assert [one["name"] for one in found] == list(expected.classes)
+    torch.testing.assert_close([one["probability"] for one in found], list(expected.probabilities))
+    server.send("POST", "/v1/background", {"paused": False})
+    assert not list(server.state.glob("export-*"))
+
+
+def test_events_tell_the_last_ones_first_and_go_on(server: Server) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
+        link.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        reader = link.makefile("rb")
+        kinds, numbers = set(), []
+        while (kinds != {"status", "notice"} or len(numbers) < 5) and len(numbers) < 500:
+            line = reader.readline().decode().strip()
+            kinds |= {line.removeprefix("event: ")} if line.startswith("event: ") else set()
+            numbers += [int(line.removeprefix("id: "))] if line.startswith("id: ") else []
+            if line.startswith("data: "):
+                content = json.loads(line.removeprefix("data: "))
+        assert numbers == list(range(numbers[0], numbers[-1] + 1)) and content["time"] > 0
+
+
+def test_metrics_and_description(server: Server) -> None:
+    lines = server.get("/metrics").decode().splitlines()
+    values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+    assert float(values["dualnet_examples"]) == server.get("/v1/status")["examples"]
+    assert float(values['dualnet_requests_total{status="404"}']) >= 1 and values["dualnet_learner_up"] == "1"
+    assert "/v1/examples/{id}/label" in server.get("/openapi.json")["paths"]
+
+
+def test_the_learner_is_started_again_if_its_process_ends_and_answers_go_on(server: Server) -> None:
+    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
+    learners = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    before = server.learned()["version"]
+    os.kill(learners[0], signal.SIGKILL)
+    assert server.upload("/v1/predict", png(picture("red", 1)))[0] == 200
+    server.teach(png(picture("green", 200)), "green", id="after")
+    after = server.status_when(lambda status: status["version"].partition(".")[0] != before.partition(".")[0])
+    assert after["learner"] == "running"
+    server.learned()
+    assert {"id": "after", "label": "green"} in server.get("/v1/memory")
+
+
+def test_all_is_there_after_a_restart(server: Server) -> None:
+    before = server.learned()
+    assert server.end() == 130
+    again = Server(server.state, "--save-seconds", 0.5)
+    server.process, server.port = again.process, again.port
+    after = server.learned()
+    for key in ("examples", "unlabelled"):
+        assert after[key] == before[key]
+    kept = ("name", "examples", "in_memory")
+    assert [[one[key] for key in kept] for one in after["classes"]] == [
+        [one[key] for key in kept] for one in before["classes"]
+    ]
+    assert answer(server, "red") == "red"
+
+
+def test_a_state_folder_has_one_service(server: Server) -> None:
+    second = Server(server.state)
+    assert second.code() == 2 and str(server.state) in second.said
+
+
+# Errors, and who may ask
+
+
+@pytest.mark.parametrize("image", [b"", b"no image", png(picture("red", 0))[:60]], ids=["empty", "text", "cut off"])
+def test_what_is_no_image_is_refused(server: Server, image: bytes) -> None:
+    before = server.get("/v1/status")["examples"]
+    for path in ("/v1/predict", "/v1/examples"):
+        status, wrong = server.upload(path, image)
+        assert (status, wrong["error"]["code"]) == (400, "bad_request")
+    assert server.get("/v1/status")["examples"] == before
+
+
+def test_another_origin_may_not_write_and_another_host_may_not_ask(server: Server) -> None:
+    own, other = f"http://127.0.0.1:{server.port}", "http://example.org"
+    body = json.dumps({"paused": False}).encode()
+    for origin, expected in ((own, 200), (other, 403), ("null", 403)):
+        headers = {"Content-Type": "application/json", "Origin": origin}
+        assert server.request("POST", "/v1/background", body, headers)[0] == expected
+    for host, expected in ((f"localhost:{server.port}", 200), ("example.org", 403), ("", 403), ("[", 403)):
+        assert server.request("GET", "/v1/status", headers={"Host": host})[0] == expected
+
+
+def test_another_host_without_a_token_is_refused_at_start(tmp_path: Path) -> None:
+    refused = Server(tmp_path / "state", "--host", "0.0.0.0")
+    assert refused.code() == 2 and "--token-file" in refused.said and not (tmp_path / "state").exists()
+
+
+def test_a_full_learning_rate_is_rolled_back_and_the_service_goes_on(tmp_path: Path) -> None:
+    """With a token, limits and a rate that makes the first step diverge."""
+    model, token = small_model(tmp_path / "model", lr=1e30), tmp_path / "token"
+    token.write_text("a token of some length\n")
+    limits = (
+        "--most-requests",
+        1,
+        "--most-images",
+        2,
+        "--most-pixels",
+        1000,
+        "--most-bytes",
+        20000,
+        "--body-seconds",
+        0.5,
+    )
+    words = ("--model", model, "--token-file", token, *limits, "--most-classes", 2)
+    with Server(tmp_path / "state", *words) as server:
+        assert server.get("/healthz") == {"answering": True, "learning": True}
+        for wrong in (None, "a token of some lengtH", "é", "a"):
+            headers = {} if wrong is None else {"Authorization": f"Bearer {wrong}".encode().decode("latin-1")}
+            for path in ("/v1/status", "/metrics", "/openapi.json", "/v1/export", "/nothing"):
+                status, error = server.request("GET", path, headers=headers)
+                assert (status, error["error"]["code"]) == (401, "token")
+        server.token = "a token of some length"
+        image = png(picture("red", 1))
+        assert server.upload("/v1/predict", image, image, image)[0] == 413
+        assert server.upload("/v1/predict", png(np.zeros((50, 50, 3), np.uint8)))[0] == 400  # 2500 pixels in 100 bytes
+        assert server.upload("/v1/predict", bytes(30000))[0] == 413
+        with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
+            lines = ["POST /v1/predict HTTP/1.1", "Host: localhost", f"Authorization: Bearer {server.token}"]
+            slow.sendall("\r\n".join([*lines, "Content-Length: 9", "", "x"]).encode())
+            time.sleep(0.1)
+            status, busy = server.request("GET", "/v1/status")
+            assert (status, busy["error"]["code"]) == (429, "busy")
+            assert slow.recv(100).startswith(b"HTTP/1.1 408")
+        for number, colour in enumerate(COLOURS):
+            assert server.teach(png(picture(colour, number)), colour)[0] == (201 if number < 2 else 409)
+        status = server.status_when(lambda status: status["rolled_back"] > 0 and status["waiting"] == 0)
+        assert sum(one["in_memory"] for one in status["classes"]) == 2
+        assert server.upload("/v1/predict", image)[0] == 200
+        assert server.end() == 130

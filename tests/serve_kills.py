@@ -1,0 +1,112 @@
+"""Ends the service at random moments while it is taught, labelled and asked; what it acknowledged must be there.
+
+As a script: `python tests/serve_kills.py 50`.
+"""
+
+from __future__ import annotations
+
+import http.client
+import random
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from serving import COLOURS, Server, picture, png, small_model
+
+GONE = (OSError, http.client.HTTPException)
+
+
+class Load:
+    """Three threads that teach, label and ask, until the service is gone. It notes what was acknowledged."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.number = 0
+        self.sent: dict[str, tuple[str, int]] = {}  # colour and number of the image, by id
+        self.labels: dict[str, str | None] = {}  # of the acknowledged examples
+        self.in_doubt: dict[str, str] = {}  # labels that were sent and not acknowledged
+
+    def run(self, server: Server, seconds: float) -> None:
+        threads = [
+            threading.Thread(target=self.until_gone, args=(act, server)) for act in (self.teach, self.label, self.ask)
+        ]
+        for thread in threads:
+            thread.start()
+        time.sleep(seconds)
+        server.end(signal.SIGKILL)
+        for thread in threads:
+            thread.join()
+
+    def until_gone(self, act: Callable[[Server], None], server: Server) -> None:
+        while server.process.poll() is None:
+            try:
+                act(server)
+            except GONE:
+                return
+
+    def teach(self, server: Server) -> None:
+        self.number += 1
+        colour, id = self.random.choice(list(COLOURS)), f"example-{self.number}"
+        label = colour if self.number % 3 else None
+        self.sent[id] = (colour, self.number)
+        status, answer = server.teach(png(picture(colour, self.number)), label, id=id)
+        assert status == 201 and answer == [{"id": id, "duplicate": False}], answer
+        self.labels[id] = label
+
+    def label(self, server: Server) -> None:
+        unlabelled = [id for id, label in list(self.labels.items()) if label is None]
+        if not unlabelled:
+            time.sleep(0.01)
+            return
+        id = self.random.choice(unlabelled)
+        colour = self.sent[id][0]
+        self.in_doubt[id] = colour
+        status, answer = server.send("PUT", f"/v1/examples/{id}/label", {"label": colour, "new_class": True})
+        assert status == 200, answer
+        self.labels[id] = self.in_doubt.pop(id)
+
+    def ask(self, server: Server) -> None:
+        assert server.upload("/v1/predict", png(picture("red", 1)))[0] == 200
+
+    def check(self, server: Server) -> None:
+        """All that was acknowledged is there, with its label, and nothing is there that was not sent."""
+        for id, (colour, number) in list(self.sent.items()):
+            status, found = server.request("GET", f"/v1/examples/{id}")
+            if id in self.labels:
+                assert status == 200, f"{id} was acknowledged and is gone"
+                assert found["label"] in (self.labels[id], self.in_doubt.get(id)), (id, found, self.labels[id])
+            elif status == 404:  # in doubt: it came or it did not; sent again, it is there once
+                assert server.teach(png(picture(colour, number)), id=id)[0] == 201
+                found = {"label": None}
+            self.labels[id] = found["label"]
+        self.in_doubt.clear()
+        status = server.learned()
+        assert status["examples"] == len(self.sent)
+        labelled = [id for id, label in self.labels.items() if label is not None]
+        held_out = [id for id in labelled if server.get(f"/v1/examples/{id}")["held_out"]]
+        # Each is in the memory once, which has a place for all of them: none was lost, none learned twice.
+        assert sum(one["in_memory"] for one in status["classes"]) == len(labelled) - len(held_out)
+
+
+def kill_under_load(folder: Path, kills: int, seed: int = 0) -> Load:
+    model = small_model(folder / "model", memory={"slots": 3000})
+    load = Load(seed)
+    for kill in range(kills + 1):
+        with Server(folder / "state", "--model", model, "--save-seconds", 0.3, "--most-requests", 100) as server:
+            assert server.port, server.said
+            load.check(server)
+            if kill < kills:
+                load.run(server, load.random.uniform(0.05, 1.5))
+                print(f"kill {kill + 1}: {len(load.labels)} acknowledged examples", flush=True)
+            else:
+                assert server.end() == 130
+    return load
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        kill_under_load(Path(folder), int(sys.argv[1]), seed=int(time.time()))

@@ -1,0 +1,145 @@
+"""What the tests of the service share: real server processes on loopback, a small model, requests, images."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+import dualnet
+from dualnet.cli.teach import form
+
+SIZE = 28
+SMALL = {"width": 4, "updates": 2, "replay_size": 6, "slow_batch_size": 4, "memory": {"slots": 400}}
+COLOURS = {"red": (230, 30, 30), "green": (30, 230, 30), "blue": (30, 30, 230)}
+START_SECONDS = 40.0  # on a machine that is busy with other tests
+
+
+class Server:
+    """`dualnet serve` as a user starts it, on a port of its own. The learner's process is in its group."""
+
+    def __init__(self, state: Path, *words: object) -> None:
+        self.state = state
+        command = [
+            sys.executable,
+            "-m",
+            "dualnet.cli",
+            "serve",
+            "--state",
+            state,
+            "--port",
+            0,
+            "--device",
+            "cpu",
+            *words,
+        ]
+        source = Path(dualnet.__file__).resolve().parent.parent
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
+        self.process = subprocess.Popen(
+            [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline()
+        self.port = int(self.said.split()[1].rpartition(":")[2]) if "answers" in self.said else 0
+        self.token: str | None = None
+
+    def __enter__(self) -> Server:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """One that a failed test left running is ended."""
+        if self.process.poll() is None:
+            self.end(signal.SIGKILL)
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """By a signal: SIGKILL reaches both processes at once."""
+        if number == signal.SIGKILL:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
+        return self.code()
+
+    def code(self) -> int:
+        """The exit code, once it has ended."""
+        code = self.process.wait(START_SECONDS)
+        assert self.process.stdout is not None
+        self.said += self.process.stdout.read()
+        self.process.stdout.close()
+        return code
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Status, and the answer: what JSON means, else bytes."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_SECONDS)
+        try:
+            token = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+            connection.request(method, path, body, {**token, **(headers or {})})
+            response = connection.getresponse()
+            content = response.read()
+            is_json = response.headers.get_content_type() == "application/json"
+            return response.status, json.loads(content) if is_json and content else content
+        finally:
+            connection.close()
+
+    def get(self, path: str) -> Any:
+        status, answer = self.request("GET", path)
+        assert status == 200, answer
+        return answer
+
+    def send(self, method: str, path: str, content: Any = None) -> tuple[int, Any]:
+        return self.request(method, path, json.dumps(content).encode(), {"Content-Type": "application/json"})
+
+    def upload(self, path: str, *images: bytes, **fields: str) -> tuple[int, Any]:
+        body, kind = form(fields.items(), *images)
+        return self.request("POST", path, body, {"Content-Type": kind})
+
+    def teach(self, image: bytes, label: str | None = None, **fields: str) -> tuple[int, Any]:
+        labelled = {} if label is None else {"label": label, "new_class": "true"}
+        return self.upload("/v1/examples", image, **labelled, **fields)
+
+    def status_when(self, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
+        """The first status for which it holds."""
+        end = time.monotonic() + START_SECONDS
+        while time.monotonic() < end:
+            if condition(status := self.get("/v1/status")):
+                return status
+            time.sleep(0.02)
+        raise AssertionError(f"it took too long: {status}")
+
+    def learned(self) -> dict[str, Any]:
+        return self.status_when(lambda status: status["waiting"] == 0)
+
+
+def picture(colour: str, number: int, size: tuple[int, int] = (SIZE, SIZE)) -> np.ndarray:
+    """Noise in a colour; the number makes it another one."""
+    noise = np.random.default_rng(number).integers(0, 60, (*size, 3))
+    return (noise + np.array(COLOURS[colour]) * 0.75).clip(0, 255).astype(np.uint8)
+
+
+def png(array: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(array).save(file, kind, **options)
+    return file.getvalue()
+
+
+def small_model(folder: Path, **options: Any) -> Path:
+    """Saved, without a class."""
+    from dualnet.options import merged
+    from dualnet.runs.model import Model
+    from dualnet.serve.saved import LEARNER
+
+    Model.create(image_size=SIZE, learner=merged(LEARNER, merged(SMALL, options))).save(folder)
+    return folder
