@@ -115,10 +115,12 @@ def test_a_signal_saves_and_the_same_command_goes_on(photos: Path, learn: Any, h
 
     whole = ["photos", "--batch-size", 2, *WORDS]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualnet.cli.learn.RunDisplay", lambda _: StopsItself())
+        patch.setattr("dualnet.cli.learn.RunDisplay", lambda *_: StopsItself())
         assert learn(*whole, "--out", "stopped") == 130
     assert "step 2 of 4" in capsys.readouterr().err
     assert session_of(Path("stopped"))["step"] == 2
+    with pytest.warns(UserWarning, match=r"stopped: its session is at step 2 of 4 .*`dualnet learn` continues"):
+        dualnet.load("stopped").predict("photos/cat/0.png")
     assert learn(*whole, "--out", "stopped") == learn(*whole, "--out", "whole") == 0
     trees = [checkpoint.newest(Path(name) / "checkpoint")[1] for name in ("stopped", "whole")]  # pyright: ignore
     assert all(torch.equal(value, trees[1]["learner"][key]) for key, value in trees[0]["learner"].items())
@@ -131,6 +133,8 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     draw(tmp_path / "test", "cat", "owl", "fox", count=3, seed=2)
     assert learn("photos", "--out", "m", *WORDS) == 0
     assert len(capsys.readouterr().out.splitlines()) == 2
+    assert learn("photos", "--out", "other", *WORDS, "--test", "test") == 0
+    assert "  test images: " in capsys.readouterr().out
     assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
     captured = capsys.readouterr()
     assert "--test: fox: left out" in captured.err
@@ -223,6 +227,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "an unknown option": ("photos --out m --learner.widht 3", "learner.widht: unknown option"),
     "another unknown option": ("photos --out m --epoch 3", "epoch: unknown option; did you mean epochs?"),
     "an unknown learner": ("photos --out m --learner.name dualnt", "learner.name: 'dualnt'"),
+    "a learner that is no name": ("photos --out m --learner er", "--learner.name"),
     "a learner with tasks": ("photos --out m --learner.name ctn", "learner.name: ctn needs tasks"),
     "no epoch": ("photos --out m --epochs 0", "--epochs: '0'"),
     "no batch": ("photos --out m --batch-size x", "--batch-size: 'x'"),

@@ -15,6 +15,7 @@ EXAMPLES = """examples:
   dualnet run demo-dualnet                            learn the embedded benchmark
   dualnet run demo-dualnet --learner.beta 0.5 --out runs/beta
                                                       any option, dotted
+  dualnet learn photos --out models/mine              a model of your images: photos/cat/*.jpg, photos/dog/*.jpg, ...
   dualnet search demo-er                              choose options on validation tasks
   dualnet reproduce small-table-1 --jobs 2            run a result table and compare it with the published one
   dualnet report runs                                 compare everything below runs/

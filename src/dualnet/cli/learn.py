@@ -17,35 +17,43 @@ from dualnet.runs.session import Folders, Options, Session, start
 NAMED = 10  # new classes that are named
 LABELS = {"memory": "stored images of the classes before", "old": "test images of the classes before"}
 LABELS["new"] = "test images of the new classes"
+QUICKER = "--image-size 48 --learner.updates 2 --out ANOTHER"  # as docs/benchmarks.md measures
 
 
 def main(arguments: argparse.Namespace, words: list[str]) -> int:
     source, folder = source_and_folder(arguments.paths)
-    given = dotted(words)
-    check_keys(given, ["learner", *vars(arguments)])
-    if "learner" in given:
-        of_learner = given["learner"]
-        has_preset = of_learner.get("name", BEST["name"]) == BEST["name"]
-        given["learner"] = merged(BEST, of_learner) if has_preset else of_learner
-    asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
-    of_new = {option: value for option, value in asked.items() if value is not None}
-    if source is not None and of_new:
-        option = next(iter(of_new)).replace("_", "-")
-        raise ValueError(f"--{option}: {source} keeps the options that it was made with; leave it out")
-    options = build(Options, {"epochs": arguments.epochs, "batch_size": arguments.batch_size, **of_new})
+    options = options_of(arguments, words, source)
     folders = Folders(folder, arguments.unlabelled, arguments.test, arguments.on_error)
     out, device = arguments.out, str(engine.choose_device(arguments.device))
+    quicker = QUICKER if source is None and device == "cpu" else ""
     session = start(source, folders, out, options, arguments.task, device, arguments.trust)
     before = "after" in session.record
     if not before:
         with RunFolder(out).locked():
             try:
-                session.run(out, RunDisplay(Console(stderr=True)), arguments.save_every)
+                session.run(out, RunDisplay(Console(stderr=True), quicker), arguments.save_every)
             except DivergedError as error:
                 return fail(f"{out}: {error}", 1)
     for line in summary(out, session, before):
         say(line)
     return 0
+
+
+def options_of(arguments: argparse.Namespace, words: list[str], source: Path | None) -> Options:
+    """Those of the session and, without a source, of the new model."""
+    given = dotted(words)
+    check_keys(given, ["learner", *vars(arguments)])
+    learner = given.get("learner", {})
+    if not isinstance(learner, dict):
+        raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")
+    if learner and learner.get("name", BEST["name"]) == BEST["name"]:
+        given["learner"] = merged(BEST, learner)
+    asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
+    of_new = {option: value for option, value in asked.items() if value is not None}
+    if source is not None and of_new:
+        option = next(iter(of_new)).replace("_", "-")
+        raise ValueError(f"--{option}: {source} keeps the options that it was made with; leave it out")
+    return build(Options, {"epochs": arguments.epochs, "batch_size": arguments.batch_size, **of_new})
 
 
 def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:
@@ -68,10 +76,12 @@ def summary(out: Path, session: Session, before: bool) -> list[str]:
     """What was learned, and what became of the classes that the model knew."""
     record, files, names = session.record, session.files, session.model.class_names
     new = names[record["old"] :]
-    what = f"{len(names)} classes" + (f", {len(new)} of them new ({', '.join(new[:NAMED])})" if record["old"] else "")
+    which = f"{len(new)} of them new ({', '.join(new[:NAMED])})" if new else "none of them new"
+    what = f"{len(names)} classes" + (f", {which}" if record["old"] else "")
     passes = f", {session.options.epochs} times" if session.options.epochs > 1 else ""
     lines = [f"{out}: {'finished before; ' if before else ''}{what}; learned from {len(files)} images{passes}"]
-    for part, words in LABELS.items():
+    labels = LABELS if record["old"] else {"new": "test images"}
+    for part, words in labels.items():
         if part in record["after"]:
             after, count = record["after"][part]
             first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""

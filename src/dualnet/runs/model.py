@@ -277,6 +277,9 @@ def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[s
         raise ValueError(f"{path}: {error}") from error
     if not is_model and not folder.finished:
         model.unfinished = f"{path}: this run is at step {found[0]} and not finished; `dualnet run` continues it"
+    if (session := found[1].get("session", {})) and "after" not in session:
+        done = f"at step {session['step']} of {session['steps']}"
+        model.unfinished = f"{path}: its session is {done} and not finished; the same `dualnet learn` continues it"
     return model, found[1]
 
 

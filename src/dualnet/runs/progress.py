@@ -51,12 +51,13 @@ class RunDisplay:
         rate = (done - self.first_step) / max(now - self.start, 1e-6)
         self.estimate(done - self.first_step, now)
         if self.live:
-            description = f"{self.name} · task {task + 1}/{num_tasks}"
+            description = f"{self.name} · task {task + 1}/{num_tasks}" if num_tasks > 1 else self.name
             self.bar.update(self.row, completed=done, description=description, rate=f"{rate:.1f} steps/s")
         elif now - self.last_line >= LINE_EVERY:
             self.last_line = now
             left = duration((self.num_steps - done) / max(rate, 1e-6))
-            where = f"{self.name}: task {task + 1}/{num_tasks}, step {done}/{self.num_steps}"
+            of_task = f"task {task + 1}/{num_tasks}, " if num_tasks > 1 else ""
+            where = f"{self.name}: {of_task}step {done}/{self.num_steps}"
             say(self.console, f"{where}, {rate:.1f} steps/s, {left} left  {self.loss_text}".rstrip())
 
     def estimate(self, steps: int, now: float) -> None:

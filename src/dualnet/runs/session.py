@@ -211,8 +211,6 @@ def start(
         if not in_place:
             go_on = f"to go on with it: dualnet learn {out} {folders.train} --out {out}"
             raise ValueError(f"--out {out}: holds a model that learned something else; {go_on}")
-        if there and "after" not in there:
-            warnings.warn(f"{out}: its last session stopped at step {there['step']} of {there['steps']}", stacklevel=2)
     else:
         if not begun:
             model_folder.check_free(out)
@@ -222,6 +220,9 @@ def start(
         else:
             model, _ = load_with_state(source, device, trust)
         session = Session(model, folders, options, task)
+    if model.unfinished:
+        warnings.warn(model.unfinished, stacklevel=2)
+        model.unfinished = ""
     session.begin()
     session.record["source"] = made_of
     return session
