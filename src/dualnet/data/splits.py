@@ -104,7 +104,7 @@ def tasks_of(
     """
     if not isinstance(classes_per_task, int):
         if sum(classes_per_task) != num_classes or num_tasks is not None:
-            remedy = "give a number for each task that add up to it, choose classes by class_order, or give one number"
+            remedy = "give numbers that add up to it, without num_tasks, or choose the classes by class_order"
             raise ValueError(f"classes_per_task: {list(classes_per_task)} for {num_classes} classes; {remedy}")
         ends = list(itertools.accumulate(classes_per_task, initial=0))
         return [range(start, end) for start, end in itertools.pairwise(ends)]
