@@ -6,7 +6,7 @@ import shutil
 import sqlite3
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from importlib.resources import files
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
@@ -14,10 +14,9 @@ from uuid import uuid4
 
 import numpy as np
 import torch
-from fastapi import BackgroundTasks, FastAPI, File, Form, HTTPException, Path, Query, Request, UploadFile
+from fastapi import BackgroundTasks, FastAPI, Form, HTTPException, Path, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
-from pydantic import AfterValidator, BaseModel, Field
 
 from dualnet import __version__
 from dualnet.serve import saved
@@ -25,76 +24,36 @@ from dualnet.serve.guard import error_body
 from dualnet.serve.images import as_png, decoded
 from dualnet.serve.journal import ConflictError
 from dualnet.serve.metrics import metrics
+from dualnet.serve.schema import (
+    ERRORS,
+    LABELS,
+    Acknowledged,
+    Class,
+    Classes,
+    Id,
+    Images,
+    Label,
+    Name,
+    NewClass,
+    Number,
+    Pause,
+    Prediction,
+    Predictions,
+    Title,
+)
 from dualnet.serve.service import BusyError, Service
 
 EVENT_SECONDS = 0.2  # between looks for news
 KEEP_ALIVE_SECONDS = 15.0
-CODES = {400: "bad_request", 404: "not_found", 405: "method", 409: "conflict", 422: "invalid", 503: "busy", 507: "disk"}
-
-
-def printable_name(name: str) -> str:
-    if not name.isprintable() or name != name.strip():
-        raise ValueError("a name is printable text without space around it")
-    return name
-
-
-Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(printable_name)]
-Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
-Images = Annotated[list[UploadFile], File(description="JPEG, PNG, BMP or WEBP; one field for each image")]
-Number = Annotated[int, Path(ge=1, le=10**9)]
-LABELS = "one for all images, or one for each, empty where it is not known"
-NewClass = Annotated[bool, Form(description="make the class if it is not there")]
-
-
-class Class(BaseModel):
-    name: str
-    probability: float
-
-
-class Prediction(BaseModel):
-    classes: list[Class]
-
-
-class Predictions(BaseModel):
-    version: str = Field(description="of the model that answered")
-    predictions: list[Prediction]
-
-
-class Acknowledged(BaseModel):
-    id: str
-    duplicate: bool = Field(description="it was there already, and is no second example")
-
-
-class Label(BaseModel):
-    label: Name
-    new_class: bool = False
-
-
-class Classes(BaseModel):
-    classes: list[Name] = Field(min_length=1, max_length=1000)
-
-
-class Title(BaseModel):
-    title: Annotated[str, Field(max_length=100)] = ""
-
-
-class Pause(BaseModel):
-    paused: bool
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "content": {"application/json": {"example": error_body(code, text)}}}
-    for status, code, text in (
-        (400, "bad_request", "what is sent cannot be read"),
-        (401, "token", "the token is missing or wrong"),
-        (403, "origin", "another host or origin"),
-        (404, "not_found", "it is not there"),
-        (408, "too_slow", "the body came too slowly"),
-        (409, "conflict", "it does not fit what is there"),
-        (413, "too_large", "more than a limit"),
-        (422, "invalid", "a value is not valid"),
-        (429, "busy", "too many requests at a time"),
-    )
+CODES = {
+    400: "bad_request",
+    404: "not_found",
+    405: "method",
+    409: "conflict",
+    422: "invalid",
+    500: "internal",
+    503: "busy",
+    507: "disk",
 }
 
 
@@ -240,7 +199,6 @@ def make_app(service: Service) -> FastAPI:
     def restore(number: Number) -> dict[str, Any]:
         """Go back to it. What was taught since stays in the journal and is not learned again."""
         find_snapshot(number)
-        service.send("wake")
         position = journal.restore(number)
         service.send("wake")
         service.wait_until_learned(position)
@@ -301,14 +259,16 @@ async def listen(service: Service, after: int) -> AsyncIterator[str]:
 def add_page(app: FastAPI) -> None:
     """The files of the page, each at an address of its own: no path comes from a request."""
     kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-    for file in files("dualnet.serve").joinpath("static").iterdir():
+    folder = files("dualnet.serve").joinpath("static")
+    for file in folder.iterdir() if folder.is_dir() else ():
         kind = kinds.get(file.name.rpartition(".")[2])
         if kind is not None:
-            content = file.read_bytes()
             path = "/" if file.name == "index.html" else f"/static/{file.name}"
-            app.get(path, include_in_schema=False)(
-                lambda content=content, kind=kind: Response(content, media_type=kind)
-            )
+            app.get(path, include_in_schema=False)(same_answer(file.read_bytes(), kind))
+
+
+def same_answer(content: bytes, kind: str) -> Callable[[], Response]:
+    return lambda: Response(content, media_type=kind)
 
 
 def add_errors(app: FastAPI) -> None:
@@ -339,6 +299,10 @@ def add_errors(app: FastAPI) -> None:
     @app.exception_handler(BusyError)
     def busy(_: Request, error: BusyError) -> JSONResponse:
         return answer(503, str(error), {"Retry-After": "5"})
+
+    @app.exception_handler(Exception)
+    def internal(_: Request, error: Exception) -> JSONResponse:
+        return answer(500, f"a fault of the service ({type(error).__name__}); its log tells more")
 
     @app.exception_handler(sqlite3.OperationalError)
     def disk(_: Request, error: sqlite3.OperationalError) -> JSONResponse:

@@ -1,6 +1,7 @@
 """What answers: a copy of the learner's weights, put in place as a whole. Predictions never wait for learning."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import safetensors.torch
@@ -12,13 +13,19 @@ from dualnet.runs.model import Model, Prediction
 class Answering:
     """A model whose weights are those of one publication."""
 
-    def __init__(self, model: Model) -> None:
-        self.model, self.version = model, ""
+    def __init__(self, fresh: Callable[[], Model]) -> None:
+        self.fresh, self.version = fresh, ""
         self.lock = threading.Lock()
+        self.begin()
+
+    def begin(self) -> None:
+        self.model = self.fresh()
         self.model.learner.ema = None  # the published weights are the averaged ones
 
     def put(self, status: dict[str, Any], data: bytes) -> None:
         with self.lock:
+            if len(status["classes"]) < len(self.model.class_names):  # a learner that began anew from its checkpoint
+                self.begin()
             for name in status["classes"][len(self.model.class_names) :]:  # one by one, as the learner got them
                 self.model.add_classes([name])
             self.model.learner.load_state_dict(safetensors.torch.load(data), strict=False)
@@ -33,8 +40,8 @@ class Answering:
 class Published:
     """Two copies: one answers, while the next weights are put into the other."""
 
-    def __init__(self, one: Model, other: Model) -> None:
-        self.current, self.other = Answering(one), Answering(other)
+    def __init__(self, fresh: Callable[[], Model]) -> None:
+        self.current, self.other = Answering(fresh), Answering(fresh)
 
     def put(self, status: dict[str, Any], data: bytes) -> None:
         self.other.put(status, data)

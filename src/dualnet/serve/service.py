@@ -99,7 +99,7 @@ class Service:
         if self.published is None:
             device = choose_device(self.options.device).type  # pyright: ignore[reportArgumentType]
             folder = self.options.state / saved.MODEL
-            self.published = Published(load(folder, device), load(folder, device))
+            self.published = Published(lambda: load(folder, device))
         self.published.put(status, weights)
         self.on_status(status)
 

@@ -5,7 +5,7 @@ import signal
 import sqlite3
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import takewhile
 from multiprocessing.connection import Connection
 from typing import Any
@@ -23,8 +23,10 @@ from dualnet.serve.good import Good
 from dualnet.serve.images import stacked
 from dualnet.serve.journal import Entry, Journal, digest_of
 from dualnet.serve.options import Options
+from dualnet.serve.remembered import forget, remembered, some_remembered
 
 PUBLISH_SECONDS = 1.0  # between publications while only the background learns
+PUBLISH_SOON_SECONDS = 0.1  # while entries of the journal come
 IDLE_SECONDS = 1.0  # how long it waits for news, at most
 EVALUATE_SHARE = 0.1  # of the time
 LOOK_AHEAD = 200  # journal entries read at a time
@@ -62,7 +64,7 @@ class Worker:
         self.unpublished = self.unmeasured = self.unsaved = False
         self.saves_due = 0  # until no checkpoint holds a deleted image
         self.saved_at = time.monotonic()
-        self.publish_at = self.evaluate_at = 0.0
+        self.published_at = self.publish_at = self.evaluate_at = 0.0  # on the monotonic clock
 
     @property
     def size(self) -> int:
@@ -74,9 +76,14 @@ class Worker:
         while going:
             worked = self.work()
             self.keep_up()
-            going = self.listen(0.0 if worked else min(IDLE_SECONDS, self.background.wait() or IDLE_SECONDS))
+            going = self.listen(0.0 if worked else self.pause())
         if self.unsaved:
             self.save()
+
+    def pause(self) -> float:
+        """Seconds to wait for news, at most."""
+        until_published = self.publish_at - time.monotonic() if self.unpublished else IDLE_SECONDS
+        return max(0.0, min(IDLE_SECONDS, until_published, self.background.wait() or IDLE_SECONDS))
 
     def work(self) -> bool:
         """The next entries of the journal, or a step of the background. Whether there was anything to do."""
@@ -110,14 +117,14 @@ class Worker:
             self.good.take(self.model)
         elif first.kind == "delete":
             assert first.digest is not None
-            self.forget([first.digest])
+            forget(self.model, [first.digest])
             self.saves_due = 2
         elif first.kind == "restore":
             self.restore(int(first.name or 0))
         self.position = batch[-1].position if batch else first.position
         self.background.news()
         self.unpublished = self.unmeasured = self.unsaved = True
-        self.publish_at = 0.0
+        self.publish_at = 0.0 if self.options.synchronous else self.published_at + PUBLISH_SOON_SECONDS
 
     def batch_of(self, entries: Sequence[Entry]) -> list[Entry]:
         """The first entries, as far as they are learned together."""
@@ -137,7 +144,7 @@ class Worker:
     def learn(self, batch: Sequence[Entry]) -> None:
         images = [entry.pixels for entry in batch if entry.pixels is not None]
         if corrected := [digest_of(entry.pixels) for entry in batch if entry.kind == "label" and entry.pixels]:
-            self.forget(corrected)  # it may be there with another label
+            forget(self.model, corrected)  # it may be there with another label
         self.losses |= self.step(stacked(images, self.size), [entry.name for entry in batch])
 
     def step(self, images: Tensor, labels: list[str | None] | None) -> dict[str, float]:
@@ -152,7 +159,7 @@ class Worker:
         """A step of the background, on images without labels, and on the memory's where there are none."""
         began = time.monotonic()
         images = self.journal.some_unlabelled(self.options.batch_size)
-        pixels = stacked(images, self.size) if images else self.some_remembered()
+        pixels = stacked(images, self.size) if images else some_remembered(self.model, self.options.batch_size)
         if pixels is None:
             self.background.ready = False
             return
@@ -164,27 +171,6 @@ class Worker:
             self.publish_at = time.monotonic() + PUBLISH_SECONDS
         self.unpublished = self.unmeasured = self.unsaved = True
 
-    def some_remembered(self) -> Tensor | None:
-        for memory in self.model.learner.memories:
-            if len(filled := memory.filled.nonzero().flatten()) > 0:
-                return memory.images[filled[torch.randint(len(filled), (self.options.batch_size,))]]
-        return None
-
-    # The memory
-
-    def remembered(self) -> Iterator[tuple[Any, int, bytes, str]]:
-        """Memory, slot, digest of the pixels, and class of every stored example."""
-        for memory in self.model.learner.memories:
-            for slot in memory.filled.nonzero().flatten().tolist():
-                name = self.model.class_names[int(memory.labels[slot])]
-                yield memory, slot, digest_of(memory.images[slot].cpu().numpy().tobytes()), name
-
-    def forget(self, digests: Sequence[bytes]) -> None:
-        found = [(memory, slot) for memory, slot, digest, _ in self.remembered() if digest in digests]
-        for memory in {memory for memory, _ in found}:
-            slots = [slot for owner, slot in found if owner is memory]
-            memory.remove(torch.tensor(slots, device=memory.filled.device))
-
     def restore(self, number: int) -> None:
         """The model of a snapshot, with the classes that came since, without what was deleted or corrected since."""
         folder = saved.snapshot_folder(self.options, number)
@@ -195,8 +181,8 @@ class Worker:
         for name in self.journal.classes():
             if name not in self.model.class_names:
                 self.model.add_classes([name])
-        stored = [(digest, name) for _, _, digest, name in self.remembered()]
-        self.forget(self.journal.outdated(stored))
+        stored = [(digest, name) for _, _, digest, name in remembered(self.model)]
+        forget(self.model, self.journal.outdated(stored))
         self.good = Good(self.model)
         self.accuracy, self.losses = {}, {}
         self.notice("restored", f"snapshot {number}")
@@ -238,7 +224,7 @@ class Worker:
             self.roll_back("a weight is not finite")
             weights = answering(self.model)
         self.version += 1
-        self.unpublished = False
+        self.unpublished, self.published_at = False, time.monotonic()
         self.link.send(("published", self.status(), safetensors.torch.save(weights)))
 
     def status(self) -> dict[str, Any]:
@@ -271,7 +257,7 @@ class Worker:
         notes = {"position": self.position, "steps": self.background.steps}
         saved.save(self.model, self.options.state / saved.MODEL, notes)
         self.saved_positions = [self.saved_positions[1], self.position]
-        digests = [digest for _, _, digest, _ in self.remembered()]
+        digests = [digest for _, _, digest, _ in remembered(self.model)]
         self.journal.drop(self.saved_positions[0], digests, self.options.unlabelled_kept)
 
     def notice(self, kind: str, text: str) -> None:
@@ -301,7 +287,7 @@ class Worker:
                 notes = {"position": self.position, "steps": self.background.steps}
                 return saved.make_snapshot(self.model, self.options, argument, notes), None
             if command == "memory":
-                return [(digest, name) for _, _, digest, name in self.remembered()], None
+                return [(digest, name) for _, _, digest, name in remembered(self.model)], None
             if command == "export":
                 self.model.save(argument)
             return None, None

@@ -1,0 +1,74 @@
+"""What requests and answers are made of, and the limits of their values."""
+
+from typing import Annotated, Any
+
+from fastapi import File, Form, Path, UploadFile
+from pydantic import AfterValidator, BaseModel, Field
+
+from dualnet.serve.guard import error_body
+
+
+def printable_name(name: str) -> str:
+    if not name.isprintable() or name != name.strip():
+        raise ValueError("a name is printable text without space around it")
+    return name
+
+
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(printable_name)]
+Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+Images = Annotated[list[UploadFile], File(description="JPEG, PNG, BMP or WEBP; one field for each image")]
+Number = Annotated[int, Path(ge=1, le=10**9)]
+LABELS = "one for all images, or one for each, empty where it is not known"
+NewClass = Annotated[bool, Form(description="make the class if it is not there")]
+
+
+class Class(BaseModel):
+    name: str
+    probability: float
+
+
+class Prediction(BaseModel):
+    classes: list[Class]
+
+
+class Predictions(BaseModel):
+    version: str = Field(description="of the model that answered")
+    predictions: list[Prediction]
+
+
+class Acknowledged(BaseModel):
+    id: str
+    duplicate: bool = Field(description="it was there already, and is no second example")
+
+
+class Label(BaseModel):
+    label: Name
+    new_class: bool = False
+
+
+class Classes(BaseModel):
+    classes: list[Name] = Field(min_length=1, max_length=1000)
+
+
+class Title(BaseModel):
+    title: Annotated[str, Field(max_length=100)] = ""
+
+
+class Pause(BaseModel):
+    paused: bool
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"example": error_body(code, text)}}}
+    for status, code, text in (
+        (400, "bad_request", "what is sent cannot be read"),
+        (401, "token", "the token is missing or wrong"),
+        (403, "origin", "another host or origin"),
+        (404, "not_found", "it is not there"),
+        (408, "too_slow", "the body came too slowly"),
+        (409, "conflict", "it does not fit what is there"),
+        (413, "too_large", "more than a limit"),
+        (422, "invalid", "a value is not valid"),
+        (429, "busy", "too many requests at a time"),
+    )
+}
