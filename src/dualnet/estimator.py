@@ -1,0 +1,268 @@
+"""The classifier that scikit-learn and river know: `fit` or `partial_fit` images and labels, then `predict`.
+
+It is a `Model` with their conventions; how a model learns is decided there. docs/estimator.md describes it.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from torch import Tensor
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin  # pyright: ignore[reportMissingImports]
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data  # pyright: ignore[reportMissingImports]
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError("DualNetClassifier needs scikit-learn: pip install 'dualnet[sklearn]'") from error
+
+from dualnet import atomic
+from dualnet.batch import UNLABELLED
+from dualnet.data.decode import MAX_SIZE
+from dualnet.data.inputs import FORMS, is_single, pixels_of
+from dualnet.data.rows import checked_range, draw, range_of
+from dualnet.files import DAMAGES, because, read_json
+from dualnet.runs.model import BEST, Model, load
+from dualnet.runs.run_log import is_whole
+
+FILE = "estimator.json"  # beside model.yaml
+LEARNED = ("_label_kind", "_feature_order", "n_features_in_", "feature_names_in_", "value_range_")  # beside the model
+KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}  # of labels, by NumPy's letter
+
+
+class DualNetClassifier(ClassifierMixin, BaseEstimator):
+    """A classifier of images that goes on learning: `partial_fit` adds images, and classes, to what it knows.
+
+    X: arrays [n, H, W], [n, H, W, C] or [n, C, H, W], tensors, or a list of paths, bytes, Pillow images or arrays.
+    Rows [n, features] are grey images of `image_shape`, or of the smallest square that holds the features.
+    y: names or numbers of the classes; -1 or None where unknown.
+    """
+
+    _supervised = True  # river asks it of a model
+    _label_kind = "str"  # of the classes; that of the first labels
+
+    def __init__(
+        self,
+        learner: Mapping[str, Any] | None = None,  # name and options, as in an experiment; None: as in Model.create
+        *,
+        image_size: int = 84,  # side in pixels that every image is resized to
+        image_shape: Sequence[int] | None = None,  # of a row: (H, W), (H, W, C) or (C, H, W)
+        value_range: Sequence[float] | None = None,  # of rows: black and white; None: of a byte, else of the first X
+        epochs: int = 1,  # passes of `fit` over the images, shuffled; `partial_fit` makes one, in the order given
+        batch_size: int = 10,
+        random_state: int | None = 0,
+        device: str = "cpu",
+    ) -> None:
+        self.learner = learner
+        self.image_size = image_size
+        self.image_shape = image_shape
+        self.value_range = value_range
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.random_state = random_state
+        self.device = device
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Learn from these images alone; what was learned before is forgotten."""
+        if y is None:
+            raise ValueError("y: fit requires y to be passed, but the target y is None; partial_fit takes images alone")
+        if not is_whole(self.epochs) or self.epochs < 1:
+            raise ValueError(f"epochs: {self.epochs!r} is not 1 or more")
+        for name in ("model_", *LEARNED):
+            self.__dict__.pop(name, None)
+        pixels, labels = self._checked(X, y)
+        known = {label for label in labels if label is not None}
+        if len(known) < 2 and len(known) < len(set(labels)):
+            raise ValueError(f"y: -1 and None mark rows without a label, so {len(known)} classes are left; name two")
+        self._declare(known)
+        generator = np.random.default_rng(self.random_state)
+        for _ in range(self.epochs):
+            order = generator.permutation(len(pixels))
+            self._learn(pixels[order], [labels[row] for row in order])
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
+        """Learn on, in the order given. Labels that were not seen before become classes, declared or not."""
+        pixels, labels = self._checked(X, y)
+        declared = [] if classes is None else self._labels(classes)
+        if None in declared:
+            raise ValueError("classes: -1 and None mark rows without a label; give that class another name")
+        self._declare({label for label in (*declared, *labels) if label is not None})
+        self._learn(pixels, labels)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        probabilities = self.predict_proba(X)
+        if not probabilities.shape[1]:
+            raise ValueError("no class is known yet; give labels to partial_fit first")
+        return self.classes_[probabilities.argmax(axis=1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Float [n, classes], in the order of `classes_`."""
+        check_is_fitted(self, "model_")
+        probabilities = self.model_.probabilities(self._pixels(X))
+        return probabilities.double().cpu().numpy()[:, np.argsort(self._numbered(), kind="stable")]
+
+    @property
+    def classes_(self) -> np.ndarray:
+        """Sorted, as scikit-learn expects."""
+        return np.sort(self._numbered())
+
+    def learn_one(self, x: Any, y: Any = None) -> None:
+        """One image, or the features of a row by name."""
+        self.partial_fit([self._sample(x)], [y])
+
+    def predict_one(self, x: Any) -> Any:
+        """None while no class is known."""
+        return max(found, key=found.__getitem__) if (found := self.predict_proba_one(x)) else None
+
+    def predict_proba_one(self, x: Any) -> dict[Any, float]:
+        if not hasattr(self, "model_"):
+            return {}
+        return dict(zip(self.classes_.tolist(), self.predict_proba([self._sample(x)])[0].tolist(), strict=True))
+
+    def save(self, folder: str | Path) -> None:
+        """Everything that was learned, as `Model.save` does: no pickle, so that loading it runs no code from it."""
+        check_is_fitted(self, "model_")
+        self.model_.save(folder)
+        learned = {name: self.__dict__[name] for name in LEARNED if name in self.__dict__}
+        content = {"parameters": self.get_params(), "learned": learned}
+        atomic.write(Path(folder) / FILE, json.dumps(content, indent=1, default=np.ndarray.tolist))
+
+    @classmethod
+    def load(cls, folder: str | Path, device: str = "cpu", trust: bool = False) -> Self:
+        """One that was saved, or any model that `dualnet.load` reads."""
+        model, file = load(folder, device, trust), Path(folder) / FILE
+        content = read_json(file) if file.is_file() else {"parameters": {}, "learned": {}}
+        try:
+            estimator = cls(**{**content["parameters"], "device": device})
+            estimator.__dict__.update(
+                {name: content["learned"][name] for name in LEARNED if name in content["learned"]}
+            )
+        except DAMAGES as error:
+            raise ValueError(f"{because(file, error)}; save the estimator again") from error
+        estimator.model_ = model
+        return estimator
+
+    def _declare(self, labels: set[Any]) -> None:
+        """Make the model, or add the classes that it does not know."""
+        names = list(map(str, sorted(labels)))
+        if hasattr(self, "model_"):
+            if new := [name for name in names if name not in self.model_.class_names]:
+                self.model_.add_classes(new)
+            return
+        seed = np.random.default_rng().integers(2**31).item() if self.random_state is None else self.random_state
+        if not is_whole(seed):
+            raise ValueError(f"random_state: {seed!r} is not a whole number or None")
+        learner = BEST if self.learner is None else self.learner
+        self.model_ = Model.create(names, image_size=self.image_size, learner=learner, seed=seed, device=self.device)
+
+    def _learn(self, pixels: Tensor, labels: Sequence[Any]) -> None:
+        names = [None if label is None else str(label) for label in labels]
+        self.model_.learn(pixels, names, batch_size=self.batch_size)
+
+    def _numbered(self) -> np.ndarray:
+        """The classes by the model's numbers, as labels of the kind that was given."""
+        check_is_fitted(self, "model_")
+        names, kind = np.array(self.model_.class_names, dtype=str), self._label_kind
+        return names == "True" if kind == "bool" else names.astype(kind)
+
+    def _checked(self, X: Any, y: Any) -> tuple[Tensor, list[Any]]:
+        pixels = self._pixels(X, first=not hasattr(self, "model_"))
+        labels = [None] * len(pixels) if y is None else self._labels(y)
+        if len(pixels) != len(labels):
+            raise ValueError(f"y: {len(labels)} labels for {len(pixels)} images; give one for each, -1 where unknown")
+        return pixels, labels
+
+    def _labels(self, y: Any) -> list[Any]:
+        """Of the kind of the first ones; None where unknown."""
+        values, unknown = known_labels(y)
+        if len(values):
+            kind = KINDS[values.dtype.kind]
+            if not (hasattr(self, "model_") and self.model_.class_names):
+                self._label_kind = kind
+            if (kind == "str") != (self._label_kind == "str") or (values.astype(self._label_kind) != values).any():
+                raise ValueError(f"y: {kind} labels, and the classes so far are {self._label_kind}; give the same kind")
+        rest = iter(values.astype(self._label_kind).tolist())
+        return [None if missing else next(rest) for missing in unknown]
+
+    def _sample(self, x: Any) -> Any:
+        """An image, or the row of what river calls features, in the order of the first ones; one may be the image."""
+        if not isinstance(x, Mapping):
+            return x
+        if len(x) == 1 and is_image(value := next(iter(x.values()))):
+            return value
+        names = self.__dict__.setdefault("_feature_order", list(x))
+        if set(names) != set(x):
+            raise ValueError(f"x: its {len(x)} features are not the {len(names)} of the first one; give the same")
+        return [x[name] for name in names]
+
+    def _pixels(self, X: Any, first: bool = False) -> Tensor:
+        """uint8 [n, 3, image_size, image_size]."""
+        images = images_in(X)
+        if images is None:
+            images = list(self._drawn(X, first))
+        if not images:
+            raise ValueError(f"X: holds no image; give a list of {FORMS}, or rows of features")
+        return pixels_of(images, self._image_shape())
+
+    def _image_shape(self) -> tuple[int, int, int]:
+        if hasattr(self, "model_"):
+            return self.model_.learner.spec.image_shape
+        if not is_whole(self.image_size) or not 1 <= self.image_size <= MAX_SIZE:
+            raise ValueError(f"image_size: {self.image_size!r} is not a whole number from 1 to {MAX_SIZE}")
+        return 3, self.image_size, self.image_size
+
+    def _drawn(self, X: Any, first: bool) -> np.ndarray:
+        if not first and not hasattr(self, "value_range_"):
+            raise ValueError("X: rows of features, and it was fitted on images; give images")
+        try:
+            rows = np.asarray(validate_data(self, X, reset=first, ensure_all_finite=False))
+        except ValueError as error:  # of several lines, some with the values
+            lines = [line for line in str(error).splitlines() if not line.startswith(("array=", "[", " "))]
+            raise ValueError(f"X: {' '.join(lines)}") from None
+        if not np.isfinite(rows).all():
+            raise ValueError("X: contains NaN or infinity (inf); leave such rows out")
+        if first:
+            self.value_range_ = checked_range(range_of(rows) if self.value_range is None else self.value_range)
+        return draw(rows, self.value_range_, self.image_shape)
+
+
+def images_in(X: Any) -> list[Any] | None:
+    """One for each sample; None if these are no images, but rows of features."""
+    if is_single(X) and not hasattr(X, "ndim"):
+        raise ValueError(f"X: {type(X).__name__} is a single image; give a list of images")
+    if getattr(X, "ndim", 1) > 2:
+        return list(X)
+    is_list = isinstance(X, Sequence) or (getattr(X, "ndim", 0) == 1 and not isinstance(X, Tensor))
+    return list(X) if is_list and all(map(is_image, islice(X, 1))) else None
+
+
+def is_image(sample: Any) -> bool:
+    return is_single(sample) and getattr(sample, "ndim", 2) >= 2
+
+
+def known_labels(y: Any) -> tuple[np.ndarray, list[bool]]:
+    """Those that are known, and for each of all whether it is not."""
+    # As objects: an array of names and -1 would turn that into a name.
+    values = column_or_1d(np.array(y, dtype=object) if isinstance(y, list | tuple) else y, warn=True).tolist()
+    names = [isinstance(value, str) for value in values]
+    unknown = [value is None or (not name and value == UNLABELLED) for name, value in zip(names, values, strict=True)]
+    if any(names):  # pandas writes NaN for a missing one
+        unknown = [missing or value != value for missing, value in zip(unknown, values, strict=True)]
+    known = [value for value, missing in zip(values, unknown, strict=True) if not missing]
+    if len({isinstance(value, str) for value in known}) > 1:
+        raise ValueError("y: holds names and numbers; give the classes one kind of label")
+    found = np.array(known)
+    if found.dtype.kind not in KINDS or (found.dtype.kind == "f" and not all(map(float.is_integer, found.tolist()))):
+        raise ValueError(f"y: Unknown label type: {found.dtype}; give names or whole numbers, -1 or None where unknown")
+    return found, unknown
+
+
+if find_spec("river"):  # its evaluation takes what it knows to be a classifier
+    from river.base import Classifier  # pyright: ignore[reportMissingImports]
+
+    Classifier.register(DualNetClassifier)
