@@ -9,6 +9,7 @@ import sys
 from html.parser import HTMLParser
 from io import StringIO
 
+import numpy as np
 import pytest
 import yaml
 from rich.console import Console
@@ -16,7 +17,7 @@ from rich.console import Console
 from dualnet.metrics import accuracy_matrix
 from dualnet.report import picture, report
 from dualnet.report.findings import findings
-from dualnet.report.heat_map import accuracy_map
+from dualnet.report.heat_map import accuracy_map, confusion_map
 from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
 from dualnet.report.style import PAPER_INK, mark, styled
@@ -454,6 +455,9 @@ def test_heat_map_shows_what_was_evaluated():
     assert svg.count("<rect") == 3
     assert "after task 2, on task 1: 60.00 %" in svg
     assert "&quot;name&quot;" in svg
+    dense = np.where(np.tri(12, dtype=bool), 0.0, np.nan)
+    assert accuracy_map(dense, (0, 100), "").count(">0</text>") == 78, "an accuracy of 0 is shown"
+    assert ">0</text>" not in confusion_map(np.eye(12) * 100, list("abcdefghijkl"), "")
 
 
 @pytest.mark.parametrize("name", ["matplotlib", "torch"])

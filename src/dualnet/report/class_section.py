@@ -18,7 +18,6 @@ from .heat_map import confusion_map
 from .rows import ReportRow
 from .style import FEW_TASKS
 
-SHOWN_CLASSES = 30  # of more, the weakest are shown and the others folded
 MATRIX_CLASSES = 20  # of more, only the pairs are shown that are confused most
 MOST_MATRICES = 6  # those of the best rows
 
@@ -47,11 +46,10 @@ def class_section(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 def _accuracies(rows: Sequence[ReportRow]) -> Iterator[str]:
     table = class_table(rows)
-    if len(table.rows) <= SHOWN_CLASSES:
-        yield html_table(table)
-    else:
-        yield remark(f"The classes of the lowest accuracy, of {len(table.rows):,}:")
-        yield html_table(weakest(table, len(rows), SHOWN_CLASSES // 2)) + fold("All classes", html_table(table))
+    shown = weakest(table, len(rows))
+    folded = len(shown.rows) < len(table.rows)
+    yield remark(f"The classes of the lowest accuracy, of {len(table.rows):,}:") if folded else ""
+    yield html_table(shown) + (fold("All classes", html_table(table)) if folded else "")
 
 
 def _confusions(row: ReportRow) -> str:

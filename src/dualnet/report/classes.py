@@ -14,6 +14,7 @@ from .data_set import class_names, class_tasks, is_task_aware
 from .rows import DASH, ReportRow, by_accuracy, mean_and_spread
 from .tables import TextTable
 
+SHOWN_CLASSES, WEAKEST = 30, 15  # of more classes, only the weakest are shown
 MOST_PAIRS = 15
 
 
@@ -37,7 +38,7 @@ def tasks_table(row: ReportRow) -> TextTable:
 def class_tables(rows: Sequence[ReportRow]) -> list[TextTable]:
     """What the text has of classes: their accuracy, and which are confused; nothing where no run recorded it."""
     known = best_first(rows)
-    return [class_table(known), pairs_table(known[0])] if known else []
+    return [weakest(class_table(known), len(known)), pairs_table(known[0])] if known else []
 
 
 def class_table(rows: Sequence[ReportRow]) -> TextTable:
@@ -72,13 +73,15 @@ def _taken_for(row: ReportRow) -> list[str]:
     return [shares.get(number, DASH) for number in range(len(names))]
 
 
-def weakest(table: TextTable, rows: int, count: int) -> TextTable:
-    """The lines of a class table with the lowest accuracies, by the mean over its columns."""
+def weakest(table: TextTable, rows: int) -> TextTable:
+    """Of many classes, the lines with the lowest accuracies, by the mean over the columns of so many rows."""
+    if len(table.rows) <= SHOWN_CLASSES:
+        return table
 
     def accuracy(line: list[str]) -> float:
         return fmean(float(cell.split()[0].replace(DASH, "inf")) for cell in line[1 : 1 + rows])
 
-    return TextTable(table.header, sorted(table.rows, key=accuracy)[:count], table.numeric)
+    return TextTable(table.header, sorted(table.rows, key=accuracy)[:WEAKEST], table.numeric)
 
 
 def confusions(row: ReportRow) -> Counter[tuple[int, int]]:

@@ -28,7 +28,7 @@ from .style import (
 CELL, TEXT = 40, 13  # size of a cell, and of text at least, in units of the drawing; the page scales it
 IMAGE_SIZE = (PLOT_WIDTH, 3.6)  # inches
 DARK = 0.715  # share of the colour scale above which white text has the higher contrast (WCAG 2): 4 to 1 or more
-LONGEST_NAME = 10  # letters of a name beside the cells
+LONGEST_NAME = 12  # letters of a name beside the cells
 Limits = tuple[float, float]  # the percentages at the ends of the colour scale
 
 
@@ -51,19 +51,20 @@ def confusion_map(confusion: Matrix, names: Sequence[str], description: str) -> 
     def tip(i: int, j: int) -> str:
         return names[i] if i == j else f"{names[i]} taken for {names[j]}"
 
-    return _heat_map(confusion, (0.0, 100.0), 0, names, ("class", "answer"), description, tip)
+    return _heat_map(confusion, (0.0, 100.0), None, names, ("class", "answer"), description, tip)
 
 
 def _heat_map(
     values: Matrix,
     limits: Limits,
-    digits: int,
+    digits: int | None,  # None: none, and no figure for what rounds to 0
     names: Sequence[str],
     axes: tuple[str, str],
     description: str,
     tip: Callable[[int, int], str],
 ) -> str:
-    short = [name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…" for name in names]
+    longest = min(LONGEST_NAME, int((PHONE_WIDTH / SMALLEST_TEXT - 2 - len(names)) / 0.6))  # text as high as a cell
+    short = [_shortened(name, longest) for name in names]
     size, margin, text = _layout(len(values), max(map(len, short)))
     middle, edge = (margin + size) / 2, margin - 0.35 * text
     parts = [
@@ -84,6 +85,16 @@ def _heat_map(
     return "".join([*parts, "</svg>"])
 
 
+def _shortened(name: str, longest: int) -> str:
+    """Its beginning and its end: class names may share either.
+
+    >>> _shortened("striped square", 9), _shortened("disc", 9)
+    ('stri…uare', 'disc')
+    """
+    kept = longest // 2
+    return name if len(name) <= longest else f"{name[:kept]}…{name[kept + 1 - longest :]}"
+
+
 def _layout(count: int, longest: int) -> tuple[float, float, float]:
     """Size of the drawing, width of its margins, height of the smallest text that can be read on a phone.
 
@@ -96,11 +107,13 @@ def _layout(count: int, longest: int) -> tuple[float, float, float]:
     return size, size - CELL * count, max(TEXT, text * size)
 
 
-def _cell(x: float, y: float, value: float, limits: Limits, digits: int, tip: str) -> str:
-    fill = accuracy_colour(value, limits)
-    rect = f'<rect x="{x + 1:.5g}" y="{y + 1:.5g}" width="{CELL - 2}" height="{CELL - 2}" rx="3" fill="{fill}"/>'
-    number = f"{value:.{digits}f}" if value < 99.95 else "100"
-    if number == "0":
+def _cell(x: float, y: float, value: float, limits: Limits, digits: int | None, tip: str) -> str:
+    number = f"{value:.{digits or 0}f}" if value < 99.95 else "100"
+    left_out = digits is None and number == "0"
+    fill = "var(--grid)" if left_out else accuracy_colour(value, limits)
+    place = f'x="{x + 1:.5g}" y="{y + 1:.5g}" width="{CELL - 2}" height="{CELL - 2}" rx="3"'
+    rect = f'<rect {place} style="fill: {fill}"/>'
+    if left_out:
         return rect
     ink = "#fff" if value - limits[0] > DARK * (limits[1] - limits[0]) else "#17212b"
     place = f'class="number" x="{x + CELL / 2:.5g}" y="{y + CELL / 2:.5g}" style="fill: {ink}"'

@@ -124,7 +124,7 @@ def _heat_maps(rows: Sequence[ReportRow]) -> str:
     def cards(some: Sequence[ReportRow]) -> str:
         maps = [accuracy_map(means[row.index], limits, f"Accuracy matrix of {row.label}") for row in some]
         drawn = [card(row.label, "", one, symbol_of(row)) for row, one in zip(some, maps, strict=True)]
-        return grid(drawn, "wide" if rows[0].num_tasks > FEW_TASKS else "pair")
+        return grid(drawn, "wide" if FEW_TASKS < rows[0].num_tasks <= MANY_TASKS else "pair")
 
     first = leading(rows, MOST_MATRICES)
     rest = [row for row in rows if row.index not in {shown.index for shown in first}]
