@@ -223,6 +223,7 @@ def test_a_task_aware_model_takes_the_task_of_the_class(small_learner: Any, stat
     before = state_of(model.learner)
     for given, message in (
         ({"labels": ["a", None, None]}, r"^task: .*without a label"),
+        ({"labels": ["new", "a", None]}, r"^task: .*without a label"),
         ({"labels": ["a", "d", "a"], "task": 0}, r"^task: 0, and labels\[1\]"),
         ({"labels": "new", "task": 4}, r"^task: 4 "),
     ):
