@@ -119,9 +119,9 @@ class Session:
         numbers = torch.tensor([names.index(name) for name in self.files.classes])
         tasks_of(numbers, mask, self.task)
         if len(mask) > 1 and self.task is None and None in self.files.names:
-            self.task = len(mask) - 1 if len(mask) > spec.num_tasks else None
-            if self.task is None:
+            if len(mask) == spec.num_tasks:
                 raise ValueError("--task: this model learned task-aware; say which task the unlabelled images are of")
+            self.record["new_task"] = len(mask) - 1
 
     # Learning
 
@@ -152,7 +152,7 @@ class Session:
 
     def learn(self, rows: np.ndarray) -> dict[str, float]:
         names = [self.files.names[row] for row in rows.tolist()]
-        task = self.task if self.model.learner.spec.num_tasks > 1 else None
+        task = self.record.get("new_task", self.task) if names[0] is None else self.task
         images = torch.from_numpy(self.files.decoded[rows])
         return self.model.learn(images, names, batch_size=len(names), task=task)
 
