@@ -1,10 +1,10 @@
-# Everything a fresh machine with Python and make needs: `make demo`, `make test`, `make check`.
+# Everything a fresh machine with Python and make needs: `make demo`, `make serve`, `make test`, `make check`.
 PYTHON ?= python3
 BIN := .venv/bin
 DEMO := dualnet er dualnet-n0 finetune # the longest first
 WORKERS ?= 2
 
-.PHONY: demo test check format clean $(DEMO:%=demo-%)
+.PHONY: demo serve test check format clean $(DEMO:%=demo-%)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -18,6 +18,9 @@ demo: .venv/ready
 
 $(DEMO:%=demo-%): demo-%: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/dualnet run few-labels-$* --seeds 0,1,2 --device cpu --out runs/demo/$*
+
+serve: .venv/ready
+	$(BIN)/dualnet serve --state runs/live
 
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal

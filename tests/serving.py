@@ -23,7 +23,7 @@ from dualnet.cli.teach import form
 SIZE = 28
 SMALL = {"width": 4, "updates": 2, "replay_size": 6, "slow_batch_size": 4, "memory": {"slots": 400}}
 COLOURS = {"red": (230, 30, 30), "green": (30, 230, 30), "blue": (30, 30, 230)}
-START_SECONDS = 40.0  # on a machine that is busy with other tests
+START_SECONDS = 120.0  # on a machine that is busy with other tests
 
 
 class Server:
@@ -51,8 +51,10 @@ class Server:
             start_new_session=True,
         )  # fmt: skip
         assert self.process.stdout is not None
-        self.said = self.process.stdout.readline()
-        self.port = int(self.said.split()[1].rpartition(":")[2]) if "answers" in self.said else 0
+        self.said = ""
+        while "answers" not in self.said and (line := self.process.stdout.readline()):
+            self.said += line
+        self.port = int(line.split()[1].rpartition(":")[2]) if "answers" in self.said else 0
         self.token: str | None = None
 
     def __enter__(self) -> Server:

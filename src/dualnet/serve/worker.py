@@ -4,6 +4,7 @@ import os
 import signal
 import sqlite3
 import time
+import warnings
 from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
@@ -30,12 +31,14 @@ PUBLISH_SOON_SECONDS = 0.1  # while entries of the journal come
 IDLE_SECONDS = 1.0  # how long it waits for news, at most
 EVALUATE_SHARE = 0.1  # of the time
 LOOK_AHEAD = 200  # journal entries read at a time
+PRACTICE_SIZE = 6  # images of a step of the background
 
 
 def main(options: Options, link: Connection, start: int) -> None:
     """Until it is told to stop, or the HTTP process is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the HTTP process, which says when to stop
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    warnings.showwarning = lambda message, *_, **__: link.send(("notice", "warning", str(message)))
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # one core answers
     try:
@@ -158,8 +161,8 @@ class Worker:
     def practise(self) -> None:
         """A step of the background, on images without labels, and on the memory's where there are none."""
         began = time.monotonic()
-        images = self.journal.some_unlabelled(self.options.batch_size)
-        pixels = stacked(images, self.size) if images else some_remembered(self.model, self.options.batch_size)
+        images = self.journal.some_unlabelled(PRACTICE_SIZE)
+        pixels = stacked(images, self.size) if images else some_remembered(self.model, PRACTICE_SIZE)
         if pixels is None:
             self.background.ready = False
             return
