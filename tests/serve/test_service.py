@@ -16,11 +16,14 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from serve_hostile import attack
 from serving import COLOURS, SIZE, Server, picture, png, small_model
 
 import dualnet
 
 pytest.importorskip("fastapi")
+
+QUICK = ("--save-seconds", 0.5, "--body-seconds", 1, "--share", 0.5)
 
 
 @pytest.fixture(scope="module")
@@ -31,10 +34,10 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """Taught two classes with ten images each; its checkpoints come often."""
-    with Server(tmp_path_factory.mktemp("serve") / "state", "--model", model, "--save-seconds", 0.5) as server:
+    with Server(tmp_path_factory.mktemp("serve") / "state", "--model", model, *QUICK) as server:
         teach_two(server)
         yield server
-        assert server.end() == 130
+        assert server.end() == 130 and "Traceback" not in server.said
 
 
 def teach_two(server: Server) -> None:
@@ -208,7 +211,7 @@ def test_the_learner_is_started_again_if_its_process_ends_and_answers_go_on(serv
 def test_all_is_there_after_a_restart(server: Server) -> None:
     before = server.learned()
     assert server.end() == 130
-    again = Server(server.state, "--save-seconds", 0.5)
+    again = Server(server.state, *QUICK)
     server.process, server.port = again.process, again.port
     after = server.learned()
     for key in ("examples", "unlabelled"):
@@ -245,6 +248,14 @@ def test_another_origin_may_not_write_and_another_host_may_not_ask(server: Serve
         assert server.request("POST", "/v1/background", body, headers)[0] == expected
     for host, expected in ((f"localhost:{server.port}", 200), ("example.org", 403), ("", 403), ("[", 403)):
         assert server.request("GET", "/v1/status", headers={"Host": host})[0] == expected
+
+
+def test_hostile_requests_get_an_answer_below_500_and_the_service_goes_on(server: Server) -> None:
+    statuses = attack(server.port, 160)
+    assert {201, 400, 403, 404, 405, 409, 422} <= statuses.keys(), statuses
+    assert server.teach(png(picture("red", 300)), "red")[0] == 201
+    assert server.upload("/v1/predict", png(picture("red", 1)))[0] == 200
+    assert server.learned()["learner"] == "running"
 
 
 def test_another_host_without_a_token_is_refused_at_start(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-import sqlite3
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,12 +14,11 @@ from uuid import uuid4
 import numpy as np
 import torch
 from fastapi import BackgroundTasks, FastAPI, Form, HTTPException, Path, Query, Request, UploadFile
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
 
 from dualnet import __version__
 from dualnet.serve import saved
-from dualnet.serve.guard import error_body
+from dualnet.serve.errors import add_errors
 from dualnet.serve.images import as_png, decoded
 from dualnet.serve.journal import ConflictError
 from dualnet.serve.metrics import metrics
@@ -41,20 +39,10 @@ from dualnet.serve.schema import (
     Predictions,
     Title,
 )
-from dualnet.serve.service import BusyError, Service
+from dualnet.serve.service import Service
 
 EVENT_SECONDS = 0.2  # between looks for news
 KEEP_ALIVE_SECONDS = 15.0
-CODES = {
-    400: "bad_request",
-    404: "not_found",
-    405: "method",
-    409: "conflict",
-    422: "invalid",
-    500: "internal",
-    503: "busy",
-    507: "disk",
-}
 
 
 def make_app(service: Service) -> FastAPI:
@@ -269,41 +257,3 @@ def add_page(app: FastAPI) -> None:
 
 def same_answer(content: bytes, kind: str) -> Callable[[], Response]:
     return lambda: Response(content, media_type=kind)
-
-
-def add_errors(app: FastAPI) -> None:
-    """Every error has the one shape."""
-
-    def answer(status: int, message: str, headers: Any = None) -> JSONResponse:
-        return JSONResponse(error_body(CODES.get(status, str(status)), message), status, headers)
-
-    @app.exception_handler(RequestValidationError)
-    def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        return answer(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
-
-    async def http(_: Request, error: Any) -> JSONResponse:
-        return answer(error.status_code, str(error.detail), error.headers)
-
-    for kind in (400, 404, 405, HTTPException):  # the numbers: what FastAPI refuses by itself
-        app.exception_handler(kind)(http)
-
-    @app.exception_handler(ConflictError)
-    def conflict(_: Request, error: ConflictError) -> JSONResponse:
-        return answer(409, str(error))
-
-    @app.exception_handler(ValueError)
-    def wrong(_: Request, error: ValueError) -> JSONResponse:
-        return answer(400, str(error))
-
-    @app.exception_handler(BusyError)
-    def busy(_: Request, error: BusyError) -> JSONResponse:
-        return answer(503, str(error), {"Retry-After": "5"})
-
-    @app.exception_handler(Exception)
-    def internal(_: Request, error: Exception) -> JSONResponse:
-        return answer(500, f"a fault of the service ({type(error).__name__}); its log tells more")
-
-    @app.exception_handler(sqlite3.OperationalError)
-    def disk(_: Request, error: sqlite3.OperationalError) -> JSONResponse:
-        return answer(507, f"the journal cannot be written ({error}); nothing of this request was kept")

@@ -77,10 +77,11 @@ class Journal:
             self.database.execute("BEGIN IMMEDIATE")
             try:
                 yield self.database
-            except BaseException:
-                self.database.execute("ROLLBACK")
+                self.database.execute("COMMIT")
+            except BaseException:  # a full disk may have ended it already
+                if self.database.in_transaction:
+                    self.database.execute("ROLLBACK")
                 raise
-            self.database.execute("COMMIT")
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.lock:
@@ -100,7 +101,7 @@ class Journal:
             known = known_classes(database)
             if again := [name for name in names if name in known]:
                 raise ConflictError(f"class {again[0]!r} is there already")
-            self.make_classes(database, names, next_request(database), most)
+            self.make_classes(database, names, last_position(database) + 1, most)
 
     def make_classes(self, database: sqlite3.Connection, names: Iterable[str], request: int, most: int) -> None:
         for name in names:
@@ -122,7 +123,7 @@ class Journal:
         An id that is there with the same image is no second example; with another image it is refused.
         """
         with self.transaction() as database:
-            request = next_request(database)
+            request = last_position(database) + 1
             for name in dict.fromkeys(label for label in labels if label is not None):
                 self.check_class(database, name, new_class, request, options.most_classes)
             each = zip(ids, images, labels, strict=True)
@@ -151,7 +152,7 @@ class Journal:
     def set_label(self, id: str, label: str, new_class: bool, options: Any) -> int | None:
         """Returns the position, or None for an id that is not there."""
         with self.transaction() as database:
-            request = next_request(database)
+            request = last_position(database) + 1
             query = "SELECT number, pixels IS NULL, label, held_out FROM examples WHERE id = ?"
             found = database.execute(query, (id,)).fetchone()
             if found is None:
@@ -173,11 +174,11 @@ class Journal:
             if found is None:
                 return None
             database.execute("INSERT OR IGNORE INTO deleted VALUES (?)", found)
-            return append(database, next_request(database), "delete", digest=found[0])
+            return append(database, last_position(database) + 1, "delete", digest=found[0])
 
     def restore(self, snapshot: int) -> int:
         with self.transaction() as database:
-            return append(database, next_request(database), "restore", name=str(snapshot))
+            return append(database, last_position(database) + 1, "restore", name=str(snapshot))
 
     def check_class(self, database: sqlite3.Connection, name: str, new: bool, request: int, most: int) -> None:
         if name not in known_classes(database):
@@ -220,13 +221,10 @@ class Journal:
 
     def outdated(self, stored: Iterable[tuple[bytes, str]]) -> list[bytes]:
         """Of stored examples, digest and class: those that were deleted since, or have another label now."""
-        deleted = {digest for (digest,) in self.rows("SELECT digest FROM deleted")}
-        labels: dict[bytes, set[str | None]] = {}
+        labels: dict[bytes, set[str | None]] = {digest: set() for (digest,) in self.rows("SELECT digest FROM deleted")}
         for digest, label in self.rows("SELECT digest, label FROM examples"):
             labels.setdefault(digest, set()).add(label)
-        return [
-            digest for digest, name in stored if (name not in labels[digest] if digest in labels else digest in deleted)
-        ]
+        return [digest for digest, name in stored if name not in labels.get(digest, {name})]
 
     def after(self, position: int, most: int) -> list[Entry]:
         query = """SELECT position, request, kind, example, log.name, log.digest, pixels, COALESCE(held_out, 0)
@@ -295,10 +293,6 @@ def append(
 
 
 def last_position(database: sqlite3.Connection) -> int:
+    """Every line of the log has its own: that of its first line numbers a request."""
     found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
     return found[0] if found else 0
-
-
-def next_request(database: sqlite3.Connection) -> int:
-    """Every line of the log has its own position: that of a request's first line numbers the request."""
-    return last_position(database) + 1

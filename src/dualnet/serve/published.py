@@ -7,6 +7,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from dualnet.learners.ema import predicting
 from dualnet.runs.model import Model, Prediction
 
 
@@ -49,3 +50,11 @@ class Published:
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
         return self.current.predict(images, top)
+
+
+def answering(model: Model) -> dict[str, Tensor]:
+    """A copy of the weights and statistics that answer: the averaged ones where there are such."""
+    learner = model.learner
+    means = {} if learner.ema is None else learner.ema.means()
+    named = {name: means.get(name, value) for name, value in predicting(learner)}
+    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in named.items()}

@@ -16,14 +16,14 @@ import torch
 from torch import Tensor
 
 from dualnet.data.cache_file import locked
-from dualnet.learners.ema import predicting
-from dualnet.runs.model import Model, load_with_state
+from dualnet.runs.model import load_with_state
 from dualnet.serve import saved
 from dualnet.serve.background import Background
 from dualnet.serve.good import Good
 from dualnet.serve.images import stacked
 from dualnet.serve.journal import Entry, Journal, digest_of
 from dualnet.serve.options import Options
+from dualnet.serve.published import answering
 from dualnet.serve.remembered import forget, remembered, some_remembered
 
 PUBLISH_SECONDS = 1.0  # between publications while only the background learns
@@ -296,11 +296,3 @@ class Worker:
             return None, None
         except (ValueError, OSError) as error:
             return None, str(error)
-
-
-def answering(model: Model) -> dict[str, Tensor]:
-    """A copy of the weights and statistics that answer: the averaged ones where there are such."""
-    learner = model.learner
-    means = {} if learner.ema is None else learner.ema.means()
-    named = {name: means.get(name, value) for name, value in predicting(learner)}
-    return {name: value.detach().to("cpu", copy=True).contiguous() for name, value in named.items()}

@@ -1,0 +1,94 @@
+"""The journal: what it keeps, what it drops, what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dualnet.serve.journal import ConflictError, Journal, digest_of
+from dualnet.serve.options import Options
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    made = Journal(tmp_path / "journal.sqlite")
+    yield made
+    made.database.close()
+
+
+OPTIONS = Options(Path(), held_out_every=5, most_classes=2)
+
+
+def image(number: int) -> np.ndarray:
+    return np.full((3, 2, 2), number, np.uint8)
+
+
+def add(journal: Journal, numbers: Sequence[int], label: str | None = None) -> None:
+    ids, images = [f"example-{number}" for number in numbers], [image(number) for number in numbers]
+    journal.add_examples(ids, images, [label] * len(ids), True, OPTIONS)
+
+
+def kept(journal: Journal) -> set[int]:
+    rows = journal.rows("SELECT id FROM examples WHERE pixels IS NOT NULL")
+    return {int(id.removeprefix("example-")) for (id,) in rows}
+
+
+def test_images_that_neither_queue_nor_memory_nor_measuring_needs_are_dropped(journal: Journal) -> None:
+    add(journal, range(10), "cat")  # of which 4 and 9 are held out
+    add(journal, range(10, 20))
+    contained = journal.last_position()
+    add(journal, range(20, 22), "cat")
+    journal.drop(contained, [digest_of(image(3).tobytes())], unlabelled_kept=4)
+    assert kept(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
+    assert [entry.example for entry in journal.after(0, 100)] == [21, 22]  # numbers from 1
+    assert len(journal.counts()) == 2 and sum(journal.counts().values()) == 22
+    with pytest.raises(ConflictError, match="example-10"):
+        journal.set_label("example-10", "cat", False, OPTIONS)
+
+
+def test_many_held_out_images_are_bounded_too(journal: Journal) -> None:
+    add(journal, range(120), "cat")
+    journal.drop(journal.last_position(), [], unlabelled_kept=0)
+    assert kept(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
+
+
+def test_a_request_is_kept_as_a_whole_or_not_at_all(journal: Journal) -> None:
+    add(journal, [1], "cat")
+    position = journal.last_position()
+    with pytest.raises(ConflictError, match="example-1"):  # the second one is there with another image
+        journal.add_examples(["new", "example-1"], [image(5), image(6)], ["dog", "dog"], True, OPTIONS)
+    assert journal.classes() == ["cat"] and journal.last_position() == position and journal.example("new") is None
+    journal.add_classes(["dog"], OPTIONS.most_classes)
+    with pytest.raises(ConflictError, match="most-classes"):
+        add(journal, [2], "third")
+    assert journal.classes() == ["cat", "dog"]
+
+
+def test_entries_come_in_order_and_those_of_a_request_share_its_number(journal: Journal) -> None:
+    add(journal, [1, 2], "cat")
+    journal.set_label("example-1", "cat", False, OPTIONS)  # as it is: nothing to learn
+    journal.set_label("example-1", "dog", True, OPTIONS)
+    journal.delete("example-2")
+    entries = journal.after(0, 100)
+    assert [entry.kind for entry in entries] == ["class", "example", "example", "class", "label", "delete"]
+    assert [entry.request for entry in entries] == [1, 1, 1, 4, 4, 6]
+    assert [entry.position for entry in entries] == [1, 2, 3, 4, 5, 6]
+    assert entries[2].pixels is None  # deleted before it was learned
+    assert journal.after(4, 1) == entries[4:5]
+
+
+def test_what_was_deleted_or_has_another_label_is_outdated(journal: Journal) -> None:
+    add(journal, [1, 2, 3], "cat")
+    journal.delete("example-1")
+    journal.set_label("example-2", "dog", True, OPTIONS)
+    stored = [(digest_of(image(number).tobytes()), "cat") for number in (1, 2, 3, 4)]  # 4 came with the model
+    assert journal.outdated(stored) == [stored[0][0], stored[1][0]]
+    add(journal, [1], "cat")
+    assert journal.outdated(stored) == [stored[1][0]]
+
+
+def test_starts_are_counted(journal: Journal) -> None:
+    assert [journal.start(), journal.start()] == [1, 2]
