@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import yaml
 
+from dualnet import Model
 from dualnet.cli import main
 from dualnet.report import report
 from dualnet.report.classes import best_first, class_table, confusion_matrix, pairs_table, tasks_table
@@ -196,6 +197,16 @@ def test_show_a_run_that_is_not_finished_and_one_of_an_older_version(tmp_path, m
     text = shown(capsys, stopped)
     assert "not finished: 5 steps, 1 of 2 tasks learned" in text and "figures" not in text
     assert "ACC 65.00" in shown(capsys, make_run(tmp_path / "older"))
+
+
+def test_show_a_saved_model(tmp_path, small_learner, capsys):
+    model = Model(small_learner("er"), tuple("abcdef"))
+    model.add_classes(["owl"], task=0)
+    model.save(tmp_path / "model")
+    text = shown(capsys, tmp_path / "model")
+    for row in model.learner.class_mask:
+        assert f": {', '.join(np.array(model.class_names)[row.numpy()])}\n" in text
+    assert "owl" in text and "7 classes" in text
 
 
 def test_show_what_is_no_run(tmp_path, make_run, capsys):

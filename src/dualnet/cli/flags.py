@@ -163,7 +163,7 @@ def add_report(verbs: Verbs[Parser]) -> None:
 
 def add_show(verbs: Verbs[Parser]) -> None:
     add = verbs.add_parser("show", help="say what a run is: data set, tasks, classes, state, figures").add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0")
+    add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
 
 
 def add_predict(verbs: Verbs[Parser]) -> None:

@@ -1,11 +1,32 @@
-"""`dualnet show`: what a run is, and what came of it."""
+"""`dualnet show`: what a run is, and what came of it; or the classes of a saved model."""
 
 import argparse
+from collections.abc import Iterator
+from pathlib import Path
 
-from dualnet.cli.terminal import show
+from dualnet.cli.terminal import say, show
 from dualnet.report.show import run_view
+from dualnet.runs.record import EXPERIMENT_FILE
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
-    show(run_view(arguments.run), width=100)
+    if (arguments.run / EXPERIMENT_FILE).is_file() or not (lines := list(model_lines(arguments.run))):
+        show(run_view(arguments.run), width=100)
+    else:
+        for line in lines:
+            say(line)
     return 0
+
+
+def model_lines(folder: Path) -> Iterator[str]:
+    """Nothing if the folder holds none."""
+    from dualnet.runs.model import load  # PyTorch takes long to load, and a run needs none of it
+    from dualnet.runs.run_folder import MODEL_FILE
+
+    if (folder / MODEL_FILE).is_file():
+        model = load(folder)
+        yield repr(model)
+        rows = model.learner.class_mask.tolist()
+        for number, row in enumerate(rows):
+            names = ", ".join(name for name, is_in in zip(model.class_names, row, strict=True) if is_in)
+            yield f"task {number}: {names}" if len(rows) > 1 else f"classes: {names}"
