@@ -19,8 +19,9 @@ demo: .venv/ready
 $(DEMO:%=demo-%): demo-%: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/dualnet run few-labels-$* --seeds 0,1,2 --device cpu --out runs/demo/$*
 
+# The live learner, to be taught in a browser; a second call goes on where the first one ended.
 serve: .venv/ready
-	$(BIN)/dualnet serve --state runs/live
+	$(BIN)/dualnet serve --state runs/live --held-out-every 5
 
 test: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal

@@ -92,6 +92,11 @@ def make_app(service: Service) -> FastAPI:
         service.wrote(position)
         return [Acknowledged(id=one, duplicate=before) for one, before in zip(ids, there, strict=True)]
 
+    @app.get("/v1/examples")
+    def get_unlabelled(most: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[str]:
+        """The ids of the newest examples that wait for a label."""
+        return journal.newest_unlabelled(most)
+
     @app.get("/v1/examples/{id}")
     def get_example(id: Annotated[Id, Path()]) -> dict[str, Any]:
         example = journal.example(id) or not_there(id)

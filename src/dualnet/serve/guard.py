@@ -22,7 +22,8 @@ EVENTS = "/v1/events"
 MOST_LISTENERS = 16
 DRAIN_SECONDS = 1.0  # so that a client that is still sending reads why it is refused
 HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' blob: data:; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
     "cache-control": "no-store",

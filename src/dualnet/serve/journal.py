@@ -204,6 +204,10 @@ class Journal:
         marks = ", ".join("?" * len(digests))
         return self.rows(f"SELECT id, label FROM examples WHERE digest IN ({marks}) ORDER BY number", *digests)
 
+    def newest_unlabelled(self, most: int) -> list[str]:
+        query = f"SELECT id FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?"
+        return [id for (id,) in self.rows(query, most)]
+
     def last_position(self) -> int:
         with self.lock:
             return last_position(self.database)

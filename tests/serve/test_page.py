@@ -1,0 +1,196 @@
+"""The page in a real browser, against a real server: what a person does with the keyboard and the mouse, and sees."""
+
+from __future__ import annotations
+
+import base64
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from serving import START_SECONDS, Server, picture, png, small_model
+
+pytest.importorskip("fastapi")
+playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'dualnet[dev]'")
+expect = playwright.expect
+
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("needs Chromium: apt-get install chromium", allow_module_level=True)
+
+HTML = "<img src=x onerror=\"document.title='broken into'\">"
+DROPPED = """([element, images]) => {
+    const data = new DataTransfer();
+    const file = (image) => new File([Uint8Array.fromBase64(image)], "a.png", { type: "image/png" });
+    for (const image of images) data.items.add(file(image));
+    for (const kind of ["dragover", "drop"])
+        element.dispatchEvent(new DragEvent(kind, { dataTransfer: data, bubbles: true, cancelable: true }));
+}"""
+PASTED = (
+    DROPPED.replace("DragEvent", "ClipboardEvent")
+    .replace("dataTransfer", "clipboardData")
+    .replace('"dragover", "drop"', '"paste"')
+)
+
+
+def files(colour: str, first: int, count: int) -> list[dict[str, object]]:
+    numbers = range(first, first + count)
+    return [{"name": f"{n}.png", "mimeType": "image/png", "buffer": png(picture(colour, n))} for n in numbers]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("page")
+    server = Server(folder / "state", "--model", small_model(folder / "model"), "--held-out-every", 3)
+    assert server.port, server.said
+    yield server
+    server.end()
+
+
+@pytest.fixture(scope="module")
+def page(server: Server) -> Iterator[playwright.Page]:
+    """Fails for an error on the page, such as a breach of its security policy."""
+    errors: list[str] = []
+    camera = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=camera)
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(1000 * START_SECONDS)
+        expect.set_options(timeout=1000 * START_SECONDS)
+        page.on("pageerror", lambda error: errors.append(str(error)))
+        page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
+        page.goto(f"http://127.0.0.1:{server.port}/")
+        yield page
+        browser.close()
+    assert [error for error in errors if "ERR_CONNECTION_REFUSED" not in error and "401" not in error] == []
+
+
+def class_card(page: playwright.Page, name: str) -> playwright.Locator:
+    return page.locator(".class").filter(has=page.get_by_role("heading", name=name, exact=True))
+
+
+def add_class(page: playwright.Page, name: str) -> playwright.Locator:
+    page.get_by_label("Name of the new class").fill(name)
+    page.keyboard.press("Enter")
+    expect(class_card(page, name)).to_be_visible()
+    return class_card(page, name)
+
+
+def ask(page: playwright.Page, colour: str) -> playwright.Locator:
+    """The card of an image that the model has not seen."""
+    page.locator("#ask input[type=file]").set_input_files(files(colour, 1000, 1))
+    return page.locator(".image").first
+
+
+def says(page: playwright.Page, colour: str) -> None:
+    """It does in the end: the answers on the page follow the model."""
+    card = ask(page, colour)
+    expect(card.locator(".says")).to_have_text(f"It says {colour}.")
+    expect(card.get_by_role("button", name=colour)).to_have_text(re.compile(r"\d+ %$"))
+
+
+def test_classes_are_taught_one_after_another_and_the_first_are_still_right(page: playwright.Page) -> None:
+    add_class(page, "red")
+    page.get_by_label("Add images to red").set_input_files(files("red", 0, 6))
+    dropped = [base64.b64encode(png(picture("green", n))).decode() for n in range(6)]
+    page.evaluate(DROPPED, [add_class(page, "green").element_handle(), dropped])
+    expect(class_card(page, "green").locator(".memory img")).to_have_count(4)  # two of six are held out
+    says(page, "red")
+    says(page, "green")
+    pasted = [base64.b64encode(png(picture("blue", n))).decode() for n in range(6)]
+    button = add_class(page, "blue").get_by_role("button", name="Take pictures of blue")
+    page.evaluate(PASTED, [button.element_handle(), pasted])
+    for colour in ("blue", "red", "green"):
+        says(page, colour)
+    expect(page.locator("#accuracy .legend li")).to_have_text(
+        [re.compile(f"^{colour} ") for colour in ("red", "green", "blue")]
+    )
+    for chart in ("accuracy", "losses", "slow", "steps"):
+        assert page.locator(f"#{chart} path.line").count() >= 1
+
+
+def test_an_answer_is_corrected_with_one_click_and_the_image_deleted(page: playwright.Page, server: Server) -> None:
+    before = {one["name"]: one["examples"] for one in server.get("/v1/classes")}
+    card = ask(page, "blue")
+    card.get_by_role("button", name="green").click()
+    expect(card.get_by_role("button", name="green")).to_have_attribute("aria-pressed", "true")
+    assert {one["name"]: one["examples"] for one in server.get("/v1/classes")} == before | {
+        "green": before["green"] + 1
+    }
+    card.get_by_label("Another class").fill("sky")
+    card.get_by_role("button", name="Teach").click()
+    expect(class_card(page, "sky").locator(".facts")).to_contain_text("1 image ")
+    class_card(page, "sky").locator(".memory button").press("Enter")
+    expect(card).to_be_focused()
+    card.get_by_role("button", name="Delete").click()
+    expect(class_card(page, "sky").locator(".facts")).to_contain_text("0 images · 0 in memory")
+    assert {one["name"]: one["examples"] for one in server.get("/v1/classes")} == before | {"sky": 0}
+
+
+def test_a_picture_is_taken_with_the_camera(page: playwright.Page) -> None:
+    class_card(page, "sky").get_by_role("button", name="Take pictures").click()
+    expect(page.locator("video")).to_have_js_property("readyState", 4)
+    page.get_by_role("button", name="Take picture", exact=True).click()
+    page.keyboard.press("Escape")
+    expect(class_card(page, "sky").locator(".memory img")).to_have_count(1)
+    assert page.evaluate("document.querySelector('video').srcObject.active") is False
+
+
+def test_pause_and_snapshots(page: playwright.Page, server: Server) -> None:
+    page.get_by_role("button", name="Pause").click()
+    expect(page.get_by_role("button", name="Resume")).to_be_visible()
+    assert server.get("/v1/status")["background"]["activity"] == "paused"
+    page.get_by_label("Title of the snapshot").fill("before")
+    page.get_by_role("button", name="Take snapshot").click()
+    expect(page.get_by_role("button", name="Restore before")).to_be_visible()
+    page.get_by_label("Add images to sky").set_input_files(files("blue", 50, 1))
+    expect(class_card(page, "sky").locator(".memory img")).to_have_count(2)
+    page.get_by_role("button", name="Restore before").click()
+    expect(class_card(page, "sky").locator(".memory img")).to_have_count(1)
+    page.get_by_role("button", name="Resume").click()
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_names_are_text_and_a_phone_scrolls_one_way(page: playwright.Page) -> None:
+    card = add_class(page, HTML)
+    expect(card.get_by_role("heading")).to_have_text(HTML)
+    add_class(page, "w" * 100)
+    card.get_by_label("Add images").set_input_files(files("red", 70, 1))
+    expect(page.locator(".image .says").first).to_contain_text(f"Taught as {HTML}")
+    assert page.title() == "DualNet live learner" and page.locator("img[src=x]").count() == 0
+    page.set_viewport_size({"width": 390, "height": 844})
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+    page.set_viewport_size({"width": 1280, "height": 900})
+
+
+def test_every_control_has_a_name(page: playwright.Page) -> None:
+    controls = re.findall(r"- (?:button|textbox|checkbox|img|combobox)\b.*", page.locator("body").aria_snapshot())
+    assert len(controls) > 20 and [line for line in controls if '"' not in line] == []
+
+
+def test_what_is_no_image_is_told(page: playwright.Page) -> None:
+    wrong = {"name": "a.png", "mimeType": "image/png", "buffer": b"no image"}
+    page.locator("#ask input[type=file]").set_input_files([wrong])
+    expect(page.locator(".image .says").first).to_contain_text("Not done")
+
+
+def test_after_a_reload_and_a_restart_all_is_there_and_the_token_is_asked_for_once(
+    page: playwright.Page, server: Server, tmp_path: Path
+) -> None:
+    page.reload()
+    expect(class_card(page, "red").locator(".memory img")).to_have_count(4)
+    assert server.end() == 130
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    (tmp_path / "token").write_text(token := "a-token-of-some-length")
+    again = Server(server.state, "--port", server.port, "--token-file", tmp_path / "token")
+    server.process, server.token = again.process, token
+    for word in ("a wrong token", token):
+        page.get_by_role("dialog").get_by_label("Token").fill(word)
+        page.keyboard.press("Enter")
+    expect(page.get_by_role("alert")).to_be_hidden()
+    for colour in ("red", "green", "blue"):
+        says(page, colour)
+    page.reload()
+    expect(class_card(page, "red").locator(".memory img")).to_have_count(4)
+    expect(page.get_by_role("dialog")).to_be_hidden()
