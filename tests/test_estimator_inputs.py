@@ -3,78 +3,28 @@
 from __future__ import annotations
 
 import copy
-import io
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import event, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
-from PIL import Image as Pillow
+from image_forms import SIDE, Given, images, nonsense, unreadable
+from PIL import Image
 
 pytest.importorskip("sklearn", reason="the extra `sklearn` is not installed")
 
 from dualnet import DualNetClassifier
 
 LEARNER = {"name": "er", "width": 4, "memory": {"slots": 6}}
-
-
-def as_file(image: np.ndarray, kind: str) -> bytes:
-    file = io.BytesIO()
-    Pillow.fromarray(image).save(file, kind)
-    return file.getvalue()
-
-
-# Forms of one image, uint8 [H, W, 3]; each must stand for the same pixels.
-RIGHT: dict[str, Any] = {
-    "array": lambda image: image,
-    "channels first": lambda image: np.ascontiguousarray(image.transpose(2, 0, 1)),
-    "not contiguous": lambda image: np.repeat(image, 2, axis=1)[:, ::2],
-    "floats": lambda image: image / 255,
-    "half floats": lambda image: (image / 255).astype(np.float32),
-    "tensor": lambda image: torch.from_numpy(image).permute(2, 0, 1),
-    "float tensor": lambda image: torch.from_numpy(image).permute(2, 0, 1).float() / 255,
-    "Pillow": Pillow.fromarray,
-    "transparent": lambda image: Pillow.fromarray(image).convert("RGBA"),
-    "PNG": lambda image: as_file(image, "PNG"),
-    "BMP": lambda image: bytearray(as_file(image, "BMP")),
-}
-# Forms that are no image, or one that cannot be read without guessing.
-REFUSED: dict[str, Any] = {
-    "bytes": lambda image: image.tobytes(),
-    "cut": lambda image: as_file(image, "PNG")[:60],
-    "empty": lambda image: b"",
-    "number": lambda image: 7,
-    "nothing": lambda image: None,
-    "mapping": lambda image: {"image": image},
-    "0 to 255 in floats": lambda image: image.astype(np.float32) + 2,
-    "NaN": lambda image: np.where(image > image.mean(), np.nan, 0.5),
-    "int64": lambda image: image.astype(np.int64),
-    "five channels": lambda image: np.stack([image[:, :, 0]] * 5),
-    "no pixel": lambda image: image[:0],
-    "no file": lambda image: "no/such/file.png",
-    "four axes": lambda image: image[None],
-}
-SIDES = st.integers(4, 40)
-
-
-@st.composite
-def images(draw: Any) -> tuple[list[np.ndarray], list[Any], bool]:
-    """Pixels, the same in some form, and whether all of them are images."""
-    pixels, forms, wrong = [], [], draw(st.booleans())
-    for number in range(draw(st.integers(1, 4))):
-        generator = np.random.default_rng(draw(st.integers(0, 99)))
-        pixels.append(generator.integers(0, 256, (draw(SIDES), draw(SIDES), 3), np.uint8))
-        kinds = REFUSED if wrong and number == 0 else RIGHT
-        forms.append(kinds[draw(st.sampled_from(sorted(kinds)))](pixels[-1]))
-    return pixels, draw(st.permutations(forms)) if wrong else forms, not wrong
+sides = st.integers(4, 40)
 
 
 @st.composite
 def arrays(draw: Any) -> tuple[list[np.ndarray], Any, bool]:
-    """As `images`, in one array or tensor."""
-    height, width, count = draw(SIDES), draw(SIDES), draw(st.integers(1, 4))
+    """Pixels, the same in one array or tensor, and whether these are images."""
+    height, width, count = draw(sides), draw(sides), draw(st.integers(1, 4))
     pixels = np.random.default_rng(draw(st.integers(0, 99))).integers(0, 256, (count, height, width, 3), np.uint8)
     grey = np.repeat(pixels[..., :1], 3, axis=3)
     shown, form, right = draw(
@@ -122,8 +72,8 @@ def labels(draw: Any, count: int) -> tuple[Any, bool]:
 
 @pytest.fixture(scope="module")
 def fitted() -> DualNetClassifier:
-    pixels = np.random.default_rng(0).integers(0, 256, (8, 28, 28, 3), np.uint8)
-    return DualNetClassifier(LEARNER, image_size=28).partial_fit(pixels, ["fig", "pear"] * 4)
+    pixels = np.random.default_rng(0).integers(0, 256, (8, SIDE, SIDE, 3), np.uint8)
+    return DualNetClassifier(LEARNER, image_size=SIDE).partial_fit(pixels, ["fig", "pear"] * 4)
 
 
 def refused(call: Any) -> bool:
@@ -135,22 +85,47 @@ def refused(call: Any) -> bool:
     return False
 
 
-@settings(max_examples=100)
-@given(st.one_of(images(), arrays()), st.data())
-def test_images_and_labels_of_all_kinds(fitted: DualNetClassifier, mixture: Any, data: Any) -> None:
-    pixels, form, right = mixture
-    event(f"images are {'right' if right else 'wrong'}")
-    if not right:
-        assert refused(lambda: fitted.predict_proba(form))
-        assert refused(lambda: copy.deepcopy(fitted).partial_fit(form, ["fig"] * len(form)))
-        return
-    plain = fitted.predict_proba([Pillow.fromarray(image) for image in pixels])
-    assert np.abs(fitted.predict_proba(form) - plain).max() < 1e-6
-    given, known = data.draw(labels(len(pixels)))
+def check(fitted: DualNetClassifier, form: Any, plain: list[Any], data: Any) -> None:
+    """Images that are right give what the plain ones give, and are learned unless their labels are wrong."""
+    assert np.abs(fitted.predict_proba(form) - fitted.predict_proba(plain)).max() < 1e-6
+    given, known = data.draw(labels(len(plain)))
     learning = copy.deepcopy(fitted)
     assert refused(lambda: learning.partial_fit(form, given)) is not known
     names = {name for name in given if isinstance(name, str)} if known else set()
     assert set(learning.classes_) == {"fig", "pear"} | names
+
+
+@settings(max_examples=60)
+@given(st.lists(images, min_size=1, max_size=4), st.booleans(), st.data())
+def test_lists_of_all_kinds(fitted: DualNetClassifier, mixture: list[Given], wrong: bool, data: Any) -> None:
+    one_way = [(image, colour) for image, colour in mixture if colour is not None]
+    form = [image for image, _ in one_way]
+    if wrong:
+        form.insert(data.draw(st.integers(0, len(form))), data.draw(unreadable))
+        assert refused(lambda: fitted.predict_proba(form))
+        assert refused(lambda: copy.deepcopy(fitted).partial_fit(form, ["fig"] * len(form)))
+    elif form:
+        form = data.draw(st.sampled_from([list, tuple]))(form)
+        check(fitted, form, [Image.new("RGB", (SIDE, SIDE), colour) for _, colour in one_way], data)
+
+
+@settings(max_examples=40)
+@given(arrays(), st.data())
+def test_arrays_of_all_kinds(fitted: DualNetClassifier, mixture: Any, data: Any) -> None:
+    pixels, form, right = mixture
+    if right:
+        check(fitted, form, [Image.fromarray(image) for image in pixels], data)
+    else:
+        assert refused(lambda: fitted.predict_proba(form))
+        assert refused(lambda: copy.deepcopy(fitted).partial_fit(form, ["fig"] * len(form)))
+
+
+@settings(max_examples=100)
+@given(st.one_of(nonsense, st.lists(nonsense, max_size=3)))
+def test_nonsense(fitted: DualNetClassifier, form: Any) -> None:
+    """Some arrays at random are images, or rows, after all."""
+    for call in (fitted.predict_proba, DualNetClassifier(LEARNER, image_size=SIDE).partial_fit):
+        refused(lambda call=call: call(form))
 
 
 KINDS = ["bool", "uint8", "int16", "uint64", "float16", "float32", "float64", "object", "complex64", "str"]
@@ -177,7 +152,7 @@ def grey(values: np.ndarray, low: float, high: float) -> list[np.ndarray]:
 @given(st.integers(1, 4), st.integers(1, 30), st.sampled_from(KINDS), st.integers(0, 99), st.booleans(), st.data())
 def test_rows_of_all_kinds(count: int, features: int, kind: str, seed: int, listed: bool, data: Any) -> None:
     rows = np.random.default_rng(seed).integers(0, 100, (count, features)).astype(kind)
-    estimator = DualNetClassifier(LEARNER, image_size=28)
+    estimator = DualNetClassifier(LEARNER, image_size=SIDE)
     damage = data.draw(st.sampled_from([None, None, *sorted(DAMAGED)]))
     if kind in NOT_READ or damage:
         wrong = DAMAGED[damage](rows) if damage and kind not in NOT_READ else rows
