@@ -162,4 +162,5 @@ def test_rows_of_all_kinds(count: int, features: int, kind: str, seed: int, list
     estimator.partial_fit(form, [0] * count, classes=[0, 1])
     low, high = (0, 255) if kind == "uint8" and not listed else (rows.min(), rows.max())
     assert np.array_equal(estimator.predict_proba(form), estimator.predict_proba(grey(rows, float(low), float(high))))
-    assert refused(lambda: estimator.predict(np.zeros((1, features + 1))))
+    for wrong in (np.zeros((1, features + 1)), np.full((1, features), np.nan)):
+        assert refused(lambda wrong=wrong: estimator.predict(wrong))
