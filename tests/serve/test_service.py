@@ -20,6 +20,7 @@ from serve_hostile import attack
 from serving import COLOURS, SIZE, Server, picture, png, small_model
 
 import dualnet
+from dualnet.cli import main
 
 pytest.importorskip("fastapi")
 
@@ -248,6 +249,28 @@ def test_another_origin_may_not_write_and_another_host_may_not_ask(server: Serve
         assert server.request("POST", "/v1/background", body, headers)[0] == expected
     for host, expected in ((f"localhost:{server.port}", 200), ("example.org", 403), ("", 403), ("[", 403)):
         assert server.request("GET", "/v1/status", headers={"Host": host})[0] == expected
+
+
+def test_teach_sends_a_folder_once_and_goes_on_after_a_bad_file(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for colour in ("red", "blue"):
+        (tmp_path / "labelled" / colour).mkdir(parents=True)
+        for number in range(2):
+            (tmp_path / "labelled" / colour / f"{number}.png").write_bytes(png(picture(colour, 400 + number)))
+    (tmp_path / "labelled" / "red" / "broken.png").write_bytes(b"no image")
+    (tmp_path / "plain").mkdir()
+    (tmp_path / "plain" / "1.png").write_bytes(png(picture("green", 400)))
+    before = server.get("/v1/status")
+    url = ["--url", f"http://127.0.0.1:{server.port}"]
+    for expected in ("4 taught, 0 there already, 1 refused", "0 taught, 4 there already, 1 refused"):
+        assert main(["teach", str(tmp_path / "labelled"), *url]) == 1
+        said = capsys.readouterr()
+        assert expected in said.out and "broken.png" in said.err
+    assert main(["teach", str(tmp_path / "plain"), "--unlabelled", *url]) == 0
+    after = server.get("/v1/status")
+    assert (after["examples"], after["unlabelled"]) == (before["examples"] + 5, before["unlabelled"] + 1)
+    assert main(["teach", str(tmp_path / "plain"), "--unlabelled", "--url", "nowhere"]) == 2
 
 
 def test_hostile_requests_get_an_answer_below_500_and_the_service_goes_on(server: Server) -> None:

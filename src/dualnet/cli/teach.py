@@ -1,11 +1,12 @@
 """`dualnet teach`: sends a folder of images to the service, each once."""
 
 import argparse
+import contextlib
 import http.client
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -25,19 +26,26 @@ ANSWER_SECONDS = 60.0
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     images = list(images_of(arguments.folder, arguments.unlabelled))
     token = None if arguments.token_file is None else arguments.token_file.read_text().strip()
-    client, counts = Client(arguments.url, token), {"taught": 0, "there already": 0, "refused": 0}
-    status, answer = client.request("GET", "/v1/status")
-    if status != 200:
-        raise ValueError(f"--url {arguments.url}: {answer['error']['message']} (--token-file)")
-    console = Console(stderr=True)
+    client = Client(arguments.url, token)
+    with contextlib.closing(client.connection):
+        status, answer = client.request("GET", "/v1/status")
+        if status != 200:
+            raise ValueError(f"--url {arguments.url}: {answer['error']['message']} (--token-file)")
+        counts = teach_all(client, images)
+    say(", ".join(f"{count} {what}" for what, count in counts.items()))
+    return 1 if counts["refused"] else 0
+
+
+def teach_all(client: "Client", images: Sequence[tuple[str, str | None]]) -> dict[str, int]:
+    """How many were taught, were there already, or were refused, each of these with a warning."""
+    counts, console = {"taught": 0, "there already": 0, "refused": 0}, Console(stderr=True)
     for file, label in track(images, "teaching", console=console, disable=not console.is_terminal):
         try:
             counts[teach(client, file, label)] += 1
         except ValueError as error:
             show_warning(f"{file}: {error}")
             counts["refused"] += 1
-    say(", ".join(f"{count} {what}" for what, count in counts.items()))
-    return 1 if counts["refused"] else 0
+    return counts
 
 
 def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]:
@@ -53,7 +61,7 @@ def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]
 def teach(client: "Client", file: str, label: str | None) -> str:
     """The id is made of label and content: an image that is there with its label is not sent again."""
     data = Path(file).read_bytes()
-    own_id = blake2b(data, digest_size=16, person=(label or "").encode()[:16]).hexdigest()
+    own_id = blake2b(f"{label or ''}\0".encode() + data, digest_size=16).hexdigest()
     status, _ = client.request("GET", f"/v1/examples/{own_id}")
     if status == 200:
         return "there already"
