@@ -9,10 +9,10 @@ from rich.console import Console
 from dualnet import engine
 from dualnet.cli.terminal import fail, say
 from dualnet.options import build, check_keys, dotted, merged
-from dualnet.runs.model import BEST, DivergedError
+from dualnet.runs.model import DivergedError
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder
-from dualnet.runs.session import Folders, Options, Session, start
+from dualnet.runs.session import NEW_MODEL, Folders, Options, Session, start
 
 NAMED = 10  # new classes that are named
 LABELS = {"memory": "stored images of the classes before", "old": "test images of the classes before"}
@@ -46,8 +46,8 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     learner = given.get("learner", {})
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")
-    if learner and learner.get("name", BEST["name"]) == BEST["name"]:
-        given["learner"] = merged(BEST, learner)
+    if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
+        given["learner"] = merged(NEW_MODEL, learner)
     asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
     of_new = {option: value for option, value in asked.items() if value is not None}
     if source is not None and of_new:
