@@ -17,7 +17,7 @@ from torch import Tensor
 from dualnet import UNLABELLED, Batch, Learner, StreamSpec
 from dualnet.losses import label_loss
 from dualnet.memory import MemoryConfig
-from dualnet.nets import Classifier
+from dualnet.nets import Classifier, Encoder
 from dualnet.optim import gradient_step
 from dualnet.options import check_at_least
 
@@ -52,7 +52,7 @@ class BalancedReplay(Learner):
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
-        self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
+        self.net = Classifier(Encoder(config.width, spec.image_shape[0]), spec.num_classes)
         self.memory = config.memory.make(spec, with_logits=False)
         self.register_buffer("shares", torch.zeros(spec.num_classes))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)

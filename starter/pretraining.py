@@ -11,7 +11,7 @@ from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import CommonOptions
 from dualnet.losses import label_loss
-from dualnet.nets import Classifier, pooled
+from dualnet.nets import Classifier, Encoder, pooled
 from dualnet.objectives.barlow_twins import BarlowTwins, barlow_twins_loss
 from dualnet.objectives.objective import full_precision
 from dualnet.optim import gradient_step
@@ -47,7 +47,7 @@ class Pretraining(Learner):
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
-        self.net = Classifier(config.width, spec.num_classes)
+        self.net = Classifier(Encoder(config.width), spec.num_classes)
         self.objective = BarlowTwins(self.net.encoder.channels[-1], spec)
         weights = [*self.net.parameters(), *self.objective.parameters()]
         groups = [

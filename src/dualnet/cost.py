@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dualnet.nets import Encoder
+from dualnet.nets import AnyEncoder
 
 
 @dataclass
@@ -39,7 +39,7 @@ def counted(network: nn.Module, cost: Cost) -> Iterator[None]:
     def count_backward(gradient: Tensor) -> None:
         cost.backward_samples += len(gradient)
 
-    encoders = [module for module in network.modules() if isinstance(module, Encoder)]
+    encoders = [module for module in network.modules() if isinstance(module, AnyEncoder)]
     hooks = [encoder.register_forward_hook(count) for encoder in encoders]
     try:
         yield

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import CTN, ctn
 from dualnet.memory import MemoryConfig
-from dualnet.nets import Controller, FilmClassifier
+from dualnet.nets import Controller, Encoder, FilmClassifier
 from dualnet.optim import gradient_step
 
 
@@ -43,7 +43,7 @@ def prepared(make, random_batch):
 
 def test_film_against_numpy(random_batch):
     torch.manual_seed(0)
-    base, controller = FilmClassifier(4, 6).eval(), Controller(3, 8, 32)
+    base, controller = FilmClassifier(Encoder(4, block_relu=False), 6).eval(), Controller(3, 8, 32)
     task_ids, pixels = torch.tensor([2, 0, 2, 1]), torch.randn(4, 3, 28, 28)
     features = base.features(pixels)
     assert (features < 0).any()  # the map before its ReLU

@@ -72,7 +72,7 @@ def test_parameters_of_the_adapter(width, literal):
 
 @pytest.mark.parametrize(("width", "literal"), [(20, 1_106_825), (64, 11_212_437)])
 def test_parameters_of_the_classifier(width, literal):
-    assert count(Classifier(width, 85)) == encoder_count(width) + (8 * width + 1) * 85 == literal
+    assert count(Classifier(Encoder(width), 85)) == encoder_count(width) + (8 * width + 1) * 85 == literal
 
 
 def test_fewer_input_channels_change_the_first_layers_only():
@@ -177,7 +177,7 @@ def test_dead_maps_stay_finite(normalise):
 
 
 def test_the_classifier_is_an_encoder_with_a_head():
-    net = Classifier(4, 5).eval()
+    net = Classifier(Encoder(4), 5).eval()
     x = images(2, 28)
     torch.testing.assert_close(net(x), net.head(net.encoder(x)[-1].mean(dim=(2, 3))))
 
@@ -192,7 +192,7 @@ def test_two_batches_in_one_pass_equal_two_passes(part):
     def make() -> tuple[nn.Module, ...]:
         torch.manual_seed(0)
         encoder = Encoder(4)
-        return (Classifier(4, 5),) if part == "classifier" else (encoder, Adapter(encoder.channels, 5, "none"))
+        return (Classifier(Encoder(4), 5),) if part == "classifier" else (encoder, Adapter(encoder.channels, 5, "none"))
 
     def run(nets: tuple[nn.Module, ...], x: Tensor, parts: int) -> Tensor:
         return nets[0](x, parts) if len(nets) == 1 else nets[1](x, nets[0](x, parts), parts)

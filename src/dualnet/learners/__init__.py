@@ -1,6 +1,5 @@
 """Learners, by name. A new one is a file beside this and a line here; one from outside goes by its import path."""
 
-import importlib
 from dataclasses import is_dataclass
 from typing import Any
 
@@ -10,6 +9,7 @@ from dualnet.batch import StreamSpec
 from dualnet.learners.ctn import CTN
 from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
+from dualnet.learners.encoders import imported, start
 from dualnet.learners.er import ER
 from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import Learner
@@ -35,11 +35,7 @@ def learner_class(name: str) -> type[Learner]:
     if "." not in name:
         known = f"{', '.join(LEARNERS)}, nor an import path{nearest(name, LEARNERS)}"
         raise ValueError(f"learner.name: {name!r} is not one of {known}")
-    module_name, _, class_name = name.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
-        raise ValueError(f"learner.name: cannot import {name!r} ({error}); is its folder on PYTHONPATH?") from error
+    found = imported(name, "learner.name")
     if not (isinstance(found, type) and issubclass(found, Learner) and is_dataclass(getattr(found, "Config", None))):
         raise ValueError(f"learner.name: {name!r} is not a Learner with a dataclass Config; see CONTRIBUTING.md")
     if missing := sorted(found.__abstractmethods__):
@@ -58,8 +54,13 @@ def learner_name(learner: Learner) -> str:
     return f"{module}.{name}"
 
 
-def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0, device: str = "cpu") -> Learner:
-    """A learner with its options (default: its own defaults), all of its randomness from one seed."""
+def make_learner(
+    name: str, spec: StreamSpec, config: Any = None, seed: int = 0, device: str = "cpu", fresh: bool = True
+) -> Learner:
+    """A learner with its options (default: its own defaults), all of its randomness from one seed.
+
+    Without `fresh` no file of weights is read: those of a checkpoint follow.
+    """
     cls = learner_class(name)
     if config is not None and not isinstance(config, cls.Config):
         options = f"{cls.__name__}.Config"
@@ -67,6 +68,8 @@ def make_learner(name: str, spec: StreamSpec, config: Any = None, seed: int = 0,
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         learner = cls(spec, cls.Config() if config is None else config)
+    if fresh:
+        start(learner)
     return learner.seed(seed).to(device)
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from dualnet.batch import Batch, StreamSpec
+from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
 from dualnet.nets import Classifier
 
@@ -16,8 +17,8 @@ class Baseline(Learner):
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__(spec, config)
-        self.net = Classifier(config.width, spec.num_classes, spec.image_shape[0])
-        self.optimizer = SGD(self.net.parameters(), lr=config.lr)
+        self.net = Classifier(make_encoder(spec, config), spec.num_classes)
+        self.optimizer = SGD(parameter_groups(self.net.parameters(), self.net.encoder, config), lr=config.lr)
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         return self.mask_logits(self.net(self.network_input(images)), task_ids)

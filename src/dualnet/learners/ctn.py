@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import MemoryOptions
 from dualnet.losses import label_loss, soft_label_loss
@@ -58,13 +59,14 @@ class CTN(Learner):
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
-        self.base = FilmClassifier(config.width, spec.num_classes, spec.image_shape[0])
+        encoder = make_encoder(spec, config, block_relu=config.start is not None)  # the starter was trained with it
+        self.base = FilmClassifier(encoder, spec.num_classes)
         self.controller = Controller(spec.num_tasks, config.embedding_size, self.base.encoder.channels[-1])
         num_semantic = semantic_slots(spec, config)
         self.memory = config.memory.make(spec, set_aside=num_semantic)
         self.semantic = Ring(spec, num_semantic, with_logits=False)
         self.register_buffer("offered", torch.zeros(spec.num_tasks, dtype=torch.int64))
-        self.base_optimizer = SGD(self.base.parameters(), lr=config.lr)
+        self.base_optimizer = SGD(parameter_groups(self.base.parameters(), encoder, config), lr=config.lr)
         self.controller_optimizer = SGD(self.controller.parameters(), lr=config.controller_lr)
 
     @classmethod

@@ -12,10 +12,11 @@ from torch.optim import SGD
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
+from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss, soft_label_loss
-from dualnet.nets import Adapter, AdapterNorm, Encoder
+from dualnet.nets import Adapter, AdapterNorm
 from dualnet.objectives import OBJECTIVES
 from dualnet.optim import LookAhead, gradient_step
 from dualnet.options import check_at_least
@@ -52,6 +53,10 @@ class Config(ReplayOptions):
     def __post_init__(self) -> None:
         check_at_least(self, 0, "beta", most=1)
         super().__post_init__()
+        if self.encoder_lr == 0 and self.slow_rounds > 0:
+            raise ValueError(f"slow_rounds: {self.slow_rounds} would train an encoder that encoder_lr 0 freezes; set 0")
+        if self.encoder is not None and self.objective == "byol":
+            raise ValueError("objective: byol keeps a second encoder of the package; choose another one with encoder")
 
 
 class DualNet(Learner):
@@ -67,11 +72,12 @@ class DualNet(Learner):
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
         channels = spec.image_shape[0]
-        self.slow = Encoder(config.width, channels)
+        self.slow = make_encoder(spec, config)
         self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels)
         self.objective = OBJECTIVES[config.objective](self.slow.channels[-1], spec)
         self.memory = config.memory.make(spec)
-        self.fast_optimizer = SGD([*self.slow.parameters(), *self.fast.parameters()], lr=config.lr)
+        both = [*self.slow.parameters(), *self.fast.parameters()]
+        self.fast_optimizer = SGD(parameter_groups(both, self.slow, config), lr=config.lr)
         self.slow_optimizer = SGD(
             [*self.slow.parameters(), *(weight for weight in self.objective.parameters() if weight.requires_grad)],
             lr=config.slow_lr,

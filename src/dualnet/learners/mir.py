@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import torch
 from torch import Tensor
@@ -49,15 +50,17 @@ class MIR(ER):
 
     def virtual_step(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         """The weights after a step of SGD on the batch, by name. The pass moves copies of the BatchNorm statistics."""
-        names, weights = zip(*self.net.named_parameters(), strict=True)
+        names = {weight: name for name, weight in self.net.named_parameters()}
         statistics = dict(self.net.named_buffers())
         copied = dict(zip(statistics, copies([*statistics.values()]), strict=True))
         logits = functional_call(self.net, copied, (self.network_input(batch.images),))
         loss = label_loss(self.mask_logits(logits, batch.task_ids), labels)
         with torch.autocast(loss.device.type, enabled=False), torch.no_grad():  # as in `gradient_step`
-            grads = torch.autograd.grad(loss, weights)
-            moved = torch._foreach_add(weights, grads, alpha=-self.config.lr)  # pyright: ignore[reportPrivateImportUsage]
-        return dict(zip(names, moved, strict=True))
+            groups = [(group["params"], -group["lr"]) for group in self.optimizer.param_groups]
+            weights = [weight for group, _ in groups for weight in group]
+            grads = iter(torch.autograd.grad(loss, weights))
+            moved = [torch._foreach_add(group, [*islice(grads, len(group))], alpha=rate) for group, rate in groups]  # pyright: ignore[reportPrivateImportUsage]
+        return {names[weight]: value for weight, value in zip(weights, chain(*moved), strict=True)}
 
     @torch.no_grad()
     def rise(self, replay: Replay, weights: dict[str, Tensor]) -> Tensor:

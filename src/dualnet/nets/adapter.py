@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dualnet.kernels import conv_norm_pool
@@ -44,11 +45,26 @@ class Adapter(nn.Module):
         adapted = images
         with autocast_weights(self):
             for block, slow_map in zip(self.blocks, slow_maps, strict=True):
-                adapted = slow_map * self.scaled(block(adapted, parts))
+                adapted = slow_map * self.scaled(fitted(block(adapted, parts), slow_map))
         return self.head(pooled(adapted))
+
+    def pass_on(self) -> None:
+        """Begin with m_l = 1, so h'_l = h_l, for slow features that are good already: random m_l would scatter them.
+
+        A BatchNorm of weight 0 and bias 1 does so; its weight has a gradient.
+        """
+        for block in self.blocks:
+            nn.init.zeros_(block.norm.weight)  # pyright: ignore
+            nn.init.ones_(block.norm.bias)  # pyright: ignore
 
     def scaled(self, m: Tensor) -> Tensor:
         if self.normalise == "none":
             return m
         dims = (1, 2, 3) if self.normalise == "map" else (1,)
         return m / m.square().sum(dim=dims, keepdim=True).clamp(min=1e-6)
+
+
+def fitted(m: Tensor, slow_map: Tensor) -> Tensor:
+    """m in the size of the slow map: not every encoder halves its maps, rounding up, as a block and ours do."""
+    height, width = slow_map.shape[-2:]
+    return m if m.shape[-2:] == (height, width) else F.adaptive_avg_pool2d(m, (height, width))

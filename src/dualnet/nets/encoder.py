@@ -1,5 +1,7 @@
 """The slow learner's network: ResNet18 with a 3x3 stem and max-pool (He et al., 2016; width 20 as in GEM)."""
 
+from typing import Self
+
 from torch import Tensor, nn
 
 from dualnet.kernels import conv_norm_pool
@@ -7,6 +9,21 @@ from dualnet.kernels.conv import Conv, autocast_weights
 from dualnet.nets.norm import BatchNorm
 
 SMALLEST_IMAGE = 28  # pixels: the last map is then 2 x 2
+
+
+class AnyEncoder(nn.Module):
+    """What a learner needs of an encoder: `forward(images, parts)` gives feature maps, of these `channels`."""
+
+    channels: tuple[int, ...]
+    frozen = False
+
+    def freeze(self) -> None:
+        """Neither the weights nor the BatchNorm statistics learn."""
+        self.frozen = True
+        self.requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Self:
+        return super().train(mode and not self.frozen)
 
 
 class ResidualBlock(nn.Module):
@@ -26,7 +43,7 @@ class ResidualBlock(nn.Module):
         return self.norm2(self.conv2(out), parts, residual=x)
 
 
-class Encoder(nn.Module):
+class Encoder(AnyEncoder):
     """Images to four feature maps of width, 2, 4 and 8 times width channels: 42, 21, 11 and 6 px from 84.
 
     With `block_relu=False` no ReLU follows a block's residual sum.

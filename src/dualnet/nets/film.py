@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dualnet.batch import StreamSpec
-from dualnet.nets.encoder import Encoder, pooled
+from dualnet.nets.encoder import AnyEncoder, pooled
 from dualnet.nets.head import Head
 
 
@@ -37,12 +37,12 @@ def of_length_1(vectors: Tensor) -> Tensor:
 class FilmClassifier(nn.Module):
     """The base: an encoder and a head, with features h that are relu(scale * h + shift) + relu(h).
 
-    As in the authors' code no ReLU follows a residual sum: h, the last of them, keeps its sign for the scale to use.
+    In the authors' code no ReLU follows a residual sum: h, the last of them, keeps its sign for the scale to use.
     """
 
-    def __init__(self, width: int, num_classes: int, in_channels: int = 3) -> None:
+    def __init__(self, encoder: AnyEncoder, num_classes: int) -> None:
         super().__init__()
-        self.encoder = Encoder(width, in_channels, block_relu=False)
+        self.encoder = encoder
         self.head = Head(self.encoder.channels[-1], num_classes)
 
     def features(self, images: Tensor, parts: int = 1) -> Tensor:

@@ -1,4 +1,4 @@
-"""Weights that an encoder starts from: those of the starter, which the package ships, or of a file of yours."""
+"""Weights that an encoder starts from, as safetensors: those of the starter, which the package ships, or of a file."""
 
 from pathlib import Path
 
@@ -7,38 +7,36 @@ import safetensors.torch
 import torch
 from torch import nn
 
-FOLDER = Path(__file__).parent.parent / "weights"
 STARTER = "starter"
+FOLDER = Path(__file__).parent.parent / "weights"
 
 
-def start_file(start: str, width: int) -> Path:
-    """The file of the starter for an encoder of that width, or the one at a path."""
-    if start != STARTER:
-        return Path(start).expanduser()
-    widths = {int(path.stem.rpartition("-")[2]): path for path in sorted(FOLDER.glob("starter-*.safetensors"))}
+def starter_file(width: int) -> Path:
+    """Of an encoder of that width."""
+    widths = {int(path.stem.rpartition("-")[2]): path for path in FOLDER.glob(f"{STARTER}-*.safetensors")}
     if width not in widths:
-        there = " or ".join(str(number) for number in sorted(widths)) or "no width: this package was built without it"
+        there = " or ".join(str(number) for number in sorted(widths))
         raise ValueError(f"start: there is no starter of width {width}; set width to {there}")
     return widths[width]
 
 
 def load_weights(encoder: nn.Module, file: Path) -> None:
-    """Every weight and BatchNorm statistic of the encoder from a safetensors file of the same names and shapes."""
+    """Every weight and statistic of the encoder, by name. The file may hold more, such as a classifier."""
     try:
         found = safetensors.torch.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
-        raise ValueError(f"{file}: cannot be read as safetensors ({error}); give such a file") from error
+        raise ValueError(f"{file}: cannot be read as safetensors ({error}); give a file in that format") from error
     wanted = encoder.state_dict()
-    for name in sorted(wanted.keys() | found.keys()):
-        shapes = [list(tensors[name].shape) if name in tensors else "nothing" for tensors in (wanted, found)]
-        if shapes[0] != shapes[1]:
-            differs = f"{name} is {shapes[1]} in it and {shapes[0]} in the encoder"
+    for name, tensor in wanted.items():
+        there = list(found[name].shape) if name in found else "missing"
+        if there != list(tensor.shape):
+            differs = f"{name} is {there}, and {list(tensor.shape)} in the encoder"
             raise ValueError(f"{file}: {differs}; take the width, or the encoder, that the file was made with")
-    encoder.load_state_dict(found)
+    encoder.load_state_dict({name: found[name] for name in wanted})
 
 
 def save_weights(encoder: nn.Module, metadata: dict[str, str]) -> bytes:
-    """Convolutions in float16, half the size; BatchNorm as it is."""
+    """As a file holds them: convolutions in float16, which halves it, BatchNorm as it is."""
     tensors = {
         name: tensor.detach().cpu().to(torch.float16 if tensor.dim() > 1 else torch.float32).contiguous()
         for name, tensor in encoder.state_dict().items()

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import Encoder, forward_batches
+from dualnet.nets import AnyEncoder, Encoder, forward_batches
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
 MOMENTUM = 0.99  # tau
@@ -26,7 +26,7 @@ class BYOL(Objective):
         self.target_encoder = Encoder(num_features // 8).requires_grad_(False)  # an encoder ends in 8 times its width
         self.target_projector = Projector(num_features).requires_grad_(False)
 
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         self.update_target(encoder)
         p_a, p_b = forward_batches(self.predictor, embed(encoder, self.projector, view_a, view_b))
         with torch.no_grad():
@@ -35,7 +35,7 @@ class BYOL(Objective):
             return byol_loss(p_a.float(), p_b.float(), target_a, target_b)
 
     @torch.no_grad()
-    def update_target(self, encoder: Encoder) -> None:
+    def update_target(self, encoder: AnyEncoder) -> None:
         """target <- tau target + (1 - tau) online. Called before the loss of a step, so after the last step."""
         target: list[Tensor] = [*self.target_encoder.parameters(), *self.target_projector.parameters()]
         online: list[Tensor] = [*encoder.parameters(), *self.projector.parameters()]

@@ -5,7 +5,7 @@ from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.losses import label_loss, mask_logits
-from dualnet.nets import Encoder, Head
+from dualnet.nets import AnyEncoder, Head
 from dualnet.objectives.objective import Objective, embed, full_precision
 
 
@@ -23,7 +23,7 @@ class Classification(Objective):
         self.class_mask = spec.class_mask.to(self.class_mask.device)
         return []
 
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         logits = torch.cat(embed(encoder, lambda features, parts: self.head(features), view_a, view_b))
         assert batch.labels is not None
         with full_precision(logits.device):

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import BatchNorm, Encoder, forward_batches, pooled
+from dualnet.nets import AnyEncoder, BatchNorm, forward_batches, pooled
 
 
 class Objective(nn.Module, ABC):
@@ -17,7 +17,7 @@ class Objective(nn.Module, ABC):
         super().__init__()
 
     @abstractmethod
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         """The loss, a scalar, from views float [B, C, H, W] of the batch's B images, whose labels are never None."""
 
 
@@ -37,7 +37,7 @@ class Projector(nn.Module):
 Head = Callable[[Tensor, int], Tensor]  # (features [parts * B, num_features], parts) -> [parts * B, D]
 
 
-def embed(encoder: Encoder, head: Head, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
+def embed(encoder: AnyEncoder, head: Head, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
     """Both views through encoder and head, each with its own BatchNorm statistics; float32 [B, D] each."""
 
     def net(images: Tensor, parts: int) -> Tensor:
@@ -54,7 +54,7 @@ class EmbeddingObjective(Objective):
         super().__init__(num_features, spec)
         self.projector = Projector(num_features)
 
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)
         with full_precision(z_a.device):
             return self.loss(z_a, z_b)

@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import Encoder, forward_batches
+from dualnet.nets import AnyEncoder, forward_batches
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
 BOTTLENECK = 4  # the predictor's hidden layer has a fourth of the features: the paper's 2048 -> 512 -> 2048
@@ -19,7 +19,7 @@ class SimSiam(Objective):
         self.projector = Projector(num_features)
         self.predictor = Projector(num_features, num_features // BOTTLENECK)
 
-    def forward(self, encoder: Encoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)
         p_a, p_b = forward_batches(self.predictor, [z_a, z_b])
         with full_precision(z_a.device):

@@ -258,7 +258,7 @@ def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[s
         spec, names = model_folder.stream_spec(content["stream"])
         if not is_model and parse(folder.record.experiment).protocol != "task_aware":
             spec = spec.task_free()
-        model = Model(make_learner(name, spec, config, content["seed"], checked_device(device)), names)
+        model = Model(make_learner(name, spec, config, content["seed"], checked_device(device), fresh=False), names)
         identity = model_folder.identity(content) if is_model else folder.identity
         found = checkpoint.newest(folder.checkpoints, identity)
         if found is not None:

@@ -12,6 +12,7 @@ from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
 from dualnet.files import DAMAGES, read_yaml, reason
 from dualnet.learners import LEARNERS, Learner, learner_name
+from dualnet.learners.encoders import ENCODERS
 from dualnet.options import plain
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
@@ -83,13 +84,16 @@ def identity(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_trusted(learner: Any, file: Path, trust: bool) -> None:
-    """Raises ValueError for a learner from outside this package: to load it is to run its code."""
-    name = learner.get("name") if isinstance(learner, dict) else None
-    if isinstance(name, str) and not trust and name not in LEARNERS and not name.startswith("dualnet."):
-        raise ValueError(
-            f"{file}: learner.name is {printable(name)}, code from outside of dualnet that would be imported and "
-            "run; if you trust it, pass trust=True, or --trust to `dualnet predict`"
-        )
+    """Raises ValueError for a learner or an encoder from outside this package: to load it is to run its code."""
+    name, encoder = (learner.get(option) if isinstance(learner, dict) else None for option in ("name", "encoder"))
+    own_learner = not isinstance(name, str) or name in LEARNERS or name.startswith("dualnet.")
+    if trust or (own_learner and (not isinstance(encoder, str) or encoder in ENCODERS)):
+        return
+    option, path = ("encoder", encoder) if own_learner else ("name", name)
+    raise ValueError(
+        f"{file}: learner.{option} is {printable(path)}, code from outside of dualnet that would be imported and "
+        "run; if you trust it, pass trust=True, or --trust to `dualnet predict`"
+    )
 
 
 def stream_spec(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:

@@ -29,7 +29,8 @@ NOT_COMPARED = ("seed", "stability_every", *HOW_OFTEN, *NO_RESULT)  # of two run
 
 # For folders of older versions: the values of options before these existed. Those of a learner by its name.
 LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
-TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0]}
+ENCODER: dict[str, Any] = dict.fromkeys(("start", "encoder", "weights", "encoder_lr")) | {"encoder_options": {}}
+TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0], **ENCODER}
 REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "unlabelled": "skip"}
 ADDED_LATER: dict[str, dict[str, Any]] = {
     "dualnet": REPLAY | {"slow_optimizer": "look_ahead"},

@@ -14,6 +14,7 @@ from dualnet.cost import Cost
 from dualnet.engine import peak_memory
 from dualnet.files import DAMAGES, reason
 from dualnet.learners import Learner, make_learner
+from dualnet.learners.encoders import start
 from dualnet.runs import checkpoint
 from dualnet.runs.class_results import ClassResults
 from dualnet.runs.experiment import Experiment
@@ -35,7 +36,7 @@ class Run:
     def __init__(self, experiment: Experiment, folder: RunFolder, stream: Stream) -> None:
         self.experiment, self.folder, self.stream = experiment, folder, stream
         self.learner = make_learner(
-            experiment.learner_name, stream.spec, experiment.learner, experiment.seed, str(stream.device)
+            experiment.learner_name, stream.spec, experiment.learner, experiment.seed, str(stream.device), fresh=False
         )
         self.step = 0
         self.seconds = 0.0
@@ -51,6 +52,7 @@ class Run:
         found = checkpoint.newest(self.folder.checkpoints, self.folder.identity)
         if found is None:
             self.folder.log_file.write_bytes(b"")
+            start(self.learner)
             return
         self.step, state = found
         try:
