@@ -40,7 +40,7 @@ def counted(network: nn.Module, cost: Cost) -> Iterator[None]:
         cost.backward_samples += len(gradient)
 
     encoders = [module for module in network.modules() if isinstance(module, AnyEncoder)]
-    hooks = [encoder.register_forward_hook(count) for encoder in encoders]
+    hooks = [encoder.inner.register_forward_hook(count) for encoder in encoders]
     try:
         yield
     finally:

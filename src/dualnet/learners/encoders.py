@@ -78,6 +78,6 @@ def start(learner: Any) -> None:
         return
     for module in learner.modules():
         if isinstance(module, AnyEncoder):
-            load_weights(module.net if isinstance(module, OtherEncoder) else module, file)
+            load_weights(module.inner, file)
         elif isinstance(module, Adapter):
             module.pass_on()

@@ -17,6 +17,11 @@ class AnyEncoder(nn.Module):
     channels: tuple[int, ...]
     frozen = False
 
+    @property
+    def inner(self) -> nn.Module:
+        """What computes the maps: itself, unless it wraps another network."""
+        return self
+
     def freeze(self) -> None:
         """Neither the weights nor the BatchNorm statistics learn."""
         self.frozen = True

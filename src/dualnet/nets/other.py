@@ -21,6 +21,10 @@ class OtherEncoder(AnyEncoder):
             raise ValueError(f"it makes {type(self.net).__name__} where a torch.nn.Module is needed")
         self.channels = tuple(feature_map.shape[1] for feature_map in self.tried(image_shape))
 
+    @property
+    def inner(self) -> nn.Module:
+        return self.net
+
     @torch.no_grad()
     def tried(self, image_shape: tuple[int, int, int]) -> list[Tensor]:
         maps = self.eval()(torch.zeros(1, *image_shape))
@@ -39,7 +43,7 @@ class OtherEncoder(AnyEncoder):
 def timm_features(model: str, **options: object) -> nn.Module:
     """The feature maps of a model of timm (the extra `dualnet[timm]`), with random weights; nothing is downloaded."""
     try:
-        import timm
+        import timm  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError(f"timm cannot be imported ({error}); pip install 'dualnet[timm]'") from error
     if ":" in model:  # a model of a hub, which timm would download

@@ -10,8 +10,9 @@ from typing import TypeVar
 
 import torch
 
+from dualnet.batch import StreamSpec
 from dualnet.data import Benchmark, BenchmarkConfig
-from dualnet.learners import learner_class
+from dualnet.learners import learner_class, make_learner
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError, Run
@@ -42,6 +43,8 @@ def run(
     todo = {seed: folder for seed, folder in there.items() if not folder.finished}
     if todo:
         stream = stream_of(experiment, tasks(), device)
+        if not all(folder.begun for folder in todo.values()):
+            try_encoder(experiment, stream.spec)
         diverged: dict[int, str] = {}
         with Stop() as stop:
             for group in seeds_apart(todo, device.type):
@@ -120,6 +123,12 @@ def stream_of(experiment: Experiment, tasks: Benchmark, device: torch.device) ->
             "options; use task_free_boundaries, or for dualnet learner.soft_labels insertion"
         )
     return Stream(tasks, experiment.protocol, experiment.batch_size, device, experiment.labels, epochs)
+
+
+def try_encoder(experiment: Experiment, spec: StreamSpec) -> None:
+    """Raises ValueError if code or weights from outside cannot be used, before a folder is made."""
+    if any(getattr(experiment.learner, option, None) is not None for option in ("start", "encoder")):
+        make_learner(experiment.learner_name, spec, experiment.learner)
 
 
 def seeds_apart(folders: Mapping[int, Folder], device: str) -> list[dict[int, Folder]]:

@@ -1,0 +1,248 @@
+"""Encoders by their options: weights to start from, encoders from outside, their rate, and what is refused."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+from own_encoder import ThreeMaps
+
+from dualnet.batch import StreamSpec
+from dualnet.cost import Cost, counted
+from dualnet.learners import LEARNERS
+from dualnet.nets import Adapter, AnyEncoder, Encoder, pooled
+from dualnet.nets.other import OtherEncoder
+from dualnet.nets.start import load_weights, save_weights, starter_file
+
+every_learner = pytest.mark.parametrize("name", LEARNERS)
+OWN = "own_encoder.ThreeMaps"
+
+
+def encoder_of(learner: torch.nn.Module) -> AnyEncoder:
+    return next(module for module in learner.modules() if isinstance(module, AnyEncoder))
+
+
+def weights_without(learner: torch.nn.Module, encoder: AnyEncoder) -> list[torch.Tensor]:
+    return [weight for weight in learner.parameters() if weight not in set(encoder.parameters())]
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    """Weights of a small encoder, as `starter.train` writes them."""
+    torch.manual_seed(5)
+    encoder = Encoder(4)
+    encoder(torch.randn(8, 3, 32, 32))  # statistics that are not those of a new one
+    (tmp_path / "weights.safetensors").write_bytes(save_weights(encoder, {"width": "4"}))
+    return str(tmp_path / "weights.safetensors")
+
+
+# Weights to start from
+
+
+@every_learner
+def test_the_encoder_starts_from_a_file_and_learns(name: str, file: str, small_learner: Any, stream: Any) -> None:
+    learner, other = small_learner(name, width=4, start=file), small_learner(name, width=4)
+    stored = safetensors.torch.load_file(file)
+    started = encoder_of(learner).state_dict()
+    assert started.keys() == stored.keys()
+    for key, tensor in started.items():
+        assert torch.equal(tensor, stored[key].float()), key
+    assert not torch.equal(encoder_of(other).state_dict()["stem.weight"], started["stem.weight"])
+    learner.observe(stream[0])
+    assert not torch.equal(encoder_of(learner).state_dict()["stem.weight"], stored["stem.weight"].float())
+
+
+def test_the_adapter_passes_the_features_on_at_first(file: str, small_learner: Any, random_batch: Any) -> None:
+    learner = small_learner("dualnet", width=4, start=file, adapter_norm="none").eval()
+    pixels = learner.network_input(random_batch(0).images)
+    features = pooled(learner.slow(pixels)[-1])
+    assert torch.equal(learner.net(pixels), learner.fast.head(features))
+
+
+def test_the_starter_is_shipped_and_refuses_another_width(small_learner: Any) -> None:
+    learner = small_learner("er", width=20, start="starter")
+    fresh = Encoder(20)
+    load_weights(fresh, starter_file(20))
+    assert torch.equal(encoder_of(learner).state_dict()["stem.weight"], fresh.stem.weight)
+    with pytest.raises(ValueError, match=r"^start: there is no starter of width 32; set width to 20"):
+        small_learner("er", width=32, start="starter")
+
+
+@pytest.mark.parametrize(
+    ("content", "width", "words"),
+    [(None, 4, "No such file"), (b"no tensors", 4, "safetensors"), ("weights", 8, r"stem\.weight is \[4, 3, 3, 3\]")],
+)
+def test_a_file_that_cannot_be_used(content: Any, width: int, words: str, file: str, small_learner: Any) -> None:
+    if content is None:
+        Path(file).unlink()
+    elif isinstance(content, bytes):
+        Path(file).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"weights\.safetensors: .*{words}") as caught:
+        small_learner("dualnet", width=width, start=file)
+    assert "\n" not in str(caught.value)
+
+
+# Encoders from outside
+
+
+@every_learner
+def test_a_learner_learns_with_an_encoder_of_ones_own(name: str, small_learner: Any, stream: Any) -> None:
+    learner = small_learner(name, encoder=OWN, encoder_options={"width": 5})
+    encoder = encoder_of(learner)
+    assert encoder.channels == (5, 10, 15)
+    before = {key: tensor.clone() for key, tensor in encoder.state_dict().items()}
+    cost = Cost()
+    with counted(learner, cost):
+        for batch in stream:
+            losses = learner.observe(batch)
+    assert all(loss.isfinite() for loss in losses.values())
+    assert cost.forward_samples >= sum(len(batch) for batch in stream) and cost.backward_samples > 0
+    assert all(
+        not torch.equal(tensor, before[key]) for key, tensor in encoder.state_dict().items() if tensor.dim() == 4
+    )
+    assert learner.predict(stream[0].images, stream[0].task_ids).shape == (len(stream[0]),)
+
+
+def test_parts_have_batchnorm_statistics_of_their_own() -> None:
+    torch.manual_seed(0)
+    images = torch.cat([torch.randn(4, 3, 32, 32), 3 + torch.randn(4, 3, 32, 32)])
+    together, apart = OtherEncoder(ThreeMaps, (3, 32, 32)), OtherEncoder(ThreeMaps, (3, 32, 32))
+    apart.load_state_dict(together.state_dict())
+    maps = together(images, parts=2)
+    each = [apart(part) for part in images.chunk(2)]
+    for number, feature_map in enumerate(maps):
+        assert torch.equal(feature_map, torch.cat([of_part[number] for of_part in each]))
+    for name, tensor in together.state_dict().items():
+        assert torch.equal(tensor, apart.state_dict()[name]), name
+
+
+def test_making_an_encoder_leaves_it_as_it_was() -> None:
+    torch.manual_seed(0)
+    plain = ThreeMaps().state_dict()
+    torch.manual_seed(0)
+    encoder = OtherEncoder(ThreeMaps, (3, 32, 32))
+    assert encoder.training and encoder.net.training
+    for name, tensor in encoder.net.state_dict().items():
+        assert torch.equal(tensor, plain[name]), name
+
+
+def test_the_adapter_fits_maps_of_any_size() -> None:
+    maps = [torch.randn(2, channels, side, side) for channels, side in ((4, 11), (6, 11), (3, 20))]
+    adapter = Adapter((4, 6, 3), 5, "none")
+    assert adapter(torch.randn(2, 3, 32, 32), maps).shape == (2, 5)
+
+
+def test_weights_of_an_encoder_of_ones_own_may_be_of_a_larger_network(tmp_path: Path, small_learner: Any) -> None:
+    net = ThreeMaps()
+    safetensors.torch.save_file({**net.state_dict(), "classifier.weight": torch.zeros(3)}, tmp_path / "own.safetensors")
+    learner = small_learner("dualnet", encoder=OWN, weights=str(tmp_path / "own.safetensors"))
+    assert torch.equal(encoder_of(learner).state_dict()["net.blocks.0.0.weight"], net.blocks[0][0].weight)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"encoder": "own_encoder.OneVector"}, "encoder: own_encoder.OneVector .*list of feature maps"),
+        ({"encoder": "own_encoder.fails"}, "encoder: own_encoder.fails .*no such"),
+        ({"encoder": "own_encoder.NOTHING"}, "encoder: 'own_encoder.NOTHING'"),
+        ({"encoder": "builtins.dict"}, "encoder: builtins.dict .*torch.nn.Module"),
+        ({"encoder": "own_encoder.Absent"}, "encoder: cannot import 'own_encoder.Absent'"),
+        ({"encoder": "nowhere"}, "encoder: cannot import 'nowhere'"),
+        ({"encoder": OWN, "encoder_options": {"depth": 3}}, "encoder: .*depth"),
+        ({"encoder": OWN, "start": "starter"}, "start: .*weights"),
+        ({"weights": "a.safetensors"}, "weights: .*encoder"),
+        ({"encoder_options": {"width": 3}}, "encoder_options: .*encoder"),
+        ({"encoder_lr": -1.0}, "encoder_lr: -1"),
+        ({"encoder_lr": 0.0, "slow_rounds": 1}, "slow_rounds: 1"),
+        ({"encoder": OWN, "objective": "byol"}, "objective: byol"),
+        ({"encoder": "timm", "encoder_options": {"model": "hf-hub:a/b"}}, "encoder: timm .*(hf-hub|timm cannot)"),
+    ],
+)
+def test_what_is_refused_in_one_line(options: dict[str, Any], words: str, small_learner: Any) -> None:
+    with pytest.raises(ValueError, match=f"^{words}") as caught:
+        small_learner("dualnet", **options)
+    assert "\n" not in str(caught.value)
+
+
+# Its rate
+
+
+@every_learner
+def test_a_frozen_encoder_stays_as_it_is(
+    name: str, small_learner: Any, stream: Any, state_of: Any, differing: Any
+) -> None:
+    frozen = {"encoder_lr": 0.0} | ({"slow_rounds": 0} if name == "dualnet" else {})
+    learner = small_learner(name, **frozen, ema_rate=0.1)
+    encoder = encoder_of(learner)
+    others = [weight.clone() for weight in weights_without(learner, encoder)]
+    before = state_of(encoder)
+    for batch in stream:
+        learner.train().observe(batch)
+    learner.predict(stream[0].images, stream[0].task_ids)
+    assert not differing(before, state_of(encoder))
+    after = weights_without(learner, encoder)
+    assert any(not torch.equal(old, new) for old, new in zip(others, after, strict=True))
+
+
+@pytest.mark.parametrize("name", ["er", "mir", "dualnet"])
+def test_a_rate_of_its_own_scales_the_encoders_step(name: str, small_learner: Any, random_batch: Any) -> None:
+    options = {"updates": 1, "lr": 0.1} | ({"slow_rounds": 0} if name == "dualnet" else {})
+    learners = [small_learner(name, **options), small_learner(name, **options, encoder_lr=0.05)]
+    moved = []
+    for learner in learners:
+        encoder = encoder_of(learner)
+        parts = [list(encoder.parameters()), weights_without(learner, encoder)]
+        before = [[weight.detach().clone() for weight in part] for part in parts]
+        learner.observe(random_batch(0))
+        pairs = [zip(part, old, strict=True) for part, old in zip(parts, before, strict=True)]
+        moved.append([torch.cat([(new - old).flatten() for new, old in pair]) for pair in pairs])
+    assert moved[0][0].abs().max() > 1e-4
+    torch.testing.assert_close(moved[1][0], moved[0][0] / 2, rtol=1e-3, atol=1e-7)
+    assert torch.equal(moved[1][1], moved[0][1])
+
+
+def test_classes_are_added_with_a_rate_of_its_own(small_learner: Any, random_batch: Any, spec: StreamSpec) -> None:
+    learner = small_learner("er", spec=spec.task_free(), encoder_lr=0.01)
+    learner.add_classes(1)
+    groups = {group["lr"]: group["params"] for group in learner.optimizer.param_groups}
+    new = learner.net.head.added[0].weight
+    assert any(weight is new for weight in groups[learner.config.lr])
+    assert not any(weight is new for weight in groups[0.01])
+
+
+# timm, which `make check` installs
+
+
+@pytest.fixture(scope="module")
+def timm() -> None:
+    """timm imports torchvision, whose wheels for CUDA lack two operators beside a PyTorch for the CPU alone."""
+    if importlib.util.find_spec("timm") is None and not os.environ.get("CI"):
+        pytest.skip("timm is not installed")
+    if torch.version.cuda is None:
+        for name in ("nms", "qnms"):
+            torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float threshold) -> Tensor")
+
+
+@pytest.mark.usefixtures("timm")
+def test_a_model_of_timm_learns_and_takes_its_weights_from_a_file(
+    tmp_path: Path, small_learner: Any, stream: Any
+) -> None:
+    import timm  # pyright: ignore[reportMissingImports]
+
+    torch.manual_seed(3)
+    whole = timm.create_model("test_resnet", pretrained=False)  # with its classifier, as files of timm are
+    safetensors.torch.save_file(whole.state_dict(), tmp_path / "model.safetensors")
+    own = {"encoder": "timm", "encoder_options": {"model": "test_resnet"}}
+    learner = small_learner("dualnet", **own, weights=str(tmp_path / "model.safetensors"))
+    encoder = encoder_of(learner)
+    assert encoder.channels == (32, 32, 48, 192, 96)
+    assert torch.equal(encoder.state_dict()["net.conv1.0.weight"], whole.state_dict()["conv1.0.weight"])
+    before = encoder.state_dict()["net.conv1.0.weight"].clone()
+    for batch in stream:
+        assert all(loss.isfinite() for loss in learner.observe(batch).values())
+    assert not torch.equal(encoder.state_dict()["net.conv1.0.weight"], before)
