@@ -150,7 +150,7 @@ MISTAKES = {  # what is laid over BASE: the option that its line begins with, an
     "typo": ({"batchsize": 3}, "batchsize", "batch_size?"),
     "typo in a section": ({"learner": {"widht": 3}}, "learner.widht", "learner.width?"),
     "typo below": ({"learner": {"memory": {"slot": 3}}}, "learner.memory.slot", "learner.memory.slots?"),
-    "nothing like it": ({"learner": {"zzz": 3}}, "learner.zzz", "name, width, lr"),
+    "nothing like it": ({"learner": {"zzz": 3}}, "learner.zzz", "name, width, start"),
     "an option of another learner": ({"learner": {"slow_rounds": 3}}, "learner.slow_rounds", ""),
     "choice": ({"protocol": "task_fre"}, "protocol", "task_aware, task_free, task_free_boundaries"),
     "nearest choice": ({"protocol": "task_fre"}, "protocol", "task_free?"),
