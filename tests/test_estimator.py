@@ -154,6 +154,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     refused(lambda: fitted.predict(rows), "X:", "rows")
     refused(lambda: fitted.predict("cat.jpg"), "X:", "list")
     refused(lambda: fitted.predict([]), "X:")
+    refused(lambda: small().partial_fit([np.zeros(1, object)]), "X:", "object")
     refused(lambda: small(image_shape=7).fit(rows, LABELS), "image_shape:", "7")
     refused(lambda: fitted.predict([str(tmp_path / "none.png")]), "none.png")
     refused(lambda: small(image_shape=(3, 4)).fit(rows, LABELS), "image_shape:", "(3, 4)", "10")

@@ -224,6 +224,8 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         except ValueError as error:  # of several lines, some with the values
             lines = [line for line in str(error).splitlines() if not line.startswith(("array=", "[", " "))]
             raise ValueError(f"X: {' '.join(lines)}") from None
+        if rows.dtype.kind not in "biuf":  # as in a list of arrays of objects
+            raise ValueError(f"X: {rows.dtype} is not read; give numbers, or images")
         if not np.isfinite(rows).all():
             raise ValueError("X: contains NaN or infinity (inf); leave such rows out")
         if first:
