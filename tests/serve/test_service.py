@@ -175,6 +175,8 @@ def test_the_export_is_a_model_that_answers_alike(server: Server, tmp_path: Path
 
 
 def test_events_tell_the_last_ones_first_and_go_on(server: Server) -> None:
+    number = server.send("POST", "/v1/snapshots")[1]["number"]
+    assert server.send("POST", f"/v1/snapshots/{number}/restore")[0] == 200  # which is a notice
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
         link.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         reader = link.makefile("rb")
@@ -189,6 +191,7 @@ def test_events_tell_the_last_ones_first_and_go_on(server: Server) -> None:
 
 
 def test_metrics_and_description(server: Server) -> None:
+    assert server.request("GET", "/nothing")[0] == 404
     lines = server.get("/metrics").decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(values["dualnet_examples"]) == server.get("/v1/status")["examples"]

@@ -47,7 +47,14 @@ KEEP_ALIVE_SECONDS = 15.0
 
 def make_app(service: Service) -> FastAPI:
     options, journal = service.options, service.journal
-    app = FastAPI(title="DualNet live learner", version=__version__, docs_url=None, redoc_url=None, responses=ERRORS)
+    app = FastAPI(
+        title="DualNet live learner",
+        version=__version__,
+        responses=ERRORS,
+        redirect_slashes=False,
+        docs_url=None,  # their scripts would come from an outside address
+        redoc_url=None,
+    )
 
     def pixels_of(images: list[UploadFile]) -> list[np.ndarray]:
         if len(images) > options.most_images:

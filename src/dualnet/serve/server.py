@@ -1,6 +1,7 @@
 """Runs the service: one process that answers, one that learns."""
 
 import fcntl
+import logging
 import shutil
 import socket
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ def serve(options: Options, tell: Callable[[str], None]) -> None:
     token = options.token()
     options.state.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # the other cores learn
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a form that cannot be read is the client's fault
     with only_one(options), listening(options) as listener, decoding():
         for left in options.state.glob(f"{saved.EXPORT}*"):
             shutil.rmtree(left)
@@ -33,7 +35,7 @@ def serve(options: Options, tell: Callable[[str], None]) -> None:
             service.start()
             app = Guard(make_app(service), options, token, service.counters)
             config = uvicorn.Config(
-                app, log_level="warning", access_log=False, server_header=False, date_header=False,
+                app, log_level="error", access_log=False, server_header=False, date_header=False,
                 timeout_graceful_shutdown=STOP_SECONDS, ws="none", lifespan="off",
             )  # fmt: skip
             tell(f"http://{options.host}:{listener.getsockname()[1]}")
