@@ -174,11 +174,18 @@ def test_images_without_a_class_are_spread_among_the_others(photos: Path, tmp_pa
     assert {name for name in names[:6] if name} == {"cat", "dog"}, "four of the eight: classes come mixed"
 
 
+def test_a_new_model_begins_with_the_starter(photos: Path, learn: Any) -> None:
+    assert learn("photos", "--out", "m", "--image-size", 28, "--learner.updates", 1, "--learner.replay_size", 2) == 0
+    config = dualnet.load("m").learner.config
+    assert (config.start, config.width, config.ema_rate, config.soft_label_weight) == ("starter", 20, 0.02, 1.0)
+
+
 def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn: Any) -> None:
     shutil.copytree(photos / "cat", "unlabelled")
     assert learn("photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, "--learner.width", 2) == 0
     config = dualnet.load("m").learner.config
     assert (config.slow_rounds, config.unlabelled, config.soft_labels) == (8, "replay", "insertion")
+    assert (config.start, config.width) == (None, 2), "there is no starter of that width"
 
 
 @pytest.mark.parametrize("given", ["none", "one", "two"])

@@ -87,8 +87,8 @@ def add_run(verbs: Verbs[Parser]) -> None:
 
 def add_learn(verbs: Verbs[Parser]) -> None:
     epilog = """Options of the learner of a new model can follow, dotted, laid over --learner.name dualnet
-    --learner.preset best --learner.width 20; `dualnet list dualnet` shows them. A stopped session is taken up by the
-    same command. Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine new-photos
+    --learner.preset best --learner.start starter; `dualnet list dualnet` shows them. A stopped session is taken up by
+    the same command. Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine new-photos
     --out models/mine`."""
     summary = "teach a model the images of a folder, new classes too; without a model, a new one"
     parser = verbs.add_parser("learn", help=summary, epilog=epilog)

@@ -47,7 +47,8 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        given["learner"] = merged(NEW_MODEL, learner)
+        other = {"start": None} if {"width", "encoder"} & learner.keys() else {}  # the starter has a width of its own
+        given["learner"] = merged(NEW_MODEL | other, learner)
     asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
     of_new = {option: value for option, value in asked.items() if value is not None}
     if source is not None and of_new:

@@ -24,7 +24,11 @@ from dualnet.runs.run_folder import MODEL_FILE, RunFolder, same_folder
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.stream.stream import shuffled
 
-NEW_MODEL = {**BEST, "width": 20}  # the preset's width of 64 takes 6 times as long, at 84 pixels on the CPU
+NEW_MODEL = {
+    **BEST,
+    "start": "starter",
+    "width": 20,
+}  # the preset's width of 64 takes 6 times as long, at 84 pixels on the CPU
 REMEMBERED = 500  # stored images of the classes so far, on which forgetting is measured
 
 
