@@ -61,7 +61,10 @@ def served(options: Sequence[str]) -> Iterator[str]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
-            yield process.stdout.readline().split()[1]
+            said = process.stdout.readline().split()
+            if len(said) < 2:
+                raise SystemExit("`dualnet serve` did not start")
+            yield said[1]
         finally:
             process.send_signal(signal.SIGTERM)
             process.wait()

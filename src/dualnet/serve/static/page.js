@@ -11,7 +11,7 @@ const ACTIVITIES = {
   off: "The background is off.",
   paused: "The background is paused.",
   "nothing to learn from": "The background waits for images.",
-  "all steps done": "The background has done all its steps for these images.",
+  "all steps done": "The background waits for more images.",
   flat: "The background rests: its loss does not fall any more.",
   learning: "The background is learning.",
 };
@@ -55,7 +55,7 @@ async function showCurves() {
   const losses = kinds.map((name, index) => line(name.replace("_", " "), index, (status) => status.losses[name]));
   draw(byId("losses"), losses.filter(({ name }) => name !== "slow"), times);
   draw(byId("slow"), losses.filter(({ name }) => name === "slow"), times);
-  draw(byId("steps"), [line("steps", 0, (status) => status.background.steps)], times);
+  draw(byId("steps"), [line("steps", 0, (status) => status.background.steps || null)], times);
 }
 
 async function showSnapshots() {
