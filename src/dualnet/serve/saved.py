@@ -20,6 +20,7 @@ LEARNER: dict[str, Any] = {
     "name": "dualnet",
     "preset": "best",
     "width": 20,
+    "start": "starter",
     "updates": 3,
     "replay_size": 12,
     "unlabelled": "replay",
