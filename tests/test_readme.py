@@ -42,14 +42,13 @@ def folder_of_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_own_images_are_learned_and_answered(folder_of_images: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (yaml,) = blocks("yaml")
     Path("mine.yaml").write_text(yaml)
-    small = ["--benchmark.image_size", "32", "--learner.width", "2", "--learner.slow_rounds", "1"]
-    assert cli.main(["run", "mine.yaml", "--device", "cpu", *small]) == 0
+    assert cli.main(["run", "mine.yaml", "--device", "cpu", "--benchmark.image_size", "32"]) == 0
     capsys.readouterr()
     assert cli.main(["predict", "runs/mine/seed-0", "photo.jpg", "--json"]) == 0
     exec(blocks("python")[0], {})
     out, err = capsys.readouterr()
     assert "class-" in out and err == "", "a photo has no task, and none is asked for"
-    assert cli.main(["predict", "models/mine", "photo.jpg"]) == 0
+    assert cli.main(["predict", "models/later", "photo.jpg"]) == 0
 
 
 def test_own_batches_are_learned(
@@ -107,6 +106,24 @@ def test_results_are_those_of_the_ledger(name: str) -> None:
 
 def test_every_kind_of_row_is_compared_with_the_ledger() -> None:
     assert len(figures()) == 10
+
+
+BEYOND = ("ta/chosen", "ta/er", "labels-10/chosen", "labels-10/replayed", "labels-25/chosen", "tf/chosen", "strict/chosen")
+
+
+def test_results_beyond_the_paper_are_those_of_the_ledger() -> None:
+    """The lines of the second table, and the paper's options on the same stream."""
+    ledger = json.loads((ROOT / "results/reproduce/beyond/ledger.json").read_text())
+    rows = {row["name"]: row for row in ledger["rows"]}
+    table = README.partition("| DualNet | seeds |")[2].partition("\n\n")[0].splitlines()[2:]
+    for line, name in zip(table, BEYOND, strict=True):
+        acc, fm, la = (metric["ours"] for metric in rows[f"beyond/{name}"]["metrics"].values())
+        paper = rows.get(f"beyond/{name.split('/')[0]}/paper") if name.endswith("chosen") else None
+        with_spread = [acc, *([paper["metrics"]["ACC"]["ours"]] if paper else [])]
+        first, *rest = [f"{value['mean']:.2f} ± {value['std']:.2f}" for value in with_spread]
+        seeds = str(len(rows[f"beyond/{name}"]["seeds"]))
+        expected = [seeds, first, f"{fm['mean']:.2f}", f"{la['mean']:.2f}", *(rest or [""])]
+        assert [cell.strip() for cell in line.strip("|").split("|")][1:] == expected
 
 
 SEARCHES = ("few-labels-er", "few-labels-dualnet")
