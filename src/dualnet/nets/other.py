@@ -1,6 +1,7 @@
 """Any network that returns feature maps, as an encoder: one of your own, or of timm."""
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class OtherEncoder(AnyEncoder):
         return [torch.cat(each) for each in zip(*map(self.net, images.chunk(parts)), strict=True)]
 
 
-def timm_features(model: str, **options: object) -> nn.Module:
+def timm_features(model: str, **options: Any) -> nn.Module:
     """The feature maps of a model of timm (the extra `dualnet[timm]`), with random weights; nothing is downloaded."""
     try:
         import timm  # pyright: ignore[reportMissingImports]
