@@ -141,7 +141,7 @@ def test_other_files_are_not_written_over(taught: Any, tmp_path: Path) -> None:
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(ValueError, match="holds other files; save the model to a folder of its own"):
         taught().save(tmp_path)
-    with pytest.raises(ValueError, match=r"letter\.txt: cannot be made .*; choose another folder"):
+    with pytest.raises(ValueError, match=r"letter\.txt: .*; choose another folder"):
         taught().save(tmp_path / "letter.txt")
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
