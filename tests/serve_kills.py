@@ -29,6 +29,7 @@ class Load:
         self.sent: dict[str, tuple[str, int]] = {}  # colour and number of the image, by id
         self.labels: dict[str, str | None] = {}  # of the acknowledged examples
         self.in_doubt: dict[str, str] = {}  # labels that were sent and not acknowledged
+        self.errors: list[Exception] = []  # of the threads
 
     def run(self, server: Server, seconds: float) -> None:
         threads = [
@@ -40,12 +41,17 @@ class Load:
         server.end(signal.SIGKILL)
         for thread in threads:
             thread.join()
+        if self.errors:
+            raise self.errors[0]
 
     def until_gone(self, act: Callable[[Server], None], server: Server) -> None:
         while server.process.poll() is None:
             try:
                 act(server)
             except GONE:
+                return
+            except Exception as error:
+                self.errors.append(error)
                 return
 
     def teach(self, server: Server) -> None:

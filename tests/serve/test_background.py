@@ -44,10 +44,10 @@ def test_it_pauses_while_the_loss_stays_flat_until_something_comes() -> None:
 
 def test_a_fall_counts_on_the_examples_that_were_measured_before_if_they_are_enough() -> None:
     model = Model.create(["a"], image_size=SIZE, learner=merged(LEARNER, SMALL))
-    good = Good(model, {number: number < 8 for number in range(10)})
-    assert good.fall({number: number < 5 for number in range(10)}) == 30
-    assert good.fall({number: number < 8 for number in range(30)}) == 0  # a new class that is not learned yet
-    assert Good(model, {1: True}).fall({1: False}) == 0
+    good = Good(model, {(number, "a"): number < 8 for number in range(10)})
+    assert good.fall({(number, "a"): number < 5 for number in range(10)}) == 30
+    assert good.fall({(number, "a"): number < 8 for number in range(30)}) == 0  # a new class that is not learned yet
+    assert Good(model, {(1, "a"): True}).fall({(1, "a"): False}) == 0
 
 
 def test_weights_averages_and_optimizers_go_back_and_the_memory_stays() -> None:

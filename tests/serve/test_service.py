@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -115,7 +116,11 @@ def test_a_late_label_is_learned_and_a_correction_replaces_it_in_the_memory(serv
 
 
 def files_with(state: Path, content: bytes) -> list[str]:
-    return sorted(path.name for path in state.rglob("*") if path.is_file() and content in path.read_bytes())
+    found = []
+    for path in [path for path in state.rglob("*") if path.is_file()]:
+        with contextlib.suppress(FileNotFoundError):  # an older checkpoint that is removed meanwhile
+            found += [path.name] if content in path.read_bytes() else []
+    return sorted(found)
 
 
 def test_what_is_deleted_leaves_journal_memory_and_checkpoints(server: Server) -> None:
@@ -181,12 +186,13 @@ def test_events_tell_the_last_ones_first_and_go_on(server: Server) -> None:
         link.sendall(b"GET /v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         reader = link.makefile("rb")
         kinds, numbers = set(), []
-        while (kinds != {"status", "notice"} or len(numbers) < 5) and len(numbers) < 500:
+        while (kinds != {"status", "notice"} or len(numbers) < 5) and len(numbers) < 1000:
             line = reader.readline().decode().strip()
             kinds |= {line.removeprefix("event: ")} if line.startswith("event: ") else set()
             numbers += [int(line.removeprefix("id: "))] if line.startswith("id: ") else []
             if line.startswith("data: "):
                 content = json.loads(line.removeprefix("data: "))
+        assert kinds == {"status", "notice"}
         assert numbers == list(range(numbers[0], numbers[-1] + 1)) and content["time"] > 0
 
 
@@ -224,7 +230,7 @@ def test_all_is_there_after_a_restart(server: Server) -> None:
     assert [[one[key] for key in kept] for one in after["classes"]] == [
         [one[key] for key in kept] for one in before["classes"]
     ]
-    assert answer(server, "red") == "red"
+    server.status_when(lambda _: answer(server, "red") == "red")
 
 
 def test_a_state_folder_has_one_service(server: Server) -> None:
@@ -303,7 +309,7 @@ def test_a_full_learning_rate_is_rolled_back_and_the_service_goes_on(tmp_path: P
         "--most-bytes",
         20000,
         "--body-seconds",
-        0.5,
+        5,
     )
     words = ("--model", model, "--token-file", token, *limits, "--most-classes", 2)
     with Server(tmp_path / "state", *words) as server:
@@ -315,7 +321,7 @@ def test_a_full_learning_rate_is_rolled_back_and_the_service_goes_on(tmp_path: P
                 assert (status, error["error"]["code"]) == (401, "token")
         server.token = "a token of some length"
         image = png(picture("red", 1))
-        assert server.upload("/v1/predict", image, image, image)[0] == 413
+        assert server.upload("/v1/predict", image, image, image)[1]["error"]["code"] == "too_large"
         assert server.upload("/v1/predict", png(np.zeros((50, 50, 3), np.uint8)))[0] == 400  # 2500 pixels in 100 bytes
         assert server.upload("/v1/predict", bytes(30000))[0] == 413
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:

@@ -104,10 +104,10 @@ class Client:
                 answer = json.loads(response.read())
                 if response.status not in (429, 503):
                     return response.status, answer
-                wait = float(response.headers.get("Retry-After", "1"))
+                wait, wrong = float(response.headers.get("Retry-After", "1")), f"is busy ({answer['error']['message']})"
             except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
                 self.connection.close()
-                if time.monotonic() > give_up:
-                    raise ConnectionError(0, f"does not answer ({error})", self.url) from error
-                wait = 0.5
+                wait, wrong = 0.5, f"does not answer ({error})"
+            if time.monotonic() > give_up:
+                raise ConnectionError(0, wrong, self.url)
             time.sleep(wait)

@@ -198,7 +198,8 @@ def make_app(service: Service) -> FastAPI:
     @app.post("/v1/snapshots/{number}/restore")
     def restore(number: Number) -> dict[str, Any]:
         """Go back to it. What was taught since stays in the journal and is not learned again."""
-        find_snapshot(number)
+        if number not in [one["number"] for one in saved.snapshots(options)]:
+            no_snapshot(number)
         position = journal.restore(number)
         service.send("wake")
         service.wait_until_learned(position)
@@ -206,12 +207,10 @@ def make_app(service: Service) -> FastAPI:
 
     @app.delete("/v1/snapshots/{number}", status_code=204)
     def delete_snapshot(number: Number) -> None:
-        shutil.rmtree(find_snapshot(number))
-
-    def find_snapshot(number: int) -> FilePath:
-        if number not in [one["number"] for one in saved.snapshots(options)]:
-            raise HTTPException(404, f"snapshot {number} is not there")
-        return saved.snapshot_folder(options, number)
+        try:
+            saved.delete_snapshot(options, number)
+        except FileNotFoundError:
+            no_snapshot(number)
 
     @app.get("/v1/export", response_class=FileResponse, responses={200: {"content": {"application/zip": {}}}})
     def export() -> FileResponse:
@@ -241,6 +240,10 @@ def make_app(service: Service) -> FastAPI:
 
 def not_there(id: str) -> Any:
     raise HTTPException(404, f"example {id!r} is not there")
+
+
+def no_snapshot(number: int) -> Any:
+    raise HTTPException(404, f"snapshot {number} is not there")
 
 
 async def listen(service: Service, after: int) -> AsyncIterator[str]:

@@ -16,6 +16,7 @@ CODES = {
     404: "not_found",
     405: "method",
     409: "conflict",
+    413: "too_large",
     422: "invalid",
     500: "internal",
     503: "busy",

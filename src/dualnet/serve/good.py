@@ -15,8 +15,8 @@ FEWEST = 10  # held-out examples that make a fall
 class Good:
     """A copy of weights, averages and optimizers. The memory is no part of it: what was taught stays there."""
 
-    def __init__(self, model: Model, right: Mapping[int, bool] | None = None) -> None:
-        self.right = dict(right or {})  # which held-out examples were answered right, by their number
+    def __init__(self, model: Model, right: Mapping[tuple[int, str], bool] | None = None) -> None:
+        self.right = dict(right or {})  # which held-out examples were answered right, by number and label
         self.take(model)
 
     def take(self, model: Model) -> None:
@@ -28,12 +28,19 @@ class Good:
         }
         self.optimizers = copied({name: one.state_dict() for name, one in learner.optimizers().items()})
 
-    def fall(self, right: Mapping[int, bool]) -> float:
+    def accuracy(self) -> dict[str, float]:
+        """In percent, by class."""
+        by_class: dict[str, list[bool]] = {}
+        for (_, name), right in self.right.items():
+            by_class.setdefault(name, []).append(right)
+        return {name: 100 * sum(some) / len(some) for name, some in sorted(by_class.items())}
+
+    def fall(self, right: Mapping[tuple[int, str], bool]) -> float:
         """By how many points the accuracy is lower now, on the examples that were there then."""
         common = self.right.keys() & right.keys()
         if len(common) < FEWEST:
             return 0.0
-        return 100 * sum(self.right[number] - right[number] for number in common) / len(common)
+        return 100 * sum(self.right[example] - right[example] for example in common) / len(common)
 
     @torch.no_grad()
     def put_back(self, model: Model) -> None:

@@ -68,7 +68,7 @@ class Guard:
         host = headers.get("host", b"").decode("latin-1")
         if self.token is None and not is_loopback(parsed(f"//{host}").hostname or ""):
             raise RefusedError(403, "host", f"host {host!r}: ask for 127.0.0.1 or localhost")  # a name that was rebound
-        if scope["path"] not in OPEN_PATHS and not scope["path"].startswith(PAGE_FILES):
+        if not is_open(scope["path"]):
             self.check_token(headers.get("authorization", b""))
         origin = headers.get("origin")
         writes = scope["method"] not in READING
@@ -87,7 +87,7 @@ class Guard:
             raise RefusedError(429, "busy", f"{most} requests are being answered; try again", retry_after="1")
         setattr(self, kind, getattr(self, kind) + 1)
         try:
-            body = await self.body(scope, receive)
+            body = b"" if is_open(scope["path"]) else await self.body(scope, receive)
             await self.app(scope, given(body, receive), send)
         finally:
             setattr(self, kind, getattr(self, kind) - 1)
@@ -134,6 +134,11 @@ class Guard:
             await send(message)
 
         return wrapped
+
+
+def is_open(path: str) -> bool:
+    """Asked without a token. Nothing there has a body: none is waited for."""
+    return path in OPEN_PATHS or path.startswith(PAGE_FILES)
 
 
 def parsed(address: str) -> SplitResult:

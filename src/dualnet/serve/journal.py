@@ -138,9 +138,7 @@ class Journal:
         before = database.execute("SELECT digest, label FROM examples WHERE id = ?", (id,)).fetchone()
         if before is not None:
             if before[0] != digest or label not in (None, before[1]):
-                raise ConflictError(
-                    f"id {id!r} is there with another image or label; give another id, or PUT its label"
-                )
+                raise ConflictError(f"id {id!r} is there with another image or label; use another, or PUT its label")
             return True
         held_out = is_held_out(database, label, every)
         values = (id, time.time(), digest, pixels, label, held_out)

@@ -1,10 +1,12 @@
 """What the learner's process keeps on disk: the model with the journal position that it contains, and snapshots."""
 
+import contextlib
 import json
 import shutil
 import time
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from dualnet import atomic
 from dualnet.engine import choose_device
@@ -85,10 +87,26 @@ def make_snapshot(model: Model, options: Options, title: str, notes: dict[str, A
 
 def snapshots(options: Options) -> list[dict[str, Any]]:
     """What is told of each, oldest first."""
-    files = (options.state / SNAPSHOTS).glob(f"*/{INFO_FILE}")
-    found = [json.loads(file.read_text()) for file in files if not file.parent.name.endswith(atomic.TEMPORARY)]
+    found = []
+    for file in (options.state / SNAPSHOTS).glob(f"*/{INFO_FILE}"):
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            found += [] if file.parent.name.endswith(atomic.TEMPORARY) else [json.loads(file.read_text())]
     return sorted(found, key=lambda info: info["number"])
 
 
 def snapshot_folder(options: Options, number: int) -> Path:
     return options.state / SNAPSHOTS / str(number)
+
+
+def delete_snapshot(options: Options, number: int) -> None:
+    """Raises FileNotFoundError if it is not there."""
+    folder = snapshot_folder(options, number)
+    unwanted = folder.with_name(f"{number}-{uuid4().hex}{atomic.TEMPORARY}")
+    folder.rename(unwanted)
+    shutil.rmtree(unwanted, ignore_errors=True)
+
+
+def clean(options: Options) -> None:
+    """Remove what a service that was killed left unfinished."""
+    for left in (*options.state.glob(f"{EXPORT}*"), *(options.state / SNAPSHOTS).glob(f"*{atomic.TEMPORARY}")):
+        shutil.rmtree(left, ignore_errors=True)

@@ -16,7 +16,7 @@ def printable_name(name: str) -> str:
 
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(printable_name)]
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
-Images = Annotated[list[UploadFile], File(description="JPEG, PNG, BMP or WEBP; one field for each image")]
+Images = Annotated[list[UploadFile], File(description="JPEG, PNG, BMP, GIF, TIFF or WEBP; one field for each image")]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 LABELS = "one for all images, or one for each, empty where it is not known"
 NewClass = Annotated[bool, Form(description="make the class if it is not there")]
@@ -70,5 +70,7 @@ ERRORS: dict[int | str, dict[str, Any]] = {
         (413, "too_large", "more than a limit"),
         (422, "invalid", "a value is not valid"),
         (429, "busy", "too many requests at a time"),
+        (503, "busy", "the learner did not answer in time"),
+        (507, "disk", "the journal cannot be written"),
     )
 }

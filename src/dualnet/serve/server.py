@@ -2,7 +2,6 @@
 
 import fcntl
 import logging
-import shutil
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -28,8 +27,7 @@ def serve(options: Options, tell: Callable[[str], None]) -> None:
     torch.set_num_threads(1)  # the other cores learn
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a form that cannot be read is the client's fault
     with only_one(options), listening(options) as listener, decoding():
-        for left in options.state.glob(f"{saved.EXPORT}*"):
-            shutil.rmtree(left)
+        saved.clean(options)
         service = Service(options)
         try:
             service.start()
@@ -38,7 +36,8 @@ def serve(options: Options, tell: Callable[[str], None]) -> None:
                 app, log_level="error", access_log=False, server_header=False, date_header=False,
                 timeout_graceful_shutdown=STOP_SECONDS, ws="none", lifespan="off",
             )  # fmt: skip
-            tell(f"http://{options.host}:{listener.getsockname()[1]}")
+            host = f"[{options.host}]" if ":" in options.host else options.host
+            tell(f"http://{host}:{listener.getsockname()[1]}")
             Server(config, service).run([listener])
         finally:
             service.stop()

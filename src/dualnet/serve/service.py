@@ -17,6 +17,7 @@ from dualnet.serve.options import Options
 from dualnet.serve.published import Published
 
 EVENTS_KEPT = 1000
+START_SECONDS = 300.0  # within which there is something that answers
 ANSWER_SECONDS = 60.0  # within which the learner does what it is asked for
 STOP_SECONDS = 30.0  # within which it saves
 RESTART_SECONDS = (0.0, 1.0, 5.0, 20.0, 60.0)  # before the learner is started again, the more often it ended
@@ -35,9 +36,10 @@ class Service:
         self.started = time.time()
         self.status_now: dict[str, Any] = {}
         self.events: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=EVENTS_KEPT)
-        self.event_numbers = itertools.count(1)
+        self.event_numbers = itertools.count(int(1000 * time.time()))  # higher than those before a restart
         self.tickets = itertools.count(1)
         self.answers: dict[int, tuple[Any, str | None]] = {}
+        self.sending = threading.Lock()
         self.changed = threading.Condition()  # of all that the learner tells
         self.counters: Counter[str] = Counter()
         self.published: Published | None = None
@@ -51,14 +53,16 @@ class Service:
         """Returns once there is something that answers."""
         self.launch()
         threading.Thread(target=self.supervise, daemon=True).start()
-        self.wait(lambda: self.published is not None or self.failure is not None, ANSWER_SECONDS)
+        try:
+            self.wait(lambda: self.published is not None or self.failure is not None, START_SECONDS)
+        except BusyError:
+            self.failure = f"--state {self.options.state}: the learner did not start in {START_SECONDS:g} s; try again"
         if self.failure is not None:
             raise ValueError(self.failure)
 
     def launch(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.link, theirs = spawn.Pipe()
-        self.sending = threading.Lock()
         arguments = (self.options, theirs, self.start_number)
         self.process = spawn.Process(target=worker.main, args=arguments, name="dualnet-learner", daemon=True)
         self.process.start()
@@ -115,7 +119,10 @@ class Service:
         self.answers[ticket] = (answer, wrong)
 
     def on_failed(self, reason: str) -> None:
-        self.failure = reason
+        if self.published is None:
+            self.failure = reason
+        else:  # it is started again
+            self.on_notice("learner_failed", reason)
 
     def tell(self, kind: str, content: dict[str, Any]) -> None:
         with self.changed:

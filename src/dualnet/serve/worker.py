@@ -61,12 +61,11 @@ class Worker:
         self.journal.adopt_classes(self.model.class_names)
         self.good = Good(self.model)
         self.saved_positions = [0, self.position]  # those of the two checkpoints that are kept
-        self.version = 0
+        self.version, self.saved_at = 0, time.monotonic()
         self.losses: dict[str, float] = {}
         self.accuracy: dict[str, float] = {}
         self.unpublished = self.unmeasured = self.unsaved = False
         self.saves_due = 0  # until no checkpoint holds a deleted image
-        self.saved_at = time.monotonic()
         self.published_at = self.publish_at = self.evaluate_at = 0.0  # on the monotonic clock
 
     @property
@@ -116,6 +115,8 @@ class Worker:
             self.learn(batch)
         elif first.kind == "class" and first.name not in self.model.class_names:
             assert first.name is not None
+            if self.unmeasured:  # what has not been measured is not good
+                self.evaluate()
             self.model.add_classes([first.name])
             self.good.take(self.model)
         elif first.kind == "delete":
@@ -126,7 +127,10 @@ class Worker:
             self.restore(int(first.name or 0))
         self.position = batch[-1].position if batch else first.position
         self.background.news()
-        self.unpublished = self.unmeasured = self.unsaved = True
+        self.unpublished = self.unsaved = True
+        if first.kind == "restore":
+            self.save()  # before it is acknowledged: the snapshot may be deleted then
+        self.unmeasured |= first.kind != "class"
         self.publish_at = 0.0 if self.options.synchronous else self.published_at + PUBLISH_SOON_SECONDS
 
     def batch_of(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -176,18 +180,19 @@ class Worker:
 
     def restore(self, number: int) -> None:
         """The model of a snapshot, with the classes that came since, without what was deleted or corrected since."""
-        folder = saved.snapshot_folder(self.options, number)
-        if not folder.is_dir():
-            self.notice("restore", f"snapshot {number} is gone; nothing was restored")
+        folder, device = saved.snapshot_folder(self.options, number), self.model.learner.class_mask.device.type
+        try:
+            self.model, _ = load_with_state(folder, device, trust=False)
+        except (ValueError, OSError) as error:
+            self.notice("restore", f"snapshot {number} cannot be read ({error}); nothing was restored")
             return
-        self.model, _ = load_with_state(folder, self.model.learner.class_mask.device.type, trust=False)
         for name in self.journal.classes():
             if name not in self.model.class_names:
                 self.model.add_classes([name])
         stored = [(digest, name) for _, _, digest, name in remembered(self.model)]
         forget(self.model, self.journal.outdated(stored))
         self.good = Good(self.model)
-        self.accuracy, self.losses = {}, {}
+        self.accuracy, self.losses, self.unmeasured = {}, {}, False
         self.notice("restored", f"snapshot {number}")
 
     # Measuring
@@ -199,15 +204,13 @@ class Worker:
         rows = [row for row in self.journal.held_out() if row[1] in self.model.class_names]
         if rows:
             answers = self.model.predict(stacked([pixels for *_, pixels in rows], self.size), top=1)
-            right = {number: answer.name == name for (number, name, _), answer in zip(rows, answers, strict=True)}
+            right = {row[:2]: answer.name == row[1] for row, answer in zip(rows, answers, strict=True)}
             if (fall := self.good.fall(right)) > self.options.margin:
                 self.roll_back(f"accuracy on held-out examples fell by {fall:.0f} points")
                 self.background.paused = True
                 return
             self.good = Good(self.model, right)
-            names = {name for _, name, _ in rows}
-            by_class = {name: [right[number] for number, own, _ in rows if own == name] for name in names}
-            self.accuracy = {name: 100 * sum(some) / len(some) for name, some in sorted(by_class.items())}
+            self.accuracy = self.good.accuracy()
             self.link.send(("status", self.status()))
         self.evaluate_at = time.monotonic() + (time.monotonic() - began) / EVALUATE_SHARE
 
@@ -250,18 +253,17 @@ class Worker:
         }
 
     def save(self) -> None:
+        if self.unmeasured:
+            self.evaluate()
+        notes = {"position": self.position, "steps": self.background.steps}
         try:
-            self.write()
+            saved.save(self.model, self.options.state / saved.MODEL, notes)
+            self.saved_positions = [self.saved_positions[1], self.position]
+            digests = [digest for _, _, digest, _ in remembered(self.model)]
+            self.journal.drop(self.saved_positions[0], digests, self.options.unlabelled_kept)
         except (OSError, sqlite3.OperationalError) as error:  # such as a full disk; the journal has it all
             self.notice("not_saved", str(error))
         self.saves_due, self.unsaved, self.saved_at = max(0, self.saves_due - 1), False, time.monotonic()
-
-    def write(self) -> None:
-        notes = {"position": self.position, "steps": self.background.steps}
-        saved.save(self.model, self.options.state / saved.MODEL, notes)
-        self.saved_positions = [self.saved_positions[1], self.position]
-        digests = [digest for _, _, digest, _ in remembered(self.model)]
-        self.journal.drop(self.saved_positions[0], digests, self.options.unlabelled_kept)
 
     def notice(self, kind: str, text: str) -> None:
         self.link.send(("notice", kind, text))

@@ -1,0 +1,46 @@
+"""What is checked before a request reaches the application."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dualnet.serve.guard import Guard
+from dualnet.serve.options import Options
+
+
+async def app(_: Any, __: Any, send: Any) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+
+async def never() -> MutableMapping[str, Any]:
+    """A body that does not come."""
+    await asyncio.sleep(60)
+    raise AssertionError
+
+
+def status(path: str) -> int:
+    sent: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    headers = [(b"content-length", b"9")]
+    scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
+    guard = Guard(app, Options(Path(), body_seconds=0.1), "a token of some length", Counter())
+    asyncio.run(guard(scope, never, send))
+    return sent[0]["status"]
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/static/page.js"])
+def test_without_a_token_no_body_is_waited_for(path: str) -> None:
+    assert status(path) == 200
+
+
+def test_elsewhere_the_token_comes_first() -> None:
+    assert status("/v1/predict") == 401

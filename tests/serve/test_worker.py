@@ -1,0 +1,117 @@
+"""The learner's side, in this process: what it does when something is damaged, corrected or added."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from serving import SIZE, small_model
+
+from dualnet.serve import saved
+from dualnet.serve.options import Options
+from dualnet.serve.published import Published
+from dualnet.serve.service import Service
+from dualnet.serve.worker import Worker
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[tuple[Worker, Connection]]:
+    """A worker with two classes, and what it tells."""
+    options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=1)
+    (options.state / saved.SNAPSHOTS).mkdir(parents=True)
+    ours, theirs = Pipe()
+    worker = Worker(options, theirs, 1)
+    worker.journal.add_classes(["cat", "dog"], 10)
+    follow(worker)
+    with ours, theirs:
+        yield worker, ours
+    worker.journal.database.close()
+
+
+def follow(worker: Worker) -> None:
+    """All that is in the journal."""
+    while worker.journal.after(worker.position, 1):
+        worker.work()
+
+
+def told(link: Connection) -> list[str]:
+    """The kinds of the notices."""
+    messages: list[tuple[Any, ...]] = []
+    while link.poll():
+        messages.append(link.recv())
+    return [message[1] for message in messages if message[0] == "notice"]
+
+
+def hold_out(worker: Worker, count: int) -> None:
+    """Examples of the first class that is answered for them."""
+    images = np.random.default_rng(0).integers(0, 256, (count, 3, SIZE, SIZE), np.uint8)
+    answers = [str(one.name) for one in worker.model.predict(images, top=1)]
+    ids = [f"example-{number}" for number in range(count)]
+    worker.journal.add_examples(ids, list(images), answers, False, worker.options)
+    follow(worker)
+
+
+@pytest.mark.parametrize("damage", [shutil.rmtree, lambda folder: (folder / "model.yaml").write_text("{")])
+def test_a_snapshot_that_cannot_be_read_is_not_restored_and_learning_goes_on(
+    made: tuple[Worker, Connection], damage: Any
+) -> None:
+    worker, link = made
+    number = saved.make_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
+    damage(saved.snapshot_folder(worker.options, number))
+    worker.journal.restore(number)
+    model = worker.model
+    follow(worker)
+    assert told(link) == ["restore"] and worker.model is model
+    assert worker.position == worker.journal.last_position()
+
+
+def test_a_restore_is_on_the_disk_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
+    worker, link = made
+    number = saved.make_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
+    position = worker.journal.restore(number)
+    follow(worker)
+    assert told(link) == ["restored"] and saved.open_model(worker.options)[1]["position"] == position
+
+
+def test_corrected_labels_of_held_out_examples_are_no_fall(made: tuple[Worker, Connection]) -> None:
+    worker, link = made
+    hold_out(worker, 20)
+    worker.evaluate()
+    assert sum(worker.good.right.values()) == 20
+    for number in range(20):
+        label = worker.journal.rows("SELECT label FROM examples WHERE number = ?", number + 1)[0][0]
+        worker.journal.set_label(f"example-{number}", {"cat": "dog", "dog": "cat"}[label], False, worker.options)
+    follow(worker)
+    worker.evaluate()
+    assert told(link) == [] and not any(worker.good.right.values())
+    assert set(worker.accuracy.values()) == {0.0}
+
+
+def test_a_class_that_is_added_does_not_make_unmeasured_weights_good(made: tuple[Worker, Connection]) -> None:
+    worker, link = made
+    hold_out(worker, 20)
+    worker.evaluate()
+    for weights in worker.model.learner.parameters():
+        weights.data.mul_(-1)  # an update that went wrong
+    worker.unmeasured = True
+    worker.journal.add_classes(["cow"], 10)
+    follow(worker)
+    assert told(link) == ["rolled_back"] and not worker.unmeasured
+
+
+def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Connection]) -> None:
+    """Then the learner is started again, like one that was killed."""
+    worker, _ = made
+    service = Service(worker.options)
+    service.on_failed("at the start")
+    assert service.failure == "at the start" and not service.events
+    service.failure, service.published = None, Published(lambda: worker.model)
+    service.on_failed("later")
+    assert service.failure is None and service.events[0][2]["kind"] == "learner_failed"
+    service.journal.database.close()
