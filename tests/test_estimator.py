@@ -188,7 +188,7 @@ def test_rows_are_images_of_their_shape() -> None:
 
 def test_saved_and_loaded_it_learns_on_with_the_same_bits(tmp_path: Path) -> None:
     rows, digits = load_digits(return_X_y=True)
-    whole = small(value_range=[0, 16]).partial_fit(rows[:20], digits[:20])
+    whole = small(value_range=[0, 16], batch_size=np.int64(10)).partial_fit(rows[:20], digits[:20])
     whole.save(tmp_path / "model")
     assert {path.suffix for path in (tmp_path / "model").rglob("*.*")} == {".yaml", ".json", ".safetensors"}
     part = DualNetClassifier.load(tmp_path / "model")

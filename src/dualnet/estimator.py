@@ -127,10 +127,11 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
     def save(self, folder: str | Path) -> None:
         """Everything that was learned, as `Model.save` does: no pickle, so that loading it runs no code from it."""
         check_is_fitted(self, "model_")
-        self.model_.save(folder)
         learned = {name: self.__dict__[name] for name in LEARNED if name in self.__dict__}
         content = {"parameters": self.get_params(), "learned": learned}
-        atomic.write(Path(folder) / FILE, json.dumps(content, indent=1, default=np.ndarray.tolist))
+        text = json.dumps(content, indent=1, default=lambda value: value.tolist())  # arrays and numbers of NumPy
+        self.model_.save(folder)
+        atomic.write(Path(folder) / FILE, text)
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", trust: bool = False) -> Self:

@@ -161,6 +161,10 @@ def test_weights_of_an_encoder_of_ones_own_may_be_of_a_larger_network(tmp_path: 
         ({"encoder_lr": 0.0, "slow_rounds": 1}, "slow_rounds: 1"),
         ({"encoder": OWN, "objective": "byol"}, "objective: byol"),
         ({"encoder": "timm", "encoder_options": {"model": "hf-hub:a/b"}}, "encoder: timm .*(hf-hub|timm cannot)"),
+        (
+            {"encoder": "timm", "encoder_options": {"model": "resnet18", "checkpoint_path": "a.pth"}},
+            "encoder: timm .*(checkpoint_path|timm cannot)",
+        ),
     ],
 )
 def test_what_is_refused_in_one_line(options: dict[str, Any], words: str, small_learner: Any) -> None:

@@ -35,6 +35,15 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("run", "digest"),
+    [("demo/dualnet/seed-0", "80b7e42eedc8514c"), ("demo/dualnet-n0/seed-1", "cf571fd118e7ace7")],
+)
+def test_options_that_came_later_leave_the_digest_of_older_folders(run: str, digest: str) -> None:
+    """Which is written into their checkpoints: by another one these would be refused."""
+    assert RunFolder(Path(__file__).parents[2] / "results" / run).record.digest == digest
+
+
 def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
     content = read_yaml(folder.experiment_file)
     stream, environment = content.pop("stream"), content.pop("environment")

@@ -11,7 +11,7 @@ import torch
 import dualnet
 from dualnet import cli
 from dualnet.nets import Encoder
-from dualnet.nets.start import save_weights
+from dualnet.nets.start import save_weights, starter_file
 from dualnet.runs.experiment import parse
 from dualnet.runs.stop import StopAsked
 
@@ -37,6 +37,13 @@ def test_the_starter_is_refused_where_it_knows_the_classes(
     said = capsys.readouterr().err
     assert "learner.start" in said and benchmark_name in said and said.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+    copy = tmp_path / "copy.safetensors"
+    copy.write_bytes(starter_file(20).read_bytes())
+    own = {"name": "own", "benchmark": {"name": benchmark_name, "root": str(tmp_path)}}
+    with pytest.raises(ValueError, match="start"):
+        parse(own | {"learner": {"name": name, "width": 20, "start": str(copy)}})
+    with pytest.raises(ValueError, match="weights"):
+        parse(own | {"learner": {"name": name, "encoder": "dualnet.nets.Encoder", "weights": str(copy)}})
     other = {"name": "cifar100", "root": str(tmp_path)}
     parse({"name": "own", "benchmark": other, "learner": {"name": name, "width": 20, "start": "starter"}})
 

@@ -47,7 +47,9 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        other = {"start": None} if {"width", "encoder"} & learner.keys() else {}  # the starter has a width of its own
+        width = str(NEW_MODEL["width"])  # the starter's
+        is_other = "encoder" in learner or learner.get("width", width) != width
+        other = {"start": None} if is_other else {}
         given["learner"] = merged(NEW_MODEL | other, learner)
     asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
     of_new = {option: value for option, value in asked.items() if value is not None}

@@ -20,6 +20,17 @@ def starter_file(width: int) -> Path:
     return widths[width]
 
 
+def has_learned(name: str | None, data: str) -> bool:
+    """Whether `start` or `weights` names the starter, or a file that says in its metadata that this was its data."""
+    if name is None or name == STARTER:
+        return name == STARTER
+    try:
+        with safetensors.safe_open(name, "pt") as file:
+            return (file.metadata() or {}).get("data") == data
+    except (OSError, safetensors.SafetensorError):
+        return False  # told where it is loaded
+
+
 def load_weights(encoder: nn.Module, file: Path) -> None:
     """Every weight and statistic of the encoder, by name. The file may hold more, such as a classifier."""
     try:

@@ -12,7 +12,7 @@ from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class
 from dualnet.learners.presets import with_preset
-from dualnet.nets.start import STARTER
+from dualnet.nets.start import has_learned
 from dualnet.options import build, check_at_least, check_keys, choose, dotted, field_types, flat, merged, plain, shown
 from dualnet.runs.option_files import find, shipped_files
 from dualnet.stream.labels import LabelsConfig
@@ -45,10 +45,10 @@ class Experiment:
         check_at_least(self, 0, "seed", most=2**32 - 1)
         check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
         check_at_least(self, 0, "stability_every")
-        if getattr(self.learner, "start", None) == STARTER and self.benchmark_name in LEARNED_BY_STARTER:
-            raise ValueError(
-                f"learner.start: the starter has learned classes of {self.benchmark_name}; leave it out there"
-            )
+        for option in ("start", "weights") if self.benchmark_name in LEARNED_BY_STARTER else ():
+            if has_learned(getattr(self.learner, option, None), "miniImageNet"):
+                reason = f"the starter has learned classes of {self.benchmark_name}"
+                raise ValueError(f"learner.{option}: {reason}; leave it out there")
 
     def with_seed(self, seed: int) -> Experiment:
         return dataclasses.replace(self, seed=seed)

@@ -146,7 +146,7 @@ class Model:
         task_ids = tasks_of(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
-        return self.learn_batches(pixels, numbers, task_ids, batch_size)
+        return self.learn_batches(pixels, numbers, task_ids, int(batch_size))
 
     def pixels_to_learn(self, images: Any) -> Tensor:
         """uint8 [B, C, H, W], of the size that the model learns."""

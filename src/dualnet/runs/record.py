@@ -29,8 +29,7 @@ NOT_COMPARED = ("seed", "stability_every", *HOW_OFTEN, *NO_RESULT)  # of two run
 
 # For folders of older versions: the values of options before these existed. Those of a learner by its name.
 LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
-ENCODER: dict[str, Any] = dict.fromkeys(("start", "encoder", "weights", "encoder_lr")) | {"encoder_options": {}}
-TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0], **ENCODER}
+TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0]}
 REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "unlabelled": "skip"}
 ADDED_LATER: dict[str, dict[str, Any]] = {
     "dualnet": REPLAY | {"slow_optimizer": "look_ahead"},
@@ -38,7 +37,11 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("finetune", "offline"), TRAINING),
 }
 # Options that came after checkpoints had digests: with this value a folder means the same as one that lacks them.
-LEFT_OUT: dict[str, Any] = {"learner.memory.slots": None, "benchmark.validation_classes_per_task": 5}
+LEFT_OUT: dict[str, Any] = {
+    **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
+    "learner.encoder_options": {},
+    "benchmark.validation_classes_per_task": 5,
+}
 RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options of a learner: the name before, and now
 
 
