@@ -115,3 +115,18 @@ def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Conn
     service.on_failed("later")
     assert service.failure is None and service.events[0][2]["kind"] == "learner_failed"
     service.journal.database.close()
+
+
+def test_a_snapshot_is_deleted_once_and_what_is_left_of_one_is_removed_at_the_start(
+    made: tuple[Worker, Connection],
+) -> None:
+    options = made[0].options
+    number = saved.make_snapshot(made[0].model, options, "", {"position": 0, "steps": 0})["number"]
+    folder = saved.snapshot_folder(options, number)
+    shutil.copytree(folder, folder.with_name("7.tmp"))
+    saved.delete_snapshot(options, number)
+    with pytest.raises(FileNotFoundError):
+        saved.delete_snapshot(options, number)
+    assert saved.snapshots(options) == []
+    saved.clean(options)
+    assert list(folder.parent.iterdir()) == []
