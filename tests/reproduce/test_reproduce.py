@@ -360,7 +360,7 @@ def test_tables_are_no_experiments() -> None:
 BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "no table": (
         [],
-        "small-table-1, small-table-4, table-1, table-2, table-3, table-4, table-5 and all",
+        "small-table-1, small-table-4, starter, table-1, table-2, table-3, table-4, table-5 and all",
     ),
     "unknown table": (["tabel-1"], "tabel-1: no such table; did you mean table-1?"),
     "nothing like it": (["x"], "x: no such table (`dualnet list` names them all)"),

@@ -80,7 +80,8 @@ def option_lines(kind: Any, indent: str, values: dict[str, Any]) -> Iterator[str
             yield f"{indent}{name}:"
             yield from option_lines(hint, f"{indent}  ", {})
         else:
-            value = values.get(name, field.default)
+            default = field.default if field.default_factory is MISSING else field.default_factory()
+            value = values.get(name, default)
             written, note = ("", "needed; ") if value is MISSING else (f" {json.dumps(value, ensure_ascii=False)}", "")
             yield f"{indent}{name}:{written}  # {': '.join(filter(None, (note + type_name(hint), comments.get(name))))}"
 
