@@ -253,6 +253,8 @@ def test_beyond_stands_beside_published_rows_and_shares_the_paper_s_runs() -> No
     rows = {row.name: row for row in read_rows("beyond")}
     for row in rows.values():
         row.experiment({"benchmark": {"root": "x"}})
+        if row.name.startswith(("beyond/labels-5/", "beyond/labels-50/")):  # shares that the paper does not have
+            continue
         name = row.name.rpartition("/")[2].partition("-")[0]
         assert row.beside in published
         assert row.beside.endswith(f"/{name}" if name in ("er", "derpp") else "/dualnet")
