@@ -179,6 +179,21 @@ def test_the_export_is_a_model_that_answers_alike(server: Server, tmp_path: Path
     assert not list(server.state.glob("export-*"))
 
 
+def test_the_export_as_onnx_answers_alike(server: Server) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    server.send("POST", "/v1/background", {"paused": True})
+    session = runtime.InferenceSession(server.get("/v1/export?format=onnx"))
+    image = picture("green", 555)
+    probabilities = session.run(None, {"images": image.transpose(2, 0, 1)[None]})[0][0].tolist()
+    names = json.loads(session.get_modelmeta().custom_metadata_map["class_names"])
+    found = {
+        one["name"]: one["probability"]
+        for one in server.upload("/v1/predict", png(image))[1]["predictions"][0]["classes"]
+    }
+    torch.testing.assert_close(dict(zip(names, probabilities, strict=True)), found, atol=1e-5, rtol=0)
+    server.send("POST", "/v1/background", {"paused": False})
+
+
 def test_events_tell_the_last_ones_first_and_go_on(server: Server) -> None:
     number = server.send("POST", "/v1/snapshots")[1]["number"]
     assert server.send("POST", f"/v1/snapshots/{number}/restore")[0] == 200  # which is a notice

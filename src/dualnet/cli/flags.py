@@ -55,7 +55,7 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
     verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
     training = (add_run, add_learn, add_search, add_reproduce)
-    for add_verb in (*training, add_report, add_show, add_predict, add_serve, add_teach, add_list):
+    for add_verb in (*training, add_report, add_show, add_predict, add_export, add_serve, add_teach, add_list):
         add_verb(verbs)
     word = next((word for word in words if not word.startswith("-")), None)
     if word is not None and word not in verbs.choices:
@@ -178,6 +178,16 @@ def add_predict(verbs: Verbs[Parser]) -> None:
     add("--json", action="store_true", help="one JSON object per image and line")
     add("--csv", type=Path, metavar="FILE", help="write a table, too: image, classes, probabilities, error")
     add("--on-error", **ON_ERROR)
+    add("--trust", action="store_true", help="import and run the learner that RUN names, also from outside dualnet")
+
+
+def add_export(verbs: Verbs[Parser]) -> None:
+    epilog = """Input `images`: uint8 [N, channels, height, width] of the model's size; output `probabilities`: [N,
+    classes]; metadata `class_names`: a JSON list. Needs the extra dualnet[onnx]."""
+    add = verbs.add_parser("export", help="write a model as ONNX, for prediction elsewhere", epilog=epilog).add_argument
+    add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
+    add("file", type=Path, metavar="FILE", help="the file to write, such as mine.onnx")
+    add("--task", type=int, metavar="N", help="predict among the classes of this task only (from 0)")
     add("--trust", action="store_true", help="import and run the learner that RUN names, also from outside dualnet")
 
 

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -41,6 +43,7 @@ from dualnet.serve.schema import (
 )
 from dualnet.serve.service import Service
 
+FILES: Any = {200: {"content": {"application/zip": {}, "application/octet-stream": {}}}}
 EVENT_SECONDS = 0.2  # between looks for news
 KEEP_ALIVE_SECONDS = 15.0
 
@@ -212,20 +215,23 @@ def make_app(service: Service) -> FastAPI:
         except FileNotFoundError:
             no_snapshot(number)
 
-    @app.get("/v1/export", response_class=FileResponse, responses={200: {"content": {"application/zip": {}}}})
-    def export() -> FileResponse:
-        """The model as a zip archive of a folder that `dualnet.load` reads; the images of its memory are in it."""
+    @app.get("/v1/export", response_class=FileResponse, responses=FILES)
+    def export(format: Literal["folder", "onnx"] = "folder") -> FileResponse:
+        """The model: a zip archive of a folder that `dualnet.load` reads, with the images of its memory; or ONNX."""
         service.wait_until_learned()
         folder = FilePath(tempfile.mkdtemp(prefix=saved.EXPORT, dir=options.state))
         try:
             ask_or_conflict("export", folder / "model")
-            archive = shutil.make_archive(str(folder / "archive"), "zip", folder, "model")
+            if format == "onnx":
+                file = as_onnx(folder / "model")
+            else:
+                file = shutil.make_archive(str(folder / "model"), "zip", folder, "model")
         except BaseException:
             shutil.rmtree(folder)
             raise
         afterwards = BackgroundTasks()
         afterwards.add_task(shutil.rmtree, folder)
-        return FileResponse(archive, filename="model.zip", background=afterwards)
+        return FileResponse(file, filename=FilePath(file).name, background=afterwards)
 
     def ask_or_conflict(command: str, argument: Any) -> Any:
         try:
@@ -236,6 +242,17 @@ def make_app(service: Service) -> FastAPI:
     add_page(app)
     add_errors(app)
     return app
+
+
+def as_onnx(folder: FilePath) -> FilePath:
+    """In a process of its own: it takes seconds, and answers must not wait for it."""
+    file = folder.with_suffix(".onnx")
+    command = ["nice", sys.executable, "-m", "dualnet.cli", "export", str(folder), str(file)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode == 2:
+        raise ConflictError(done.stderr.strip().removeprefix("dualnet: "))
+    done.check_returncode()
+    return file
 
 
 def not_there(id: str) -> Any:

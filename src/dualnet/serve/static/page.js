@@ -101,11 +101,13 @@ byId("add-snapshot").onsubmit = tried(async ({ target }) => {
   say(`Snapshot ${number} is taken.`);
 });
 
-byId("export").onclick = tried(async () => {
+const download = (format, name) => tried(async () => {
   say("The model is being packed …");
-  const href = URL.createObjectURL(await (await request("GET", "/v1/export")).blob());
-  make("a", { href, download: "model.zip" }).click();
+  const href = URL.createObjectURL(await (await request("GET", `/v1/export?format=${format}`)).blob());
+  make("a", { href, download: name }).click();
 });
+byId("export").onclick = download("folder", "model.zip");
+byId("export-onnx").onclick = download("onnx", "model.onnx");
 
 // Images go into the class on which they are dropped, or in which the focus is; elsewhere they are asked about.
 

@@ -1,0 +1,60 @@
+"""The predictor of a model as ONNX: images in, probabilities out, with nothing of this package needed."""
+
+import contextlib
+import copy
+import importlib
+import io
+import json
+import warnings
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dualnet import atomic
+from dualnet.learners import Learner
+from dualnet.learners.ema import predicting
+from dualnet.runs.model import Model
+
+
+class Predictor(nn.Module):
+    """images uint8 [B, C, H, W] -> probabilities float [B, classes], by the averaged weights where there are such."""
+
+    def __init__(self, learner: Learner, task: int | None) -> None:
+        super().__init__()
+        self.learner, self.task = copy.deepcopy(learner).cpu(), task
+        means = {} if learner.ema is None else learner.ema.means()
+        for name, value in predicting(self.learner):
+            value.data.copy_(means.get(name, value))
+
+    def forward(self, images: Tensor) -> Tensor:
+        task_ids = None if self.task is None else images.new_full(images.shape[:1], self.task, dtype=torch.int64)
+        return self.learner(images, task_ids).softmax(dim=1)
+
+
+def export(model: Model, file: Path, task: int | None = None) -> None:
+    """Write the file: input `images`, output `probabilities`, metadata `class_names` (a JSON list).
+
+    Images are uint8 of the model's own size, any number at a time. A model that learned task-aware is given the task.
+    """
+    try:
+        importlib.import_module("onnxscript")
+    except ModuleNotFoundError as error:
+        raise ValueError(f"ONNX needs {error.name}; install it with pip install 'dualnet[onnx]'") from error
+    if not model.class_names:
+        raise ValueError("the model has no class yet; teach it one before it is exported")
+    images = torch.zeros(2, *model.learner.spec.image_shape, dtype=torch.uint8)
+    model.probabilities(images, task)  # the task is one of the model's; and constants are made outside of the trace
+    predictor = Predictor(model.learner, task).eval()
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # of PyTorch, about itself
+        warnings.simplefilter("ignore")
+        program = torch.onnx.export(
+            predictor, (images,), input_names=["images"], output_names=["probabilities"],
+            dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
+        )  # fmt: skip
+    assert program is not None
+    content = program.model_proto
+    names = content.metadata_props.add()
+    names.key, names.value = "class_names", json.dumps(list(model.class_names))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    atomic.write(file, content.SerializeToString())

@@ -1,0 +1,39 @@
+"""`dualnet export`: what onnxruntime answers is what the model answers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+import dualnet
+from dualnet import Model, StreamSpec
+from dualnet.cli import main
+
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `dev` is not installed")
+TASKS = torch.tensor([[True, True, False], [False, False, True]])
+
+
+def test_onnx_of_a_model_with_tasks_and_averaged_weights_and_a_class_that_came_later(tmp_path: Path) -> None:
+    spec = StreamSpec((3, 28, 28), TASKS, input_size=32)  # resized and normalised inside
+    learner = dualnet.make_learner("er", spec, dualnet.ER.Config(width=4, ema_rate=0.1), seed=1)
+    model = Model(learner, ["a", "b", "c"])
+    images = torch.randint(0, 256, (20, 3, 28, 28), dtype=torch.uint8)
+    model.learn(images, ["a", "b"] * 10)
+    model.add_classes(["d"], task=0)
+    model.save(tmp_path / "model")
+    assert main(["export", str(tmp_path / "model"), str(tmp_path / "new" / "it.onnx"), "--task", "0"]) == 0
+    session = onnxruntime.InferenceSession(tmp_path / "new" / "it.onnx")
+    assert json.loads(session.get_modelmeta().custom_metadata_map["class_names"]) == ["a", "b", "c", "d"]
+    for count in (1, 20):
+        found = torch.from_numpy(session.run(["probabilities"], {"images": images[:count].numpy()})[0])
+        torch.testing.assert_close(found, model.probabilities(images[:count], 0), atol=1e-5, rtol=0)
+    assert model.probabilities(images).isfinite().all()  # the trace left nothing behind
+
+
+def test_what_cannot_be_exported_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Model.create(image_size=28, learner={"name": "er", "width": 4}).save(tmp_path / "empty")
+    assert main(["export", str(tmp_path / "empty"), str(tmp_path / "it.onnx")]) == 2
+    assert "no class" in capsys.readouterr().err and not (tmp_path / "it.onnx").exists()
