@@ -8,7 +8,6 @@ from torch import Tensor
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.baseline import Baseline
 from dualnet.learners.options import ReplayOptions
-from dualnet.losses import label_loss
 from dualnet.memory import Replay
 from dualnet.optim import gradient_step
 
@@ -21,7 +20,7 @@ class Config(ReplayOptions):
 class ER(Baseline):
     """Experience replay (Chaudhry et al., On Tiny Episodic Memories in Continual Learning, 2019).
 
-    Every update minimises CE(batch) + CE(replay), each the mean over its own examples.
+    Every update minimises CE(batch) + weight CE(replay), each the mean over its own examples.
     """
 
     Config = Config
@@ -36,8 +35,8 @@ class ER(Baseline):
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         replay = self.replay(batch, labels)
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
-        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
-        gradient_step(self.optimizer, now_loss + past_loss)
+        now_loss, past_loss = self.label_losses(self.memory, (now_logits, labels), (past_logits, replay.labels))
+        gradient_step(self.optimizer, now_loss + self.config.replay_weight * past_loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}
 
     def replay(self, batch: Batch, labels: Tensor) -> Replay:
