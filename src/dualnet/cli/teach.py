@@ -16,8 +16,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dualnet.cli.terminal import say, show_warning
-from dualnet.data.class_folders import class_folders, files_by_class
-from dualnet.data.inputs import files_in
+from dualnet.data.class_folders import class_folders, files_by_class, images_in
 
 PATIENCE = 30.0  # seconds to wait for a service that does not answer, such as one that is restarted
 ANSWER_SECONDS = 60.0
@@ -51,7 +50,7 @@ def teach_all(client: "Client", images: Sequence[tuple[str, str | None]]) -> dic
 def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]:
     """File and label, the classes taking turns: one after the other would be the hardest order to learn."""
     if unlabelled:
-        yield from ((file, None) for file in files_in(folder))
+        yield from ((file, None) for file in images_in(folder))
         return
     by_class = files_by_class(folder, sorted(class_folders(folder)))
     for turn in range(max(map(len, by_class.values()))):

@@ -73,12 +73,12 @@ def _without_images(root: str, empty: Sequence[str]) -> str:
     return f"{os.path.join(root, empty[0])}: no images ({KINDS}) in this class folder{more}; {remedy}"
 
 
-def images_in(folder: str, remedy: str) -> list[str]:
-    """The images of a folder, sorted by name."""
-    files = sorted(entry.path for entry in entries(folder, remedy) if is_image(entry.name))
-    if not files:
-        raise ValueError(f"{folder}: no images ({KINDS}) in this folder; {remedy}")
-    return files
+def images_in(folder: str, remedy: str = "name a folder that holds some") -> list[str]:
+    """The images directly in a folder, sorted by name."""
+    names = sorted(entry.name for entry in entries(folder, remedy) if is_image(entry.name) and not entry.is_dir())
+    if not names:
+        raise ValueError(f"{folder}: no images ({KINDS}) directly in this folder; {remedy}")
+    return [os.path.join(folder, name) for name in names]
 
 
 def is_image(name: str) -> bool:

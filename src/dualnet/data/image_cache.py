@@ -6,6 +6,7 @@ import json
 import math
 import os
 import threading
+import warnings
 import weakref
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +19,7 @@ import numpy as np
 from dualnet import atomic
 from dualnet.data import cache_file
 from dualnet.data.cache_file import CacheFile, DamagedError
-from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, UnreadableError, decoding, read_image
+from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, OnError, UnreadableError, decoding, read_image
 from dualnet.machine import num_cores
 
 FORMAT_VERSION = 2
@@ -120,8 +121,22 @@ class CachedImages:
         return bad
 
 
-def unreadable(files: Sequence[str], size: int, folder: str | None) -> dict[str, str]:
-    """What is wrong with the images that cannot be read, by absolute path. Noted beside the cache for the next time."""
+def unreadable(files: Sequence[str], size: int, on_error: OnError, folder: str | None = None) -> dict[str, str]:
+    """The images to leave out, since they cannot be read, and why; a warning tells of them.
+
+    Raises UnreadableError if no other is left. With `stop` none is left out: the cache names them all in its error.
+    """
+    reasons = find_unreadable(files, size, folder) if on_error == "skip" else {}
+    bad = {file: reasons[path] for file in files if (path := os.path.abspath(file)) in reasons} if reasons else {}
+    if bad and len(bad) == len(files):
+        raise UnreadableError(bad, len(bad))
+    if bad:
+        warnings.warn(f"{UnreadableError(bad).summary(len(files))}; left out", stacklevel=2)
+    return bad
+
+
+def find_unreadable(files: Sequence[str], size: int, folder: str | None) -> dict[str, str]:
+    """What is wrong with which images, by absolute path. Noted beside the cache for the next time."""
     from dualnet.files import DAMAGES, read_json  # not at the top: it loads PyYAML
 
     note = cache_folder(folder) / f"{_identity([os.path.abspath(file) for file in files], size)}.json"

@@ -2,12 +2,11 @@
 
 import hashlib
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dualnet.data.class_folders import class_folders, files_by_class, images_in
-from dualnet.data.decode import OnError, UnreadableError
+from dualnet.data.decode import OnError
 from dualnet.data.image_cache import CachedImages, unreadable
 
 
@@ -44,10 +43,6 @@ def read_files(root: str | None, unlabelled: str | None, size: int, on_error: On
     pairs: list[tuple[str, str | None]] = [(path, name) for name, paths in files.items() for path in paths]
     if unlabelled is not None:
         pairs += [(path, None) for path in images_in(unlabelled, "name a folder of images that have no class")]
-    if on_error == "skip" and (bad := unreadable([path for path, _ in pairs], size, None)):
-        warnings.warn(f"{UnreadableError(bad).summary(len(pairs))}; left out", stacklevel=2)
-        pairs = [pair for pair in pairs if pair[0] not in bad]
-        if not pairs:
-            raise UnreadableError(bad, len(bad))
-    paths = [path for path, _ in pairs]
-    return ImageFiles(paths, [name for _, name in pairs], CachedImages(paths, size))
+    bad = unreadable([path for path, _ in pairs], size, on_error)
+    paths, names = zip(*(pair for pair in pairs if pair[0] not in bad), strict=True)
+    return ImageFiles(paths, names, CachedImages(paths, size))

@@ -1,7 +1,6 @@
 """A benchmark of your own: a folder with one sub-folder of images per class."""
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +8,7 @@ import numpy as np
 
 from dualnet.data.benchmark import Benchmark
 from dualnet.data.class_folders import absolute, class_folders, files_by_class
-from dualnet.data.decode import OnError, UnreadableError
+from dualnet.data.decode import OnError
 from dualnet.data.file_benchmark import FileBenchmark, split_of
 from dualnet.data.image_cache import unreadable
 from dualnet.data.splits import Split, held_out, stream_order
@@ -68,12 +67,8 @@ class ImageFolder(FileBenchmark):
 
     def _readable(self, *parts: Files) -> Sequence[Files]:
         """The files without those that cannot be read, if these are to be left out."""
-        if self.on_error == "stop":
-            return parts
         paths = [path for part in parts for some in part.values() for path in some]
-        bad = unreadable(paths, self.image_size, self.cache)
-        if bad:
-            warnings.warn(f"{UnreadableError(bad).summary(len(paths))}; left out", stacklevel=2)
+        bad = unreadable(paths, self.image_size, self.on_error, self.cache)
         return [{name: [path for path in some if path not in bad] for name, some in part.items()} for part in parts]
 
     def _held_out(self, files: Files, tasks: Sequence[Sequence[int]]) -> Split:

@@ -11,7 +11,7 @@ from PIL import Image as Pillow
 from PIL.Image import Image
 from torch import Tensor
 
-from dualnet.data.class_folders import KINDS, entries, is_image
+from dualnet.data.class_folders import images_in
 from dualnet.data.decode import UnreadableError, decoding, read_bytes, read_image, read_pillow
 
 FORMS = "paths of files or folders, bytes, Pillow images, NumPy arrays or tensors"
@@ -63,7 +63,7 @@ def listed(images: Any) -> list[Any]:
         images = [images]
     if not isinstance(images, Iterable):
         raise ValueError(f"images: {type(images).__name__} is no image; give {FORMS}")
-    return [each for image in images for each in (files_in(image) if is_folder(image) else [image])]
+    return [each for image in images for each in (images_in(str(image)) if is_folder(image) else [image])]
 
 
 def is_single(image: Any) -> bool:
@@ -72,14 +72,6 @@ def is_single(image: Any) -> bool:
 
 def is_folder(image: Any) -> bool:
     return isinstance(image, str | os.PathLike) and os.path.isdir(image)
-
-
-def files_in(folder: str | os.PathLike[str]) -> list[str]:
-    """The images directly in a folder, sorted by name."""
-    names = sorted(entry.name for entry in entries(str(folder)) if is_image(entry.name) and entry.is_file())
-    if not names:
-        raise ValueError(f"{folder}: holds no image; only {KINDS} directly in it are read")
-    return [os.path.join(folder, name) for name in names]
 
 
 def read(image: Any, into: np.ndarray, name: str) -> None:
