@@ -8,12 +8,11 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from subprocess import TimeoutExpired
-from typing import IO, Any
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -32,51 +31,6 @@ def forked(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
     with patch.dict(os.environ, PYTHONPATH=str(SOURCE)):  # the server starts with the first process
         process.start()
     return process
-
-
-class Popen:
-    """As that of subprocess, for `python -P -c CODE WORD...`, with all that LocalPool asks of it."""
-
-    def __init__(
-        self,
-        command: Sequence[str],
-        env: Mapping[str, str],
-        stdin: int,
-        stdout: IO[bytes] | int,
-        stderr: IO[bytes] | None,
-        start_new_session: bool,
-    ) -> None:
-        assert command[:3] == [sys.executable, "-P", "-c"] and start_new_session
-        standard = [stdin, *(file if isinstance(file, int) else file.fileno() for file in (stdout, stderr or 2))]
-        links = [Connection(os.dup(number)) for number in standard]
-        self.process = forked(run_code, command[3:], dict(env), links)
-        assert self.process.pid is not None
-        self.pid = self.process.pid
-
-    @property
-    def returncode(self) -> int | None:
-        return self.process.exitcode
-
-    poll = returncode.fget
-
-    def wait(self, timeout: float | None = None) -> int:
-        self.process.join(timeout)
-        if self.returncode is None:
-            raise TimeoutExpired("a forked process", timeout or 0)
-        return self.returncode
-
-
-def run_code(words: list[str], env: dict[str, str], links: list[Connection]) -> None:
-    os.setsid()
-    for number, link in enumerate(links):
-        os.dup2(link.fileno(), number)
-        link.close()
-    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
-    os.environ.clear()
-    os.environ.update(env)
-    torch.set_num_threads(1)
-    sys.argv = ["-c", *words[1:]]
-    exec(words[0], {"__name__": "__main__"})
 
 
 class CommandLine:

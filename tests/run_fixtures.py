@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import forked
 import pytest
 import torch
 import yaml
@@ -23,7 +22,7 @@ import dualnet
 from dualnet.data import Benchmark
 from dualnet.learners import learner_class
 from dualnet.options import merged
-from dualnet.runs import checkpoint, local_pool, runner
+from dualnet.runs import checkpoint, runner
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.stop import StopAsked
@@ -280,12 +279,6 @@ def heard() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@pytest.fixture
-def forked_pool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The processes of a pool begin with PyTorch imported."""
-    monkeypatch.setattr(local_pool, "subprocess", forked)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,6 @@ from dualnet.runs.experiment import read
 from dualnet.runs.jobs import Benchmarks
 from dualnet.runs.option_files import shipped_files
 
-pytestmark = pytest.mark.usefixtures("forked_pool")
 BENCHMARK = {
     "name": "procedural",
     "num_tasks": 2,
@@ -188,7 +187,7 @@ def test_a_row_that_fails_with_a_long_story_is_cut_short(
 ) -> None:
     """One line that can be read, not 500,000 characters."""
     file = table(wordy={"learner": {"name": "deadly.Wordy", "width": 2}})
-    path = f"{Path(cli.__file__).parent.parent}:{here}"
+    path = f"{Path(cli.__file__).parents[2]}:{here}"
     words = ("reproduce", file, "--device", "cpu", "--out", "out")
     process = start(*words, PYTHONPATH=path, stderr=subprocess.STDOUT)
     try:
@@ -257,7 +256,7 @@ SLOW = {"learner": {"name": "deadly.Slow", "width": 2, "updates": 1}}
 def test_a_reproduce_that_was_killed_goes_on(here: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
     """The process of a row sees that its parent is gone, saves itself and ends."""
     file, folder = table(slow=SLOW, er=ER), Path("out/tiny/g/slow/seed-0")
-    path = f"{Path(cli.__file__).parent.parent}:{here}"
+    path = f"{Path(cli.__file__).parents[2]}:{here}"
     words = ("reproduce", file, "--device", "cpu", "--out", "out")
     process = start(*words, PYTHONPATH=path, stderr=subprocess.DEVNULL)
     wait_for(lambda: any(folder.glob("checkpoint/*.json")))
@@ -271,7 +270,7 @@ def processes(name: str) -> list[int]:
     """Of this user, with that word in their command line or their working folder."""
     listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True)
     rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    there = [int(pid) for pid, stat, args in rows if "local_pool.serve" in args and not stat.startswith("Z")]
+    there = [int(pid) for pid, stat, args in rows if "multiprocessing.forkserver" in args and not stat.startswith("Z")]
     return [pid for pid in there if str(Path(f"/proc/{pid}/cwd").resolve()) == name]
 
 
@@ -281,14 +280,14 @@ def test_nothing_is_left_behind_and_a_killed_job_costs_itself_only(
 ) -> None:
     """Two jobs: the process of one is killed, then the parent; every process ends, and the same command goes on."""
     file, folder = table(slow=SLOW, other={"like": "tiny/g/slow"}, seeds=2), Path("out/tiny/g/slow")
-    path = f"{Path(cli.__file__).parent.parent}:{here}"
+    path = f"{Path(cli.__file__).parents[2]}:{here}"
     words = ("reproduce", file, "--rows", "g/slow", "--jobs", "2", "--device", "cpu", "--out", "out")
     process = start(*words, PYTHONPATH=path, stderr=subprocess.PIPE)
     wait_for(lambda: len({file.parent for file in folder.glob("seed-*/checkpoint/*.json")}) == 2)
     there = processes(str(here.resolve()))
-    assert len(there) == 4, "two servers and two forks"
+    assert len(there) == 3, "a server and two forks"
     os.kill(max(there), signal.SIGKILL)  # a fork
-    wait_for(lambda: len(processes(str(here.resolve()))) == 3)
+    wait_for(lambda: len(processes(str(here.resolve()))) == 2)
     process.kill()
     process.communicate(timeout=60)
     wait_for(lambda: not processes(str(here.resolve())))

@@ -55,7 +55,6 @@ def run(jobs: list[Job], size: int = 1) -> dict[str, JobResult]:
 
 
 def test_each_job_has_its_own_process_and_peak_of_memory(job) -> None:
-    """One process at a time: the same server runs all three."""
     found = run([job("large", "pool_learners.Large"), job("exits", "pool_learners.Exits"), job("small")])
     assert {name: result.status for name, result in found.items()} == {
         "large": "finished",
@@ -66,31 +65,17 @@ def test_each_job_has_its_own_process_and_peak_of_memory(job) -> None:
     assert large["peak_memory_bytes"] - small["peak_memory_bytes"] > 250 * 2**20
 
 
-@pytest.mark.usefixtures("forked_pool")
 def test_a_process_that_dies_costs_its_job_only(job) -> None:
     found = run([job("killed", "pool_learners.Killed"), job("a"), job("b")], size=2)
     assert "SIGKILL" in found["killed"].reason
     assert [found[name].status for name in ("a", "b")] == ["finished", "finished"]
 
 
-@pytest.mark.usefixtures("forked_pool")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a device that is not there")
-def test_a_job_for_cuda_has_a_process_that_was_not_forked(job) -> None:
+def test_a_job_for_cuda_finds_it_untouched_in_its_process(job) -> None:
     found = run([job("one", device="cuda"), job("two", device="cuda"), job("cpu")])
     assert [found[name].status for name in ("one", "two", "cpu")] == ["failed", "failed", "finished"]
     assert "CUDA" in found["one"].reason and found["one"] == found["two"]
-
-
-@pytest.mark.usefixtures("forked_pool")
-def test_the_process_of_the_next_job_for_cuda_is_warm(job) -> None:
-    """Nothing is paid for its imports; the last job starts no other."""
-    with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
-        ends = pool.run([job("one", device="cuda"), job("two", device="cuda")], stop)
-        next(ends)
-        (warm,) = pool.idle
-        next(ends)
-        assert not pool.idle
-    assert warm.popen.returncode is not None
 
 
 def test_once_a_stop_is_requested_no_job_is_started(job) -> None:

@@ -26,7 +26,6 @@ from dualnet.runs.stop import StopAsked
 
 CPU = torch.device("cpu")
 OTHER = r"was begun with other images or classes \(benchmark.root is images there, other here\); bring those back or"
-pytestmark = pytest.mark.usefixtures("forked_pool")
 LEARNER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4}
 
 

@@ -1,23 +1,23 @@
 """LocalPool: jobs in processes of this machine, which end with this process, whatever ends it."""
 
-from __future__ import annotations
-
 import contextlib
+import multiprocessing
 import os
 import select
 import signal
-import subprocess
 import sys
 import threading
 import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from multiprocessing import Pipe
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import IO, NoReturn, Self
+from typing import NoReturn, Self
 
+import torch
 from rich.console import Console
 
 from dualnet.machine import num_cores
@@ -28,7 +28,7 @@ from dualnet.runs.stop import Stop
 POLL = 0.2  # seconds between two checks whether a stop was requested
 END_TIMEOUT = 5.0  # seconds for a process to end once its pool is left
 SAVE_TIMEOUT = 60.0  # seconds for a job to save itself once its parent is gone
-COMMAND = "from dualnet.runs import local_pool; local_pool.serve()"
+FORKED = multiprocessing.get_context("forkserver")
 
 
 class LocalPool:
@@ -38,92 +38,70 @@ class LocalPool:
     """
 
     def __init__(self, size: int, threads: int | None = None, log: Path | None = None) -> None:
-        self.size, self.threads = size, threads
-        self.log = log.open("ab") if log else None
-        self.idle: list[Worker] = []
-        self.busy: dict[Worker, Job] = {}
+        self.size, self.threads, self.log = size, threads, log
+        self.show = "nothing" if log else "lines" if size > 1 else "live"
+        self.busy: dict[Connection, tuple[ForkServerProcess, Job]] = {}
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        workers = [*self.idle, *self.busy]
-        for worker in workers:
-            worker.link.close()  # before the first is waited for, so that all of them save at the same time
-        for worker in workers:
-            worker.end()
-        if self.log:
-            self.log.close()
+        for link in self.busy:
+            link.close()  # before the first is waited for, so that all of them save at the same time
+        for process, _job in self.busy.values():
+            process.join(END_TIMEOUT)
+            process.kill()
+            process.join()
 
     def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[tuple[Job, JobResult]]:
         waiting = deque(jobs)
         while self.busy or (waiting and not stop.asked):
             while waiting and not stop.asked and len(self.busy) < self.size:
-                self.start(waiting.popleft(), more=bool(waiting))
+                self.start(waiting.popleft())
             if stop.asked:  # again at each turn: a job that was just starting may have missed the first signal
-                for worker in self.busy:
-                    worker.send_signal(signal.SIGTERM)
-            ready = wait([worker.link for worker in self.busy], POLL)
-            for worker in [worker for worker in self.busy if worker.link in ready]:
-                yield self.busy[worker], self.finish(worker, stop)
+                for process, _ in self.busy.values():
+                    process.terminate()
+            for link in wait(list(self.busy), POLL):
+                assert isinstance(link, Connection)
+                yield self.finish(link, stop)
 
-    def start(self, job: Job, more: bool = False) -> None:
-        worker = self.idle.pop() if self.idle else self.worker()
-        self.busy[worker] = job
-        with contextlib.suppress(BrokenPipeError):  # it has ended: `result` says how
-            worker.link.send(job)
-        if more and not forks(job):  # its process ends with it: that of the next job imports while this one runs
-            self.idle.append(self.worker())
-
-    def worker(self) -> Worker:
-        show = "nothing" if self.log else "lines" if self.size > 1 else "live"
-        return Worker(self.log, self.threads, show)
-
-    def finish(self, worker: Worker, stop: Stop) -> JobResult:
-        result, job = worker.result(), self.busy.pop(worker)
-        if forks(job) and worker.popen.poll() is None:
-            self.idle.append(worker)
-        else:
-            worker.end()
-        if result.status == "stopped" and not stop.asked:
-            return JobResult("failed", "its process was told to stop")
-        return result
-
-
-class Worker:
-    """A process that takes one job at a time, see `serve`."""
-
-    def __init__(self, log: IO[bytes] | None, threads: int | None, show: str) -> None:
-        self.link, theirs = Pipe()
-        path = os.pathsep.join(folder for folder in sys.path if folder)  # it finds the packages that this process finds
-        # In a session of its own: Ctrl-C reaches the parent only, which then stops its processes.
-        self.popen = subprocess.Popen(
-            [sys.executable, "-P", "-c", COMMAND, show],
-            env=os.environ | {"PYTHONPATH": path} | ({"OMP_NUM_THREADS": str(threads)} if threads else {}),
-            stdin=theirs.fileno(),
-            stdout=log or 2,
-            stderr=log,
-            start_new_session=True,
-        )
+    def start(self, job: Job) -> None:
+        start_server()
+        link, theirs = FORKED.Pipe()
+        arguments = (job, theirs, Path.cwd(), self.threads, self.log, self.show)
+        process = FORKED.Process(target=run_and_exit, args=arguments)
+        process.start()
         theirs.close()
+        self.busy[link] = process, job
 
-    def result(self) -> JobResult:
-        try:
-            return self.link.recv()
-        except (EOFError, ConnectionResetError):
-            return ended(self.popen.wait())
+    def finish(self, link: Connection, stop: Stop) -> tuple[Job, JobResult]:
+        process, job = self.busy.pop(link)
+        result = None
+        with contextlib.closing(link), contextlib.suppress(EOFError, ConnectionResetError):
+            result = link.recv()
+        process.join()
+        if result is None:
+            result = ended(process.exitcode or 0)
+        if result.status == "stopped" and not stop.asked:
+            result = JobResult("failed", "its process was told to stop")
+        return job, result
 
-    def send_signal(self, number: int) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, number)
 
-    def end(self) -> None:
-        self.link.close()
-        try:
-            self.popen.wait(END_TIMEOUT)
-        except subprocess.TimeoutExpired:
-            self.send_signal(signal.SIGKILL)
-            self.popen.wait()
+def start_server() -> None:
+    """What the processes are forked from has imported everything and never touches CUDA, which survives no fork.
+
+    So a process starts at once, has a peak of memory of its own, and crashes alone. The server finds the packages that
+    this process finds, and imports nothing from the working directory.
+    """
+    FORKED.set_forkserver_preload([__name__, "torch._dynamo"])  # 2 s, which the first optimizer would take
+    path = os.pathsep.join(folder for folder in sys.path if folder)
+    before = dict(os.environ)
+    os.environ.update(PYTHONPATH=path, PYTHONSAFEPATH="1")
+    try:
+        forkserver.ensure_running()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def ended(code: int) -> JobResult:
@@ -135,39 +113,23 @@ def ended(code: int) -> JobResult:
     return JobResult("failed", f"its process {how}{more}")
 
 
-def serve() -> None:
-    """What a Worker's process does: its input is a connection that jobs come by; each runs in a fork.
-
-    A fork starts at once, since all is imported, has a peak of memory of its own, and crashes alone. CUDA does not
-    survive a fork once anything has initialised it: a job for it runs here, and the process ends with it.
-    """
-    import torch._dynamo  # noqa: F401  (2 s, which the first optimizer of each fork would take)
-
-    link = Connection(0)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it is for the fork
-    with contextlib.suppress(EOFError, OSError):  # the pool's process has ended
-        while True:
-            job: Job = link.recv()
-            process = os.fork() if forks(job) else 0
-            if process == 0:
-                run_and_exit(job, link)
-            code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-            if code:
-                link.send(ended(code))
-
-
-def forks(job: Job) -> bool:
-    return job.device != "cuda"
-
-
-def run_and_exit(job: Job, link: Connection) -> NoReturn:
+def run_and_exit(
+    job: Job, link: Connection, folder: Path, threads: int | None, log: Path | None, show: str
+) -> NoReturn:
+    """What the process of a job does. In a session of its own: Ctrl-C reaches the pool's process only."""
     code = 1
     try:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.setsid()
+        os.chdir(folder)
+        output = 2 if log is None else os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        for number in (1, 2):
+            os.dup2(output, number)
+        if threads:
+            torch.set_num_threads(threads)
         Stop.passed_on = True
-        threading.Thread(target=end_with_parent, daemon=True).start()
+        threading.Thread(target=end_with_parent, args=[link], daemon=True).start()
         warnings.filterwarnings("ignore", message=".*: left out; images of a class")  # the parent has said so
-        result = run_job(job, display_named(sys.argv[-1]))
+        result = run_job(job, display_named(show))
         sys.stdout.flush()
         link.send(result)
         code = 0
@@ -175,10 +137,10 @@ def run_and_exit(job: Job, link: Connection) -> NoReturn:
         os._exit(code)
 
 
-def end_with_parent() -> None:
+def end_with_parent(link: Connection) -> None:
     """The connection is closed when the pool's process ends, also when it is killed: the job saves itself and ends."""
     poll = select.poll()
-    poll.register(0, 0)  # hanging up is reported unasked
+    poll.register(link, 0)  # hanging up is reported unasked
     poll.poll()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(SAVE_TIMEOUT)
