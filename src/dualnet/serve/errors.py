@@ -6,6 +6,7 @@ from typing import Any
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from fastapi.routing import APIRoute
 
 from dualnet.serve.guard import error_body
 from dualnet.serve.journal import ConflictError
@@ -35,8 +36,9 @@ def add_errors(app: FastAPI) -> None:
         first = error.errors()[0]
         return answer(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
 
-    async def http(_: Request, error: Any) -> JSONResponse:
-        return answer(error.status_code, str(error.detail), error.headers)
+    async def http(request: Request, error: Any) -> JSONResponse:
+        headers = {"Allow": ", ".join(methods_of(app, request))} if error.status_code == 405 else error.headers
+        return answer(error.status_code, str(error.detail), headers)
 
     for kind in (400, 404, 405, HTTPException):  # the numbers: what FastAPI refuses by itself
         app.exception_handler(kind)(http)
@@ -60,3 +62,11 @@ def add_errors(app: FastAPI) -> None:
     @app.exception_handler(sqlite3.OperationalError)
     def disk(_: Request, error: sqlite3.OperationalError) -> JSONResponse:
         return answer(507, f"the journal cannot be written ({error}); nothing of this request was kept")
+
+
+def methods_of(app: FastAPI, request: Request) -> list[str]:
+    """Those of all routes with the path of the request; Starlette names those of the first one."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute)]
+    return sorted(
+        {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
+    )

@@ -3,7 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import File, Form, Path, UploadFile
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dualnet.serve.guard import error_body
 
@@ -16,7 +16,9 @@ def printable_name(name: str) -> str:
 
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(printable_name)]
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
-Images = Annotated[list[UploadFile], File(description="JPEG, PNG, BMP, GIF, TIFF or WEBP; one field for each image")]
+Images = Annotated[
+    list[UploadFile], File(min_length=1, description="JPEG, PNG, BMP, GIF, TIFF or WEBP; one field for each image")
+]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 LABELS = "one for all images, or one for each, empty where it is not known"
 NewClass = Annotated[bool, Form(description="make the class if it is not there")]
@@ -41,20 +43,26 @@ class Acknowledged(BaseModel):
     duplicate: bool = Field(description="it was there already, and is no second example")
 
 
-class Label(BaseModel):
+class Body(BaseModel):
+    """What is sent as JSON."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class Label(Body):
     label: Name
     new_class: bool = False
 
 
-class Classes(BaseModel):
-    classes: list[Name] = Field(min_length=1, max_length=1000)
+class Classes(Body):
+    classes: list[Name] = Field(min_length=1, max_length=1000, json_schema_extra={"uniqueItems": True})
 
 
-class Title(BaseModel):
+class Title(Body):
     title: Annotated[str, Field(max_length=100)] = ""
 
 
-class Pause(BaseModel):
+class Pause(Body):
     paused: bool
 
 
