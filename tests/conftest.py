@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -24,7 +25,10 @@ pytest_plugins = ["run_fixtures"]  # what the tests of runs share
 
 # A busy machine is no failure. CI draws the same examples every time: a commit that passed once passes again.
 settings.register_profile(
-    "dualnet", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
+    "dualnet",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],  # that serve for all examples
+    derandomize="CI" in os.environ,
 )
 settings.load_profile("dualnet")
 
@@ -103,6 +107,12 @@ def small_learner(spec: StreamSpec, small_config: Callable[..., Any]) -> Callabl
         return make_learner(name, spec, small_config(name, **options), seed, device)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def quick_learner(small_learner: Callable[..., Learner]) -> Callable[..., Learner]:
+    """As small_learner, with an encoder of three convolutions: for what holds with any, in a third of the time."""
+    return functools.partial(small_learner, encoder="own_encoder.ThreeMaps")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ class ThreeMaps(nn.Module):
         super().__init__()
         strides = {3: 3, width: 1, 2 * width: 2}  # by input channels
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(before, after, 3, stride, 1), nn.BatchNorm2d(after), nn.ReLU())
+            nn.Sequential(nn.Conv2d(before, after, 3, stride, 1, bias=False), nn.BatchNorm2d(after), nn.ReLU())
             for (before, stride), after in zip(strides.items(), (width, 2 * width, 3 * width), strict=True)
         )
 

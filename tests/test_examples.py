@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 import runpy
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
+import contract
 import pytest
 import torch
 import yaml
@@ -21,7 +20,6 @@ from dualnet.runs import checkpoint
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
-CONTRACT = runpy.run_path(str(ROOT / "tests/learners/test_contract.py"))
 # Learners outside of the package, with the contract tests that do not hold for them.
 OUTSIDE: dict[str, set[str]] = {
     "rehearsal.Rehearsal": set(),
@@ -119,42 +117,19 @@ def test_every_field_of_a_run_folder_is_explained(architecture: str) -> None:
 # The contract
 
 
-def parametrizations(function: Any) -> list[tuple[Any, Any]]:
-    return [mark.args for mark in getattr(function, "pytestmark", []) if mark.name == "parametrize"]
-
-
-def is_for_learners(function: Any) -> bool:
-    return any(names == "name" and set(values) <= set(dualnet.LEARNERS) for names, values in parametrizations(function))
-
-
-def first_values(function: Any) -> dict[str, Any]:
-    """The first of the values that a test runs with, for each of its arguments but `name`."""
-    values: dict[str, Any] = {}
-    for names, choices in parametrizations(function):
-        names, first = ((names,), (choices[0],)) if isinstance(names, str) else (names, choices[0])
-        values |= dict(zip(names, first, strict=True))
-    return {name: value for name, value in values.items() if name != "name"}
-
-
-CHECKS = [name for name, function in CONTRACT.items() if name.startswith("test_") and is_for_learners(function)]
-
-
 def test_the_contract_is_found() -> None:
-    assert len(CHECKS) > 15
-    assert all(skipped <= set(CHECKS) for skipped in OUTSIDE.values())
+    assert len(contract.FOR_LEARNERS) > 15
+    assert all(skipped <= set(contract.FOR_LEARNERS) for skipped in OUTSIDE.values())
 
 
 @pytest.mark.parametrize(
-    ("learner", "check"),
-    [(name, check) for name, not_held in OUTSIDE.items() for check in CHECKS if check not in not_held],
+    ("name", "check"),
+    [(name, check) for name, not_held in OUTSIDE.items() for check in contract.FOR_LEARNERS if check not in not_held],
 )
 def test_a_learner_outside_of_the_package_keeps_the_contract(
-    learner: str, check: str, request: pytest.FixtureRequest
+    name: str, check: str, request: pytest.FixtureRequest, quick_learner: Callable[..., dualnet.Learner]
 ) -> None:
-    function: Callable[..., None] = CONTRACT[check]
-    arguments = {"name": learner, **first_values(function)}
-    fixtures = [name for name in inspect.signature(function).parameters if name not in arguments]
-    function(**arguments, **{name: request.getfixturevalue(name) for name in fixtures})
+    contract.holds(check, request, name=name, small_learner=quick_learner)
 
 
 # Balanced replay

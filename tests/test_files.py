@@ -71,13 +71,13 @@ JSON: dict[str, tuple[str | bytes, str]] = {
 
 
 def assert_refused(read: Callable[[Path], Any], path: Path, word: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     with pytest.raises(ValueError) as caught:
         read(path)
     message = str(caught.value)
     assert message.startswith(str(path)) and word in message, message
     assert "\n" not in message and len(message) < len(str(path)) + 300
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("case", YAML)

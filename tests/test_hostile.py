@@ -354,7 +354,7 @@ def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library
     while process.poll() is None and not re.search(library, Path(f"/proc/{process.pid}/maps").read_text()):
         time.sleep(0.001)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=600)
     assert process.returncode == 130 and out == b""
     assert err.startswith(b"dualnet: stopped") and err.count(b"\n") == 1
     assert not Path("new").exists()
@@ -362,12 +362,12 @@ def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library
 
 def test_sigterm_before_the_first_step_is_one_line() -> None:
     """While the learner's module is imported, which takes as long as it likes."""
-    write("slow_module.py", "import time\ntime.sleep(0.2)\nprint('here', flush=True)\ntime.sleep(60)\n")
+    write("slow_module.py", "import time\ntime.sleep(0.2)\nprint('here', flush=True)\ntime.sleep(600)\n")
     words = command("run", "tiny.yaml", "--learner.name", "slow_module.Own")
     process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"here\n"
     process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130
     assert err.startswith(b"dualnet: stopped") and err.count(b"\n") == 1
 

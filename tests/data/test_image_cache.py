@@ -492,7 +492,7 @@ def test_a_file_that_was_finished_while_one_waited_is_not_written_again(tmp_path
         thread.join(0.2)  # it has opened the file, and waits for the lock
         assert thread.is_alive()
         unfinished.rename(finished)
-    thread.join(10)
+    thread.join(300)
     assert held == [True] and finished.stat().st_ino != unfinished.stat().st_ino
 
 
@@ -532,7 +532,7 @@ def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path
     files = tmp_path / "files"
     files.mkdir()
     total = sum(int(plain(file).sum(dtype=np.int64)) for file in jpegs(files, 400))
-    killed, *racers = [builder(files, folder, wait) for wait in (60, 0.2, 0.2)]
+    killed, *racers = [builder(files, folder, wait) for wait in (600, 0.2, 0.2)]
     started(killed)
     assert killed.stdout and killed.stdout.readline() == "halfway\n"
     assert [path.suffix for path in folder.iterdir()] == [".tmp"]
@@ -540,7 +540,7 @@ def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path
         started(racer)
     killed.send_signal(signal.SIGKILL)
     killed.communicate()
-    answers = [racer.communicate(timeout=60) for racer in racers]
+    answers = [racer.communicate(timeout=600) for racer in racers]
     assert [racer.returncode for racer in racers] == [0, 0], answers
     assert sorted(output for output, _ in answers) == [f"halfway\nsum {total}\n", f"sum {total}\n"]
     assert [path.suffix for path in folder.iterdir()] == [".npy"]

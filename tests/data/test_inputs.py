@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from image_forms import SIDE, Given, arrays, images, nonsense, unreadable
 
@@ -30,7 +30,6 @@ def check_pixels(pixels: torch.Tensor, expected: list[tuple[int, int, int] | Non
 
 
 @given(st.lists(st.one_of(images, unreadable.map(lambda one: (one, "unreadable"))), max_size=6))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_mixtures_of_images(model: Model, given: list[Given]) -> None:
     all_images, kinds = [image for image, _ in given], [colour for _, colour in given]
     pixels, errors = readable(all_images, (3, SIDE, SIDE))
@@ -42,7 +41,6 @@ def test_mixtures_of_images(model: Model, given: list[Given]) -> None:
 
 
 @given(st.one_of(nonsense, st.lists(st.one_of(nonsense, arrays.map(lambda one: one[0])), max_size=4)))
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_nonsense_is_one_line(model: Model, given: Any) -> None:
     try:
         answers = model.predict(given)

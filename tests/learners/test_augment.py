@@ -2,10 +2,8 @@
 
 import copy
 import functools
-import inspect
-import runpy
-from pathlib import Path
 
+import contract
 import pytest
 import torch
 
@@ -15,7 +13,6 @@ from dualnet.image_ops import network_input
 from dualnet.learners import LEARNERS
 
 AUGMENTED = [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "augment")]
-CONTRACT = runpy.run_path(str(Path(__file__).parent / "test_contract.py"))
 CHECKS = [  # of the contract, what random images could break
     "test_losses_are_finite_and_detached",
     "test_a_batch_is_left_as_it_was",
@@ -47,28 +44,19 @@ def test_all_learners_have_the_option():
 @every_learner
 @augmented
 @pytest.mark.parametrize("check", CHECKS)
-def test_the_contract_holds(name, augment, check, request, small_learner):
-    function = CONTRACT[check]
-    given = {
-        "name": name,
-        "momentum": 0.0,
-        "small_learner": functools.partial(small_learner, augment=augment),
-    }
-    wanted = inspect.signature(function).parameters
-    fixtures = {key: request.getfixturevalue(key) for key in wanted if key not in given}
-    function(**{key: value for key, value in given.items() if key in wanted}, **fixtures)
+def test_the_contract_holds(name, augment, check, request, quick_learner):
+    contract.holds(check, request, name=name, small_learner=functools.partial(quick_learner, augment=augment))
 
 
 @augmented
-def test_nothing_is_read_on_the_host(augment, small_config, fake_mode):
-    CONTRACT["test_observe_reads_nothing_on_the_host"](
-        "er", functools.partial(small_config, augment=augment), fake_mode
-    )
+def test_nothing_is_read_on_the_host(augment, request, small_config, fake_mode):
+    small = functools.partial(small_config, augment=augment)
+    contract.holds("test_observe_reads_nothing_on_the_host", request, name="er", small_config=small)
 
 
 @every_learner
-def test_none_is_the_network_s_input_and_draws_nothing(name, small_learner, stream, monkeypatch, state_of, differing):
-    learner, plain = small_learner(name), small_learner(name, augment="none")
+def test_none_is_the_network_s_input_and_draws_nothing(name, quick_learner, stream, monkeypatch, state_of, differing):
+    learner, plain = quick_learner(name), quick_learner(name, augment="none")
     monkeypatch.setattr(plain, "training_input", lambda images, replayed: plain.network_input(images))
     for batch in stream:
         learner.observe(batch)
@@ -78,8 +66,8 @@ def test_none_is_the_network_s_input_and_draws_nothing(name, small_learner, stre
 
 @every_learner
 @augmented
-def test_another_image_at_every_update(name, augment, small_learner, stream, state_of, differing):
-    learner, plain = small_learner(name, augment=augment), small_learner(name)
+def test_another_image_at_every_update(name, augment, quick_learner, stream, state_of, differing):
+    learner, plain = quick_learner(name, augment=augment), quick_learner(name)
     images = stream[0].images
     assert not torch.equal(learner.training_input(images), learner.training_input(images))
     for batch in stream:
@@ -92,8 +80,8 @@ def test_another_image_at_every_update(name, augment, small_learner, stream, sta
 
 @every_learner
 @augmented
-def test_answers_and_what_is_stored_are_not_augmented(name, augment, small_learner, stream):
-    learner, plain = small_learner(name, augment=augment), small_learner(name)
+def test_answers_and_what_is_stored_are_not_augmented(name, augment, quick_learner, stream):
+    learner, plain = quick_learner(name, augment=augment), quick_learner(name)
     learner.observe(stream[0])
     plain.load_state_dict(learner.state_dict())
     images, task_ids = stream[1].images, stream[1].task_ids
@@ -193,9 +181,9 @@ def test_areas_out_of_range_are_refused(area, small_config):
 
 
 @pytest.mark.parametrize("name", [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "unlabelled")])
-def test_a_batch_without_labels_is_skipped_or_replayed_beside(name, small_learner, stream, without_labels, state_of):
+def test_a_batch_without_labels_is_skipped_or_replayed_beside(name, quick_learner, stream, without_labels, state_of):
     for unlabelled in ("skip", "replay"):
-        learner = small_learner(name, unlabelled=unlabelled, **({"slow_rounds": 0} if name == "dualnet" else {}))
+        learner = quick_learner(name, unlabelled=unlabelled, **({"slow_rounds": 0} if name == "dualnet" else {}))
         for batch in stream:
             learner.observe(batch)
         before = state_of(learner)

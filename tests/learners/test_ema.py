@@ -2,10 +2,8 @@
 
 import copy
 import functools
-import inspect
-import runpy
-from pathlib import Path
 
+import contract
 import pytest
 import torch
 from hypothesis import given
@@ -18,7 +16,6 @@ from dualnet.learners import LEARNERS
 from dualnet.learners.ema import EMA, WARM_UP, predicting
 from dualnet.learners.learner import Learner
 
-CONTRACT = runpy.run_path(str(Path(__file__).parent / "test_contract.py"))
 CHECKS = [  # of the contract, what averaged weights could break
     "test_losses_are_finite_and_detached",
     "test_a_learner_leaves_the_global_generator_alone",
@@ -28,18 +25,14 @@ every_learner = pytest.mark.parametrize("name", LEARNERS)
 
 
 @pytest.fixture
-def averaging(small_learner):
-    return functools.partial(small_learner, ema_rate=0.1)
+def averaging(quick_learner):
+    return functools.partial(quick_learner, ema_rate=0.1)
 
 
 @every_learner
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(name, check, request, averaging):
-    function = CONTRACT[check]
-    known = {"name": name, "momentum": 0.0, "small_learner": averaging}
-    wanted = inspect.signature(function).parameters
-    fixtures = {key: request.getfixturevalue(key) for key in wanted if key not in known}
-    function(**{key: value for key, value in known.items() if key in wanted}, **fixtures)
+    contract.holds(check, request, name=name, small_learner=averaging)
 
 
 @every_learner
@@ -56,17 +49,17 @@ def trained(learner: Learner, stream: list[Batch]) -> Learner:
 
 
 @every_learner
-def test_off_is_the_default_and_changes_no_weight(name, small_learner, averaging, stream, state_of, differing):
+def test_off_is_the_default_and_changes_no_weight(name, quick_learner, averaging, stream, state_of, differing):
     steps = stream[:1] if name == "derpp" else stream  # its stored logits are the average's from the second step on
-    plain, averaged = trained(small_learner(name), steps), trained(averaging(name), steps)
+    plain, averaged = trained(quick_learner(name), steps), trained(averaging(name), steps)
     assert plain.ema is None
     own = {key: value for key, value in state_of(averaged).items() if not key.startswith("ema.")}
     assert not differing(own, state_of(plain))
 
 
 @every_learner
-def test_predictions_are_those_of_the_average(name, small_learner, averaging, stream):
-    learner, plain = trained(averaging(name), stream), small_learner(name)
+def test_predictions_are_those_of_the_average(name, quick_learner, averaging, stream):
+    learner, plain = trained(averaging(name), stream), quick_learner(name)
     plain.load_state_dict({key: value for key, value in learner.state_dict().items() if not key.startswith("ema.")})
     images, task_ids = stream[2].images, stream[2].task_ids
     of_weights = plain.logits(images, task_ids)
@@ -89,8 +82,8 @@ def test_all_that_predicts_is_averaged_and_nothing_else(name, averaging, stream)
     assert learner.ema.means().keys() == used | statistics
 
 
-def test_before_the_first_step_the_weights_predict(averaging, small_learner, stream):
-    one, other = averaging("er"), small_learner("er")
+def test_before_the_first_step_the_weights_predict(averaging, quick_learner, stream):
+    one, other = averaging("er"), quick_learner("er")
     assert torch.equal(one.logits(stream[0].images), other.logits(stream[0].images))
 
 
@@ -157,9 +150,9 @@ def test_averages_keep_their_order_and_their_tensors(averaging, stream):
     assert all(torch.equal(mean, state[f"ema.{name.replace('.', '/')}"]) for name, mean in learner.ema.means().items())
 
 
-def test_a_state_without_averages_is_refused(averaging, small_learner):
+def test_a_state_without_averages_is_refused(averaging, quick_learner):
     with pytest.raises(RuntimeError, match=r"ema\.steps"):
-        averaging("er").load_state_dict(small_learner("er").state_dict())
+        averaging("er").load_state_dict(quick_learner("er").state_dict())
 
 
 @pytest.mark.parametrize("rate", [-0.1, 1.5])

@@ -46,7 +46,7 @@ def test_columns_are_sorted_and_a_phone_shows_accuracy_first(tmp_path, make_run)
     harness = HARNESS.format(page=html.escape((tmp_path / "report.html").read_text()))
     (tmp_path / "harness.html").write_text(harness)
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", tmp_path / "harness.html"]
-    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+    shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
     (text,) = re.findall(r"<p>(.*?)</p>", shown)[:1]
     found = json.loads(html.unescape(text))
     as_written, highest, lowest, by_name, most_costly, least = map("".join, found["orders"])

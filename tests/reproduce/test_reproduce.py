@@ -182,20 +182,12 @@ def test_a_benchmark_that_breaks_does_not_stop_the_other_rows(kind, monkeypatch:
     assert [row["seeds"] for row in ledger().values()] == [[0], []]
 
 
-def test_a_row_that_fails_with_a_long_story_is_cut_short(
-    here: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_a_row_that_fails_with_a_long_story_is_cut_short(capsys) -> None:
     """One line that can be read, not 500,000 characters."""
-    file = table(wordy={"learner": {"name": "deadly.Wordy", "width": 2}})
-    path = f"{Path(cli.__file__).parents[2]}:{here}"
-    words = ("reproduce", file, "--device", "cpu", "--out", "out")
-    process = start(*words, PYTHONPATH=path, stderr=subprocess.STDOUT)
-    try:
-        out, _ = process.communicate(timeout=60)
-    finally:
-        process.kill()
-    (line,) = (line for line in out.splitlines() if line.startswith("dualnet: tiny/g/wordy: RuntimeError: word"))
-    assert len(line) < 1000 and process.returncode == 1
+    assert reproduce(table(wordy={"learner": {"name": "deadly.Wordy", "width": 2}})) == 1
+    lines = capsys.readouterr().err.splitlines()
+    (line,) = (line for line in lines if line.startswith("dualnet: tiny/g/wordy: RuntimeError: word"))
+    assert len(line) < 1000
 
 
 def test_only_what_is_missing_is_run_and_two_at_a_time_are_the_same(capsys) -> None:
@@ -222,7 +214,7 @@ def alone() -> str:
     return "alone.yaml"
 
 
-def wait_for(happened: Callable[[], object], seconds: float = 60) -> None:
+def wait_for(happened: Callable[[], object], seconds: float = 600) -> None:
     end = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < end, "it never happened"
@@ -261,7 +253,7 @@ def test_a_reproduce_that_was_killed_goes_on(here: Path, start: Callable[..., su
     process = start(*words, PYTHONPATH=path, stderr=subprocess.DEVNULL)
     wait_for(lambda: any(folder.glob("checkpoint/*.json")))
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     wait_for(lambda: is_free(folder))
     stopped_then_resumed(file, folder)
 
@@ -289,7 +281,7 @@ def test_nothing_is_left_behind_and_a_killed_job_costs_itself_only(
     os.kill(max(there), signal.SIGKILL)  # a fork
     wait_for(lambda: len(processes(str(here.resolve()))) == 2)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=600)
     wait_for(lambda: not processes(str(here.resolve())))
     assert reproduce(file, "--rows", "g/slow") == 0
     assert [row["seeds"] for row in ledger().values()] == [[0, 1]]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import safetensors
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dualnet.runs import checkpoint
@@ -50,7 +50,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)  # the folder serves for all
+@settings(max_examples=60)
 @given(trees)
 def test_a_tree_comes_back(tmp_path: Path, tree: dict[str, Any]) -> None:
     checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))

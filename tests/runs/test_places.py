@@ -161,7 +161,7 @@ def test_a_signal_while_images_are_decoded_is_one_line(number: int, on, start) -
     while process.poll() is None and not Path("fresh").exists():
         time.sleep(0.002)
     process.send_signal(number)
-    _, err = process.communicate(timeout=120)
+    _, err = process.communicate(timeout=600)
     assert process.returncode == 130, err
     assert err.splitlines()[-1].startswith("dualnet: stopped") and err.count("dualnet: ") == 1 and "Trace" not in err
     assert not list(Path("fresh").rglob("*.tmp"))

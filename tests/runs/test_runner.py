@@ -141,7 +141,7 @@ def test_a_checkpoint_written_behind_holds_the_state_of_its_step(
     write, behind = checkpoint.write, []
 
     def slow_write(folder: Path, step: int, *rest: Any) -> None:
-        deadline = time.monotonic() + 10  # not reached while steps go on, however busy the machine is
+        deadline = time.monotonic() + 60  # not reached while steps go on, however busy the machine is
         while not behind and time.monotonic() < deadline:
             behind.extend(event for event in log_of(folder.parent) if event["step"] > step)
             time.sleep(0.01)
