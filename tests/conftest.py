@@ -23,6 +23,9 @@ from dualnet.objectives import barlow_twins
 
 pytest_plugins = ["run_fixtures"]  # what the tests of runs share
 
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # for tests/kernels; Triton reads it once, at its import
+
 # A busy machine is no failure. CI draws the same examples every time: a commit that passed once passes again.
 settings.register_profile(
     "dualnet",

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,6 +31,15 @@ def one_thread() -> Iterator[None]:
         patch.setenv("OMP_NUM_THREADS", "1")  # for the processes that are started
         yield
     torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def processor_time() -> Iterator[None]:
+    """Ratios of the time on the clock are any number where other processes come in between."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "time", SimpleNamespace(perf_counter=time.process_time))
+        patch.setattr(processes, "IMPORTS", processes.IMPORTS.replace("perf_counter", "process_time"))
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Triton kernels without a GPU: in a process of their own, since Triton is told at its import how to run them."""
+"""Triton kernels without a GPU: interpreted here, or compiled in a process that is told not to interpret them."""
 
 import importlib.util
 import os
@@ -7,23 +7,21 @@ import sys
 from collections.abc import Callable
 
 import pytest
+import torch
 
-# The interpreter computes every sum of integers a second time to check it for overflow, and drops the answer unless
-# it debugs: half of its time.
-WITHOUT_UNREAD_CHECKS = """
-from triton.runtime import interpreter
-interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)
-"""
+
+def needs_triton() -> None:
+    if importlib.util.find_spec("triton") is None:
+        pytest.skip("Triton is not installed")
 
 
 @pytest.fixture(scope="session")
 def run_code() -> Callable[..., None]:
     """run_code(code, NAME=value): Python in a process and an environment of its own; it must succeed."""
-    if importlib.util.find_spec("triton") is None:
-        pytest.skip("Triton is not installed")
+    needs_triton()
 
     def run(code: str, **environment: str) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "TRITON_INTERPRET": "0", **environment}
         command = [sys.executable, "-W", "ignore", "-c", code]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
         assert done.returncode == 0, done.stderr
@@ -32,6 +30,13 @@ def run_code() -> Callable[..., None]:
 
 
 @pytest.fixture(scope="session")
-def interpret(run_code: Callable[..., None]) -> Callable[[str], None]:
-    """interpret(code): with kernels run by Triton's interpreter."""
-    return lambda code: run_code(WITHOUT_UNREAD_CHECKS + code, TRITON_INTERPRET="1")
+def interpreted() -> None:
+    """Kernels run by Triton's interpreter, on the CPU: tests/conftest.py has told Triton so before its import."""
+    needs_triton()
+    if torch.cuda.is_available():
+        pytest.skip("with a CUDA device the kernels are compiled, and compared on it")
+    from triton.runtime import interpreter
+
+    # The interpreter computes every sum of integers a second time to check it for overflow, and drops the answer
+    # unless it debugs: half of its time.
+    interpreter.interpreter_builder.options = interpreter.InterpreterOptions(sanitize_overflow=False)

@@ -190,7 +190,8 @@ def test_labelled_shares_are_shown_in_percent(tmp_path, make_run):
 
 def test_real_runs_against_an_option_from_the_command_line(tmp_path, tiny, run, capsys):
     for size, n, seed in [(12, 0, 0), (12, 1, 0), (12, 1, 1), (6, 0, 0), (6, 1, 0)]:
-        run(tiny({"slow_rounds": n}, batch_size=size, seed=seed), tmp_path / "runs" / f"{n}-{size}" / f"seed-{seed}")
+        learner = {"slow_rounds": n, "encoder": "own_encoder.ThreeMaps"}
+        run(tiny(learner, batch_size=size, seed=seed), tmp_path / "runs" / f"{n}-{size}" / f"seed-{seed}")
     words = ["report", tmp_path / "runs", "--against", "batch_size", "--out", tmp_path / "out"]
     assert main([*map(str, words), "--picture", str(tmp_path / "picture.png")]) == 0
     shown = capsys.readouterr().out

@@ -115,6 +115,7 @@ def test_the_seeds_needed_are_the_fewest_that_decide(
     assert [verdict == "inconclusive" for verdict in verdicts] == [n < undecided for n in range(len(verdicts))]
 
 
+@settings(max_examples=20)
 @given(samples)
 def test_a_verdict_needs_both_sides(sample: Sample) -> None:
     assert make_metric(None, sample).verdict == "not run"
