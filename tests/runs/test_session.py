@@ -88,7 +88,7 @@ def test_three_killed_sessions_equal_one_process(tmp_path: Path, state_of: Any, 
         words = ["learn", *source, part, "--out", out, "--unlabelled", "unlabelled", "--batch-size", 3, *test, *new]
         process = CommandLine(*words, "--save-every", 1, "--device", "cpu")
         before = max(checkpoint.steps(out / "checkpoint"), default=0)
-        while max(checkpoint.steps(out / "checkpoint"), default=0) < before + 2 and process.process.is_alive():
+        while max(checkpoint.steps(out / "checkpoint"), default=0) < before + 3 and process.process.is_alive():
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
         process.process.join()
