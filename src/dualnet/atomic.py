@@ -5,6 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from dualnet.text import printable
+
 TEMPORARY = ".tmp"  # how the name of a file in the making ends
 
 
@@ -30,6 +32,14 @@ def naming(path: Path) -> Iterator[None]:
     except OSError as error:
         error.filename = error.filename or str(path)
         raise
+
+
+def make_folder(path: Path, remedy: str) -> None:
+    """With those above it. Raises ValueError where a file is in the way, or the user may not."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
+        raise ValueError(f"{printable(path)}: cannot be made ({error.strerror}); {remedy}") from error
 
 
 def flush(path: Path) -> None:

@@ -9,6 +9,8 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
+from dualnet.options import whole
+
 UNLABELLED = -1
 
 
@@ -68,12 +70,11 @@ class StreamSpec:
         >>> StreamSpec((3, 32, 32), torch.ones(1, 2, dtype=torch.bool)).with_classes(1).class_mask
         tensor([[True, True, True]])
         """
-        if not isinstance(count, Integral) or count < 1:
-            raise ValueError(f"classes: {count!r} is not 1 or more")
-        if task is not None and not (isinstance(task, Integral) and 0 <= task < self.num_tasks):
-            raise ValueError(f"task: {task!r} is not one of the tasks 0 to {self.num_tasks - 1}")
+        count = whole(count, "classes")
         own = 0 if self.num_tasks == 1 and task is None else task
-        mask = torch.zeros(self.num_tasks + (own is None), self.num_classes + int(count), dtype=torch.bool)
+        if own is not None:
+            whole(own, "task", 0, self.num_tasks - 1)
+        mask = torch.zeros(self.num_tasks + (own is None), self.num_classes + count, dtype=torch.bool)
         mask[: self.num_tasks, : self.num_classes] = self.class_mask
         mask[-1 if own is None else own, self.num_classes :] = True
         return StreamSpec(self.image_shape, mask, self.input_size)

@@ -25,8 +25,8 @@ from dualnet.data.decode import MAX_SIZE
 from dualnet.data.inputs import FORMS, is_single, pixels_of
 from dualnet.data.rows import checked_range, draw, range_of
 from dualnet.files import DAMAGES, because, read_json
+from dualnet.options import whole
 from dualnet.runs.model import BEST, Model, load
-from dualnet.runs.run_log import is_whole
 
 FILE = "estimator.json"  # beside model.yaml
 LEARNED = ("_label_kind", "_feature_order", "n_features_in_", "feature_names_in_", "value_range_")  # beside the model
@@ -69,8 +69,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         """Learn from these images alone; what was learned before is forgotten."""
         if y is None:
             raise ValueError("y: fit requires y to be passed, but the target y is None; partial_fit takes images alone")
-        if not is_whole(self.epochs) or self.epochs < 1:
-            raise ValueError(f"epochs: {self.epochs!r} is not 1 or more")
+        epochs = whole(self.epochs, "epochs")
         for name in ("model_", *LEARNED):
             self.__dict__.pop(name, None)
         pixels, labels = self._checked(X, y)
@@ -79,7 +78,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y: -1 and None mark rows without a label, so {len(known)} classes are left; name two")
         self._declare(known)
         generator = np.random.default_rng(self.random_state)
-        for _ in range(self.epochs):
+        for _ in range(epochs):
             order = generator.permutation(len(pixels))
             self._learn(pixels[order], [labels[row] for row in order])
         return self
@@ -156,8 +155,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
                 self.model_.add_classes(new)
             return
         seed = np.random.default_rng().integers(2**31).item() if self.random_state is None else self.random_state
-        if not is_whole(seed):
-            raise ValueError(f"random_state: {seed!r} is not a whole number or None")
+        seed = whole(seed, "random_state", 0, 2**32 - 1)
         learner = BEST if self.learner is None else self.learner
         self.model_ = Model.create(names, image_size=self.image_size, learner=learner, seed=seed, device=self.device)
 
@@ -213,9 +211,8 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
     def _image_shape(self) -> tuple[int, int, int]:
         if hasattr(self, "model_"):
             return self.model_.learner.spec.image_shape
-        if not is_whole(self.image_size) or not 1 <= self.image_size <= MAX_SIZE:
-            raise ValueError(f"image_size: {self.image_size!r} is not a whole number from 1 to {MAX_SIZE}")
-        return 3, self.image_size, self.image_size
+        size = whole(self.image_size, "image_size", 1, MAX_SIZE)
+        return 3, size, size
 
     def _drawn(self, X: Any, first: bool) -> np.ndarray:
         if not first and not hasattr(self, "value_range_"):

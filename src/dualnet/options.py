@@ -11,6 +11,7 @@ import re
 import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING
+from numbers import Integral
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -262,3 +263,20 @@ def check_range(config: Any, option: str, most: float) -> None:
     low, high = getattr(config, option)
     if not 0 < low <= high <= most:
         raise ValueError(f"{option}: {(low, high)} is not 0 < low <= high <= {most}")
+
+
+def is_whole(value: Any) -> bool:
+    """Whether it is a whole number that an array can hold.
+
+    >>> is_whole(3), is_whole(True), is_whole(10**400)
+    (True, False, False)
+    """
+    return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**53
+
+
+def whole(value: Any, option: str, least: int = 1, most: int | None = None) -> int:
+    """The value. Raises ValueError unless it is a whole number of that range."""
+    if not is_whole(value) or value < least or (most is not None and value > most):
+        wanted = f"{least} or more" if most is None else f"a whole number from {least} to {most}"
+        raise ValueError(f"{option}: {shown(value)} is not {wanted}")
+    return int(value)

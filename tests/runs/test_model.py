@@ -130,7 +130,7 @@ def test_a_task_free_model(protocol: str, tiny, run, images: torch.Tensor, tmp_p
     model = dualnet.load(run(tiny("er", protocol=protocol), tmp_path))
     assert model.learner.spec.num_tasks == 1
     assert model.predict(images) == model.predict(images, task=0)
-    with pytest.raises(ValueError, match="task 1: this model knows the tasks 0 to 0"):
+    with pytest.raises(ValueError, match="^task: 1 is not .* 0 to 0"):
         model.predict(images, task=1)
 
 
@@ -244,14 +244,14 @@ def test_grey_and_other_sizes_are_read_as_files_are(model: Model, tmp_path: Path
 
 
 def test_a_folder_without_images(model: Model, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"holds no image"):
+    with pytest.raises(ValueError, match=r"no images .*in this folder"):
         model.predict(tmp_path)
 
 
 @pytest.mark.parametrize("task", [-1, 2, "0", 1.5, True])
 def test_a_task_that_is_not_there(task: Any, model: Model, images: torch.Tensor) -> None:
     for some in (images, images[:0]):
-        with pytest.raises(ValueError, match=f"task {task!r}: this model knows the tasks 0 to 1"):
+        with pytest.raises(ValueError, match=f"^task: {task!r} is not .* 0 to 1"):
             model.predict(some, task)
 
 
@@ -261,7 +261,7 @@ def test_a_task_may_be_a_whole_number_of_any_kind(model: Model, images: torch.Te
 
 @pytest.mark.parametrize("top", [0, -1, 1.5, "3"])
 def test_no_class_to_name(top: Any, model: Model, images: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match=f"top: {top} is not 1 or more"):
+    with pytest.raises(ValueError, match="^top: .* is not 1 or more"):
         model.predict(images, top=top)
 
 

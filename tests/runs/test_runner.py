@@ -9,6 +9,8 @@ import json
 import math
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from dualnet.data import Benchmark
 from dualnet.engine import Engine, choose_device, precision_on
 from dualnet.runs import checkpoint, evaluation, runner
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.run import NotFiniteError, Run
+from dualnet.runs.run import DivergedError, NotFiniteError, Run
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.runs.together import Together
@@ -181,7 +183,7 @@ def test_a_run_that_diverges_while_a_checkpoint_is_written(written, tiny, run, t
 
     monkeypatch.setattr(checkpoint, "write", slow_write)
     monkeypatch.setattr(Together, "writes_behind", True)
-    monkeypatch.setattr(Run, "mean_losses", diverge_after(Run.mean_losses, step=4))
+    monkeypatch.setattr(Run, "naming_divergence", diverge_after(Run.naming_divergence, step=4))
     with pytest.raises(NotFiniteError if written else OSError) as caught:
         run(tiny(checkpoint_every=3), tmp_path / "run")
     if written:
@@ -193,11 +195,13 @@ def no_room(*_) -> None:
     raise OSError("no room")
 
 
-def diverge_after(mean_losses, step: int):
-    def diverged(run: Run) -> dict[str, float]:
-        if run.step >= step:
-            raise run.not_finite("loss 'labels' is")
-        return mean_losses(run)
+def diverge_after(naming_divergence, step: int):
+    @contextmanager
+    def diverged(run: Run) -> Iterator[None]:
+        with naming_divergence(run):
+            yield
+            if run.step >= step:
+                raise DivergedError("loss 'labels' is")
 
     return diverged
 

@@ -9,8 +9,8 @@ from rich.console import Console
 from dualnet import engine
 from dualnet.cli.terminal import fail, say
 from dualnet.options import build, check_keys, dotted, merged
-from dualnet.runs.model import DivergedError
 from dualnet.runs.progress import RunDisplay
+from dualnet.runs.run import DivergedError
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder
 from dualnet.runs.session import NEW_MODEL, Folders, Options, Session, start
 

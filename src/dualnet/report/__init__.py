@@ -6,7 +6,6 @@ from pathlib import Path
 from rich.console import Group
 
 from dualnet import atomic
-from dualnet.text import printable
 
 from .markdown import markdown_page
 from .rows import compare
@@ -26,10 +25,7 @@ def report(
     comparison = compare(folders, spread, fm, against)
     pages = {"report.md": markdown_page(comparison), "report.html": html_page(comparison)}
     out = Path(folders[0]) if out is None else Path(out)
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ValueError(f"{printable(out)} is a file; give --out a folder") from error
+    atomic.make_folder(out, "give --out another one")
     for name, page in pages.items():
         atomic.write(out / name, page)
     return terminal_view(comparison, out / "report.html")

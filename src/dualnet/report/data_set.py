@@ -3,8 +3,8 @@
 from pathlib import Path
 from statistics import fmean
 
+from dualnet.options import is_whole
 from dualnet.runs.record import RunRecord
-from dualnet.runs.run_log import is_whole
 from dualnet.text import printable
 
 

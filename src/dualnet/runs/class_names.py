@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED
-from dualnet.runs.run_log import is_whole
+from dualnet.options import whole
 
 
 def checked_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
@@ -33,10 +33,8 @@ def names_of(labels: Any, count: int) -> list[str | None]:
 
 def tasks_of(labels: Tensor, class_mask: Tensor, task: int | None) -> Tensor:
     """The task of each example, int64 [B]: the only one, the one that is given, or that of its class."""
-    if task is not None and not (is_whole(task) and 0 <= task < len(class_mask)):
-        raise ValueError(f"task: {task!r} is not one of the tasks 0 to {len(class_mask) - 1}")
     if task is not None or len(class_mask) == 1:
-        tasks = torch.full_like(labels, task or 0)
+        tasks = torch.full_like(labels, whole(0 if task is None else task, "task", 0, len(class_mask) - 1))
         outside = (labels != UNLABELLED) & ~class_mask[tasks, labels] if class_mask.numel() else torch.tensor([])
         if outside.any():
             raise ValueError(f"task: {task}, and labels[{int(outside.int().argmax())}] is a class of another task")

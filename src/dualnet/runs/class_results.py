@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.files import DAMAGES, because, read_json
-from dualnet.runs.run_log import is_whole
+from dualnet.options import whole
 
 CLASSES_FILE = "classes.json"
 MOST_MISTAKES = 12
@@ -53,13 +53,13 @@ def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
         return None
     try:
         content = read_json(path)
-        counts = [_whole(count, 2**53) for count in content["counts"]]
+        counts = [whole(count, "counts", 0) for count in content["counts"]]
         if len(counts) != num_classes:
             raise ValueError(f"counts of {len(counts)} classes, where the run has {num_classes}")
         left, confusions = list(counts), {}
         for truth, answer, count in content["confusions"]:
-            pair = _whole(truth, num_classes), _whole(answer, num_classes)
-            confusions[pair] = _whole(count, left[truth] + 1)
+            pair = whole(truth, "confusions", 0, num_classes - 1), whole(answer, "confusions", 0, num_classes - 1)
+            confusions[pair] = whole(count, "confusions", 0, left[truth])
             left[truth] -= count
         mistakes = [_mistake(one, num_classes) for one in content["mistakes"][:MOST_MISTAKES]]
         return ClassResults(counts, confusions, mistakes)
@@ -70,15 +70,9 @@ def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
 def _mistake(content: dict[str, Any], num_classes: int) -> Mistake:
     mistake = Mistake(**{field.name: content[field.name] for field in fields(Mistake)})
     for number in (mistake.truth, mistake.answer):
-        _whole(number, num_classes)
+        whole(number, "mistakes", 0, num_classes - 1)
     if not 0 <= mistake.probability <= 1 or len(mistake.image) > LONGEST_NAME:
         raise ValueError("a mistake has no probability, or too long a name")
     if len(mistake.thumbnail) > LONGEST_THUMBNAIL or not BASE64.fullmatch(mistake.thumbnail):
         raise ValueError("a thumbnail is not a small image in base64")
     return mistake
-
-
-def _whole(value: Any, end: int) -> int:
-    if not is_whole(value) or not 0 <= value < end:
-        raise ValueError(f"{str(value)[:20]!r} is not a whole number from 0 to {end - 1}")
-    return value

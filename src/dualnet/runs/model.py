@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,14 +19,13 @@ from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
 from dualnet.files import DAMAGES, because, read_yaml
 from dualnet.learners import Learner, make_learner
-from dualnet.options import choose, nearest
+from dualnet.options import choose, nearest, whole
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, tasks_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
 from dualnet.runs.record import updated
-from dualnet.runs.run import learner_state, load_state, means
+from dualnet.runs.run import finite_means, learner_state, load_state
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder
-from dualnet.runs.run_log import is_whole
 
 PREDICT_SIZE = 250  # images in one pass
 BEST: Mapping[str, Any] = {"name": "dualnet", "preset": "best"}
@@ -48,10 +46,6 @@ class Prediction:
     @property
     def probability(self) -> float:
         return 0.0 if self.error else self.probabilities[0]
-
-
-class DivergedError(RuntimeError):
-    """A loss or a weight is not finite; in a line, what can be done."""
 
 
 @dataclass
@@ -91,10 +85,9 @@ class Model:
         """
         names = checked_names(class_names)
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
-        if not is_whole(seed) or not 0 <= seed < 2**32:
-            raise ValueError(f"seed: {seed!r} is not a whole number from 0 to 2**32 - 1")
+        seed = whole(seed, "seed", 0, 2**32 - 1)
         name, config = open_ended(learner, label_share)
-        return cls(make_learner(name, spec, config, int(seed), checked_device(device)), names)
+        return cls(make_learner(name, spec, config, seed, checked_device(device)), names)
 
     def check_names(self) -> None:
         """Raises ValueError unless there is one for each class; the learner may have got more by itself."""
@@ -131,8 +124,7 @@ class Model:
         A model that learned task-aware is given the task, or takes that of the class; new classes without one are a new
         task. Where a task ends, say so by `model.learner.end_task()`.
         """
-        if not is_whole(batch_size) or batch_size < 1:
-            raise ValueError(f"batch_size: {batch_size!r} is not 1 or more")
+        batch_size = whole(batch_size, "batch_size")
         self.check_names()
         pixels = self.pixels_to_learn(images)
         names = names_of(labels, len(pixels))
@@ -146,7 +138,7 @@ class Model:
         task_ids = tasks_of(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
-        return self.learn_batches(pixels, numbers, task_ids, int(batch_size))
+        return self.learn_batches(pixels, numbers, task_ids, batch_size)
 
     def pixels_to_learn(self, images: Any) -> Tensor:
         """uint8 [B, C, H, W], of the size that the model learns."""
@@ -165,12 +157,7 @@ class Model:
             if len(some) > 0:  # an empty tensor is split into one empty part
                 labels = given.to(device) if (given != UNLABELLED).any() else None
                 steps += self.engine.step([Batch(some, labels, tasks.to(device))])
-        losses = means(steps)
-        for name, value in losses.items():
-            if not math.isfinite(value):
-                remedy = "load what was saved last, and make one with a lower learner.lr if it comes again"
-                raise DivergedError(f"the model has diverged: its loss '{name}' is {value}; {remedy}")
-        return losses
+        return finite_means(steps)
 
     # Predicting
 
@@ -189,8 +176,7 @@ class Model:
         these have a prediction without a class, whose `error` is the reason.
         """
         choose(on_error, get_args(OnError), "on_error")
-        if not is_whole(top) or top < 1:
-            raise ValueError(f"top: {top} is not 1 or more")
+        top = whole(top, "top")
         self.check_names()
         if self.unfinished:
             warnings.warn(self.unfinished, stacklevel=2)
@@ -211,13 +197,13 @@ class Model:
 
     def probabilities(self, images: Any, task: int | None = None) -> Tensor:
         """Float [B, classes]; 0 for the classes outside of the task."""
-        num_tasks, device = self.learner.spec.num_tasks, self.learner.class_mask.device
-        if task is not None and not (is_whole(task) and 0 <= task < num_tasks):
-            raise ValueError(f"task {task!r}: this model knows the tasks 0 to {num_tasks - 1}")
+        device = self.learner.class_mask.device
+        if task is not None:
+            task = whole(task, "task", 0, self.learner.spec.num_tasks - 1)
         pixels = pixels_of(images, self.learner.spec.image_shape).to(device)
         self.learner.input_check.query(pixels, None, device)
         parts = pixels.split(PREDICT_SIZE)
-        task_ids = [None if task is None else torch.full((len(part),), int(task), device=device) for part in parts]
+        task_ids = [None if task is None else torch.full((len(part),), task, device=device) for part in parts]
         logits = [self.learner.logits(*part) for part in zip(parts, task_ids, strict=True)]
         return F.softmax(torch.cat(logits), dim=1)
 

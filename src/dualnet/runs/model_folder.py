@@ -13,12 +13,11 @@ from dualnet.data.splits import class_mask
 from dualnet.files import DAMAGES, read_yaml, reason
 from dualnet.learners import LEARNERS, Learner, learner_name
 from dualnet.learners.encoders import ENCODERS
-from dualnet.options import plain
+from dualnet.options import plain, whole
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
 from dualnet.runs.record import digest_of, updated
 from dualnet.runs.run_folder import LOCK_FILE, MODEL_FILE, RunFolder, describe_stream, environment
-from dualnet.runs.run_log import is_whole
 from dualnet.text import printable
 
 WHAT_IT_IS = ("learner", "seed", "stream", "added")  # `added`: an older version put later classes here
@@ -39,7 +38,8 @@ def write(path: Path, learner: Learner, class_names: Sequence[str], state: Mappi
         content = there
     else:
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-        make(path)
+        check_free(path)
+        atomic.make_folder(path, "choose another folder")
         atomic.write(file, text)
     checkpoint.clean(checkpoints)
     number = max(checkpoint.steps(checkpoints), default=0) + 1
@@ -57,17 +57,8 @@ def check_same(path: Path, there: Mapping[str, Any], content: Mapping[str, Any])
         raise ValueError(f"{path}: holds another model (its `{different[0]}` differs); choose another folder")
 
 
-def make(folder: Path) -> None:
-    """Raises ValueError for one that holds something: nothing of a run, or of yours, is written over."""
-    check_free(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError, PermissionError) as error:
-        raise ValueError(f"{folder}: cannot be made ({error.strerror}); choose another folder") from error
-
-
 def check_free(folder: Path) -> None:
-    """Raises ValueError for what is no folder, or one that holds something."""
+    """Raises ValueError for what is no folder, or one that holds something: nothing of yours is written over."""
     ours = (MODEL_FILE, LOCK_FILE)  # half a file may be left
     try:
         others = [path for path in folder.iterdir() if not path.name.startswith(ours)] if folder.exists() else []
@@ -101,9 +92,8 @@ def stream_spec(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:
     try:
         names = tuple(str(name) for name in stream["class_names"])
         channels, height, width = (int(side) for side in stream["image_shape"])
-        if not all(is_whole(number) and 0 <= number < len(names) for task in stream["tasks"] for number in task):
-            raise ValueError(f"a class of tasks is not a whole number from 0 to {len(names) - 1}")
-        mask = class_mask(stream["tasks"], len(names))
+        tasks = [[whole(number, "tasks", 0, len(names) - 1) for number in task] for task in stream["tasks"]]
+        mask = class_mask(tasks, len(names))
         return StreamSpec((channels, height, width), mask, stream["input_size"]), names
     except DAMAGES as error:
         raise ValueError(f"stream: {reason(error)}") from error

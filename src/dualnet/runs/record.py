@@ -14,9 +14,9 @@ from typing import Any
 
 from dualnet.files import DAMAGES, because, read_json, read_yaml
 from dualnet.metrics import Matrix, accuracy_matrix, summary
-from dualnet.options import flat
+from dualnet.options import flat, is_whole
 from dualnet.runs.class_results import CLASSES_FILE, ClassResults, read_class_results
-from dualnet.runs.run_log import Log, is_whole, read_log
+from dualnet.runs.run_log import Log, read_log
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
 WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options

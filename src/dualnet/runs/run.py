@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -22,8 +23,16 @@ from dualnet.runs.run_folder import RunFolder
 from dualnet.stream.stream import Stream
 
 
+class DivergedError(RuntimeError):
+    """A learner whose losses or weights are not finite; `what` says which."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the model has diverged: {what} not finite; load an earlier save, or take a lower learner.lr")
+        self.what = what
+
+
 class NotFiniteError(RuntimeError):
-    """Learners that have diverged: by seed, what is not finite and what is left, in a line."""
+    """Seeds that have diverged, each with what is not finite and what is left, in a line."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__("; ".join(reasons.values()))
@@ -74,10 +83,9 @@ class Run:
 
     def take_state(self) -> checkpoint.Snapshot:
         """A copy of all that a checkpoint of this step holds, to be written while the run continues."""
-        self.mean_losses()
-        # Losses may be finite when the step that followed them has made the weights not.
-        if not all(parameter.isfinite().all() for parameter in self.learner.parameters()):
-            raise self.not_finite("the weights are")
+        with self.naming_divergence():
+            finite_means(self.pending)
+            check_weights(self.learner)
         atomic.flush(self.folder.log_file)
         state = {
             **learner_state(self.learner),
@@ -115,26 +123,25 @@ class Run:
         """Log the mean of the losses since the last time."""
         if not self.pending:
             return {}
-        values = self.mean_losses()
+        with self.naming_divergence():
+            values = finite_means(self.pending)
         self.pending.clear()
         self.log("losses", losses=values)
         return values
 
-    def mean_losses(self) -> dict[str, float]:
-        """Of the steps that are not logged yet. The one place where a step's numbers reach the host."""
-        values = means(self.pending)
-        for name, value in values.items():
-            if not math.isfinite(value):
-                raise self.not_finite(f"loss '{name}' is")
-        return values
-
-    def not_finite(self, what: str) -> NotFiniteError:
-        """Logged, and as an error to raise."""
-        self.log("diverged", reason=f"{what} not finite", checkpoint=self.saved)
-        good = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
-        seed = self.experiment.seed
-        remedy = f"try a lower rate, or leave seed {seed} out"
-        return NotFiniteError({seed: f"{self.folder.path}: {what} not finite at step {self.step}; {good}; {remedy}"})
+    @contextmanager
+    def naming_divergence(self) -> Iterator[None]:
+        """Logs it, and raises it as that of this seed."""
+        try:
+            yield
+        except DivergedError as error:
+            self.log("diverged", reason=f"{error.what} not finite", checkpoint=self.saved)
+            what, seed = f"{error.what} not finite at step {self.step}", self.experiment.seed
+            last = "there is no checkpoint yet"
+            if self.saved is not None:
+                last = f"the last good checkpoint is step {self.saved}"
+            reason = f"{self.folder.path}: {what}; {last}; try a lower rate, or leave seed {seed} out"
+            raise NotFiniteError({seed: reason}) from None
 
     def log(self, event: str, **facts: Any) -> None:
         period, _ = self.stream.position(self.step - 1)
@@ -162,11 +169,21 @@ class Run:
         atomic.write(self.folder.result_file, json.dumps(result, indent=1) + "\n")
 
 
-def means(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """The mean of each loss over the steps that have it. Waits for the device, once."""
+def finite_means(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
+    """The mean of each loss over the steps that have it. The one place where a step's numbers reach the host."""
     names = sorted({name for losses in steps for name in losses})
     found = [torch.stack([losses[name] for losses in steps if name in losses]).mean() for name in names]
-    return dict(zip(names, torch.stack(found).tolist(), strict=True)) if names else {}
+    means = dict(zip(names, torch.stack(found).tolist(), strict=True)) if names else {}
+    for name, value in means.items():
+        if not math.isfinite(value):
+            raise DivergedError(f"loss '{name}' is")
+    return means
+
+
+def check_weights(learner: Learner) -> None:
+    """Losses may be finite when the step that followed them has made the weights not."""
+    if not all(weight.isfinite().all() for weight in learner.parameters()):
+        raise DivergedError("the weights are")
 
 
 def learner_state(learner: Learner) -> dict[str, Any]:

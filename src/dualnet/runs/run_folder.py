@@ -92,10 +92,7 @@ class RunFolder:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Makes the folder and holds its lock within the context: two processes must not write one folder."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-            raise ValueError(f"{self.path}: cannot be made ({error.strerror}); choose another --out") from error
+        atomic.make_folder(self.path, "choose another --out")
         with (self.path / LOCK_FILE).open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -3,13 +3,13 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dualnet.files import DAMAGES, MEGABYTE, parsed_json, read_bytes, reason
+from dualnet.options import is_whole
 from dualnet.text import printable
 
 LARGEST = 256 * MEGABYTE
@@ -79,12 +79,3 @@ def _latest(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: t
 def _floats(values: Any) -> list[float]:
     """The values as numbers; NaN for what is not a finite number."""
     return [float(v) if isinstance(v, int | float) and abs(v) < LARGEST_NUMBER else math.nan for v in values]
-
-
-def is_whole(value: Any) -> bool:
-    """A whole number that an array can hold.
-
-    >>> is_whole(3), is_whole(True), is_whole(10**400)
-    (True, False, False)
-    """
-    return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**53

@@ -17,9 +17,10 @@ from dualnet.files import read_json
 from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import tasks_of
-from dualnet.runs.model import BEST, DivergedError, Model, load_with_state
+from dualnet.runs.model import BEST, PREDICT_SIZE, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import digest_of
+from dualnet.runs.run import check_weights
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder, same_folder
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.stream.stream import shuffled
@@ -86,15 +87,15 @@ class Session:
 
     # What is learned
 
-    def make_batches(self) -> list[np.ndarray]:
+    def make_batches(self) -> list[Tensor]:
         """Rows of `files`, in an order that the seed of the model fixes; those without a class evenly in between."""
         seed = self.model.learner.generator.initial_seed()
-        labelled = np.array([name is not None for name in self.files.names])
+        labelled = torch.tensor([name is not None for name in self.files.names])
+        parts = [rows.nonzero().flatten() for rows in (labelled, ~labelled) if rows.any()]
         batches = []
         for epoch in range(self.options.epochs):
-            parts = [np.flatnonzero(labelled), np.flatnonzero(~labelled)]
-            orders = [rows[shuffled(len(rows), seed, 2 * epoch + part).numpy()] for part, rows in enumerate(parts)]
-            batches += interleaved(*(in_batches(order, self.options.batch_size) for order in orders))
+            orders = [rows[shuffled(len(rows), seed, 2 * epoch + part)] for part, rows in enumerate(parts)]
+            batches += interleaved(*(order.split(self.options.batch_size) for order in orders))
         return batches
 
     def begin(self) -> None:
@@ -155,16 +156,15 @@ class Session:
         del self.record["memory"]
         self.save(out)
 
-    def learn(self, rows: np.ndarray) -> dict[str, float]:
+    def learn(self, rows: Tensor) -> dict[str, float]:
         names = [self.files.names[row] for row in rows.tolist()]
         task = self.record.get("new_task", self.task) if names[0] is None else self.task
-        images = torch.from_numpy(self.files.decoded[rows])
+        images = torch.from_numpy(self.files.decoded[rows.numpy()])
         return self.model.learn(images, names, batch_size=len(names), task=task)
 
     def save(self, out: Path) -> None:
         model = self.model
-        if not all(weight.isfinite().all() for weight in model.learner.parameters()):
-            raise DivergedError("the model has diverged: a weight is not finite; take a lower learner.lr")
+        check_weights(model.learner)
         model_folder.write(out, model.learner, model.class_names, {**model.state(), "session": self.record})
 
     # What became of the classes that it knew
@@ -244,25 +244,18 @@ def origin(source: Path | None, options: Options) -> Mapping[str, Any]:
 
 def accuracy(model: Model, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
     """In percent, and the number of images."""
-    right = 0
-    for task in task_ids.unique().tolist():
-        here = task_ids == task
-        answers = model.probabilities(images[here], task if model.learner.spec.num_tasks > 1 else None)
-        right += int((answers.argmax(dim=1) == labels[here]).sum())
-    return [100 * right / len(labels), len(labels)]
+    parts = zip(images.split(PREDICT_SIZE), task_ids.split(PREDICT_SIZE), strict=True)
+    answers = torch.cat([model.learner.predict(*part) for part in parts])
+    return [100 * int((answers == labels).sum()) / len(labels), len(labels)]
 
 
-def in_batches(rows: np.ndarray, size: int) -> list[np.ndarray]:
-    return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-def interleaved(first: Sequence[Any], second: Sequence[Any]) -> list[Any]:
-    """Both in their order, the items of each evenly spread.
+def interleaved(*parts: Sequence[Any]) -> list[Any]:
+    """All in their order, the items of each evenly spread.
 
     >>> interleaved("abcd", "12")
     ['a', '1', 'b', 'c', '2', 'd']
     """
-    places = [((number + 0.5) / len(part), item) for part in (first, second) for number, item in enumerate(part)]
+    places = [((number + 0.5) / len(part), item) for part in parts for number, item in enumerate(part)]
     return [item for _, item in sorted(places, key=lambda place: place[0])]
 
 
