@@ -130,7 +130,7 @@ def test_a_task_free_model(protocol: str, tiny, run, images: torch.Tensor, tmp_p
     model = dualnet.load(run(tiny("er", protocol=protocol), tmp_path))
     assert model.learner.spec.num_tasks == 1
     assert model.predict(images) == model.predict(images, task=0)
-    with pytest.raises(ValueError, match="^task: 1 is not .* 0 to 0"):
+    with pytest.raises(ValueError, match=r"^task: 1 is not .* 0 to 0"):
         model.predict(images, task=1)
 
 
@@ -261,7 +261,7 @@ def test_a_task_may_be_a_whole_number_of_any_kind(model: Model, images: torch.Te
 
 @pytest.mark.parametrize("top", [0, -1, 1.5, "3"])
 def test_no_class_to_name(top: Any, model: Model, images: torch.Tensor) -> None:
-    with pytest.raises(ValueError, match="^top: .* is not 1 or more"):
+    with pytest.raises(ValueError, match=r"^top: .* is not 1 or more"):
         model.predict(images, top=top)
 
 
