@@ -23,7 +23,7 @@ from dualnet import atomic
 from dualnet.batch import UNLABELLED
 from dualnet.data.decode import MAX_SIZE
 from dualnet.data.inputs import FORMS, is_single, pixels_of
-from dualnet.data.rows import checked_range, draw, range_of
+from dualnet.data.rows import checked_range, grey_images, range_of
 from dualnet.files import DAMAGES, because, read_json
 from dualnet.options import whole
 from dualnet.runs.model import BEST, Model, load
@@ -192,7 +192,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         """An image, or the row of what river calls features, in the order of the first ones; one may be the image."""
         if not isinstance(x, Mapping):
             return x
-        if len(x) == 1 and is_image(value := next(iter(x.values()))):
+        if len(x) == 1 and is_one_image(value := next(iter(x.values()))):
             return value
         names = self.__dict__.setdefault("_feature_order", list(x))
         if set(names) != set(x):
@@ -201,9 +201,9 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
 
     def _pixels(self, X: Any, first: bool = False) -> Tensor:
         """uint8 [n, 3, image_size, image_size]."""
-        images = images_in(X)
+        images = image_list(X)
         if images is None:
-            images = list(self._drawn(X, first))
+            images = list(self._from_rows(X, first))
         if not images:
             raise ValueError(f"X: holds no image; give a list of {FORMS}, or rows of features")
         return pixels_of(images, self._image_shape())
@@ -214,7 +214,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         size = whole(self.image_size, "image_size", 1, MAX_SIZE)
         return 3, size, size
 
-    def _drawn(self, X: Any, first: bool) -> np.ndarray:
+    def _from_rows(self, X: Any, first: bool) -> np.ndarray:
         if not first and not hasattr(self, "value_range_"):
             raise ValueError("X: rows of features, and it was fitted on images; give images")
         try:
@@ -228,20 +228,20 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError("X: contains NaN or infinity (inf); leave such rows out")
         if first:
             self.value_range_ = checked_range(range_of(rows) if self.value_range is None else self.value_range)
-        return draw(rows, self.value_range_, self.image_shape)
+        return grey_images(rows, self.value_range_, self.image_shape)
 
 
-def images_in(X: Any) -> list[Any] | None:
+def image_list(X: Any) -> list[Any] | None:
     """One for each sample; None if these are no images, but rows of features."""
     if is_single(X) and not hasattr(X, "ndim"):
         raise ValueError(f"X: {type(X).__name__} is a single image; give a list of images")
     if getattr(X, "ndim", 1) > 2:
         return list(X)
     is_list = isinstance(X, Sequence) or (getattr(X, "ndim", 0) == 1 and not isinstance(X, Tensor))
-    return list(X) if is_list and all(map(is_image, islice(X, 1))) else None
+    return list(X) if is_list and all(map(is_one_image, islice(X, 1))) else None
 
 
-def is_image(sample: Any) -> bool:
+def is_one_image(sample: Any) -> bool:
     return is_single(sample) and getattr(sample, "ndim", 2) >= 2
 
 

@@ -10,7 +10,8 @@ import yaml
 
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
-from dualnet.reproduce.published import METRICS, read_published, sample_std
+from dualnet.report.tables import METRICS
+from dualnet.reproduce.published import read_published, sample_std
 from dualnet.reproduce.table import PAPER, SETTINGS, read_rows, read_table, select, shipped_tables
 from dualnet.runs.manifest import FIELDS
 from dualnet.ttest import Sample

@@ -12,7 +12,7 @@ from dualnet.options import build, check_keys, dotted, merged
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder
-from dualnet.runs.session import NEW_MODEL, Folders, Options, Session, start
+from dualnet.runs.session import NEW_MODEL, Folders, LearnOptions, Session, start
 
 NAMED = 10  # new classes that are named
 LABELS = {"memory": "stored images of the classes before", "old": "test images of the classes before"}
@@ -39,7 +39,7 @@ def main(arguments: argparse.Namespace, words: list[str]) -> int:
     return 0
 
 
-def options_of(arguments: argparse.Namespace, words: list[str], source: Path | None) -> Options:
+def options_of(arguments: argparse.Namespace, words: list[str], source: Path | None) -> LearnOptions:
     """Those of the session and, without a source, of the new model."""
     given = dotted(words)
     check_keys(given, ["learner", *vars(arguments)])
@@ -56,7 +56,7 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if source is not None and of_new:
         option = next(iter(of_new)).replace("_", "-")
         raise ValueError(f"--{option}: {source} keeps the options that it was made with; leave it out")
-    return build(Options, {"epochs": arguments.epochs, "batch_size": arguments.batch_size, **of_new})
+    return build(LearnOptions, {"epochs": arguments.epochs, "batch_size": arguments.batch_size, **of_new})
 
 
 def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:

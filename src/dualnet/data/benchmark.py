@@ -13,6 +13,7 @@ from dualnet.batch import StreamSpec
 from dualnet.data.image_cache import CachedImages
 from dualnet.options import check_at_least, check_choices
 
+VALIDATION_TASKS = 3  # as many as the paper's
 Images = np.ndarray | CachedImages  # either is read by `images[rows]`, which copies
 AT_LEAST = {  # the smallest value of an option, in every benchmark that has it
     **dict.fromkeys(("num_tasks", "classes_per_task", "train_per_class", "test_per_class"), 1),

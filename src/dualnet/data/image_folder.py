@@ -6,14 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualnet.data.benchmark import Benchmark
+from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark
 from dualnet.data.class_folders import absolute, class_folders, files_by_class
 from dualnet.data.decode import OnError
 from dualnet.data.file_benchmark import FileBenchmark, split_of
 from dualnet.data.image_cache import unreadable
 from dualnet.data.splits import Split, held_out, stream_order
-
-VALIDATION_TASKS = 3  # at most; as many as the paper's
 
 Files = Mapping[str, Sequence[str]]  # by class
 

@@ -4,12 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark, BenchmarkConfig
 from dualnet.data.drawing import draw
 from dualnet.data.shapes import MAX_CLASSES, shape_and_texture
 from dualnet.data.splits import Split, benchmark_of, tasks_of
 
-VALIDATION_TASKS = 3  # as many as the paper's
 MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: below, shapes blur together; above, an image alone fills a batch
 
 

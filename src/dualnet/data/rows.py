@@ -23,10 +23,10 @@ def checked_range(value_range: Any) -> tuple[float, float]:
     raise ValueError(f"value_range: {shown(value_range)} is not the value of black and that of white, such as (0, 16)")
 
 
-def draw(rows: np.ndarray, value_range: tuple[float, float], shape: Any = None) -> np.ndarray:
+def grey_images(rows: np.ndarray, value_range: tuple[float, float], shape: Any = None) -> np.ndarray:
     """uint8 [n, *shape] of rows [n, features]; None: the smallest square that holds the features, the rest black.
 
-    >>> draw(np.array([[0, 1, 4]]), (0, 4)).tolist()
+    >>> grey_images(np.array([[0, 1, 4]]), (0, 4)).tolist()
     [[[0, 64], [255, 0]]]
     """
     count, features = rows.shape

@@ -8,7 +8,7 @@ from dualnet.runs.class_results import Mistake
 from dualnet.text import printable
 
 from .rows import Shown
-from .style import FEW_TASKS, GLYPHS, PALETTE, accuracy_colour, mark, task_colour
+from .style import FEW_TASKS, GLYPHS, PALETTE, Limits, accuracy_colour, mark, task_colour
 from .tables import Best, TextTable
 
 
@@ -58,7 +58,7 @@ def task_legend(num_tasks: int, shown: int | None = None, word: str = "task") ->
     return f"<p class='legend'>{''.join(names)}</p>\n"
 
 
-def accuracy_legend(limits: tuple[float, float]) -> str:
+def accuracy_legend(limits: Limits) -> str:
     """The colours of accuracies in a heat map."""
     colours = [accuracy_colour(share, (0, 8)) for share in range(9)]
     return _scale(f"{limits[0]:.0f} %", colours, f"{limits[1]:.0f} %")

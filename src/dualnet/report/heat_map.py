@@ -19,6 +19,7 @@ from .style import (
     PHONE_WIDTH,
     PLOT_WIDTH,
     SMALLEST_TEXT,
+    Limits,
     accuracy_colour,
     accuracy_mesh,
     axis_names,
@@ -29,7 +30,6 @@ CELL, TEXT = 40, 13  # size of a cell, and of text at least, in units of the dra
 IMAGE_SIZE = (PLOT_WIDTH, 3.6)  # inches
 DARK = 0.715  # share of the colour scale above which white text has the higher contrast (WCAG 2): 4 to 1 or more
 LONGEST_NAME = 12  # letters of a name beside the cells
-Limits = tuple[float, float]  # the percentages at the ends of the colour scale
 
 
 def accuracy_map(accuracy: Matrix, limits: Limits, description: str) -> str:

@@ -29,7 +29,7 @@ from .elements import (
 from .findings import findings
 from .heat_map import accuracy_map, shared_limits
 from .rows import DASH, Comparison, ReportRow, Shown, leading, was_measured
-from .style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, page_svg
+from .style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, Limits, page_svg
 from .tables import appendix_tables, result_notes, results_table, stability_table, trend_tables, unfinished_table
 from .trend import Trend, trends
 
@@ -142,7 +142,7 @@ def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:
     return html_table(stability_table(rows, comparison)) + bullets(notes) + grid(cards)
 
 
-def _stability_of_tasks(row: ReportRow, limits: tuple[float, float]) -> str:
+def _stability_of_tasks(row: ReportRow, limits: Limits) -> str:
     if row.num_tasks > MANY_TASKS:
         draw, colours = partial(plots.task_map, row, limits), accuracy_legend(limits)
     else:

@@ -14,12 +14,11 @@ from dualnet.metrics import Matrix, Vector, forgetting_per_task, seen_accuracy
 from . import style
 from .data_set import chance
 from .rows import Comparison, ReportRow, mean_and_spread, mean_over_seeds, measured, thinned, values_over_seeds
-from .style import FEW_TASKS, MANY_TASKS, PAPER_INK, axis_names, colour, dash, marker, task_axis, task_colour
+from .style import FEW_TASKS, MANY_TASKS, PAPER_INK, Limits, axis_names, colour, dash, marker, task_axis, task_colour
 from .trend import AXES, Trend, trends
 
 MAX_LABEL = 100  # letters of a label in the picture's legend
 MAX_TICKS = 9.5  # of an option's axis: values that are closer than this part of it have no text
-Limits = tuple[float, float]  # of the accuracies that are shown
 
 
 def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes) -> None:

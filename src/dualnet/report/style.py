@@ -48,6 +48,7 @@ PLOT_WIDTH, TEXT_SIZE = 3.85, 10  # inches and points of the page's plots; 72 po
 assert TEXT_SIZE * PHONE_WIDTH / (72 * PLOT_WIDTH) >= SMALLEST_TEXT
 IMAGE_DPI = 150  # of images inside of a plot: about two pixels for each of the screen's
 Draw = Callable[[Axes], None]
+Limits = tuple[float, float]  # the accuracies at the ends of an axis or a colour scale
 
 
 def colour(shown: Shown) -> str:
@@ -76,7 +77,7 @@ def task_colour(task: float, num_tasks: int) -> str:
     return to_hex(TASK_RAMP(task / max(num_tasks - 1, 1)))
 
 
-def accuracy_colour(accuracy: float, limits: tuple[float, float]) -> str:
+def accuracy_colour(accuracy: float, limits: Limits) -> str:
     return to_hex(ACCURACY_RAMP((accuracy - limits[0]) / (limits[1] - limits[0])))
 
 
@@ -124,7 +125,7 @@ def chance_line(axes: Axes, accuracy: float) -> None:
     axes.annotate("chance", **place, textcoords="offset points", color=ink, va="bottom")
 
 
-def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: tuple[float, float]) -> None:
+def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: Limits) -> None:
     """Accuracies [y, x] as colours, in one image: a shape for each cell would make a page of megabytes."""
     axes.pcolormesh(
         x, y, accuracy, cmap=ACCURACY_RAMP, vmin=limits[0], vmax=limits[1], shading="nearest", rasterized=True

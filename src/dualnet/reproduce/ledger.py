@@ -9,11 +9,12 @@ from typing import Any
 from dualnet.metrics import spread, summary
 from dualnet.report.cost import mean_cost
 from dualnet.report.rows import differing
-from dualnet.runs.manifest import FIELDS, FORGETTING, differences
+from dualnet.report.tables import METRICS
+from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, differences
 from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_one_root
 from dualnet.ttest import Difference, Sample, welch
 
-from .published import METRICS, Published, read_published
+from .published import Published, read_published
 from .table import TableRow
 
 MARGIN = 2.0  # points, by default
@@ -146,7 +147,7 @@ def check_same(runs: Sequence[RunRecord]) -> None:
 
 
 def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
-    values = [summary(run.accuracy, FORGETTING)[metric] for run in runs if run.accuracy is not None]
+    values = [summary(run.accuracy, FORGETTING_DEFINITION)[metric] for run in runs if run.accuracy is not None]
     if not values or values[0] != values[0]:  # NaN: a stream of one task has no FM
         return None
     return Sample(statistics.fmean(values), spread(values), len(values))

@@ -5,12 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dualnet.files import read_yaml
+from dualnet.report.tables import METRICS
 from dualnet.runs.option_files import shipped_files
 from dualnet.ttest import Sample
 
 from .table import FOLDER, PUBLISHED_FILE
-
-METRICS = ("ACC", "FM", "LA")
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ def names_of(labels: Any, count: int) -> list[str | None]:
     return names
 
 
-def tasks_of(labels: Tensor, class_mask: Tensor, task: int | None) -> Tensor:
+def task_ids_of(labels: Tensor, class_mask: Tensor, task: int | None) -> Tensor:
     """The task of each example, int64 [B]: the only one, the one that is given, or that of its class."""
     if task is not None or len(class_mask) == 1:
         tasks = torch.full_like(labels, whole(0 if task is None else task, "task", 0, len(class_mask) - 1))

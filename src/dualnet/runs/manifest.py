@@ -10,7 +10,7 @@ from dualnet.runs.record import digest_of
 from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.stream import spec_under
 
-FORGETTING = "paper"  # the definition that a result and a ledger use
+FORGETTING_DEFINITION = "paper"  # the definition that a result and a ledger use
 
 # None where a learner has no such thing. Rates and weights of losses are not here: they are the method's own.
 MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
@@ -37,7 +37,7 @@ MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
         experiment.learner, "updates", getattr(experiment.learner, "inner_steps", None)
     ),
     "width": lambda experiment, _: getattr(experiment.learner, "width", None),  # channels of the first stage
-    "forgetting": lambda *_: FORGETTING,  # the definition of FM; ACC and LA have one
+    "forgetting": lambda *_: FORGETTING_DEFINITION,  # the definition of FM; ACC and LA have one
 }
 FIELDS = tuple(MANIFEST)
 

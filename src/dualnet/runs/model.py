@@ -21,7 +21,7 @@ from dualnet.files import DAMAGES, because, read_yaml
 from dualnet.learners import Learner, make_learner
 from dualnet.options import choose, nearest, whole
 from dualnet.runs import checkpoint, model_folder
-from dualnet.runs.class_names import checked_names, names_of, tasks_of
+from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
 from dualnet.runs.record import updated
 from dualnet.runs.run import finite_means, learner_state, load_state
@@ -135,7 +135,7 @@ class Model:
         spec = self.learner.spec.with_classes(len(new), task) if new else self.learner.spec
         number_of = {name: number for number, name in enumerate((*self.class_names, *new))}
         numbers = torch.tensor([UNLABELLED if name is None else number_of[name] for name in names], dtype=torch.int64)
-        task_ids = tasks_of(numbers, spec.class_mask, task)
+        task_ids = task_ids_of(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
         return self.learn_batches(pixels, numbers, task_ids, batch_size)

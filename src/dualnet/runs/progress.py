@@ -44,7 +44,7 @@ class RunDisplay:
         self.row = self.bar.add_task(name, total=num_steps, completed=done, rate="", losses="")
         self.bar.start()
         if not self.live:
-            say(self.console, f"{name}: {num_steps} steps" + (f", continues from step {done}" if done else ""))
+            echo(self.console, f"{name}: {num_steps} steps" + (f", continues from step {done}" if done else ""))
 
     def step(self, task: int, num_tasks: int, done: int) -> None:
         now = time.monotonic()
@@ -58,7 +58,7 @@ class RunDisplay:
             left = duration((self.num_steps - done) / max(rate, 1e-6))
             of_task = f"task {task + 1}/{num_tasks}, " if num_tasks > 1 else ""
             where = f"{self.name}: {of_task}step {done}/{self.num_steps}"
-            say(self.console, f"{where}, {rate:.1f} steps/s, {left} left  {self.loss_text}".rstrip())
+            echo(self.console, f"{where}, {rate:.1f} steps/s, {left} left  {self.loss_text}".rstrip())
 
     def estimate(self, steps: int, now: float) -> None:
         """One line, once, as soon as some steps were timed. The first ones are slower; evaluations are not counted."""
@@ -70,17 +70,17 @@ class RunDisplay:
         left = (now - self.warm[1]) / (steps - self.warm[0]) * (self.num_steps - self.first_step - steps)
         if left >= SHORT:
             hint = f"; quicker, for some accuracy, with {self.quicker}" if self.quicker and left >= LONG else ""
-            say(self.console, f"{self.name}: about {duration(left)} left{hint}")
+            echo(self.console, f"{self.name}: about {duration(left)} left{hint}")
 
     def losses(self, losses: Mapping[str, float]) -> None:
         self.loss_text = "  ".join(f"{printable(name)} {value:.3g}" for name, value in losses.items())
         self.bar.update(self.row, losses=self.loss_text)
 
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None:
-        say(self.console, f"{self.name}: after task {task + 1}/{num_tasks}, {accuracy:.1f} % on the tasks so far")
+        echo(self.console, f"{self.name}: after task {task + 1}/{num_tasks}, {accuracy:.1f} % on the tasks so far")
 
     def diverged(self, name: str, step: int) -> None:
-        say(self.console, f"{name}: diverged at step {step}")
+        echo(self.console, f"{name}: diverged at step {step}")
 
     def end(self) -> None:
         self.bar.stop()
@@ -97,6 +97,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
-def say(console: Console, line: str) -> None:
+def echo(console: Console, line: str) -> None:
     """A plain line, of any length, escaped: a search names values and errors from outside."""
     console.print(Text(printable(line)), soft_wrap=True)

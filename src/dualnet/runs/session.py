@@ -16,7 +16,7 @@ from dualnet.data.image_files import ImageFiles, read_files
 from dualnet.files import read_json
 from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
-from dualnet.runs.class_names import tasks_of
+from dualnet.runs.class_names import task_ids_of
 from dualnet.runs.model import BEST, PREDICT_SIZE, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import digest_of
@@ -34,7 +34,7 @@ REMEMBERED = 500  # stored images of the classes so far, on which forgetting is 
 
 
 @dataclass(frozen=True)
-class Options:
+class LearnOptions:
     """How the images are learned. Those of a new model: `learner`, `image_size` and `seed`."""
 
     learner: dict[str, Any] = field(default_factory=lambda: dict(NEW_MODEL))
@@ -73,7 +73,7 @@ class Session:
     `record` is what the checkpoints hold of it: the plan, by a digest; the steps done; what was measured before.
     """
 
-    def __init__(self, model: Model, folders: Folders, options: Options, task: int | None) -> None:
+    def __init__(self, model: Model, folders: Folders, options: LearnOptions, task: int | None) -> None:
         self.model, self.options, self.task = model, options, task
         channels, height, width = model.learner.spec.image_shape
         if channels != 3 or height != width:
@@ -123,7 +123,7 @@ class Session:
         spec, names = self.model.learner.spec, [*self.model.class_names, *self.new]
         mask = (spec.with_classes(len(self.new), self.task) if self.new else spec).class_mask
         numbers = torch.tensor([names.index(name) for name in self.files.classes])
-        tasks_of(numbers, mask, self.task)
+        task_ids_of(numbers, mask, self.task)
         if len(mask) > 1 and self.task is None and None in self.files.names:
             if len(mask) == spec.num_tasks:
                 raise ValueError("--task: this model learned task-aware; say which task the unlabelled images are of")
@@ -191,13 +191,19 @@ class Session:
                 if rows.any():
                     images = torch.from_numpy(self.test.decoded[np.flatnonzero(rows)]).to(device)
                     given = torch.from_numpy(labels[rows])
-                    tasks = tasks_of(given, model.learner.spec.class_mask.cpu(), None)
+                    tasks = task_ids_of(given, model.learner.spec.class_mask.cpu(), None)
                     found[part] = accuracy(model, images, given.to(device), tasks.to(device))
         return found
 
 
 def start(
-    source: Path | None, folders: Folders, out: Path, options: Options, task: int | None, device: str, trust: bool
+    source: Path | None,
+    folders: Folders,
+    out: Path,
+    options: LearnOptions,
+    task: int | None,
+    device: str,
+    trust: bool,
 ) -> Session:
     """A session that begins, or the same one that the folder holds, stopped or finished. Others are refused."""
     in_place = source is not None and same_folder(str(source), str(out))
@@ -233,7 +239,7 @@ def start(
     return session
 
 
-def origin(source: Path | None, options: Options) -> Mapping[str, Any]:
+def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
     """What a session begins with: the newest checkpoint of a model or run, or the options of a new model."""
     if source is None:
         return {"learner": options.learner, "image_size": options.image_size, "seed": options.seed}

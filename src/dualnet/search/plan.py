@@ -12,7 +12,7 @@ from dualnet.options import check_absent, check_keys, choose, convert, flat, mer
 from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse
 from dualnet.runs.option_files import SUFFIXES, find, shipped_files
 
-Options = dict[str, Any]  # by dotted name
+Values = dict[str, Any]  # by dotted name
 
 KEYS = ("experiment", "seeds", "metric", "grid", "stages")
 TOGETHER = "values"  # the key of a grid whose values are mappings of several options
@@ -34,7 +34,7 @@ class SearchPlan:
 
     name: str
     base: dict[str, Any]  # options of the experiment, nested, as written
-    stages: tuple[tuple[Options, ...], ...]  # the points of one grid after the other, as written
+    stages: tuple[tuple[Values, ...], ...]  # the points of one grid after the other, as written
     seeds: tuple[int, ...] = (0,)
     metric: str = "ACC"
 
@@ -43,13 +43,13 @@ class SearchPlan:
         """The options that some stage varies, in order."""
         return list(dict.fromkeys(option for stage in self.stages for point in stage for option in point))
 
-    def experiment(self, options: Options) -> Experiment:
+    def experiment(self, options: Values) -> Experiment:
         over: dict[str, Any] = {}
         for option, value in options.items():
             place(over, option, value)
         return parse(merged(self.base, over))
 
-    def before(self, stage: int) -> Options:
+    def before(self, stage: int) -> Values:
         """The first values of the stages before: what a later stage is checked with, while nothing is chosen."""
         return {option: value for points in self.stages[:stage] for option, value in points[0].items()}
 
@@ -86,7 +86,7 @@ def check_overrides(overrides: Mapping[str, Any], plan: SearchPlan) -> None:
 
 
 def base_options(experiment: Any, search: Path) -> dict[str, Any]:
-    """Options in place, or those of an experiment by name, by file, or by a file beside the search file."""
+    """Values in place, or those of an experiment by name, by file, or by a file beside the search file."""
     if isinstance(experiment, Mapping):
         return {"name": search.stem, **experiment}
     if not isinstance(experiment, str):
@@ -106,7 +106,7 @@ def grids(mapping: Mapping[str, Any]) -> dict[str, Any]:
     return {f"stages[{number}]" if "stages" in mapping else "grid": grid for number, grid in enumerate(stages)}
 
 
-def points_of(grid: Any, where: str) -> tuple[Options, ...]:
+def points_of(grid: Any, where: str) -> tuple[Values, ...]:
     """All combinations of a grid's values, the last option varying fastest."""
     if not isinstance(grid, Mapping) or not grid:
         raise ValueError(f"{where}: options with lists of values are needed, not {grid!r}")
@@ -119,7 +119,7 @@ def points_of(grid: Any, where: str) -> tuple[Options, ...]:
     return tuple({name: value for part in choice for name, value in part.items()} for choice in product(*axes))
 
 
-def axis(key: Any, values: Any) -> list[Options]:
+def axis(key: Any, values: Any) -> list[Values]:
     """The values of one option or, below TOGETHER, of several: [{learner.lr: 0.1, learner.updates: 1}, ...]."""
     if not isinstance(values, list) or not values:
         raise ValueError(f"{key}: a list of values is needed, not {values!r}")
@@ -150,7 +150,7 @@ def check_points(plan: SearchPlan) -> None:
     if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
         raise ValueError(f"seeds: {list(plan.seeds)} must be one seed or more, each once")
     for number, stage in enumerate(plan.stages):
-        seen: dict[str, Options] = {}
+        seen: dict[str, Values] = {}
         for options in stage:
             experiment = plan.experiment(plan.before(number) | options)
             for seed in plan.seeds:
@@ -160,7 +160,7 @@ def check_points(plan: SearchPlan) -> None:
             seen[text] = options
 
 
-def said(options: Options) -> str:
+def said(options: Values) -> str:
     """
     >>> said({"learner.lr": 0.1, "learner.updates": 2})
     'learner.lr 0.1, learner.updates 2'

@@ -14,7 +14,7 @@ from dualnet.files import because, read_json
 from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.record import RESULT_FILE, mapping_in, read_result
-from dualnet.search.plan import METRICS, Options, SearchPlan
+from dualnet.search.plan import METRICS, SearchPlan, Values
 
 FAILED_FILE = "failed.json"  # in the run folder of a seed that diverged
 NAME_LENGTH = 100  # of a folder; file systems take 255 bytes
@@ -24,9 +24,9 @@ NAME_LENGTH = 100  # of a folder; file systems take 255 bytes
 class Point:
     """One experiment, and the metric over its seeds, or why there is none. Points of two stages may share a folder."""
 
-    written: Options  # as the search file has them: what a later stage goes on from
+    written: Values  # as the search file has them: what a later stage goes on from
     experiment: Experiment | None  # None: refused, its values do not go with what was chosen before
-    options: Options  # of every option that the search varies, as the experiment has them
+    options: Values  # of every option that the search varies, as the experiment has them
     folder: str = ""  # below that of the search
     mean: float | None = None  # of the metric
     spread: float | None = None  # standard deviation; None for one seed
@@ -72,14 +72,14 @@ class Point:
         return {name: value for name, value in vars(self).items() if name not in ("written", "experiment")}
 
 
-def point_of(plan: SearchPlan, written: Options) -> Point:
+def point_of(plan: SearchPlan, written: Values) -> Point:
     experiment = plan.experiment(written)
     values = flat(experiment.mapping())
     options = {option: values[option] for option in plan.varied if option in values}
     return Point(written, experiment, options, f"points/{folder_name(options)}")
 
 
-def folder_name(options: Options) -> str:
+def folder_name(options: Values) -> str:
     """Readable, and another one for other options.
 
     >>> folder_name({"learner.lr": 0.1, "learner.memory.policy": "ring"})
@@ -90,7 +90,7 @@ def folder_name(options: Options) -> str:
     return safe if safe == text else f"{safe}-{blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
-def short(options: Options) -> Options:
+def short(options: Values) -> Values:
     """By the last part of their names, where these differ."""
     last = {option.rpartition(".")[2]: value for option, value in options.items()}
     return last if len(last) == len(options) else options

@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from dualnet.runs.progress import say
+from dualnet.runs.progress import echo
 from dualnet.search.point import Point
 from dualnet.text import printable
 
@@ -25,12 +25,12 @@ class SearchDisplay:
         self.title, self.done, self.total = title, total - todo, total
         self.task = self.bar.add_task(title, total=total, completed=self.done)
         self.bar.start()
-        say(self.console, f"{title}: {total} runs" + (f", {self.done} of them finished before" if self.done else ""))
+        echo(self.console, f"{title}: {total} runs" + (f", {self.done} of them finished before" if self.done else ""))
 
     def settled(self, line: str) -> None:
         self.done += 1
         self.bar.advance(self.task)
-        say(self.console, f"{self.title}, {self.done}/{self.total}: {line}")
+        echo(self.console, f"{self.title}, {self.done}/{self.total}: {line}")
 
     def end(self) -> None:
         self.bar.stop()
