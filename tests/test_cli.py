@@ -664,7 +664,7 @@ def test_help_does_not_wait_for_pytorch(words: list[str]) -> None:
     assert done.returncode == 0
 
 
-def test_the_package_has_its_names_before_it_imports_them() -> None:
+def test_the_package_has_its_names_before_it_imports_them_and_needs_no_scikit_learn() -> None:
     code = (
         "import sys, dualnet\n"
         "assert 'torch' not in sys.modules and {*dualnet.__all__, '__version__'} <= {*dir(dualnet)}\n"
@@ -673,6 +673,11 @@ def test_the_package_has_its_names_before_it_imports_them() -> None:
         "assert not hasattr(dualnet, 'nothing')\n"
         "from dualnet import *\n"
         "assert StreamSpec is dualnet.StreamSpec and Model is dualnet.Model\n"
+        "assert 'torch' in sys.modules and not {'sklearn', 'river'} & sys.modules.keys()\n"
+        "sys.modules['sklearn'] = None\n"  # as where it is not installed
+        "try:\n    dualnet.DualNetClassifier\n"
+        "except ImportError as error:\n    sys.exit(\"pip install 'dualnet[sklearn]'\" not in str(error))\n"
+        "sys.exit('imported')"
     )
     done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, check=False)
     assert done.returncode == 0

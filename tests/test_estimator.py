@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 from unittest import SkipTest
@@ -248,21 +246,6 @@ def test_a_late_label_is_learned_when_it_comes() -> None:
     assert model.predict_one(image) is None
     model.learn_one(image, "cat")
     assert model.predict_one(image) == "cat"
-
-
-# Import and documentation
-
-
-def python(code: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-
-
-def test_the_package_does_not_need_scikit_learn() -> None:
-    imported = python("import sys, dualnet; from dualnet import *; dualnet.Model; print(*sys.modules)").stdout.split()
-    assert "torch" in imported and not {"sklearn", "river"} & {*imported}
-    missing = python("import sys; sys.modules['sklearn'] = None; import dualnet; dualnet.DualNetClassifier")
-    assert missing.returncode == 1
-    assert "pip install 'dualnet[sklearn]'" in missing.stderr.splitlines()[-1]
 
 
 def test_the_page_is_run_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
