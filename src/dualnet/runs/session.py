@@ -171,11 +171,12 @@ class Session:
 
     def remembered(self) -> dict[str, Tensor]:
         """Stored images of the classes so far, some of them if they are many."""
-        memories = self.model.learner.memories
-        slots = torch.cat([memory.filled.nonzero().flatten() for memory in memories[:1]] or [torch.empty(0).long()])
+        memory = next((memory for memory in self.model.learner.memories if memory.filled.any()), None)
+        if memory is None:
+            return {}
+        slots = memory.filled.nonzero().flatten()
         slots = slots[shuffled(len(slots), 0, 0)[:REMEMBERED].to(slots.device)]
-        parts = ("images", "labels", "task_ids") if len(slots) else ()
-        return {part: getattr(memories[0], part)[slots].clone() for part in parts}
+        return {part: getattr(memory, part)[slots].clone() for part in ("images", "labels", "task_ids")}
 
     def measure(self) -> dict[str, list[float]]:
         """Accuracy in percent, and of how many images: on the memory, and on test images of old and new classes."""
