@@ -132,6 +132,18 @@ def tiny() -> Callable[..., Experiment]:
 
 
 @pytest.fixture(scope="session")
+def quick_tiny(tiny: Callable[..., Experiment]) -> Callable[..., Experiment]:
+    """As tiny, with an encoder of three convolutions: for what holds with any, in half of the time."""
+
+    def make(learner: str | Mapping[str, Any] = "dualnet", **options: Any) -> Experiment:
+        experiment = tiny(learner, **options)
+        quick = dataclasses.replace(experiment.learner, encoder="own_encoder.ThreeMaps")
+        return dataclasses.replace(experiment, learner=quick)
+
+    return make
+
+
+@pytest.fixture(scope="session")
 def tiny_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The tiny experiment as a file for the command line."""
     file = tmp_path_factory.mktemp("experiment") / "tiny.yaml"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import random
@@ -67,11 +66,9 @@ PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
     ("name", "protocol"),
     [(name, protocol) for protocol in PROTOCOLS for name in LEARNERS if protocol == "task_aware" or name != "ctn"],
 )
-def test_every_learner_resumes(name, protocol, tiny, run, stop_at, remembered, tmp_path) -> None:
+def test_every_learner_resumes(name, protocol, quick_tiny, run, stop_at, remembered, tmp_path) -> None:
     learner = {"soft_labels": "insertion"} if (name, protocol) == ("dualnet", "task_free") else name
-    experiment = tiny(learner, protocol=protocol, log_every=4, checkpoint_every=100)
-    quick = dataclasses.replace(experiment.learner, encoder="own_encoder.ThreeMaps")
-    experiment = dataclasses.replace(experiment, learner=quick)
+    experiment = quick_tiny(learner, protocol=protocol, log_every=4, checkpoint_every=100)
     whole = remembered(run(experiment, tmp_path / "whole"))
     with pytest.raises(StopAsked):
         run(experiment, tmp_path / "stopped", stop_at(4))

@@ -36,11 +36,9 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
 
 @pytest.mark.parametrize(("learner", "protocol"), [case for case in CASES if case != ("ctn", "task_free_boundaries")])
 @pytest.mark.filterwarnings("ignore:benchmark.classes_per_task")
-def test_every_learner(learner: str, protocol: str, tiny, images: ImageFolder, tmp_path: Path) -> None:
-    experiment = tiny(learner, protocol=protocol)
-    quick = dataclasses.replace(experiment.learner, encoder="own_encoder.ThreeMaps")
+def test_every_learner(learner: str, protocol: str, quick_tiny, images: ImageFolder, tmp_path: Path) -> None:
     experiment = dataclasses.replace(
-        experiment, learner=quick, benchmark=images, benchmark_name="image_folder", batch_size=5
+        quick_tiny(learner, protocol=protocol), benchmark=images, benchmark_name="image_folder", batch_size=5
     )
     runner.run(experiment, {0: tmp_path / "seed-0"}, torch.device("cpu"))
     result = json.loads((tmp_path / "seed-0" / "result.json").read_text())

@@ -223,8 +223,8 @@ def test_all_together_has_the_labels_that_a_streaming_learner_has(kind, benchmar
 
 @pytest.mark.parametrize("kind", ["sample", "batch", "delay", "spread"])  # in time: test_resume.py
 @pytest.mark.parametrize("name", STREAMING)
-def test_every_learner_on_every_stream_resumes(name, kind, tiny, run, stop_at, remembered, tmp_path) -> None:
-    experiment = tiny(name, labels=KINDS[kind], log_every=4, checkpoint_every=100)
+def test_every_learner_on_every_stream_resumes(name, kind, quick_tiny, run, stop_at, remembered, tmp_path) -> None:
+    experiment = quick_tiny(name, labels=KINDS[kind], log_every=4, checkpoint_every=100)
     whole = remembered(run(experiment, tmp_path / "whole"))
     assert whole["result"]["accuracy"][0][1] is None and whole["result"]["metrics"]["LA"] is not None
     with pytest.raises(StopAsked):
