@@ -26,7 +26,7 @@ from dualnet.data.inputs import FORMS, is_single, pixels_of
 from dualnet.data.rows import checked_range, grey_images, range_of
 from dualnet.files import DAMAGES, because, read_json
 from dualnet.options import whole
-from dualnet.runs.model import BEST, Model, load
+from dualnet.runs.model import NEW_MODEL, Model, load
 
 FILE = "estimator.json"  # beside model.yaml
 LEARNED = ("_label_kind", "_feature_order", "n_features_in_", "feature_names_in_", "value_range_")  # beside the model
@@ -156,7 +156,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
             return
         seed = np.random.default_rng().integers(2**31).item() if self.random_state is None else self.random_state
         seed = whole(seed, "random_state", 0, 2**32 - 1)
-        learner = BEST if self.learner is None else self.learner
+        learner = NEW_MODEL if self.learner is None else self.learner
         self.model_ = Model.create(names, image_size=self.image_size, learner=learner, seed=seed, device=self.device)
 
     def _learn(self, pixels: Tensor, labels: Sequence[Any]) -> None:

@@ -1,5 +1,7 @@
 """Presets: one word for the options that were chosen on validation tasks."""
 
+from dataclasses import replace
+
 import pytest
 import yaml
 
@@ -7,6 +9,7 @@ from dualnet.learners import DualNet
 from dualnet.learners.presets import BEST, FEW, PAPER
 from dualnet.reproduce.table import read_rows
 from dualnet.runs.experiment import Experiment, parse
+from dualnet.runs.model import Model
 
 
 def experiment(preset: str | None, protocol: str = "task_aware", share: float = 1.0, **options) -> Experiment:
@@ -44,6 +47,28 @@ def test_authors_are_the_defaults_and_paper_is_the_table_s():
     (row,) = [row for row in read_rows("table-1", "paper") if row.name == "table-1/mini-imagenet-ta/dualnet"]
     assert experiment("paper").learner == row.experiment({"benchmark": {"root": "x"}}).learner
     assert PAPER.keys() <= vars(DualNet.Config()).keys()
+
+
+def test_few_images_keep_the_starter_s_features_and_few_labels_do_not():
+    learner = experiment("few_images", "task_free").learner
+    assert (learner.start, learner.width, learner.encoder_lr, learner.slow_rounds) == ("starter", 20, 0, 0)
+    with_few_labels = experiment("few_images", "task_free", share=0.1).learner
+    assert with_few_labels == experiment("best", "task_free", share=0.1, start="starter", width=20).learner
+    assert with_few_labels.slow_rounds > 0
+    rows = {row.name: row for row in read_rows("starter")}
+    here = {"benchmark": {"root": "x", "test_root": "y"}}
+    with_starter, without = (
+        rows[f"starter/mnist/{name}"].experiment(here).learner for name in ("dualnet-starter", "dualnet")
+    )
+    assert with_starter == learner
+    assert without == replace(learner, start=None)
+
+
+def test_a_new_model_is_of_few_images():
+    """Its classes may become more, so that its memory has a fixed number of slots; it has no soft labels."""
+    config = Model.create(image_size=28).learner.config
+    assert config == replace(experiment("few_images", "task_free").learner, memory=config.memory)
+    assert (config.memory.policy, config.memory.slots) == ("balanced", 2000)
 
 
 def test_options_go_before_the_preset():

@@ -177,7 +177,7 @@ def test_images_without_a_class_are_spread_among_the_others(photos: Path, tmp_pa
 def test_a_new_model_begins_with_the_starter(photos: Path, learn: Any) -> None:
     assert learn("photos", "--out", "m", "--image-size", 28, "--learner.updates", 1, "--learner.width", 20) == 0
     config = dualnet.load("m").learner.config
-    assert (config.start, config.width, config.ema_rate, config.soft_label_weight) == ("starter", 20, 0.02, 1.0)
+    assert (config.start, config.width, config.encoder_lr, config.soft_label_weight) == ("starter", 20, 0.0, 0.0)
 
 
 def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn: Any) -> None:

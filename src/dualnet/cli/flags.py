@@ -87,9 +87,9 @@ def add_run(verbs: Verbs[Parser]) -> None:
 
 def add_learn(verbs: Verbs[Parser]) -> None:
     epilog = """Options of the learner of a new model can follow, dotted, laid over --learner.name dualnet
-    --learner.preset best --learner.start starter; `dualnet list dualnet` shows them. A stopped session is taken up by
-    the same command. Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine new-photos
-    --out models/mine`."""
+    --learner.preset few_images; `dualnet list dualnet` shows them. A stopped session is taken up by the same command.
+    Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine new-photos --out
+    models/mine`."""
     summary = "teach a model the images of a folder, new classes too; without a model, a new one"
     parser = verbs.add_parser("learn", help=summary, epilog=epilog)
     parser.usage = "dualnet learn [RUN_OR_MODEL] FOLDER --out MODEL [--unlabelled DIR] [--test DIR] ..."

@@ -8,11 +8,13 @@ from rich.console import Console
 
 from dualnet import engine
 from dualnet.cli.terminal import fail, say
+from dualnet.learners.presets import STARTER
 from dualnet.options import build, check_keys, dotted, merged
+from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder
-from dualnet.runs.session import NEW_MODEL, Folders, LearnOptions, Session, start
+from dualnet.runs.session import Folders, LearnOptions, Session, start
 
 NAMED = 10  # new classes that are named
 LABELS = {"memory": "stored images of the classes before", "old": "test images of the classes before"}
@@ -47,10 +49,9 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        width = str(NEW_MODEL["width"])  # the starter's
-        is_other = "encoder" in learner or learner.get("width", width) != width
-        other = {"start": None} if is_other else {}
-        given["learner"] = merged(NEW_MODEL | other, learner)
+        width = str(STARTER["width"])
+        has_starter = "encoder" not in learner and learner.get("width", width) == width
+        given["learner"] = merged(NEW_MODEL if has_starter else NEW_MODEL | {"preset": "best"}, learner)
     asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
     of_new = {option: value for option, value in asked.items() if value is not None}
     if source is not None and of_new:

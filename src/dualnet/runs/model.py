@@ -28,7 +28,7 @@ from dualnet.runs.run import finite_means, learner_state, load_state
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder
 
 PREDICT_SIZE = 250  # images in one pass
-BEST: Mapping[str, Any] = {"name": "dualnet", "preset": "best"}
+NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Model:
         *,
         image_size: int = 84,
         channels: int = 3,
-        learner: Mapping[str, Any] = BEST,
+        learner: Mapping[str, Any] = NEW_MODEL,
         seed: int = 0,
         device: str = "cpu",
         label_share: float = 1.0,

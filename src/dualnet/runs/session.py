@@ -17,7 +17,7 @@ from dualnet.files import read_json
 from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import task_ids_of
-from dualnet.runs.model import BEST, PREDICT_SIZE, Model, load_with_state
+from dualnet.runs.model import NEW_MODEL, PREDICT_SIZE, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import digest_of
 from dualnet.runs.run import check_weights
@@ -25,11 +25,6 @@ from dualnet.runs.run_folder import MODEL_FILE, RunFolder, same_folder
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.stream.stream import shuffled
 
-NEW_MODEL = {
-    **BEST,
-    "start": "starter",
-    "width": 20,
-}  # the preset's width of 64 takes 6 times as long, at 84 pixels on the CPU
 REMEMBERED = 500  # stored images of the classes so far, on which forgetting is measured
 
 
