@@ -51,7 +51,7 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
         width = str(STARTER["width"])
         has_starter = "encoder" not in learner and learner.get("width", width) == width
-        given["learner"] = merged(NEW_MODEL if has_starter else NEW_MODEL | {"preset": "best"}, learner)
+        given["learner"] = merged(NEW_MODEL if has_starter else {**NEW_MODEL, "preset": "best"}, learner)
     asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
     of_new = {option: value for option, value in asked.items() if value is not None}
     if source is not None and of_new:

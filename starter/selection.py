@@ -1,0 +1,106 @@
+"""The sets that `preset: few_images` was chosen on, as image folders: `python -m starter.selection FONTS EMOJI OUT`.
+
+Ten classes each, 20 images to learn and up to 70 to test. FONTS: unpacked packages fonts-* of Debian. EMOJI: unpacked
+packages of npm, emoji-datasource as `base` and emoji-datasource-VENDOR as VENDOR.
+"""
+
+import json
+import random
+import re
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+LEARNED, TESTED = 20, 70  # images of a class
+VENDORS = ("apple", "google", "twitter", "facebook")
+SUBJECTS = {
+    "mammal": "animal-mammal", "bird": "animal-bird", "vehicle": "transport-ground", "sky": "sky & weather",
+    "clothing": "clothing", "meal": "food-prepared", "building": "place-building", "sport": "sport",
+    "household": "household", "fruit": "food-fruit",
+}  # fmt: skip
+
+
+def write(folder: Path, name: str, learned: Iterable[Image.Image], tested: Iterable[Image.Image]) -> None:
+    for part, images in (("train", learned), ("test", tested)):
+        (folder / part / name).mkdir(parents=True, exist_ok=True)
+        for number, image in enumerate(images):
+            image.save(folder / part / name / f"{number:03d}.png")
+
+
+def letters(fonts: Path, out: Path) -> None:
+    """A to J, white on black, 28 px: one font of each family, other families to test."""
+    families: dict[str, Path] = {}
+    for file in sorted([*fonts.rglob("*.ttf"), *fonts.rglob("*.otf")]):
+        families.setdefault(re.split(r"[-_.]", file.stem)[0].lower(), file)
+    alphabets = [drawn for _, file in sorted(families.items()) if (drawn := alphabet(file))]
+    random.Random(0).shuffle(alphabets)
+    for number, name in enumerate("ABCDEFGHIJ"):
+        images = [drawn[number] for drawn in alphabets[: LEARNED + TESTED]]
+        write(out, name, images[:LEARNED], images[LEARNED:])
+
+
+def alphabet(file: Path) -> Sequence[Image.Image]:
+    """Empty for a font of other scripts."""
+    try:
+        images = [letter(file, text) for text in "ABCDEFGHIJ"]
+    except OSError:
+        return ()
+    pixels = [np.asarray(image) for image in images]
+    is_latin = len({each.tobytes() for each in pixels}) == len(images) and all(each.std() > 20 for each in pixels)
+    return images if is_latin else ()
+
+
+def letter(file: Path, text: str) -> Image.Image:
+    font = ImageFont.truetype(str(file), 64)
+    left, top, right, bottom = map(int, font.getbbox(text))
+    image = Image.new("L", (right - left + 16, bottom - top + 16), 0)
+    ImageDraw.Draw(image).text((8 - left, 8 - top), text, 255, font)
+    side = max(image.size)
+    square = Image.new("L", (side, side), 0)
+    square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
+    return square.resize((28, 28), Image.Resampling.LANCZOS)
+
+
+def emoji(packages: Path, out: Path) -> None:
+    """By subject, on white, 32 px: a third of the pictures, by four vendors each, to learn, the others to test."""
+    every = json.loads((packages / "base/package/emoji.json").read_text())
+    for name, subject in SUBJECTS.items():
+        files = sorted(one["image"] for one in every if one["subcategory"] == subject)
+        random.Random(0).shuffle(files)
+        third = max(7, len(files) // 3)
+        learned, tested = (by_vendors(packages, some) for some in (files[:third], files[third:]))
+        write(out, name, learned[:LEARNED], tested[:TESTED])
+
+
+def by_vendors(packages: Path, files: Sequence[str]) -> list[Image.Image]:
+    paths = [packages / vendor / f"package/img/{vendor}/64" / file for file in files for vendor in VENDORS]
+    images = [on_white(path) for path in paths if path.exists()]
+    random.Random(1).shuffle(images)
+    return images
+
+
+def on_white(file: Path) -> Image.Image:
+    image = Image.open(file).convert("RGBA")
+    white = Image.new("RGBA", image.size, "white")
+    white.alpha_composite(image)
+    return white.convert("RGB").resize((32, 32), Image.Resampling.LANCZOS)
+
+
+def digits(out: Path) -> None:
+    from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
+
+    pixels, labels = load_digits(return_X_y=True)
+    for digit in range(10):
+        rows = (pixels[labels == digit].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)
+        images = [Image.fromarray(row) for row in rows]
+        write(out, f"d{digit}", images[:LEARNED], images[-TESTED:])
+
+
+if __name__ == "__main__":
+    fonts, packages, out = map(Path, sys.argv[1:])
+    letters(fonts, out / "letters")
+    emoji(packages, out / "emoji")
+    digits(out / "digits")
