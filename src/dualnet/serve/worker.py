@@ -19,6 +19,7 @@ from dualnet.data.cache_file import locked
 from dualnet.runs.model import load_with_state
 from dualnet.serve import saved
 from dualnet.serve.background import Background
+from dualnet.serve.catch_up import catch_up
 from dualnet.serve.good import Good
 from dualnet.serve.images import stacked
 from dualnet.serve.journal import Entry, Journal, digest_of
@@ -152,7 +153,10 @@ class Worker:
         images = [entry.pixels for entry in batch if entry.pixels is not None]
         if corrected := [digest_of(entry.pixels) for entry in batch if entry.kind == "label" and entry.pixels]:
             forget(self.model, corrected)  # it may be there with another label
-        self.losses |= self.step(stacked(images, self.size), [entry.name for entry in batch])
+        pixels, names = stacked(images, self.size), [entry.name for entry in batch]
+        self.losses |= self.step(pixels, names)
+        if not self.options.synchronous:
+            catch_up(self.model, pixels, names)
 
     def step(self, images: Tensor, labels: list[str | None] | None) -> dict[str, float]:
         """Returns the losses. A step that ends with numbers that are not finite is undone."""

@@ -1,0 +1,80 @@
+"""`dualnet serve` as a process of its own, for the scripts that measure it over loopback."""
+
+from __future__ import annotations
+
+import io
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from dualnet.cli.teach import Client, form
+
+MOST_IMAGES = 50  # of a request, by default
+
+
+class Service:
+    """What a client asks of it."""
+
+    def __init__(self, url: str) -> None:
+        self.url, self.client = url, Client(url, None)
+
+    def status(self) -> dict[str, Any]:
+        return self.client.request("GET", "/v1/status")[1]
+
+    def steps(self) -> int:
+        """Of the background."""
+        return self.status()["background"]["steps"]
+
+    def teach(self, images: Sequence[bytes], labels: Sequence[str | None]) -> None:
+        fields = [("new_class", "true"), *(("label", label or "") for label in labels)]
+        status, answer = self.client.request("POST", "/v1/examples", *form(fields, *images))
+        assert status == 201, answer
+
+    def names(self, images: Sequence[bytes]) -> list[str]:
+        """The most probable class of each."""
+        found: list[str] = []
+        for begin in range(0, len(images), MOST_IMAGES):
+            body = form((), *images[begin : begin + MOST_IMAGES])
+            answer = self.client.request("POST", "/v1/predict?top=1", *body)[1]
+            found += [one["classes"][0]["name"] for one in answer["predictions"]]
+        return found
+
+    def pause(self, paused: bool) -> None:
+        self.client.request("POST", "/v1/background", json.dumps({"paused": paused}).encode(), "application/json")
+
+    def wait_until_learned(self) -> None:
+        while self.status()["waiting"] > 0:
+            time.sleep(0.05)
+
+
+@contextmanager
+def served(*options: object) -> Iterator[Service]:
+    """On an empty state folder and a free port."""
+    with tempfile.TemporaryDirectory() as state:
+        command = [sys.executable, "-m", "dualnet.cli", "serve", "--state", state, "--port", "0", *map(str, options)]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None and process.stderr is not None
+            said = process.stdout.readline().split()
+            if len(said) < 2:
+                raise SystemExit(process.stderr.read() or "`dualnet serve` did not start")
+            yield Service(said[1])
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate()
+
+
+def encoded(image: np.ndarray, kind: str = "PNG") -> bytes:
+    """Of uint8 [3, H, W]."""
+    file = io.BytesIO()
+    Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).save(file, kind)
+    return file.getvalue()
