@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dualnet.serve.journal import ConflictError, Journal, digest_of
+from dualnet.serve.kept import STATUSES_KEPT, drop_images, keep_status, kept_statuses
 from dualnet.serve.options import Options
 
 
@@ -41,7 +42,7 @@ def test_images_that_neither_queue_nor_memory_nor_measuring_needs_are_dropped(jo
     add(journal, range(10, 20))
     contained = journal.last_position()
     add(journal, range(20, 22), "cat")
-    journal.drop(contained, [digest_of(image(3).tobytes())], unlabelled_kept=4)
+    drop_images(journal, contained, [digest_of(image(3).tobytes())], unlabelled_kept=4)
     assert kept(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
     assert [entry.example for entry in journal.after(0, 100)] == [21, 22]  # numbers from 1
     assert len(journal.counts()) == 2 and sum(journal.counts().values()) == 22
@@ -51,7 +52,7 @@ def test_images_that_neither_queue_nor_memory_nor_measuring_needs_are_dropped(jo
 
 def test_many_held_out_images_are_bounded_too(journal: Journal) -> None:
     add(journal, range(120), "cat")
-    journal.drop(journal.last_position(), [], unlabelled_kept=0)
+    drop_images(journal, journal.last_position(), [], unlabelled_kept=0)
     assert kept(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
 
 
@@ -80,14 +81,24 @@ def test_entries_come_in_order_and_those_of_a_request_share_its_number(journal: 
     assert journal.after(4, 1) == entries[4:5]
 
 
-def test_what_was_deleted_or_has_another_label_is_outdated(journal: Journal) -> None:
+def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
     add(journal, [1, 2, 3], "cat")
     journal.delete("example-1")
     journal.set_label("example-2", "dog", True, OPTIONS)
-    stored = [(digest_of(image(number).tobytes()), "cat") for number in (1, 2, 3, 4)]  # 4 came with the model
-    assert journal.outdated(stored) == [stored[0][0], stored[1][0]]
-    add(journal, [1], "cat")
-    assert journal.outdated(stored) == [stored[1][0]]
+    digests = [digest_of(image(number).tobytes()) for number in (1, 2, 3, 4)]  # 4 came with the model
+    end = journal.last_position() + 1
+    assert journal.in_memory(end) == {digests[0]: {}, digests[1]: {"dog": 1}, digests[2]: {"cat": 1}}
+    assert journal.in_memory(end - 1, digests[1:2]) == {digests[1]: {"dog": 0}}, "it is to be learned with that label"
+    journal.add_examples(["twin"], [image(3)], ["cat"], True, OPTIONS)
+    assert journal.in_memory(end, digests[2:3]) == {digests[2]: {"cat": 1}}, "the twin comes later"
+    assert journal.in_memory(end + 1, digests[2:3]) == {digests[2]: {"cat": 2}}
+
+
+def test_statuses_are_kept_finer_the_newer_they_are(journal: Journal) -> None:
+    for number in range(3 * STATUSES_KEPT):
+        keep_status(journal, number, {"steps": number})
+    numbers = [number for number, status in kept_statuses(journal) if status == {"steps": number}]
+    assert len(numbers) <= STATUSES_KEPT and numbers[0] == 0 and numbers[-100:] == [*range(1100, 1200)]
 
 
 def test_starts_are_counted(journal: Journal) -> None:

@@ -11,11 +11,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from serving import SIZE, small_model
 
 from dualnet.serve import saved
+from dualnet.serve.catch_up import catch_up
 from dualnet.serve.options import Options
 from dualnet.serve.published import Published
+from dualnet.serve.remembered import remembered
 from dualnet.serve.service import Service
 from dualnet.serve.worker import Worker
 
@@ -129,4 +132,66 @@ def test_a_snapshot_is_deleted_once_and_what_is_left_of_one_is_removed_at_the_st
         saved.delete_snapshot(options, number)
     assert saved.snapshots(options) == []
     saved.clean(options)
-    assert list(folder.parent.iterdir()) == []
+    assert [path.name for path in folder.parent.iterdir()] == [saved.LAST_FILE]
+    again = saved.make_snapshot(made[0].model, options, "", {"position": 0, "steps": 0})["number"]
+    assert again == number + 1, "a restore that is asked for late must not find another snapshot"
+
+
+def stored(worker: Worker) -> list[str]:
+    """The labels of what the memory holds."""
+    return sorted(name for *_, name in remembered(worker.model))
+
+
+def test_of_two_examples_with_equal_pixels_one_can_go(tmp_path: Path) -> None:
+    options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=0)
+    (options.state / saved.SNAPSHOTS).mkdir(parents=True)
+    ours, theirs = Pipe()
+    image = np.zeros((3, SIZE, SIZE), np.uint8)
+    with ours, theirs:
+        worker = Worker(options, theirs, 1)
+        journal = worker.journal
+        journal.add_examples(["a", "b", "c"], [image] * 3, ["cat"] * 3, True, options)
+        follow(worker)
+        assert stored(worker) == ["cat"] * 3
+        journal.delete("a")
+        follow(worker)
+        assert stored(worker) == ["cat"] * 2
+        journal.set_label("b", "dog", True, options)
+        follow(worker)
+        assert stored(worker) == ["cat", "dog"]
+        journal.add_examples(["d"], [image], ["cat"], True, options)
+        journal.delete("d")  # before it is learned
+        journal.set_label("b", "cat", True, options)
+        follow(worker)
+        assert stored(worker) == ["cat"] * 2
+        journal.database.close()
+
+
+def test_a_pause_and_the_curves_outlive_a_restart(made: tuple[Worker, Connection]) -> None:
+    worker, _ = made
+    worker.set_paused(True)
+    assert Worker(worker.options, worker.link, 2).background.paused
+    service = Service(worker.options)
+    service.published = Published(lambda: worker.model)
+    service.on_status(worker.status())
+    service.journal.database.close()
+    again = Service(worker.options)
+    assert again.events[0] == service.events[0] and next(again.event_numbers) > service.events[0][0]
+    again.journal.database.close()
+
+
+def test_what_was_learned_is_answered_right_however_slow_the_average(
+    made: tuple[Worker, Connection],
+) -> None:
+    worker, _ = made
+    images = np.random.default_rng(1).integers(0, 256, (12, 3, SIZE, SIZE), np.uint8)
+    learner = worker.model.learner
+    for number, name in enumerate(["cat", "dog"] * 5):
+        worker.model.learn(images[number : number + 1], [name])
+    learner.ema.steps.fill_(1e4)  # its rate is ema_rate by now
+    pixels = torch.from_numpy(images[-1:])
+    for _ in range(10):
+        worker.model.learn(pixels, ["cow"], add_classes=True)
+    lagging = worker.model.predict(pixels, top=1)[0].name
+    catch_up(worker.model, pixels, ["cow"])
+    assert lagging != "cow" and worker.model.predict(pixels, top=1)[0].name == "cow"

@@ -7,6 +7,7 @@ nobody needs any more.
 import sqlite3
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -15,7 +16,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-HELD_OUT_KEPT = 20  # images of a class
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS classes (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS examples (
@@ -25,6 +25,8 @@ CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
 CREATE INDEX IF NOT EXISTS by_label ON examples (label);
 CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
 CREATE TABLE IF NOT EXISTS deleted (digest BLOB PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS history (number INTEGER PRIMARY KEY, status TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS log (
     position INTEGER PRIMARY KEY AUTOINCREMENT, request INTEGER NOT NULL, kind TEXT NOT NULL,
     example INTEGER, name TEXT, digest BLOB);
@@ -221,12 +223,28 @@ class Journal:
         with self.transaction() as database:
             database.executemany("INSERT OR IGNORE INTO classes (name) VALUES (?)", ((name,) for name in names))
 
-    def outdated(self, stored: Iterable[tuple[bytes, str]]) -> list[bytes]:
-        """Of stored examples, digest and class: those that were deleted since, or have another label now."""
-        labels: dict[bytes, set[str | None]] = {digest: set() for (digest,) in self.rows("SELECT digest FROM deleted")}
-        for digest, label in self.rows("SELECT digest, label FROM examples"):
-            labels.setdefault(digest, set()).add(label)
-        return [digest for digest, name in stored if name not in labels.get(digest, {name})]
+    def in_memory(self, position: int, digests: Sequence[bytes] | None = None) -> dict[bytes, Counter[str]]:
+        """What the memory may hold of the examples with these pixels, or of all: how many of each label, by digest.
+
+        Those that have an entry at the position or later are not counted: they are to be learned, or will be. Pixels
+        that were never here are left out.
+        """
+        some = "" if digests is None else f"WHERE digest IN ({', '.join('?' * len(digests))})"
+        found: dict[bytes, Counter[str]] = {}
+        for (digest,) in self.rows(f"SELECT digest FROM deleted {some}", *(digests or ())):
+            found[digest] = Counter()
+        later = "number IN (SELECT example FROM log WHERE position >= ?)"
+        query = f"SELECT digest, label, held_out OR {later} FROM examples {some}"
+        for digest, label, left_out in self.rows(query, position, *(digests or ())):
+            found.setdefault(digest, Counter())[label] += not left_out
+        return found
+
+    def note(self, name: str) -> int:
+        """What was noted last; 0 before."""
+        return next((value for (value,) in self.rows("SELECT value FROM notes WHERE name = ?", name)), 0)
+
+    def set_note(self, name: str, value: int) -> None:
+        self.rows("INSERT OR REPLACE INTO notes VALUES (?, ?)", name, value)
 
     def after(self, position: int, most: int) -> list[Entry]:
         query = """SELECT position, request, kind, example, log.name, log.digest, pixels, COALESCE(held_out, 0)
@@ -240,28 +258,6 @@ class Journal:
         """Drawn anew at every call."""
         drawn = f"SELECT number FROM examples WHERE {UNLABELLED} ORDER BY random() LIMIT ?"
         return [row[0] for row in self.rows(f"SELECT pixels FROM examples WHERE number IN ({drawn})", count)]
-
-    def drop(self, contained: int, remembered: Iterable[bytes], unlabelled_kept: int) -> None:
-        """Drop the log up to a position, which all checkpoints contain, and the images that nobody needs any more.
-
-        Needed are those of the rest of the log, those whose digests the memory holds, the newest ones without a label
-        and the newest held-out ones of each class.
-        """
-        newest = f"""SELECT number FROM (SELECT number, ROW_NUMBER() OVER (PARTITION BY label ORDER BY number DESC)
-            AS age FROM examples WHERE {HELD_OUT}) WHERE age <= {HELD_OUT_KEPT}"""
-        needed = f"""SELECT example FROM log WHERE example IS NOT NULL UNION {newest}
-            UNION SELECT number FROM (SELECT number FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?)"""
-        with self.transaction() as database:
-            database.execute("CREATE TEMP TABLE IF NOT EXISTS remembered (digest BLOB PRIMARY KEY)")
-            database.execute("DELETE FROM remembered")
-            database.executemany("INSERT OR IGNORE INTO remembered VALUES (?)", ((digest,) for digest in remembered))
-            database.execute("DELETE FROM log WHERE position <= ?", (contained,))
-            database.execute(
-                f"""UPDATE examples SET pixels = NULL WHERE pixels IS NOT NULL AND number NOT IN ({needed})
-                AND digest NOT IN (SELECT digest FROM remembered)""",
-                (unlabelled_kept,),
-            )
-        self.rows("PRAGMA wal_checkpoint(TRUNCATE)")  # the write-ahead log holds what was deleted until then
 
 
 def digest_of(pixels: bytes) -> bytes:

@@ -1,13 +1,15 @@
 """The examples that a model's memory holds, known by the digest of their pixels."""
 
-from collections.abc import Collection, Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dualnet.memory import Memory
 from dualnet.runs.model import Model
-from dualnet.serve.journal import digest_of
+from dualnet.serve.journal import Journal, digest_of
 
 
 def remembered(model: Model) -> Iterator[tuple[Memory, int, bytes, str]]:
@@ -18,10 +20,26 @@ def remembered(model: Model) -> Iterator[tuple[Memory, int, bytes, str]]:
             yield memory, slot, digest_of(memory.images[slot].cpu().numpy().tobytes()), name
 
 
-def forget(model: Model, digests: Collection[bytes]) -> None:
-    found = [(memory, slot) for memory, slot, digest, _ in remembered(model) if digest in digests]
-    for memory in {memory for memory, _ in found}:
-        slots = [slot for owner, slot in found if owner is memory]
+def counts(model: Model) -> dict[str, Any]:
+    """Slots of the memory, and examples of each class in it."""
+    memories = model.learner.memories
+    stored = Counter(number for memory in memories for number in memory.labels[memory.filled].tolist())
+    examples = {model.class_names[number]: count for number, count in sorted(stored.items())}
+    return {"slots": sum(memory.num_slots for memory in memories), "examples": examples}
+
+
+def forget(model: Model, journal: Journal, position: int, digests: Sequence[bytes] | None = None) -> None:
+    """Take out what the journal does not have any more at a position, of these pixels or of all.
+
+    Two examples may have the same pixels: if one of them goes, the other one stays.
+    """
+    wanted, kept = journal.in_memory(position, digests), Counter[tuple[Memory, bytes, str]]()
+    unwanted: dict[Memory, list[int]] = {}
+    for memory, slot, digest, name in remembered(model):
+        kept[memory, digest, name] += 1
+        if digest in wanted and kept[memory, digest, name] > wanted[digest][name]:
+            unwanted.setdefault(memory, []).append(slot)
+    for memory, slots in unwanted.items():
         memory.remove(torch.tensor(slots, device=memory.filled.device))
 
 

@@ -17,7 +17,7 @@ from dualnet.runs.run_folder import RunFolder
 from dualnet.serve.options import Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
-INFO_FILE, EXPORT = "snapshot.json", "export-"
+INFO_FILE, LAST_FILE, EXPORT = "snapshot.json", "last", "export-"
 # Short steps, so that a new example need not wait long for the one at hand: at 48 pixels 0.4 s on one core.
 # Not the preset of other new models, few_images: it freezes the encoder, which the background is there to improve.
 LEARNER: dict[str, Any] = {
@@ -75,7 +75,9 @@ def make_snapshot(model: Model, options: Options, title: str, notes: dict[str, A
     there = [one["number"] for one in snapshots(options)]
     if len(there) >= options.most_snapshots:
         raise ValueError(f"there are {len(there)} snapshots, which is the limit (--most-snapshots); delete one")
-    number = max(there, default=0) + 1
+    last = folder / LAST_FILE  # a number that was deleted is not used again
+    number = max([*there, int(last.read_text()) if last.exists() else 0]) + 1
+    atomic.write(last, str(number))
     info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
     unfinished = folder / f"{number}{atomic.TEMPORARY}"
     shutil.rmtree(unfinished, ignore_errors=True)

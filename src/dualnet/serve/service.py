@@ -2,10 +2,12 @@
 
 import itertools
 import multiprocessing
+import sqlite3
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -13,10 +15,12 @@ from dualnet.engine import choose_device
 from dualnet.runs.model import load
 from dualnet.serve import saved, worker
 from dualnet.serve.journal import Journal
+from dualnet.serve.kept import keep_status, kept_statuses
 from dualnet.serve.options import Options
 from dualnet.serve.published import Published
 
 EVENTS_KEPT = 1000
+KEEP_SECONDS = 10.0  # between statuses that are kept on the disk
 START_SECONDS = 300.0  # within which there is something that answers
 ANSWER_SECONDS = 60.0  # within which the learner does what it is asked for
 STOP_SECONDS = 30.0  # within which it saves
@@ -35,8 +39,11 @@ class Service:
         self.start_number = self.journal.start()
         self.started = time.time()
         self.status_now: dict[str, Any] = {}
-        self.events: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=EVENTS_KEPT)
-        self.event_numbers = itertools.count(int(1000 * time.time()))  # higher than those before a restart
+        before = [(number, "status", status) for number, status in kept_statuses(self.journal)]
+        self.events: deque[tuple[int, str, dict[str, Any]]] = deque(before, maxlen=EVENTS_KEPT)
+        last = before[-1][0] if before else 0
+        self.event_numbers = itertools.count(max(last + 1, int(1000 * time.time())))  # higher than before a restart
+        self.keep_at = 0.0  # on the monotonic clock
         self.tickets = itertools.count(1)
         self.answers: dict[int, tuple[Any, str | None]] = {}
         self.sending = threading.Lock()
@@ -109,7 +116,11 @@ class Service:
 
     def on_status(self, status: dict[str, Any]) -> None:
         self.status_now = status
-        self.tell("status", self.status())
+        number, content = self.tell("status", self.status())
+        if time.monotonic() >= self.keep_at:
+            self.keep_at = time.monotonic() + KEEP_SECONDS
+            with suppress(sqlite3.OperationalError):  # such as a full disk
+                keep_status(self.journal, number, content)
 
     def on_notice(self, kind: str, text: str) -> None:
         self.counters[kind] += 1
@@ -124,10 +135,13 @@ class Service:
         else:  # it is started again
             self.on_notice("learner_failed", reason)
 
-    def tell(self, kind: str, content: dict[str, Any]) -> None:
+    def tell(self, kind: str, content: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        """The number of the event, and what it holds."""
         with self.changed:
-            self.events.append((next(self.event_numbers), kind, {"time": time.time(), **content}))
+            number, _, told = event = next(self.event_numbers), kind, {"time": time.time(), **content}
+            self.events.append(event)
             self.changed.notify_all()
+        return number, told
 
     def send(self, command: str, ticket: int = 0, argument: Any = None) -> None:
         """Nothing is lost if the learner is gone: the next one reads the journal."""

@@ -5,9 +5,8 @@ import signal
 import sqlite3
 import time
 import warnings
-from collections import Counter
 from collections.abc import Sequence
-from itertools import takewhile
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -19,13 +18,15 @@ from dualnet.data.cache_file import locked
 from dualnet.runs.model import load_with_state
 from dualnet.serve import saved
 from dualnet.serve.background import Background
+from dualnet.serve.batches import batch_of
 from dualnet.serve.catch_up import catch_up
 from dualnet.serve.good import Good
 from dualnet.serve.images import stacked
 from dualnet.serve.journal import Entry, Journal, digest_of
+from dualnet.serve.kept import drop_images
 from dualnet.serve.options import Options
 from dualnet.serve.published import answering
-from dualnet.serve.remembered import forget, remembered, some_remembered
+from dualnet.serve.remembered import counts, forget, remembered, some_remembered
 
 PUBLISH_SECONDS = 1.0  # between publications while only the background learns
 PUBLISH_SOON_SECONDS = 0.1  # while entries of the journal come
@@ -33,6 +34,7 @@ IDLE_SECONDS = 1.0  # how long it waits for news, at most
 EVALUATE_SHARE = 0.1  # of the time
 LOOK_AHEAD = 200  # journal entries read at a time
 PRACTICE_SIZE = 6  # images of a step of the background
+PAUSED = "paused"  # in the notes of the journal
 
 
 def main(options: Options, link: Connection, start: int) -> None:
@@ -59,6 +61,7 @@ class Worker:
         self.position: int = notes["position"]
         self.background = Background(options)
         self.background.steps, self.background.ready = notes["steps"], self.position > 0
+        self.background.paused = bool(self.journal.note(PAUSED))
         self.journal.adopt_classes(self.model.class_names)
         self.good = Good(self.model)
         self.saved_positions = [0, self.position]  # those of the two checkpoints that are kept
@@ -111,7 +114,7 @@ class Worker:
     # The journal
 
     def take(self, entries: Sequence[Entry]) -> None:
-        first, batch = entries[0], self.batch_of(entries)
+        first, batch = entries[0], batch_of(entries, self.options)
         if batch:
             self.learn(batch)
         elif first.kind == "class" and first.name not in self.model.class_names:
@@ -122,10 +125,10 @@ class Worker:
             self.good.take(self.model)
         elif first.kind == "delete":
             assert first.digest is not None
-            forget(self.model, [first.digest])
+            forget(self.model, self.journal, first.position, [first.digest])
             self.saves_due = 2
         elif first.kind == "restore":
-            self.restore(int(first.name or 0))
+            self.restore(int(first.name or 0), first.position)
         self.position = batch[-1].position if batch else first.position
         self.background.news()
         self.unpublished = self.unsaved = True
@@ -134,25 +137,10 @@ class Worker:
         self.unmeasured |= first.kind != "class"
         self.publish_at = 0.0 if self.options.synchronous else self.published_at + PUBLISH_SOON_SECONDS
 
-    def batch_of(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The first entries, as far as they are learned together."""
-        request, examples, batch = entries[0].request, set(), []
-        for entry in takewhile(self.to_learn, entries):
-            another = self.options.synchronous and entry.request != request
-            if another or entry.example in examples or len(batch) == self.options.batch_size:
-                break
-            examples.add(entry.example)
-            batch.append(entry)
-        return batch
-
-    def to_learn(self, entry: Entry) -> bool:
-        known = entry.name is not None or self.options.synchronous  # otherwise the background learns from it
-        return entry.kind in ("example", "label") and entry.pixels is not None and not entry.held_out and known
-
     def learn(self, batch: Sequence[Entry]) -> None:
         images = [entry.pixels for entry in batch if entry.pixels is not None]
         if corrected := [digest_of(entry.pixels) for entry in batch if entry.kind == "label" and entry.pixels]:
-            forget(self.model, corrected)  # it may be there with another label
+            forget(self.model, self.journal, batch[0].position, corrected)  # it may be there with another label
         pixels, names = stacked(images, self.size), [entry.name for entry in batch]
         self.losses |= self.step(pixels, names)
         if not self.options.synchronous:
@@ -182,7 +170,14 @@ class Worker:
             self.publish_at = time.monotonic() + PUBLISH_SECONDS
         self.unpublished = self.unmeasured = self.unsaved = True
 
-    def restore(self, number: int) -> None:
+    def set_paused(self, paused: bool) -> None:
+        """Kept for the next start too."""
+        self.background.paused = paused
+        self.background.losses.clear()
+        with suppress(sqlite3.OperationalError):  # such as a full disk
+            self.journal.set_note(PAUSED, int(paused))
+
+    def restore(self, number: int, position: int) -> None:
         """The model of a snapshot, with the classes that came since, without what was deleted or corrected since."""
         folder, device = saved.snapshot_folder(self.options, number), self.model.learner.class_mask.device.type
         try:
@@ -193,8 +188,7 @@ class Worker:
         for name in self.journal.classes():
             if name not in self.model.class_names:
                 self.model.add_classes([name])
-        stored = [(digest, name) for _, _, digest, name in remembered(self.model)]
-        forget(self.model, self.journal.outdated(stored))
+        forget(self.model, self.journal, position)
         self.good = Good(self.model)
         self.accuracy, self.losses, self.unmeasured = {}, {}, False
         self.notice("restored", f"snapshot {number}")
@@ -211,7 +205,7 @@ class Worker:
             right = {row[:2]: answer.name == row[1] for row, answer in zip(rows, answers, strict=True)}
             if (fall := self.good.fall(right)) > self.options.margin:
                 self.roll_back(f"accuracy on held-out examples fell by {fall:.0f} points")
-                self.background.paused = True
+                self.set_paused(True)
                 return
             self.good = Good(self.model, right)
             self.accuracy = self.good.accuracy()
@@ -238,8 +232,6 @@ class Worker:
         self.link.send(("published", self.status(), safetensors.torch.save(weights)))
 
     def status(self) -> dict[str, Any]:
-        memories = self.model.learner.memories
-        stored = Counter(number for memory in memories for number in memory.labels[memory.filled].tolist())
         return {
             "version": f"{self.start}.{self.version}",
             "position": self.position,
@@ -250,10 +242,7 @@ class Worker:
                 "activity": self.background.activity(self.journal.received()),
                 "steps": self.background.steps,
             },
-            "memory": {
-                "slots": sum(memory.num_slots for memory in memories),
-                "examples": {self.model.class_names[number]: count for number, count in sorted(stored.items())},
-            },
+            "memory": counts(self.model),
         }
 
     def save(self) -> None:
@@ -264,7 +253,7 @@ class Worker:
             saved.save(self.model, self.options.state / saved.MODEL, notes)
             self.saved_positions = [self.saved_positions[1], self.position]
             digests = [digest for _, _, digest, _ in remembered(self.model)]
-            self.journal.drop(self.saved_positions[0], digests, self.options.unlabelled_kept)
+            drop_images(self.journal, self.saved_positions[0], digests, self.options.unlabelled_kept)
         except (OSError, sqlite3.OperationalError) as error:  # such as a full disk; the journal has it all
             self.notice("not_saved", str(error))
         self.saves_due, self.unsaved, self.saved_at = max(0, self.saves_due - 1), False, time.monotonic()
@@ -289,8 +278,7 @@ class Worker:
             if self.unpublished:  # what is kept is what answers
                 self.publish()
             if command == "pause":
-                self.background.paused = bool(argument)
-                self.background.losses.clear()
+                self.set_paused(argument)
                 self.link.send(("status", self.status()))
             if command == "snapshot":
                 notes = {"position": self.position, "steps": self.background.steps}
