@@ -1,0 +1,109 @@
+"""Five classes taught over HTTP, then five more: what is left of the first five, and how soon a new class is answered.
+
+    python -m benchmarks.serve_classes FOLDER [--images 10] [--test-images 40] [--practice 60]
+
+FOLDER holds train/CLASS/*.png and test/CLASS/*.png with ten classes. A service with its defaults is taught, and beside
+it one that fine-tunes: the same start, rate and updates, without memory and without a background. The first image of
+a class is sent alone and asked about until the answer is right; the others follow in turns. After each five classes the
+background has `--practice` steps, so that the result does not depend on the speed of the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from benchmarks.service import Service, served
+from dualnet.runs.model import Model
+from dualnet.serve.options import Options
+from dualnet.serve.saved import LEARNER
+
+FINETUNE = {
+    "name": "finetune",
+    "ema_rate": 0.02,
+    "lr": 0.03,
+    **{key: LEARNER[key] for key in ("width", "start", "updates")},
+}
+HALF = 5  # classes
+LONGEST = 30.0  # seconds that a right answer is waited for
+
+
+def images(folder: Path, part: str, name: str, count: int) -> list[bytes]:
+    return [file.read_bytes() for file in sorted((folder / part / name).iterdir())[:count]]
+
+
+def teach(service: Service, folder: Path, classes: Sequence[str], count: int) -> list[float]:
+    """Returns the seconds from the first upload of each class to the first right answer."""
+    seconds = []
+    for name in classes:
+        [first] = images(folder, "train", name, 1)
+        began = time.monotonic()
+        service.teach([first], [name])
+        while service.names([first]) != [name] and time.monotonic() < began + LONGEST:
+            time.sleep(0.01)
+        seconds.append(time.monotonic() - began)
+    for number in range(1, count):
+        for name in classes:
+            service.teach(images(folder, "train", name, count)[number : number + 1], [name])
+    service.wait_until_learned()
+    return seconds
+
+
+def practise(service: Service, steps: int) -> None:
+    end = service.steps() + steps
+    while (now := service.status()["background"])["steps"] < end and now["activity"] == "learning":
+        time.sleep(0.1)
+
+
+def accuracy(service: Service, folder: Path, classes: Sequence[str], count: int) -> float:
+    """The mean over the classes, in percent."""
+    found = [service.names(images(folder, "test", name, count)) for name in classes]
+    return 100 * statistics.fmean(some.count(name) / len(some) for name, some in zip(classes, found, strict=True))
+
+
+def measure(arguments: argparse.Namespace, title: str, *options: object) -> None:
+    folder, most = arguments.folder, arguments.test_images
+    names = sorted(path.name for path in (folder / "train").iterdir())
+    first, second = names[:HALF], names[HALF : 2 * HALF]
+    with served(*options) as service:
+        seconds = teach(service, folder, first, arguments.images)
+        practise(service, arguments.practice)
+        before = accuracy(service, folder, first, most)
+        seconds += teach(service, folder, second, arguments.images)
+        practise(service, arguments.practice)
+        after, new, steps = (
+            accuracy(service, folder, first, most),
+            accuracy(service, folder, second, most),
+            service.steps(),
+        )
+    answer = f"{statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s"
+    figures = f"{before:.1f} | {after:.1f} | {after - before:+.1f} | {new:.1f} | {answer} | {steps}"
+    print(f"| {folder.name} | {title} | {figures} |", flush=True)
+
+
+def main(arguments: argparse.Namespace) -> None:
+    print(
+        "| images | learner | first five before | after | change | second five | right answer after, median | steps |"
+    )
+    print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
+    measure(arguments, "service")
+    with tempfile.TemporaryDirectory() as folder:
+        Model.create(image_size=Options(Path()).image_size, learner=FINETUNE).save(Path(folder) / "model")
+        measure(arguments, "fine-tuning", "--model", Path(folder) / "model")
+
+
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser("python -m benchmarks.serve_classes", description=__doc__)
+    made.add_argument("folder", type=Path, help="with train/CLASS/*.png and test/CLASS/*.png")
+    made.add_argument("--images", type=int, default=10, help="of a class, to learn (default: 10)")
+    made.add_argument("--test-images", type=int, default=40, help="of a class (default: 40)")
+    made.add_argument("--practice", type=int, default=60, help="steps of the background (default: 60)")
+    return made
+
+
+if __name__ == "__main__":
+    main(parser().parse_args())
