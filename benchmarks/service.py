@@ -40,12 +40,12 @@ class Service:
         assert status == 201, answer
 
     def names(self, images: Sequence[bytes]) -> list[str]:
-        """The most probable class of each."""
+        """The most probable class of each; "" while there is no class."""
         found: list[str] = []
         for begin in range(0, len(images), MOST_IMAGES):
             body = form((), *images[begin : begin + MOST_IMAGES])
             answer = self.client.request("POST", "/v1/predict?top=1", *body)[1]
-            found += [one["classes"][0]["name"] for one in answer["predictions"]]
+            found += [one["classes"][0]["name"] if one["classes"] else "" for one in answer["predictions"]]
         return found
 
     def pause(self, paused: bool) -> None:

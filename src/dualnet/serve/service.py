@@ -20,7 +20,7 @@ from dualnet.serve.options import Options
 from dualnet.serve.published import Published
 
 EVENTS_KEPT = 1000
-KEEP_SECONDS = 10.0  # between statuses that are kept on the disk
+KEEP_SECONDS = 5.0  # between statuses that are kept on the disk
 START_SECONDS = 300.0  # within which there is something that answers
 ANSWER_SECONDS = 60.0  # within which the learner does what it is asked for
 STOP_SECONDS = 30.0  # within which it saves
