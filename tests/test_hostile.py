@@ -300,7 +300,7 @@ def test_values_of_the_wrong_type(file: str, capsys) -> None:
     """A value may be no one's concern, or be refused; a warning may name it. Nothing else is said."""
     whole, drawn = Path(file).read_text(), random.Random(0)
     places = list(ways(yaml.safe_load(whole)))
-    for way, wrong in [(drawn.choice(places), drawn.choice(WRONG)) for _ in range(12)]:
+    for way, wrong in [(drawn.choice(places), drawn.choice(WRONG)) for _ in range(25)]:
         edit(file, *way, value=wrong)
         words = drawn.choice(READERS[file])
         code = within(60, lambda words=words: cli.main(words))

@@ -31,7 +31,7 @@ from dualnet.search.search import Search
 from dualnet.stream.stream import Stream
 
 CPU = torch.device("cpu")
-NUM_MUTATIONS = 20  # of each file
+NUM_MUTATIONS = 40  # of each file
 WORDS = ["", "x" * 300, "\0", "null", "\u202e", "../..", "dualnet", "1e400", "er"]
 NUMBERS = [0, -1, 1, 2**31, 2**53, 10**30, 10**400, 1e-300, 1e308, float("nan"), float("inf")]
 
