@@ -81,7 +81,7 @@ class Model:
 
         `learner` has options as in an experiment file. Its memory has a fixed number of slots in all, by default 2000,
         which the classes share equally (`memory: {slots: 2000, policy: balanced}`). Where less than half of the images
-        will have a label (`label_share`), preset best is another one: the slow learner learns from all of them.
+        will have a label (`label_share`), presets best and few_images are others: the slow learner learns from all.
         """
         names = checked_names(class_names)
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
