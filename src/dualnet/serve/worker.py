@@ -95,6 +95,8 @@ class Worker:
         """The next entries of the journal, or a step of the background. Whether there was anything to do."""
         if entries := self.journal.after(self.position, LOOK_AHEAD):
             self.take(entries)
+            if entries[0].kind == "class" and len(entries) > 1:  # nobody needs the weights before its first example
+                self.take(entries[1:])
             return True
         if self.background.activity(self.journal.received()) == "learning" and self.background.wait() == 0:
             self.practise()
