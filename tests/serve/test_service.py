@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import io
 import json
 import os
@@ -75,6 +76,18 @@ def test_the_background_learns_and_publishes(server: Server) -> None:
     time.sleep(0.3)
     assert server.get("/v1/status")["background"]["steps"] == steps
     assert server.send("POST", "/v1/background", {"paused": False})[1]["activity"] == "learning"
+
+
+def test_an_answer_is_sent_at_once(server: Server) -> None:
+    """Nagle's algorithm would hold the body back until the client acknowledges the headers, for 40 ms."""
+    connection, seconds = http.client.HTTPConnection("127.0.0.1", server.port), []
+    for _ in range(40):  # at first a connection acknowledges everything at once
+        began = time.monotonic()
+        connection.request("GET", "/healthz")
+        connection.getresponse().read()
+        seconds.append(time.monotonic() - began)
+    connection.close()
+    assert min(seconds[20:]) < 0.03
 
 
 def test_predict_several_in_the_order_sent(server: Server) -> None:
