@@ -48,7 +48,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         self,
         learner: Mapping[str, Any] | None = None,  # name and options, as in an experiment; None: as in Model.create
         *,
-        image_size: int = 84,  # side in pixels that every image is resized to
+        image_size: int = 64,  # side in pixels that every image is resized to
         image_shape: Sequence[int] | None = None,  # of a row: (H, W), (H, W, C) or (C, H, W)
         value_range: Sequence[float] | None = None,  # of rows: black and white; None: of a byte, else of the first X
         epochs: int = 1,  # passes of `fit` over the images, shuffled; `partial_fit` makes one, in the order given

@@ -103,7 +103,7 @@ def add_learn(verbs: Verbs[Parser]) -> None:
     add("--epochs", type=count, default=1, metavar="N", help="passes over the images (default: 1)")
     add("--batch-size", type=count, default=10, metavar="N", help="images in a step (default: 10)")
     add("--save-every", type=count, default=100, metavar="STEPS", help="steps between two saves (default: 100)")
-    add("--image-size", type=count, metavar="PIXELS", help="of a new model: side of the images (default: 84)")
+    add("--image-size", type=count, metavar="PIXELS", help="of a new model: side of the images (default: 64)")
     add("--seed", type=int, metavar="N", help="of a new model (default: 0)")
     add("--on-error", **ON_ERROR)
     add("--device", **DEVICE)

@@ -70,7 +70,7 @@ class Model:
         cls,
         class_names: Sequence[str] = (),
         *,
-        image_size: int = 84,
+        image_size: int = 64,
         channels: int = 3,
         learner: Mapping[str, Any] = NEW_MODEL,
         seed: int = 0,

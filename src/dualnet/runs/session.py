@@ -33,7 +33,7 @@ class LearnOptions:
     """How the images are learned. Those of a new model: `learner`, `image_size` and `seed`."""
 
     learner: dict[str, Any] = field(default_factory=lambda: dict(NEW_MODEL))
-    image_size: int = 84  # side in pixels
+    image_size: int = 64  # side in pixels
     seed: int = 0  # of a new model; the order of the images is that of the model's seed
     batch_size: int = 10
     epochs: int = 1  # passes over the images
