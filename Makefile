@@ -24,7 +24,7 @@ serve: .venv/ready
 	$(BIN)/dualnet serve --state runs/live --held-out-every 5
 
 test: .venv/ready
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal
 
 check: .venv/ready
 	$(BIN)/ruff check .
