@@ -698,3 +698,17 @@ def test_a_relative_root_starts_at_the_working_directory(here: Path, capsys) -> 
     capsys.readouterr()
     assert cli.main(["run", "below/folder.yaml", "--out", "other", "--device", "cpu"]) == 2
     assert str(here / "images") in capsys.readouterr().err
+
+
+def test_an_interrupt_within_an_exec_is_exit_code_130(tmp_path: Path) -> None:
+    """CPython remembers it there, and `python -m` would end by SIGINT although it was handled."""
+    code = """
+import sys
+from dualnet import cli
+cli.perform = lambda *_: exec("raise KeyboardInterrupt")
+sys.exit(cli.main([]))
+"""
+    (tmp_path / "interrupted.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(dualnet.__file__).parents[1]}"}
+    done = subprocess.run([sys.executable, "-m", "interrupted"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr

@@ -5,11 +5,13 @@ from dataclasses import replace
 import pytest
 import yaml
 
+from dualnet.cli import flags
+from dualnet.cli.learn import options_of
 from dualnet.learners import DualNet
 from dualnet.learners.presets import BEST, FEW, PAPER
 from dualnet.reproduce.table import read_rows
 from dualnet.runs.experiment import Experiment, parse
-from dualnet.runs.model import Model
+from dualnet.runs.model import NEW_MODEL, Model
 
 
 def experiment(preset: str | None, protocol: str = "task_aware", share: float = 1.0, **options) -> Experiment:
@@ -69,6 +71,27 @@ def test_a_new_model_is_of_few_images():
     config = Model.create(image_size=28).learner.config
     assert config == replace(experiment("few_images", "task_free").learner, memory=config.memory)
     assert (config.memory.policy, config.memory.slots) == ("balanced", 2000)
+
+
+def test_a_new_model_of_few_images_takes_soft_labels_at_insertion_if_asked():
+    config = Model.create(image_size=28, learner={**NEW_MODEL, "soft_label_weight": 0.5}).learner.config
+    assert (config.soft_label_weight, config.soft_label_mean, config.soft_labels) == (0.5, "example", "insertion")
+
+
+@pytest.mark.parametrize(
+    ("words", "start", "width", "learns"),
+    [
+        ("--learner.updates 1", "starter", 20, False),
+        ("--learner.start starter", "starter", 20, False),
+        ("--learner.start null", None, 20, True),  # a frozen encoder of random weights would learn little
+        ("--learner.width 8", None, 8, True),
+        ("--learner.encoder own_encoder.ThreeMaps", None, 20, True),
+    ],
+)
+def test_without_the_starter_the_encoder_of_a_new_model_learns(words, start, width, learns):
+    arguments, rest = flags.parse(["learn", "photos", "--out", "model", *words.split()])
+    config = Model.create(image_size=28, learner=options_of(arguments, rest, None).learner).learner.config
+    assert (config.start, config.width, config.encoder_lr != 0) == (start, width, learns)
 
 
 def test_options_go_before_the_preset():

@@ -33,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except StopAsked as stopped:
             return fail(str(stopped), 130)
         except KeyboardInterrupt:
+            exec("")
             return fail("stopped; the same command continues from the last checkpoint, if there is one", 130)
 
 

@@ -49,9 +49,9 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        width = str(STARTER["width"])
-        has_starter = "encoder" not in learner and learner.get("width", width) == width
-        given["learner"] = merged(NEW_MODEL if has_starter else {**NEW_MODEL, "preset": "best"}, learner)
+        has_starter = all(learner.get(key, str(value)) == str(value) for key, value in STARTER.items())
+        other = {**NEW_MODEL, "preset": "best", "width": STARTER["width"]}  # whose encoder learns
+        given["learner"] = merged(NEW_MODEL if has_starter and "encoder" not in learner else other, learner)
     asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}
     of_new = {option: value for option, value in asked.items() if value is not None}
     if source is not None and of_new:

@@ -214,7 +214,7 @@ class Learner(nn.Module, ABC):
         predicts recent classes too often. With the option `logit_adjustment` the logarithm of how often each class is
         learned is part of the loss, and not of the logits that predict (Menon et al., 2021).
         """
-        tau = getattr(self.config, "logit_adjustment", 0.0)
+        tau = self.config.logit_adjustment
         if tau:
             in_batch, in_memory = (losses.class_shares(of, self.spec.num_classes) for of in (batch[1], memory.labels))
             prior = tau * losses.log_prior(in_batch + self.config.replay_weight * in_memory)

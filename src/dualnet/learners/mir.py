@@ -32,8 +32,8 @@ class Config(ReplayOptions):
 class MIR(ER):
     """Maximally interfered retrieval (Aljundi et al., Online Continual Learning with Maximally Interfered Retrieval).
 
-    Every update minimises CE(batch) + CE(replay). The replay are those of some candidates from the memory whose loss
-    rises most by a virtual step on the batch.
+    Every update minimises CE(batch) + weight CE(replay). The replay are those of some candidates from the memory whose
+    loss rises most by a virtual step on the batch.
     """
 
     Config = Config

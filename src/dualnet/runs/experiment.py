@@ -121,7 +121,7 @@ def open_ended(learner: Any, label_share: float = 1.0) -> tuple[str, Any]:
     usual = {key: value for key, value in OPEN.items() if key in known}
     if "preset" in learner:
         preset = with_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
-        has_soft_labels = preset.get("soft_label_weight") != 0
+        has_soft_labels = merged(preset, learner).get("soft_label_weight") != 0
         usual = merged(preset, usual if has_soft_labels else {"memory": OPEN["memory"]})
     chosen = {key: value for key, value in learner.items() if key != "preset"}
     name, config = parse_learner(merged(usual, chosen))
