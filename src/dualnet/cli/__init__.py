@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except StopAsked as stopped:
             return fail(str(stopped), 130)
         except KeyboardInterrupt:
-            exec("")
+            exec("")  # else `python -m` ends by SIGINT if the interrupt came within an exec, as dataclasses have it
             return fail("stopped; the same command continues from the last checkpoint, if there is one", 130)
 
 
