@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from dualnet.serve.journal import ConflictError, Journal, digest_of
-from dualnet.serve.kept import STATUSES_KEPT, drop_images, keep_status, kept_statuses
+from dualnet.serve.kept import STATUSES_KEPT, drop_images, keep_status
 from dualnet.serve.options import Options
+from dualnet.serve.service import EVENTS_KEPT, Service
 
 
 @pytest.fixture
@@ -94,11 +95,26 @@ def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
     assert journal.in_memory(end + 1, digests[2:3]) == {digests[2]: {"cat": 2}}
 
 
-def test_statuses_are_kept_finer_the_newer_they_are(journal: Journal) -> None:
-    for number in range(3 * STATUSES_KEPT):
-        keep_status(journal, number, {"steps": number})
-    numbers = [number for number, status in kept_statuses(journal) if status == {"steps": number}]
-    assert len(numbers) <= STATUSES_KEPT and numbers[0] == 0 and numbers[-100:] == [*range(1100, 1200)]
+def test_statuses_are_kept_over_all_the_time_and_sent_before_the_last_events(tmp_path: Path) -> None:
+    service, count = Service(Options(tmp_path)), 3000
+    service.journal.database.execute("PRAGMA synchronous=OFF")  # for speed
+    for seconds in range(count):
+        event = service.tell("status", {"time": seconds})
+        service.kept = keep_status(service.journal, service.kept, event)
+    times = [status["time"] for _, _, status in service.kept]
+    gaps = np.diff(times)
+    assert len(times) == STATUSES_KEPT and (times[0], times[-1]) == (0, count - 1)
+    assert gaps.min() > 0 and gaps.max() <= 2 * count / STATUSES_KEPT
+    again = Service(Options(tmp_path))
+    assert again.events_after(0) == again.kept == service.kept
+    for _ in range(2 * EVENTS_KEPT):
+        again.tell("notice", {})
+    assert again.events_after(0) == [*service.kept, *again.events] and len(again.events) == EVENTS_KEPT
+    assert again.events_after(service.kept[-1][0]) == [*again.events]
+    numbers = [number for number, _, _ in service.events_after(0)]  # it was not restarted
+    assert numbers == sorted({event[0] for event in (*service.kept, *service.events)})
+    for one in (service, again):
+        one.journal.database.close()
 
 
 def test_starts_are_counted(journal: Journal) -> None:

@@ -12,7 +12,9 @@ import socket
 import time
 import zipfile
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +25,13 @@ from serving import COLOURS, SIZE, Server, picture, png, small_model
 
 import dualnet
 from dualnet.cli import main
+from dualnet.serve.journal import ConflictError
+from dualnet.serve.options import Options
+from dualnet.serve.service import Service
 
 pytest.importorskip("fastapi")
 
+ONNX = "/v1/export?format=onnx"
 QUICK = ("--save-seconds", 0.5, "--body-seconds", 1, "--share", 0.5)
 
 
@@ -192,10 +198,34 @@ def test_the_export_is_a_model_that_answers_alike(server: Server, tmp_path: Path
     assert not list(server.state.glob("export-*"))
 
 
+@contextlib.contextmanager
+def exporting(server: Server) -> Iterator[Future[tuple[int, Any]]]:
+    """What is asked while an ONNX file is being made, and what came of that."""
+    with ThreadPoolExecutor() as pool:
+        answer = pool.submit(server.request, "GET", ONNX)
+        server.status_when(lambda _: exporters(server.state) or answer.done())
+        yield answer
+
+
+def exporters(state: Path) -> list[str]:
+    """The processes that export a model of the state folder."""
+    found = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            found += [file.parent.name] if f"\0export\0{state}/export-".encode() in file.read_bytes() else []
+    return found
+
+
 def test_the_export_as_onnx_answers_alike(server: Server) -> None:
     runtime = pytest.importorskip("onnxruntime")
     server.send("POST", "/v1/background", {"paused": True})
-    session = runtime.InferenceSession(server.get("/v1/export?format=onnx"))
+    with exporting(server) as first:
+        status, wrong = server.request("GET", ONNX)
+        assert (status, wrong["error"]["code"]) == (429, "busy")
+    status, content = first.result()
+    assert status == 200
+    server.status_when(lambda _: not list(server.state.glob("export-*")))
+    session = runtime.InferenceSession(content)
     image = picture("green", 555)
     probabilities = session.run(None, {"images": image.transpose(2, 0, 1)[None]})[0][0].tolist()
     names = json.loads(session.get_modelmeta().custom_metadata_map["class_names"])
@@ -259,6 +289,28 @@ def test_all_is_there_after_a_restart(server: Server) -> None:
         [one[key] for key in kept] for one in before["classes"]
     ]
     server.status_when(lambda _: answer(server, "red") == "red")
+
+
+def test_a_stop_ends_an_export_and_nothing_of_it_is_left(server: Server) -> None:
+    with exporting(server) as answer:
+        began = time.monotonic()
+        assert server.end() == 130 and "Traceback" not in server.said
+        assert time.monotonic() - began < 8 and exporters(server.state) == []
+    assert answer.result()[0] == 503 and not list(server.state.glob("export-*"))
+    again = Server(server.state, *QUICK)
+    server.process, server.port = again.process, again.port
+
+
+def test_an_export_imports_nothing_from_the_working_directory(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dualnet.serve.onnx import as_onnx
+
+    (tmp_path / "yaml.py").write_text("raise SystemExit(7)")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(dualnet.__file__).resolve().parent.parent))
+    with pytest.raises(ConflictError, match="no class"):
+        as_onnx(Service(Options(tmp_path / "state")), model)
 
 
 def test_a_state_folder_has_one_service(server: Server) -> None:

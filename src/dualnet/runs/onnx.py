@@ -15,6 +15,7 @@ from dualnet import atomic
 from dualnet.learners import Learner
 from dualnet.learners.ema import predicting
 from dualnet.runs.model import Model
+from dualnet.text import printable
 
 
 class Predictor(nn.Module):
@@ -45,6 +46,9 @@ def export(model: Model, file: Path, task: int | None = None) -> None:
         raise ValueError("the model has no class yet; teach it one before it is exported")
     images = torch.zeros(2, *model.learner.spec.image_shape, dtype=torch.uint8)
     model.probabilities(images, task)  # the task is one of the model's; and constants are made outside of the trace
+    if file.is_dir():
+        raise ValueError(f"{printable(file)}: is a folder; give a file, such as {printable(file / 'model.onnx')}")
+    atomic.make_folder(file.parent, "give another file")
     predictor = Predictor(model.learner, task).eval()
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # of PyTorch, about itself
         warnings.simplefilter("ignore")
@@ -56,5 +60,4 @@ def export(model: Model, file: Path, task: int | None = None) -> None:
     content = program.model_proto
     names = content.metadata_props.add()
     names.key, names.value = "class_names", json.dumps(list(model.class_names))
-    file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, content.SerializeToString())

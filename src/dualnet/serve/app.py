@@ -3,11 +3,11 @@
 import asyncio
 import json
 import shutil
-import subprocess
-import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import nullcontext
 from importlib.resources import files
 from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal
@@ -24,6 +24,7 @@ from dualnet.serve.errors import add_errors
 from dualnet.serve.images import as_png, decoded
 from dualnet.serve.journal import ConflictError
 from dualnet.serve.metrics import metrics
+from dualnet.serve.onnx import as_onnx, one_at_a_time
 from dualnet.serve.schema import (
     ERRORS,
     LABELS,
@@ -49,7 +50,7 @@ KEEP_ALIVE_SECONDS = 15.0
 
 
 def make_app(service: Service) -> FastAPI:
-    options, journal = service.options, service.journal
+    options, journal, making_onnx = service.options, service.journal, threading.Lock()
     app = FastAPI(
         title="DualNet live learner",
         version=__version__,
@@ -218,17 +219,18 @@ def make_app(service: Service) -> FastAPI:
     @app.get("/v1/export", response_class=FileResponse, responses=FILES)
     def export(format: Literal["folder", "onnx"] = "folder") -> FileResponse:
         """The model: a zip archive of a folder that `dualnet.load` reads, with the images of its memory; or ONNX."""
-        service.wait_until_learned()
-        folder = FilePath(tempfile.mkdtemp(prefix=saved.EXPORT, dir=options.state))
-        try:
-            ask_or_conflict("export", folder / "model")
-            if format == "onnx":
-                file = as_onnx(folder / "model")
-            else:
-                file = shutil.make_archive(str(folder / "model"), "zip", folder, "model")
-        except BaseException:
-            shutil.rmtree(folder)
-            raise
+        with one_at_a_time(making_onnx) if format == "onnx" else nullcontext():
+            service.wait_until_learned()
+            folder = FilePath(tempfile.mkdtemp(prefix=saved.EXPORT, dir=options.state))
+            try:
+                ask_or_conflict("export", folder / "model")
+                if format == "onnx":
+                    file = as_onnx(service, folder / "model")
+                else:
+                    file = shutil.make_archive(str(folder / "model"), "zip", folder, "model")
+            except BaseException:
+                shutil.rmtree(folder)
+                raise
         afterwards = BackgroundTasks()
         afterwards.add_task(shutil.rmtree, folder)
         return FileResponse(file, filename=FilePath(file).name, background=afterwards)
@@ -244,17 +246,6 @@ def make_app(service: Service) -> FastAPI:
     return app
 
 
-def as_onnx(folder: FilePath) -> FilePath:
-    """In a process of its own: it takes seconds, and answers must not wait for it."""
-    file = folder.with_suffix(".onnx")
-    command = ["nice", sys.executable, "-m", "dualnet.cli", "export", str(folder), str(file)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode == 2:
-        raise ConflictError(done.stderr.strip().removeprefix("dualnet: "))
-    done.check_returncode()
-    return file
-
-
 def not_there(id: str) -> Any:
     raise HTTPException(404, f"example {id!r} is not there")
 
@@ -266,7 +257,7 @@ def no_snapshot(number: int) -> Any:
 async def listen(service: Service, after: int) -> AsyncIterator[str]:
     quiet = 0.0
     while not service.stopping:
-        for number, kind, content in [event for event in list(service.events) if event[0] > after]:
+        for number, kind, content in service.events_after(after):
             after, quiet = number, 0.0
             yield f"id: {number}\nevent: {kind}\ndata: {json.dumps(content)}\n\n"
         if quiet >= KEEP_ALIVE_SECONDS:

@@ -19,6 +19,7 @@ CODES = {
     409: "conflict",
     413: "too_large",
     422: "invalid",
+    429: "busy",
     500: "internal",
     503: "busy",
     507: "disk",

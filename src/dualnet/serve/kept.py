@@ -1,13 +1,15 @@
 """What bounds the disk: which images the journal keeps, and which statuses, for the curves."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from dualnet.serve.journal import HELD_OUT, UNLABELLED, Journal
 
 HELD_OUT_KEPT = 20  # images of a class
 STATUSES_KEPT = 400
+
+Event = tuple[int, str, dict[str, Any]]  # number, `status` or `notice`, what it tells
 
 
 def drop_images(journal: Journal, contained: int, remembered: Iterable[bytes], unlabelled_kept: int) -> None:
@@ -33,16 +35,19 @@ def drop_images(journal: Journal, contained: int, remembered: Iterable[bytes], u
     journal.rows("PRAGMA wal_checkpoint(TRUNCATE)")  # the write-ahead log holds what was deleted until then
 
 
-def keep_status(journal: Journal, number: int, status: dict[str, Any]) -> None:
-    """For the curves after a restart. If there are too many, every second one of the older half goes."""
+def keep_status(journal: Journal, kept: Sequence[Event], event: Event) -> list[Event]:
+    """What is kept, with another one. Of too many the one goes whose neighbours are closest in time."""
+    events = [*kept, event]
     with journal.transaction() as database:
-        database.execute("INSERT OR REPLACE INTO history VALUES (?, ?)", (number, json.dumps(status)))
-        if database.execute("SELECT COUNT(*) FROM history").fetchone()[0] > STATUSES_KEPT:
-            older = "SELECT number, ROW_NUMBER() OVER (ORDER BY number) AS place FROM history"
-            unwanted = f"SELECT number FROM ({older}) WHERE place <= {STATUSES_KEPT // 2} AND place % 2 = 0"
-            database.execute(f"DELETE FROM history WHERE number IN ({unwanted})")
+        database.execute("INSERT INTO history VALUES (?, ?)", (event[0], json.dumps(event[2])))
+        if len(events) > STATUSES_KEPT:
+            times = [status["time"] for _, _, status in events]
+            unwanted = min(range(1, len(events) - 1), key=lambda place: times[place + 1] - times[place - 1])
+            database.execute("DELETE FROM history WHERE number = ?", (events.pop(unwanted)[0],))
+    return events
 
 
-def kept_statuses(journal: Journal) -> list[tuple[int, dict[str, Any]]]:
-    """Oldest first, with their numbers."""
-    return [(number, json.loads(text)) for number, text in journal.rows("SELECT * FROM history ORDER BY number")]
+def kept_statuses(journal: Journal) -> list[Event]:
+    """Oldest first."""
+    rows = journal.rows("SELECT * FROM history ORDER BY number")
+    return [(number, "status", json.loads(text)) for number, text in rows]

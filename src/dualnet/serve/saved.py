@@ -110,6 +110,6 @@ def delete_snapshot(options: Options, number: int) -> None:
 
 
 def clean(options: Options) -> None:
-    """Remove what a service that was killed left unfinished."""
+    """Remove what was left unfinished."""
     for left in (*options.state.glob(f"{EXPORT}*"), *(options.state / SNAPSHOTS).glob(f"*{atomic.TEMPORARY}")):
         shutil.rmtree(left, ignore_errors=True)

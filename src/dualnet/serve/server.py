@@ -41,6 +41,7 @@ def serve(options: Options, tell: Callable[[str], None]) -> None:
             Server(config, service).run([listener])
         finally:
             service.stop()
+            saved.clean(options)  # of exports that were under way
 
 
 @contextmanager

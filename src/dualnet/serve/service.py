@@ -15,7 +15,7 @@ from dualnet.engine import choose_device
 from dualnet.runs.model import load
 from dualnet.serve import saved, worker
 from dualnet.serve.journal import Journal
-from dualnet.serve.kept import keep_status, kept_statuses
+from dualnet.serve.kept import Event, keep_status, kept_statuses
 from dualnet.serve.options import Options
 from dualnet.serve.published import Published
 
@@ -39,9 +39,9 @@ class Service:
         self.start_number = self.journal.start()
         self.started = time.time()
         self.status_now: dict[str, Any] = {}
-        before = [(number, "status", status) for number, status in kept_statuses(self.journal)]
-        self.events: deque[tuple[int, str, dict[str, Any]]] = deque(before, maxlen=EVENTS_KEPT)
-        last = before[-1][0] if before else 0
+        self.kept = kept_statuses(self.journal)
+        self.events: deque[Event] = deque(maxlen=EVENTS_KEPT)
+        last = self.kept[-1][0] if self.kept else 0
         self.event_numbers = itertools.count(max(last + 1, int(1000 * time.time())))  # higher than before a restart
         self.keep_at = 0.0  # on the monotonic clock
         self.tickets = itertools.count(1)
@@ -116,11 +116,11 @@ class Service:
 
     def on_status(self, status: dict[str, Any]) -> None:
         self.status_now = status
-        number, content = self.tell("status", self.status())
+        event = self.tell("status", self.status())
         if time.monotonic() >= self.keep_at:
             self.keep_at = time.monotonic() + KEEP_SECONDS
             with suppress(sqlite3.OperationalError):  # such as a full disk
-                keep_status(self.journal, number, content)
+                self.kept = keep_status(self.journal, self.kept, event)
 
     def on_notice(self, kind: str, text: str) -> None:
         self.counters[kind] += 1
@@ -135,13 +135,18 @@ class Service:
         else:  # it is started again
             self.on_notice("learner_failed", reason)
 
-    def tell(self, kind: str, content: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        """The number of the event, and what it holds."""
+    def tell(self, kind: str, content: dict[str, Any]) -> Event:
         with self.changed:
-            number, _, told = event = next(self.event_numbers), kind, {"time": time.time(), **content}
+            event = next(self.event_numbers), kind, {"time": time.time(), **content}
             self.events.append(event)
             self.changed.notify_all()
-        return number, told
+        return event
+
+    def events_after(self, number: int) -> list[Event]:
+        """The statuses that are kept, then all of the last events."""
+        last = list(self.events)
+        older = [event for event in self.kept if not last or event[0] < last[0][0]]
+        return [event for event in older + last if event[0] > number]
 
     def send(self, command: str, ticket: int = 0, argument: Any = None) -> None:
         """Nothing is lost if the learner is gone: the next one reads the journal."""

@@ -53,12 +53,10 @@ async function newToken(refused) {
 
 /** Calls on.status and on.notice for each event, on.here and on.gone as the service comes and goes. Never ends. */
 export async function listen(on) {
-  let [started, last] = [null, 0];
+  let last = 0;
   for (;;) {
     try {
-      const status = await json("GET", "/v1/status");
-      if (status.started !== started) [started, last] = [status.started, 0]; // events are numbered anew
-      on.here(status);
+      on.here(await json("GET", "/v1/status"));
       for await (const event of events(last)) {
         last = event.id;
         on[event.kind]?.(event.content);

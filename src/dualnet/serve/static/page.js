@@ -6,7 +6,7 @@ import * as classes from "./classes.js";
 import { atMostEvery, byId, clock, colour, make, say, tried } from "./dom.js";
 import * as images from "./images.js";
 
-const [POINTS, CURVES, NOTICES] = [1000, 20, 5];
+const [POINTS, CURVES, NOTICES] = [1400, 20, 5];
 const ACTIVITIES = {
   off: "The background is off.",
   paused: "The background is paused.",
@@ -44,6 +44,12 @@ function show(status) {
 }
 
 const kept = (status) => JSON.stringify(status?.classes.map((one) => [one.examples, one.in_memory]));
+
+/** The place of the one whose neighbours are closest in time, as the service chooses what it drops. */
+function closest(points) {
+  const gaps = points.slice(2).map((point, place) => point.time - points[place].time);
+  return 1 + gaps.indexOf(Math.min(...gaps));
+}
 
 const line = (name, index, value) => ({ name, colour: colour(index), values: history.map(value) });
 
@@ -169,7 +175,7 @@ listen({
   status(status) {
     const accuracy = new Map(status.classes.map((one) => [one.name, one.held_out_accuracy]));
     history.push({ ...status, accuracy });
-    if (history.length > POINTS) history.shift();
+    if (history.length > POINTS) history.splice(closest(history), 1);
     show(status);
   },
   notice({ time, kind, text }) {
