@@ -20,8 +20,8 @@ from PIL import Image, ImageOps
 
 from dualnet.data import cache_file, image_cache
 from dualnet.data.cache_file import locked
-from dualnet.data.decode import MAX_BYTES
-from dualnet.data.image_cache import CachedImages
+from dualnet.data.decode import MAX_BYTES, UnreadableError
+from dualnet.data.image_cache import CachedImages, unreadable
 
 RNG = np.random.default_rng(0)
 
@@ -398,6 +398,13 @@ def test_bad_images_are_named_up_to_ten(bad: Sequence[int], end: str, tmp_path: 
     named = ", ".join(f"{files[number]} (empty file)" for number in sorted(bad)[:10])
     assert str(caught.value).startswith(f"{len(bad)} of 300 images unreadable: {named}{end} or leave them out")
     assert list(folder.iterdir()) == []
+
+
+def test_an_unreadable_image_that_is_given_twice_is_all_there_is(tmp_path: Path, folder: Path) -> None:
+    file = tmp_path / "bad.png"
+    file.touch()
+    with pytest.raises(UnreadableError, match=r"bad.png: unreadable image \(empty file\)"):
+        unreadable([str(file)] * 2, 8, "skip", str(folder))
 
 
 def test_missing_and_odd_paths(tmp_path: Path, folder: Path) -> None:

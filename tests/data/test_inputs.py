@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from image_forms import SIDE, Given, arrays, images, nonsense, unreadable
 
 from dualnet.batch import StreamSpec
-from dualnet.data.inputs import readable
+from dualnet.data.inputs import listed, readable
 from dualnet.learners import ER, make_learner
 from dualnet.runs.model import Model
 
@@ -50,3 +52,16 @@ def test_nonsense_is_one_line(model: Model, given: Any) -> None:
         )
     else:
         assert all(answer.classes for answer in answers)
+
+
+def test_a_folder_stands_for_its_regular_files(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    (folder / "folder.png").mkdir(parents=True)
+    (folder / "b.png").touch()
+    for name, target in {"a.png": "b.png", "dead.png": "nowhere", "loop.png": "loop.png"}.items():
+        (folder / name).symlink_to(target)
+    os.mkfifo(folder / "pipe.jpg")
+    expected = [str(folder / name) for name in ("a.png", "b.png")]
+    assert listed(folder) == listed(str(folder)) == expected
+    with os.scandir(tmp_path) as entries:
+        assert listed(entries) == expected

@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
+import sys
+import threading
+import time
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import yaml
+from forked import FORKED, SOURCE, forked, run_words
 
 from dualnet.runs.jobs import Job, JobResult
-from dualnet.runs.local_pool import LocalPool, ended
+from dualnet.runs.local_pool import PRELOAD, LocalPool, ended, start_server
 from dualnet.runs.stop import Stop
 
 LEARNERS = """
@@ -30,6 +41,23 @@ class Exits(Finetune):
 class Killed(Finetune):
     def learn(self, batch):
         os.kill(os.getpid(), signal.SIGKILL)
+
+initialized = torch.cuda.is_initialized()  # imported when the job begins
+
+class Untouched(Finetune):
+    def learn(self, batch):
+        assert not initialized
+        return super().learn(batch)
+"""
+# Imports some modules and prints which functions of CUDA they called.
+IMPORT = """
+import sys, torch
+called = []
+for name in ("is_available", "device_count", "_lazy_init"):
+    setattr(torch.cuda, name, lambda *_, name=name: called.append(name))
+for module in sys.argv[1:]:
+    __import__(module)
+print(called)
 """
 
 
@@ -71,11 +99,97 @@ def test_a_process_that_dies_costs_its_job_only(job) -> None:
     assert [found[name].status for name in ("a", "b")] == ["finished", "finished"]
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="asks for a device that is not there")
-def test_a_job_for_cuda_finds_it_untouched_in_its_process(job) -> None:
-    found = run([job("one", device="cuda"), job("two", device="cuda"), job("cpu")])
-    assert [found[name].status for name in ("one", "two", "cpu")] == ["failed", "failed", "finished"]
-    assert "CUDA" in found["one"].reason and found["one"] == found["two"]
+@pytest.mark.parametrize(
+    "device",
+    ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))],
+)
+def test_jobs_find_cuda_untouched(device: str, job) -> None:
+    found = run([job(name, "pool_learners.Untouched", device) for name in ("one", "two")])
+    assert [found[name] for name in ("one", "two")] == [JobResult("finished")] * 2
+
+
+def test_what_the_server_imports_does_not_touch_cuda() -> None:
+    words = [sys.executable, "-c", IMPORT, *PRELOAD]
+    variables = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    assert subprocess.run(words, env=variables, capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+def start_twice() -> None:
+    """Exits with code 0 if a start of the server sets and restores two variables, and nothing is left of it."""
+    os.environ.pop("PYTHONSAFEPATH", None)
+    os.environ["PYTHONPATH"] = "before"
+    before, mask = dict(os.environ), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    changed: list[str] = []
+
+    def note(event: str, values: tuple[Any, ...]) -> None:
+        if event in ("os.putenv", "os.unsetenv"):
+            changed.append(os.fsdecode(values[0]))
+
+    sys.addaudithook(note)
+    start_server()
+    start_server()
+    assert sorted(changed) == ["PYTHONPATH"] * 2 + ["PYTHONSAFEPATH"] * 2, changed
+    assert os.environ == before and signal.pthread_sigmask(signal.SIG_BLOCK, []) == mask
+
+
+def test_the_environment_is_changed_once_and_little() -> None:
+    process = forked(start_twice)
+    process.join()
+    assert process.exitcode == 0
+
+
+def run_in_a_group(words: list[str], stderr: Connection) -> None:
+    os.setsid()
+    os.dup2(stderr.fileno(), 2)  # what the server says too
+    run_words(words, stderr)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_to_the_whole_group_while_the_server_imports_is_a_stop(number: int, job) -> None:
+    Path("plan.yaml").write_text(yaml.safe_dump({"experiment": job("a").experiment, "grid": {"learner.lr": [0.1]}}))
+    reader, writer = FORKED.Pipe(duplex=False)
+    words = ["search", "plan.yaml", "--out", "out", "--device", "cpu"]
+    process = forked(run_in_a_group, words, writer)
+    writer.close()
+    wait_for_imports(process)
+    assert process.pid is not None
+    os.killpg(process.pid, number)
+    process.join(timeout=600)
+    with os.fdopen(os.dup(reader.fileno())) as stderr:
+        said = stderr.read().splitlines()
+    assert process.exitcode == 130, said
+    assert len(said) == 2 and said[1].startswith("dualnet: out: stopped; "), said
+
+
+def wait_for_imports(process: ForkServerProcess) -> None:
+    """Until the server that a process has started is importing PyTorch."""
+    words = ["pgrep", "-P", str(process.pid), "-f", "forkserver"]
+    while process.is_alive():
+        server = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
+        if server and "libtorch_cpu" in Path(f"/proc/{server}/maps").read_text():
+            return
+        time.sleep(0.01)
+
+
+def stop_without_server(job: Job) -> None:
+    """Exits with code 0 if a stop ends the pool although its server is killed while it starts a job."""
+    start_server()
+    server: int = forkserver._forkserver._forkserver_pid  # type: ignore[attr-defined]
+    os.kill(server, signal.SIGSTOP)
+    with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
+
+        def end() -> None:
+            stop.asked = True
+            os.kill(server, signal.SIGKILL)
+
+        threading.Timer(0.3, end).start()
+        assert list(pool.run([job], stop)) == []
+
+
+def test_a_stop_that_has_ended_the_server_is_a_stop(job) -> None:
+    process = forked(stop_without_server, job("a"))
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_once_a_stop_is_requested_no_job_is_started(job) -> None:
@@ -92,6 +206,15 @@ def test_a_stop_while_a_process_is_starting_is_not_lost(job) -> None:
         stop.asked = True
         assert [result.status for _, result in pool.run([job("b")], stop)] == ["stopped"]
     assert not Path("b").exists()
+
+
+def test_a_process_that_ends_during_a_stop_is_stopped(job) -> None:
+    """As by a signal to all processes that comes before the job can handle it: the same command tries it again."""
+    with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
+        pool.start(job("a", "pool_learners.Exits"))
+        wait(list(pool.busy))
+        stop.asked = True
+        assert [result for _, result in pool.run([], stop)] == [JobResult("stopped")]
 
 
 def test_how_a_process_has_ended() -> None:

@@ -74,8 +74,8 @@ def _without_images(root: str, empty: Sequence[str]) -> str:
 
 
 def images_in(folder: str, remedy: str = "name a folder that holds some") -> list[str]:
-    """The images directly in a folder, sorted by name."""
-    names = sorted(entry.name for entry in entries(folder, remedy) if is_image(entry.name) and not entry.is_dir())
+    """The images directly in a folder, sorted by name: regular files and links to them."""
+    names = sorted(e.name for e in entries(folder, remedy) if is_image(e.name) and os.path.isfile(e.path))
     if not names:
         raise ValueError(f"{folder}: no images ({KINDS}) directly in this folder; {remedy}")
     return [os.path.join(folder, name) for name in names]

@@ -128,7 +128,7 @@ def unreadable(files: Sequence[str], size: int, on_error: OnError, folder: str |
     """
     reasons = find_unreadable(files, size, folder) if on_error == "skip" else {}
     bad = {file: reasons[path] for file in files if (path := os.path.abspath(file)) in reasons} if reasons else {}
-    if bad and len(bad) == len(files):
+    if bad and len(bad) == len(set(files)):  # a file may be given twice
         raise UnreadableError(bad, len(bad))
     if bad:
         warnings.warn(f"{UnreadableError(bad).summary(len(files))}; left out", stacklevel=2)

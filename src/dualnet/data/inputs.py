@@ -63,7 +63,7 @@ def listed(images: Any) -> list[Any]:
         images = [images]
     if not isinstance(images, Iterable):
         raise ValueError(f"images: {type(images).__name__} is no image; give {FORMS}")
-    return [each for image in images for each in (images_in(str(image)) if is_folder(image) else [image])]
+    return [each for image in images for each in (images_in(os.fspath(image)) if is_folder(image) else [image])]
 
 
 def is_single(image: Any) -> bool:

@@ -1,6 +1,7 @@
 """LocalPool: jobs in processes of this machine, which end with this process, whatever ends it."""
 
 import contextlib
+import functools
 import multiprocessing
 import os
 import select
@@ -11,7 +12,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -29,6 +30,7 @@ POLL = 0.2  # seconds between two checks whether a stop was requested
 END_TIMEOUT = 5.0  # seconds for a process to end once its pool is left
 SAVE_TIMEOUT = 60.0  # seconds for a job to save itself once its parent is gone
 FORKED = multiprocessing.get_context("forkserver")
+PRELOAD = ["dualnet.runs.fork_server", __name__, "torch._dynamo"]  # the last takes 2 s, as the first optimizer would
 
 
 class LocalPool:
@@ -57,7 +59,11 @@ class LocalPool:
         waiting = deque(jobs)
         while self.busy or (waiting and not stop.asked):
             while waiting and not stop.asked and len(self.busy) < self.size:
-                self.start(waiting.popleft())
+                try:
+                    self.start(waiting.popleft())
+                except (EOFError, OSError):  # whoever asked for the stop may have ended the server too
+                    if not stop.asked:
+                        raise
             if stop.asked:  # again at each turn: a job that was just starting may have missed the first signal
                 for process, _ in self.busy.values():
                     process.terminate()
@@ -81,27 +87,44 @@ class LocalPool:
             result = link.recv()
         process.join()
         if result is None:
-            result = ended(process.exitcode or 0)
+            result = JobResult("stopped") if stop.asked else ended(process.exitcode or 0)
         if result.status == "stopped" and not stop.asked:
             result = JobResult("failed", "its process was told to stop")
         return job, result
 
 
+@functools.cache
 def start_server() -> None:
     """What the processes are forked from has imported everything and never touches CUDA, which survives no fork.
 
     So a process starts at once, has a peak of memory of its own, and crashes alone. The server finds the packages that
-    this process finds, and imports nothing from the working directory.
+    this process finds, and imports nothing from the working directory. It begins with the signals of a stop blocked:
+    those to the whole process group would end it while it imports.
     """
-    FORKED.set_forkserver_preload([__name__, "torch._dynamo"])  # 2 s, which the first optimizer would take
+    FORKED.set_forkserver_preload(PRELOAD)
     path = os.pathsep.join(folder for folder in sys.path if folder)
-    before = dict(os.environ)
-    os.environ.update(PYTHONPATH=path, PYTHONSAFEPATH="1")
+    resource_tracker.ensure_running()  # first, since its start unblocks the signals
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
     try:
-        forkserver.ensure_running()
+        with environment(PYTHONPATH=path, PYTHONSAFEPATH="1"):
+            forkserver.ensure_running()
     finally:
-        os.environ.clear()
-        os.environ.update(before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+@contextlib.contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    """Sets these variables meanwhile, and touches no other: threads may read them."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
 
 
 def ended(code: int) -> JobResult:
