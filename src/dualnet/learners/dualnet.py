@@ -109,7 +109,8 @@ class DualNet(Learner):
 
     def store(self, batch: Batch) -> None:
         """The batch is offered to the memory before it is learned, as in the authors' code."""
-        at_insertion = self.config.soft_labels == "insertion" and batch.labels is not None
+        config = self.config
+        at_insertion = config.soft_labels == "insertion" and config.soft_label_weight > 0 and batch.labels is not None
         logits = self.logits(batch.images, batch.task_ids) if at_insertion else None
         self.memory.add(batch, self.generator, logits)
 
@@ -173,7 +174,7 @@ class DualNet(Learner):
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
     def end_task(self) -> None:
-        if self.config.soft_labels == "task_end":  # at insertion all stored examples have logits already
+        if self.needs_boundaries(self.config):  # otherwise stored examples have logits already, or none are wanted
             self.store_soft_labels(self.memory)
 
 
