@@ -165,6 +165,9 @@ def test_single_seeds_offline_and_other_settings_have_no_part_in_it(tmp_path, ma
     assert not any(map(any, bold(tmp_path).values()))
     for seed in (0, 1, 2):
         make_run(tmp_path / f"c-{seed}", [[95.0, None], [95.0, 95.0 + seed]], name="best", seed=seed)
+    assert not any(map(any, bold(tmp_path).values())), "no other row has a spread"
+    for seed in (0, 1, 2):
+        make_run(tmp_path / f"f-{seed}", [[50.0, None], [10.0, 50.0]], name="finetune", seed=seed)
         make_run(
             tmp_path / f"d-{seed}", [[None, None], [99.0, 99.0]], name="all", seed=seed, learner={"name": "offline"}
         )

@@ -48,16 +48,19 @@ def ahead_text(samples: Mapping[str, Sample]) -> str:
 def ahead_of_all(samples: Mapping[int, Sample], higher_is_better: bool) -> int | None:
     """The best one of several seeds, if it is significantly better than each other; a single seed may win by chance.
 
+    As in `finding`, nothing is said where fewer than two have several.
+
     >>> ahead_of_all({0: Sample(60, 2, 3), 1: Sample(64, 3, 3), 2: Sample(30, 2, 3)}, True)
     >>> ahead_of_all({0: Sample(60, 2, 3), 1: Sample(74, 3, 3), 2: Sample(30, 2, 3)}, True)
     1
     """
     sign = 1 if higher_is_better else -1
     several = [i for i, sample in samples.items() if sample.std is not None]
-    best = max(several, key=lambda i: sign * samples[i].mean, default=None)
-    differences = [welch(samples[best], other) for i, other in samples.items() if best is not None and i != best]
-    ahead = [sign * one.mean > 0 and one.p < LEVEL for one in differences]
-    return best if ahead and all(ahead) else None
+    if len(several) < 2:
+        return None
+    best = max(several, key=lambda i: sign * samples[i].mean)
+    differences = [welch(samples[best], other) for i, other in samples.items() if i != best]
+    return best if all(sign * one.mean > 0 and one.p < LEVEL for one in differences) else None
 
 
 def below_text(best: Sample, other: Sample) -> str:
