@@ -23,6 +23,7 @@ from dualnet.data.drawing import draw
 CLASSES, LABELLED, UNLABELLED, SIDE = 5, 10, 50, 96
 ENDLESS = ("--steps-per-example", "1000000000", "--flat-steps", "1000000")  # the background never rests
 WARM_UP = 1.0  # seconds
+WARM_UP_STEPS = 6  # of the background: on a GPU the first ones are slow, then a step is captured
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -30,6 +31,8 @@ def main(arguments: argparse.Namespace) -> None:
     steps = dict.fromkeys(seconds, 0)
     with served(*ENDLESS, *arguments.options) as service:
         teach(service)
+        while service.steps() < WARM_UP_STEPS:
+            time.sleep(0.1)
         for _ in range(arguments.rounds):
             for learning in seconds:
                 service.pause(not learning)

@@ -61,12 +61,12 @@ def served(*options: object) -> Iterator[Service]:
     """On an empty state folder and a free port."""
     with tempfile.TemporaryDirectory() as state:
         command = [sys.executable, "-m", "dualnet.cli", "serve", "--state", state, "--port", "0", *map(str, options)]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
-            assert process.stdout is not None and process.stderr is not None
+            assert process.stdout is not None
             said = process.stdout.readline().split()
             if len(said) < 2:
-                raise SystemExit(process.stderr.read() or "`dualnet serve` did not start")
+                raise SystemExit("`dualnet serve` did not start")
             yield Service(said[1])
         finally:
             process.send_signal(signal.SIGTERM)

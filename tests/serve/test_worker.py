@@ -48,6 +48,8 @@ def told(link: Connection) -> list[str]:
     messages: list[tuple[Any, ...]] = []
     while link.poll():
         messages.append(link.recv())
+        if messages[-1][0] == "published":
+            link.recv_bytes()  # the weights
     return [message[1] for message in messages if message[0] == "notice"]
 
 

@@ -184,8 +184,9 @@ class Model:
             raise ValueError("the model has no class yet; give it some by learn(images, labels, add_classes=True)")
         shape = self.learner.spec.image_shape
         pixels, errors = readable(images, shape) if on_error == "skip" else (pixels_of(images, shape), {})
-        probabilities = self.probabilities(pixels, task)
-        allowed = self.learner.class_mask.any(dim=0) if task is None else self.learner.class_mask[task]
+        probabilities = self.probabilities(pixels, task).cpu()  # the one time that it waits for a GPU
+        class_mask = self.learner.spec.class_mask.cpu()
+        allowed = class_mask.any(dim=0) if task is None else class_mask[task]
         candidates = allowed.nonzero().flatten()
         values, order = probabilities[:, candidates].sort(dim=1, descending=True, stable=True)
         numbers: list[list[int]] = candidates[order[:, :top]].tolist()
@@ -200,7 +201,7 @@ class Model:
         device = self.learner.class_mask.device
         if task is not None:
             task = whole(task, "task", 0, self.learner.spec.num_tasks - 1)
-        pixels = pixels_of(images, self.learner.spec.image_shape).to(device)
+        pixels = pixels_of(images, self.learner.spec.image_shape).to(device, non_blocking=device.type == "cuda")
         self.learner.input_check.query(pixels, None, device)
         parts = pixels.split(PREDICT_SIZE)
         task_ids = [None if task is None else torch.full((len(part),), task, device=device) for part in parts]

@@ -48,6 +48,7 @@ class Good:
         learner.load_state_dict(self.state, strict=False)
         for name, optimizer in learner.optimizers().items():
             optimizer.load_state_dict(copied(self.optimizers[name]))
+        model.engine = None  # steps that it captured on a GPU would use the momenta of before
         for memory in learner.memories:  # soft labels that were stored by weights that had gone wrong
             wrong = ~memory.logits.isfinite().all(dim=1)
             memory.logits[wrong] = 0

@@ -100,6 +100,7 @@ class Service:
         while True:
             try:
                 kind, *rest = link.recv()
+                rest += [link.recv_bytes()] if kind == "published" else []
             except (EOFError, OSError):
                 return
             getattr(self, f"on_{kind}")(*rest)
