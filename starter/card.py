@@ -24,9 +24,10 @@ Weights of DualNet's slow learner (`src/dualnet/nets/encoder.py`), to start from
 
 | | |
 | --- | --- |
-| data | miniImageNet at {image_size} px, {classes} classes |
-| images | {learned} learned, {held_out} held out ({per_class} a class) |
-| loss | cross-entropy and {twins_weight} x Barlow Twins on two views of each image |
+| data | miniImageNet at {image_size} px, 100 classes, and drawn characters (no digit, not A to J) |
+| images | {learned} photos and {drawn} drawn characters learned, {held_out} photos held out ({per_class} a class) |
+| loss | cross-entropy and {twins_weight} x Barlow Twins on two views of {view_size} px of each image |
+| views | crops, mirrored, colours changed; some grey, inverted, or with fewer pixels (starter/views.py) |
 | weights | an average of those of SGD (momentum {momentum}, rate {lr} falling to 0, decay {weight_decay}) |
 | steps | {steps} of {batch_size} images ({epochs:.0f} epochs), seed {seed} |
 | accuracy, held out | {by_head:.1%} by its linear classifier, {by_mean:.1%} by the nearest class mean |

@@ -1,8 +1,10 @@
-"""All images of miniImageNet with the classes of both of its parts, some of every class held out."""
+"""What is learned: all images of miniImageNet but some of every class, and drawn characters as further classes."""
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.data.benchmark import Benchmark
@@ -42,3 +44,11 @@ def split(benchmark: Benchmark, num_held_out: int) -> list[tuple[Images, Images]
         learned = (torch.cat([a, b[~held]]) for a, b in zip(train, test, strict=True))
         out.append((Images(*learned), Images(test.images[held], test.labels[held])))
     return out
+
+
+def read_glyphs(file: str, image_size: int, first: int) -> Images:
+    """What `starter.glyphs` wrote, as images of that size with labels from `first` on."""
+    with np.load(file) as arrays:
+        drawn, labels = (torch.from_numpy(arrays[name]) for name in ("images", "labels"))
+    pixels = F.interpolate(drawn.unsqueeze(1).float(), (image_size, image_size), mode="bilinear")
+    return Images(pixels.round().byte().repeat(1, 3, 1, 1), labels + first)

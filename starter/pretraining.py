@@ -2,12 +2,10 @@
 
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 from torch.optim import SGD
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import CommonOptions
 from dualnet.losses import label_loss
@@ -15,15 +13,7 @@ from dualnet.nets import Classifier, Encoder, pooled
 from dualnet.objectives.barlow_twins import BarlowTwins, barlow_twins_loss
 from dualnet.objectives.objective import full_precision
 from dualnet.optim import gradient_step
-
-# Normalised as supervised input is. Small crops look like small images that were enlarged, as many of a user's are.
-VIEWS = ViewConfig(
-    crop_area=(0.15, 1.0),
-    crop_ratio=(3 / 4, 4 / 3),
-    grey_probability=0.1,
-    blur_probability=(0.5, 0.1),
-    normalisation="imagenet",
-)
+from starter.views import pairs
 
 
 @dataclass(frozen=True)
@@ -33,6 +23,7 @@ class Config(CommonOptions):
     weight_decay: float = 5e-4  # of convolutions and the head, not of BatchNorm
     ema_rate: float = 0.005
     twins_weight: float = 0.02  # of Barlow Twins' loss beside that of the labels
+    num_glyphs: int = 64  # the last images of a batch; the others are photos
 
 
 class Pretraining(Learner):
@@ -61,7 +52,8 @@ class Pretraining(Learner):
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         assert batch.labels is not None
-        views = torch.cat(two_views(batch.images, self.spec.network_size, VIEWS, self.generator))
+        photos, glyphs = batch.images.split([len(batch.images) - self.config.num_glyphs, self.config.num_glyphs])
+        views = pairs(photos, glyphs, self.spec.network_size, self.generator)
         features = pooled(self.net.encoder(views, parts=2)[-1])
         label = label_loss(self.net.head(features).float(), batch.labels.repeat(2))
         z_a, z_b = self.objective.projector(features, 2).float().chunk(2)

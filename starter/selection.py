@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 LEARNED, TESTED = 20, 70  # images of a class
+LETTERS = "ABCDEFGHIJ"
 VENDORS = ("apple", "google", "twitter", "facebook")
 SUBJECTS = {
     "mammal": "animal-mammal", "bird": "animal-bird", "vehicle": "transport-ground", "sky": "sky & weather",
@@ -32,36 +33,40 @@ def write(folder: Path, name: str, learned: Iterable[Image.Image], tested: Itera
 
 def letters(fonts: Path, out: Path) -> None:
     """A to J, white on black, 28 px: one font of each family, other families to test."""
-    families: dict[str, Path] = {}
+    chosen = families(fonts)[: LEARNED + TESTED]
+    for text in LETTERS:
+        images = [draw(file, text, 28) for file in chosen]
+        write(out, text, images[:LEARNED], images[LEARNED:])
+
+
+def families(fonts: Path) -> list[Path]:
+    """One font of each family with Latin letters, in a random order."""
+    files: dict[str, Path] = {}
     for file in sorted([*fonts.rglob("*.ttf"), *fonts.rglob("*.otf")]):
-        families.setdefault(re.split(r"[-_.]", file.stem)[0].lower(), file)
-    alphabets = [drawn for _, file in sorted(families.items()) if (drawn := alphabet(file))]
-    random.Random(0).shuffle(alphabets)
-    for number, name in enumerate("ABCDEFGHIJ"):
-        images = [drawn[number] for drawn in alphabets[: LEARNED + TESTED]]
-        write(out, name, images[:LEARNED], images[LEARNED:])
+        files.setdefault(re.split(r"[-_.]", file.stem)[0].lower(), file)
+    latin = [file for _, file in sorted(files.items()) if is_latin(file)]
+    random.Random(0).shuffle(latin)
+    return latin
 
 
-def alphabet(file: Path) -> Sequence[Image.Image]:
-    """Empty for a font of other scripts."""
+def is_latin(file: Path) -> bool:
     try:
-        images = [letter(file, text) for text in "ABCDEFGHIJ"]
+        pixels = [np.asarray(draw(file, text, 28)) for text in LETTERS]
     except OSError:
-        return ()
-    pixels = [np.asarray(image) for image in images]
-    is_latin = len({each.tobytes() for each in pixels}) == len(images) and all(each.std() > 20 for each in pixels)
-    return images if is_latin else ()
+        return False
+    return len({each.tobytes() for each in pixels}) == len(pixels) and all(each.std() > 20 for each in pixels)
 
 
-def letter(file: Path, text: str) -> Image.Image:
+def draw(file: Path, text: str, side: int) -> Image.Image:
+    """White on black, in the middle."""
     font = ImageFont.truetype(str(file), 64)
     left, top, right, bottom = map(int, font.getbbox(text))
     image = Image.new("L", (right - left + 16, bottom - top + 16), 0)
     ImageDraw.Draw(image).text((8 - left, 8 - top), text, 255, font)
-    side = max(image.size)
-    square = Image.new("L", (side, side), 0)
-    square.paste(image, ((side - image.width) // 2, (side - image.height) // 2))
-    return square.resize((28, 28), Image.Resampling.LANCZOS)
+    longer = max(image.size)
+    square = Image.new("L", (longer, longer), 0)
+    square.paste(image, ((longer - image.width) // 2, (longer - image.height) // 2))
+    return square.resize((side, side), Image.Resampling.LANCZOS)
 
 
 def emoji(packages: Path, out: Path) -> None:
