@@ -2,8 +2,9 @@
 
     python -m benchmarks.serve_classes FOLDER [--images 10] [--test-images 40] [--practice 60]
 
-FOLDER holds train/CLASS/*.png and test/CLASS/*.png with ten classes. A service with its defaults is taught, and beside
-it one that fine-tunes: the same start, rate and updates, without memory and without a background. The first image of
+FOLDER holds train/CLASS/*.png and test/CLASS/*.png with ten classes. A service with its defaults is taught; beside it
+one that is taught all ten classes at once, which cannot forget: what it has less of the first five is because ten
+classes are harder than five; and one that fine-tunes, without memory and without a background. The first image of
 a class is sent alone and asked about until the answer is right; the others follow in turns. After each five classes the
 background has `--practice` steps, so that the result does not depend on the speed of the machine.
 """
@@ -18,15 +19,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.service import Service, served
+from dualnet.learners.presets import LIVE
 from dualnet.runs.model import Model
 from dualnet.serve.options import Options
-from dualnet.serve.saved import LEARNER
 
 FINETUNE = {
     "name": "finetune",
     "ema_rate": 0.02,
     "lr": 0.03,
-    **{key: LEARNER[key] for key in ("width", "start", "updates")},
+    **{key: LIVE[key] for key in ("width", "start", "updates")},
 }
 HALF = 5  # classes
 LONGEST = 30.0  # seconds that a right answer is waited for
@@ -65,23 +66,20 @@ def accuracy(service: Service, folder: Path, classes: Sequence[str], count: int)
     return 100 * statistics.fmean(some.count(name) / len(some) for name, some in zip(classes, found, strict=True))
 
 
-def measure(arguments: argparse.Namespace, title: str, *options: object) -> None:
+def measure(arguments: argparse.Namespace, title: str, *options: object, at_once: bool = False) -> None:
     folder, most = arguments.folder, arguments.test_images
     names = sorted(path.name for path in (folder / "train").iterdir())
     first, second = names[:HALF], names[HALF : 2 * HALF]
+    seconds, found = [], []  # accuracy on the first five, after each part
     with served(*options) as service:
-        seconds = teach(service, folder, first, arguments.images)
-        practise(service, arguments.practice)
-        before = accuracy(service, folder, first, most)
-        seconds += teach(service, folder, second, arguments.images)
-        practise(service, arguments.practice)
-        after, new, steps = (
-            accuracy(service, folder, first, most),
-            accuracy(service, folder, second, most),
-            service.steps(),
-        )
+        for classes in [first + second] if at_once else [first, second]:
+            seconds += teach(service, folder, classes, arguments.images)
+            practise(service, arguments.practice * len(classes) // HALF)
+            found.append(accuracy(service, folder, first, most))
+        new, steps = accuracy(service, folder, second, most), service.steps()
+    before, change = ("—", "—") if at_once else (f"{found[0]:.1f}", f"{found[1] - found[0]:+.1f}")
     answer = f"{statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s"
-    figures = f"{before:.1f} | {after:.1f} | {after - before:+.1f} | {new:.1f} | {answer} | {steps}"
+    figures = f"{before} | {found[-1]:.1f} | {change} | {new:.1f} | {answer} | {steps}"
     print(f"| {folder.name} | {title} | {figures} |", flush=True)
 
 
@@ -91,6 +89,7 @@ def main(arguments: argparse.Namespace) -> None:
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
     measure(arguments, "service")
+    measure(arguments, "service, all at once", at_once=True)
     with tempfile.TemporaryDirectory() as folder:
         Model.create(image_size=Options(Path()).image_size, learner=FINETUNE).save(Path(folder) / "model")
         measure(arguments, "fine-tuning", "--model", Path(folder) / "model")

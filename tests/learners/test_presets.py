@@ -66,6 +66,13 @@ def test_few_images_keep_the_starter_s_features_and_few_labels_do_not():
     assert without == replace(learner, start=None)
 
 
+def test_the_live_learner_has_short_steps_with_a_slow_phase_on_all_images():
+    learner, best = (experiment(preset, "task_free").learner for preset in ("live", "best"))
+    assert (learner.start, learner.width, learner.slow_source) == ("starter", 20, "memory_and_batch")
+    assert 0 < learner.slow_rounds * learner.inner_steps * learner.slow_batch_size < 10
+    assert learner.replay_size < best.replay_size and learner.ema_rate == best.ema_rate
+
+
 def test_a_new_model_is_of_few_images():
     """Its classes may become more, so that its memory has a fixed number of slots; it has no soft labels."""
     config = Model.create(image_size=28).learner.config

@@ -38,9 +38,8 @@ def lines_of(name: str | None) -> Iterable[str]:
     if name in files and name not in experiments:
         return files[name].read_text(encoding="utf-8").splitlines()
     if name in LEARNERS:
-        presets = (
-            ["  # preset: best | few_images | authors | paper  # laid under the options"] if name == "dualnet" else []
-        )
+        words = "  # preset: best | few_images | live | authors | paper  # laid under the options"
+        presets = [words] if name == "dualnet" else []
         return section(LEARNERS[name], ["learner:", f"  name: {name}", *presets], LEARNERS[name].Config)
     if name in BENCHMARKS:
         return section(BENCHMARKS[name], ["benchmark:", f"  name: {name}"], BENCHMARKS[name])

@@ -19,17 +19,21 @@ BEST: dict[str, dict[str, Any]] = {
     "task_free_boundaries": TASK_FREE,
     "task_free": {**TASK_FREE, "soft_labels": "insertion"},
 }
-# Laid over these where labels are few: replay at every batch, and a slow phase of plain SGD on all images.
-FEW_LABELS: dict[str, Any] = {
+# Replay at every batch, also of one without labels, and a slow phase of plain SGD on all images.
+ALL_IMAGES: dict[str, Any] = {
     "unlabelled": "replay",
-    "augment": "resized_crop",
-    "memory": {"replay": "all"},
     "slow_source": "memory_and_batch",
     "slow_optimizer": "sgd",
-    "slow_rounds": 8,
     "inner_steps": 1,
     "slow_lr": 1e-3,
     "slow_statistics": "keep",
+}
+# Laid over BEST where labels are few.
+FEW_LABELS: dict[str, Any] = {
+    **ALL_IMAGES,
+    "augment": "resized_crop",
+    "memory": {"replay": "all"},
+    "slow_rounds": 8,
     "views": {"normalisation": "imagenet"},
 }
 FEW = 0.5  # a smaller share of labels is few
@@ -47,6 +51,16 @@ FEW_IMAGES: dict[str, Any] = {
     "soft_label_weight": 0.0,
     "memory": {"slots_per_class": 100},
 }
+# Laid over BEST for `dualnet serve`: steps of 0.4 s on one core at 48 pixels, because a new example waits for the step
+# at hand. The encoder learns: the background is there to improve it.
+LIVE: dict[str, Any] = {
+    **STARTER,
+    **ALL_IMAGES,
+    "updates": 3,
+    "replay_size": 12,
+    "slow_rounds": 1,
+    "slow_batch_size": 8,
+}
 PAPER = {"width": 20, "beta": 0.5, "adapter_norm": "map", "soft_label_weight": 2.0, "soft_label_mean": "example"}
 
 
@@ -54,9 +68,10 @@ def with_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -
     """The options of a learner, laid over those of the preset that it names."""
     if learner.get("name") != "dualnet":
         raise ValueError(f"learner.preset: {learner.get('name')} has none; leave it out, or take name dualnet")
-    chosen = choose(learner["preset"], ["best", "few_images", "authors", "paper"], "learner.preset")
+    chosen = choose(learner["preset"], ["best", "few_images", "live", "authors", "paper"], "learner.preset")
     few_labels = label_share < FEW
     best = merged(BEST[protocol], FEW_LABELS if few_labels else {})
     few_images = STARTER | (best if few_labels else FEW_IMAGES)  # without labels the encoder learns too
-    presets = {"best": best, "few_images": few_images, "authors": {}, "paper": PAPER}
+    live = merged(BEST[protocol], LIVE)
+    presets = {"best": best, "few_images": few_images, "live": live, "authors": {}, "paper": PAPER}
     return merged(presets[chosen], {option: value for option, value in learner.items() if option != "preset"})

@@ -10,7 +10,6 @@ from uuid import uuid4
 
 from dualnet import atomic
 from dualnet.engine import choose_device
-from dualnet.learners.presets import STARTER
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.run_folder import RunFolder
@@ -18,24 +17,7 @@ from dualnet.serve.options import Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
 INFO_FILE, LAST_FILE, EXPORT = "snapshot.json", "last", "export-"
-# Short steps, so that a new example need not wait long for the one at hand: at 48 pixels 0.4 s on one core.
-# Not the preset of other new models, few_images: it freezes the encoder, which the background is there to improve.
-LEARNER: dict[str, Any] = {
-    **STARTER,
-    "name": "dualnet",
-    "preset": "best",
-    "updates": 3,
-    "replay_size": 12,
-    "unlabelled": "replay",
-    "slow_source": "memory_and_batch",
-    "slow_optimizer": "sgd",
-    "slow_rounds": 1,
-    "inner_steps": 1,
-    "slow_lr": 1e-3,
-    "slow_batch_size": 8,
-    "slow_statistics": "keep",
-    "memory": {"slots": 1000},
-}
+LEARNER: dict[str, Any] = {"name": "dualnet", "preset": "live", "memory": {"slots": 1000}}
 
 
 def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
