@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -114,8 +113,17 @@ def small_learner(spec: StreamSpec, small_config: Callable[..., Any]) -> Callabl
 
 @pytest.fixture(scope="session")
 def quick_learner(small_learner: Callable[..., Learner]) -> Callable[..., Learner]:
-    """As small_learner, with an encoder of three convolutions: for what holds with any, in a third of the time."""
-    return functools.partial(small_learner, encoder="own_encoder.ThreeMaps")
+    """As small_learner, with an encoder of three convolutions: for what holds with any, in a third of the time.
+
+    A learner without that option keeps its own.
+    """
+
+    def make(name: str, *given: Any, **options: Any) -> Learner:
+        has_encoder = any(field.name == "encoder" for field in dataclasses.fields(learner_class(name).Config))
+        encoder = {"encoder": "own_encoder.ThreeMaps"} if has_encoder else {}
+        return small_learner(name, *given, **encoder | options)
+
+    return make
 
 
 @pytest.fixture(scope="session")

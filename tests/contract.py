@@ -34,10 +34,14 @@ def first_values(function: Any) -> dict[str, Any]:
     return values
 
 
-def holds(test: str, request: pytest.FixtureRequest, **given: Any) -> None:
-    """Calls a test with these arguments. Its others are fixtures, or the first value that it is parametrized with."""
+def holds(test: str, request: pytest.FixtureRequest, *, make: Any = None, **given: Any) -> None:
+    """Calls a test with these arguments. Its others are fixtures, or the first value that it is parametrized with.
+
+    `make` makes the learners, in the place of the fixtures small_learner and quick_learner.
+    """
     function = TESTS[test]
-    known = first_values(function) | given
+    makers = {} if make is None else {"small_learner": make, "quick_learner": make}
+    known = first_values(function) | makers | given
     wanted = inspect.signature(function).parameters
     fixtures = [key for key, value in wanted.items() if key not in known and value.default is value.empty]
     function(

@@ -45,7 +45,7 @@ def test_all_learners_have_the_option():
 @augmented
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(name, augment, check, request, quick_learner):
-    contract.holds(check, request, name=name, small_learner=functools.partial(quick_learner, augment=augment))
+    contract.holds(check, request, name=name, make=functools.partial(quick_learner, augment=augment))
 
 
 @augmented

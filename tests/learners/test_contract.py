@@ -64,10 +64,10 @@ def test_every_weight_that_answers_is_learned(name, small_learner, stream, state
 
 
 @every_learner
-def test_a_batch_is_left_as_it_was(name, small_learner, random_batch):
+def test_a_batch_is_left_as_it_was(name, quick_learner, random_batch):
     batch = random_batch(unlabelled=1)
     before = [tensor.clone() for tensor in (batch.images, batch.labels, batch.task_ids)]
-    small_learner(name).observe(batch)
+    quick_learner(name).observe(batch)
     for tensor, old in zip((batch.images, batch.labels, batch.task_ids), before, strict=True):
         assert torch.equal(tensor, old)
 
@@ -89,8 +89,8 @@ def test_classes_outside_of_the_task_are_masked(name, small_learner, random_batc
 
 @every_learner
 @pytest.mark.parametrize("training", [True, False])
-def test_logits_move_nothing(name, training, small_learner, stream, state_of, differing):
-    learner = small_learner(name)
+def test_logits_move_nothing(name, training, quick_learner, stream, state_of, differing):
+    learner = quick_learner(name)
     learner.observe(stream[0])
     learner.train(training)
     before, batch = state_of(learner), stream[1]
@@ -112,8 +112,8 @@ def test_logits_do_not_depend_on_the_other_images(name, small_learner, stream):
 
 
 @every_learner
-def test_logits_that_fail_keep_the_mode(name, small_learner, random_batch, monkeypatch):
-    learner = small_learner(name)
+def test_logits_that_fail_keep_the_mode(name, quick_learner, random_batch, monkeypatch):
+    learner = quick_learner(name)
     monkeypatch.setattr(learner, "network_input", lambda images: images.missing)
     with pytest.raises(AttributeError):
         learner.logits(random_batch().images)
@@ -121,8 +121,8 @@ def test_logits_that_fail_keep_the_mode(name, small_learner, random_batch, monke
 
 
 @every_learner
-def test_predictions_are_classes_of_the_task(name, small_learner, random_batch, spec):
-    learner, images = small_learner(name), random_batch(size=3).images
+def test_predictions_are_classes_of_the_task(name, quick_learner, random_batch, spec):
+    learner, images = quick_learner(name), random_batch(size=3).images
     task_ids = torch.tensor([0, 2, 1])
     predicted = learner.predict(images, task_ids)
     assert predicted.dtype == torch.int64 and torch.equal(predicted, learner.logits(images, task_ids).argmax(dim=1))
@@ -133,8 +133,8 @@ def test_predictions_are_classes_of_the_task(name, small_learner, random_batch, 
 
 
 @every_learner
-def test_images_that_do_not_match_the_spec_are_not_predicted(name, small_learner, random_batch):
-    learner, images, tasks = small_learner(name), random_batch().images, torch.zeros(4, dtype=torch.int64)
+def test_images_that_do_not_match_the_spec_are_not_predicted(name, quick_learner, random_batch):
+    learner, images, tasks = quick_learner(name), random_batch().images, torch.zeros(4, dtype=torch.int64)
     wrong = [(images / 255, None), (images, tasks - 1), (images, tasks + 3), (images[:, :2], None), (images[0], None)]
     wrong += [(images.to_sparse(), None), (images, tasks.to_sparse()), (images, tasks[:3]), (images.tolist(), None)]
     for each in (*wrong, (images, 0), (images.to("meta"), None), (images, tasks.int()), (images[..., :0], None)):
@@ -154,8 +154,8 @@ def test_a_learner_explains_itself(name):
 
 
 @every_learner
-def test_equal_seeds_give_equal_bits_and_other_seeds_do_not(name, small_learner, stream, state_of, differing):
-    learners = [small_learner(name, seed=seed) for seed in (5, 5, 6)]
+def test_equal_seeds_give_equal_bits_and_other_seeds_do_not(name, quick_learner, stream, state_of, differing):
+    learners = [quick_learner(name, seed=seed) for seed in (5, 5, 6)]
     for batch in stream:
         torch.manual_seed(torch.randint(0, 1000, ()).item())  # the global generator must not matter
         losses = [learner.observe(batch) for learner in learners]
@@ -200,13 +200,13 @@ def test_stopped_and_resumed_equals_never_stopped(name, small_learner, stream, s
     assert not differing(state_of(never_stopped), state_of(resumed))
 
 
-def test_stopped_and_resumed_without_momentum(small_learner, stream, state_of, differing):
-    test_stopped_and_resumed_equals_never_stopped("dualnet", small_learner, stream, state_of, differing, momentum=0.0)
+def test_stopped_and_resumed_without_momentum(quick_learner, stream, state_of, differing):
+    test_stopped_and_resumed_equals_never_stopped("dualnet", quick_learner, stream, state_of, differing, momentum=0.0)
 
 
 @every_learner
-def test_a_copy_learns_for_itself(name, small_learner, stream, state_of, differing):
-    learner = small_learner(name)
+def test_a_copy_learns_for_itself(name, quick_learner, stream, state_of, differing):
+    learner = quick_learner(name)
     learner.observe(stream[0])
     twin, before = copy.deepcopy(learner), state_of(learner)
     twin.observe(stream[1])
@@ -229,8 +229,8 @@ def test_converted_there_and_back_a_learner_learns_the_same(name, small_learner,
 
 
 @pytest.mark.parametrize("name", BASELINES)
-def test_a_baseline_learns_nothing_without_labels(name, small_learner, stream, without_labels, state_of, differing):
-    learner = small_learner(name)
+def test_a_baseline_learns_nothing_without_labels(name, quick_learner, stream, without_labels, state_of, differing):
+    learner = quick_learner(name)
     learner.observe(stream[0])
     before = state_of(learner)
     assert learner.observe(without_labels(stream[1])) == {}
@@ -238,15 +238,15 @@ def test_a_baseline_learns_nothing_without_labels(name, small_learner, stream, w
 
 
 @every_learner
-def test_streams_may_start_without_labels(name, small_learner, stream, without_labels):
-    learner = small_learner(name)
+def test_streams_may_start_without_labels(name, quick_learner, stream, without_labels):
+    learner = quick_learner(name)
     assert all(loss.isfinite() for loss in learner.observe(without_labels(stream[0])).values())
     assert_losses(learner.observe(stream[1]))
 
 
 @every_learner
-def test_partly_labelled_batches(name, small_learner, random_batch):
-    learner = small_learner(name)
+def test_partly_labelled_batches(name, quick_learner, random_batch):
+    learner = quick_learner(name)
     for seed, missing in enumerate((1, 3, 4)):  # of four
         losses = learner.observe(random_batch(seed, unlabelled=missing))
         assert_losses(losses)
@@ -272,9 +272,9 @@ def test_a_missing_label_is_a_missing_term_of_the_loss(name, small_learner, rand
 
 
 @every_learner
-def test_a_task_may_end_before_anything_is_stored(name, small_learner, random_batch, monkeypatch):
+def test_a_task_may_end_before_anything_is_stored(name, quick_learner, random_batch, monkeypatch):
     """As where all labels come late. A kernel has no way to answer to no image."""
-    learner = small_learner(name)
+    learner = quick_learner(name)
     logits = learner.logits
     monkeypatch.setattr(learner, "logits", lambda images, ids: logits(images, ids) if len(images) else pytest.fail())
     learner.end_task()
@@ -282,9 +282,9 @@ def test_a_task_may_end_before_anything_is_stored(name, small_learner, random_ba
 
 
 @every_task_free_learner
-def test_task_free_streams(name, small_learner, random_batch, spec):
+def test_task_free_streams(name, quick_learner, random_batch, spec):
     free = spec.task_free()
-    learner = small_learner(name, spec=free)
+    learner = quick_learner(name, spec=free)
     for seed in range(3):
         assert_losses(learner.observe(random_batch(seed, spec=free)))
     learner.end_task()
@@ -300,8 +300,8 @@ def test_a_stream_that_tells_no_task_is_refused(small_learner, spec):
 
 
 @every_learner
-def test_batches_of_several_tasks_and_of_changing_size(name, small_learner, random_batch):
-    learner = small_learner(name)
+def test_batches_of_several_tasks_and_of_changing_size(name, quick_learner, random_batch):
+    learner = quick_learner(name)
     parts = [random_batch(task, task=task, size=2) for task in range(3)]
     images, labels, task_ids = (
         torch.cat([getattr(part, field) for part in parts]) for field in ("images", "labels", "task_ids")
@@ -323,9 +323,9 @@ def test_batches_of_one_example(name, small_learner, random_batch):
 
 
 @every_task_free_learner
-def test_batches_of_one_example_task_free(name, small_learner, random_batch, without_labels, spec):
+def test_batches_of_one_example_task_free(name, quick_learner, random_batch, without_labels, spec):
     free = spec.task_free()
-    learner = small_learner(name, spec=free)
+    learner = quick_learner(name, spec=free)
     for step in range(4):
         assert_losses(learner.observe(random_batch(step, size=1, spec=free)))
         unlabelled = random_batch(step, size=1, spec=free)
@@ -385,9 +385,9 @@ def test_a_separable_stream_is_learned(name, small_learner, spec):
 
 
 @every_learner
-def test_a_batch_that_does_not_fit_moves_nothing(name, small_learner, stream, state_of, differing):
+def test_a_batch_that_does_not_fit_moves_nothing(name, quick_learner, stream, state_of, differing):
     """One that was learned in half, or stored, would spoil all that come after it."""
-    learner, batch = small_learner(name), stream[0]
+    learner, batch = quick_learner(name), stream[0]
     before = state_of(learner)
     wrong = [
         dataclasses.replace(batch, images=batch.images / 255),
@@ -447,9 +447,9 @@ def test_what_the_constructor_refuses_is_refused_before(name, shape, mask, optio
 
 
 @every_learner
-def test_a_second_thread_is_refused(name, small_learner, random_batch, monkeypatch, state_of, differing):
+def test_a_second_thread_is_refused(name, quick_learner, random_batch, monkeypatch, state_of, differing):
     """While one is inside of `learn`, the others are sent away with one line and change nothing."""
-    learner, twin, batch = small_learner(name), small_learner(name), random_batch()
+    learner, twin, batch = quick_learner(name), quick_learner(name), random_batch()
     inside, go_on = threading.Event(), threading.Event()
     learn = learner.learn
 
@@ -480,8 +480,8 @@ def test_a_second_thread_is_refused(name, small_learner, random_batch, monkeypat
     assert learner.predict(batch.images).shape == (4,), "afterwards any thread may use it"
 
 
-def test_a_failure_lets_the_next_thread_in(small_learner, random_batch):
-    learner = small_learner("er")
+def test_a_failure_lets_the_next_thread_in(quick_learner, random_batch):
+    learner = quick_learner("er")
     with pytest.raises(ValueError, match=r"^batch"):
         learner.observe(None)
     learner.mask_logits = None
@@ -517,9 +517,9 @@ def test_no_kernel_of_observe_waits_for_the_device(name, size, small_learner, ra
 
 @every_task_free_learner
 @pytest.mark.parametrize("size", [4, 32])
-def test_no_kernel_waits_in_a_task_free_stream(name, size, small_learner, random_batch, spec, synchronising):
+def test_no_kernel_waits_in_a_task_free_stream(name, size, quick_learner, random_batch, spec, synchronising):
     free = spec.task_free()
-    learner = small_learner(name, spec=free)
+    learner = quick_learner(name, spec=free)
     learner.observe(random_batch(size=size, spec=free))
     batch = random_batch(1, size=size, spec=free)
     assert not synchronising(lambda: learner.observe(batch))

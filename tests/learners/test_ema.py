@@ -32,7 +32,7 @@ def averaging(quick_learner):
 @every_learner
 @pytest.mark.parametrize("check", CHECKS)
 def test_the_contract_holds(name, check, request, averaging):
-    contract.holds(check, request, name=name, small_learner=averaging)
+    contract.holds(check, request, name=name, make=averaging)
 
 
 @every_learner

@@ -33,11 +33,11 @@ def result_of(folder: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def watched(tmp_path_factory, tiny, run) -> Path:
+def watched(tmp_path_factory, quick_tiny, run) -> Path:
     """Three tasks of three steps, looked back at after every second step. Not to be written to."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("watched") / "seed-0"
-    return run(tiny("er", benchmark=THREE_TASKS, stability_every=2), folder)
+    return run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=2), folder)
 
 
 def test_every_earlier_task_is_measured_every_k_steps(watched: Path) -> None:
@@ -45,9 +45,9 @@ def test_every_earlier_task_is_measured_every_k_steps(watched: Path) -> None:
     assert told == [(4, 1, 1), (6, 1, 1), (8, 2, 2)], "nothing is earlier than the first task"
 
 
-def test_the_last_look_of_a_task_is_its_evaluation(tiny, run, tmp_path: Path) -> None:
+def test_the_last_look_of_a_task_is_its_evaluation(quick_tiny, run, tmp_path: Path) -> None:
     """The test sets are smaller than a look, so both see the same images."""
-    folder = run(tiny("er", benchmark=THREE_TASKS, stability_every=3), tmp_path)
+    folder = run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=3), tmp_path)
     evaluated = {event["step"]: event["accuracy"][:-1] for event in events(folder, "evaluation")[1:]}
     assert {event["step"]: event["accuracy"] for event in events(folder, "stability")} == evaluated
 
@@ -64,10 +64,10 @@ def test_the_worst_case_is_in_the_result(watched: Path) -> None:
     )
 
 
-def test_what_was_never_measured_has_no_worst_case(tiny, run, tmp_path: Path) -> None:
-    folder = run(tiny("er", benchmark=THREE_TASKS, stability_every=4), tmp_path)
+def test_what_was_never_measured_has_no_worst_case(quick_tiny, run, tmp_path: Path) -> None:
+    folder = run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=4), tmp_path)
     assert [len(event["accuracy"]) for event in events(folder, "stability")] == [1, 2]
-    metrics = result_of(run(tiny("er", benchmark=THREE_TASKS, stability_every=5), tmp_path / "5"))["metrics"]
+    metrics = result_of(run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=5), tmp_path / "5"))["metrics"]
     assert metrics["min-ACC"] is None and metrics["WC-ACC"] is None and metrics["ACC"] is not None
 
 
@@ -77,10 +77,10 @@ def test_without_the_option_nothing_is_measured(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["er", "dualnet"])
-def test_looking_changes_nothing(name, tiny, run, remembered, tmp_path: Path) -> None:
+def test_looking_changes_nothing(name, quick_tiny, run, remembered, tmp_path: Path) -> None:
     """Weights, statistics, memory, generator, losses, accuracies, cost: bit by bit those of a run that never looked."""
-    plain = remembered(run(tiny(name), tmp_path / "plain"))
-    looked = remembered(run(tiny(name, stability_every=1), tmp_path / "looked"))
+    plain = remembered(run(quick_tiny(name), tmp_path / "plain"))
+    looked = remembered(run(quick_tiny(name, stability_every=1), tmp_path / "looked"))
     looked["log"] = [event for event in looked["log"] if event["event"] != "stability"]
     for key in ("min-ACC", "WC-ACC"):
         del looked["result"]["metrics"][key]
@@ -89,20 +89,22 @@ def test_looking_changes_nothing(name, tiny, run, remembered, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("step", [4, 5, 6, 7, 8])
-def test_stopped_and_resumed_equals_never_stopped(step, tiny, run, stop_at, remembered, watched, tmp_path) -> None:
-    experiment = tiny("er", benchmark=THREE_TASKS, stability_every=2)
+def test_stopped_and_resumed_equals_never_stopped(
+    step, quick_tiny, run, stop_at, remembered, watched, tmp_path
+) -> None:
+    experiment = quick_tiny("er", benchmark=THREE_TASKS, stability_every=2)
     with pytest.raises(StopAsked):
         run(experiment, tmp_path, stop_at(step))
     assert remembered(run(experiment, tmp_path)) == remembered(watched)
 
 
-def test_a_crash_after_a_look_goes_back_to_the_checkpoint(tiny, run, remembered, watched, tmp_path: Path) -> None:
+def test_a_crash_after_a_look_goes_back_to_the_checkpoint(quick_tiny, run, remembered, watched, tmp_path: Path) -> None:
     class Crash(RunDisplay):
         def step(self, task: int, num_tasks: int, done: int) -> None:
             if done == 7:
                 raise KeyboardInterrupt
 
-    experiment = tiny("er", benchmark=THREE_TASKS, stability_every=2, checkpoint_every=100)
+    experiment = quick_tiny("er", benchmark=THREE_TASKS, stability_every=2, checkpoint_every=100)
     with pytest.raises(KeyboardInterrupt):
         run(experiment, tmp_path, Crash())
     assert remembered(run(experiment, tmp_path)) == remembered(watched)
