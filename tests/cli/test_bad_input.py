@@ -1,0 +1,196 @@
+"""Every mistake is one line, the right exit code, and nothing left behind."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from commands import OWN_LEARNER, class_folders, experiment_file, files, image_folder, picture, run_tiny, text
+
+from dualnet import cli
+
+NEAR_VERBS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "tune": "search"}
+
+
+def lists(train: str, test: str = "a/0.png,0\n") -> list[str]:
+    """The command that runs on miniImageNet with these lists; the image a/0.png is there."""
+    picture(Path("mini", "a", "0.png"), 0)
+    Path("mini", "cl_train.csv").write_text(train)
+    Path("mini", "cl_test.csv").write_text(test)
+    return mini_imagenet()
+
+
+def mini_imagenet() -> list[str]:
+    return ["run", experiment_file("mini.yaml", benchmark={"name": "mini_imagenet", "root": "mini"})]
+
+
+def no_image() -> list[str]:
+    (class_folders() / "b" / "1.png").write_bytes(b"no image")
+    return image_folder()
+
+
+def empty_class() -> list[str]:
+    (class_folders() / "e").mkdir()
+    return image_folder(classes_per_task=1)
+
+
+def one_image_of_a_class() -> list[str]:
+    class_folders("abc")
+    picture(Path("images", "d", "0.png"), 0)
+    return image_folder()
+
+
+def own(name: str) -> list[str]:
+    text("own_cli_learner.py", OWN_LEARNER)
+    return ["run", "tiny.yaml", "--learner.name", name]
+
+
+BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the command; what its line begins with, and holds
+    # Verbs and flags
+    "no verb": (lambda: [], "", "VERB"),
+    "unknown verb": (lambda: ["rnu"], "rnu: ", "run?"),
+    "a verb like nothing": (lambda: ["xyzzy"], "xyzzy: ", "dualnet --help"),
+    **{word: (lambda word=word: [word], f"{word}: ", f"{verb}?") for word, verb in NEAR_VERBS.items()},
+    "no experiment": (lambda: ["run"], "", "NAME_OR_FILE"),
+    "unknown device": (lambda: run_tiny("--device", "gpu"), "argument --device: ", "'gpu'"),
+    "no cuda": (lambda: run_tiny("--device", "cuda"), "--device cuda: ", "--device cpu"),
+    "seed twice": (lambda: run_tiny("--seeds", "1,2,1"), "argument --seeds: ", "'1,2,1'"),
+    "seed below 0": (lambda: run_tiny("--seeds", "-1"), "argument --seeds: ", "'-1'"),
+    "seed is no number": (lambda: run_tiny("--seeds", "a"), "argument --seeds: ", "'a'"),
+    "no seeds": (lambda: run_tiny("--seeds", ""), "argument --seeds: ", "''"),
+    "seed too large": (lambda: run_tiny("--seeds", str(2**80)), "seed: ", str(2**80)),
+    "own seed below 0": (lambda: run_tiny("--seed", "-3"), "tiny.yaml: seed: ", "-3"),
+    "seed and seeds": (lambda: run_tiny("--seed", "5", "--seeds", "0,1"), "--seed: ", "--seeds"),
+    "flag like one of ours": (lambda: run_tiny("--devise", "cpu"), "devise: ", "device?"),
+    "abbreviated flag": (lambda: run_tiny("--ou", "x"), "ou: ", "out?"),
+    "out is a file": (lambda: run_tiny("--out", "tiny.yaml"), "tiny.yaml", "--out"),
+    "out cannot be written": (lambda: run_tiny("--out", "/proc/out"), "/proc/out/seed-0: ", "("),
+    "a name that leads elsewhere": (lambda: run_tiny("--name", "../../foo"), "tiny.yaml: name: ", "'../../foo'"),
+    "no name": (lambda: run_tiny("--name", ""), "tiny.yaml: name: ", "''"),
+    # Options
+    "unknown option": (lambda: run_tiny("--batchsize", "3"), "batchsize: ", "batch_size?"),
+    "unknown option of the learner": (
+        lambda: run_tiny("--learner.widht", "3"),
+        "tiny.yaml: learner.widht: ",
+        "learner.width?",
+    ),
+    "name misspelt": (lambda: run_tiny("--learner.nam", "er"), "tiny.yaml: learner.nam: ", "learner.name?"),
+    "unknown option of the memory": (
+        lambda: run_tiny("--learner.memory.polcy", "ring"),
+        "tiny.yaml: learner.memory.polcy: ",
+        "learner.memory.policy?",
+    ),
+    "unknown value": (lambda: run_tiny("--protocol", "task-free"), "tiny.yaml: protocol: ", "task_free?"),
+    "no number": (lambda: run_tiny("--learner.width", "wide"), "tiny.yaml: learner.width: ", "'wide'"),
+    "below the range": (lambda: run_tiny("--learner.lr", "-1"), "tiny.yaml: learner.lr: ", "-1.0"),
+    "not finite": (lambda: run_tiny("--learner.lr", "nan"), "tiny.yaml: learner.lr: ", "'nan'"),
+    "no value": (lambda: run_tiny("--learner.width"), "--learner.width: ", ""),
+    "no option": (lambda: run_tiny("10"), "10: ", "--learner.lr"),
+    "an option with an escape": (lambda: run_tiny("--x\x1b[2J\ny", "1"), "x\\x1b[2J\\ny: ", ""),
+    "images too small": (lambda: run_tiny("--benchmark.image_size", "8"), "", "28"),
+    "more tasks than classes": (lambda: run_tiny("--benchmark.num_tasks", "100"), "", "num_tasks"),
+    # Learners
+    "unknown learner": (lambda: run_tiny("--learner.name", "dualnt"), "tiny.yaml: learner.name: ", "dualnet?"),
+    "unknown module": (lambda: run_tiny("--learner.name", "nowhere.Own"), "tiny.yaml: learner.name: ", "PYTHONPATH"),
+    "unknown class": (lambda: own("own_cli_learner.Owner"), "tiny.yaml: learner.name: ", "'own_cli_learner.Owner'"),
+    "no learner": (
+        lambda: own("own_cli_learner.NoLearner"),
+        "tiny.yaml: learner.name: ",
+        "'own_cli_learner.NoLearner'",
+    ),
+    "no dataclass": (lambda: own("own_cli_learner.NoConfig"), "tiny.yaml: learner.name: ", "Config"),
+    # Files
+    "unknown experiment": (lambda: ["run", "demo-dualnt"], "demo-dualnt: ", "demo-dualnet?"),
+    "missing file": (lambda: ["run", "missing.yaml"], "missing.yaml: ", "dualnet list"),
+    "file is a folder": (lambda: Path("folder.yaml").mkdir() or ["run", "folder.yaml"], "folder.yaml: ", ".yaml"),
+    "this folder": (lambda: ["run", "."], ".: ", ".yaml"),
+    "another suffix": (lambda: ["run", text("mine", "a: 1")], "mine: ", ".yaml"),
+    "a section twice": (
+        lambda: ["run", text("bad.yaml", "benchmark: {name: procedural}\nlearner: {name: er}\n\nlearner: {name: mir}")],
+        "bad.yaml: ",
+        "line 4: `learner`",
+    ),
+    "no YAML": (lambda: ["run", text("bad.yaml", "a: [1\nb: }")], "bad.yaml: ", "line 2, column 2"),
+    "no text": (lambda: ["run", text("bad.yaml", b"\xff\xfe\x00")], "bad.yaml: ", "YAML"),
+    "a list": (lambda: ["run", text("bad.yaml", "- a\n- b")], "bad.yaml: ", "mapping"),
+    "an empty file": (lambda: ["run", text("bad.yaml", "")], "bad.yaml: ", "mapping"),
+    "no benchmark": (lambda: ["run", text("bad.yaml", "learner: {name: er}")], "bad.yaml: benchmark: ", "`name`"),
+    "no learner section": (
+        lambda: ["run", text("bad.yaml", "benchmark: {name: procedural}")],
+        "bad.yaml: learner: ",
+        "`name`",
+    ),
+    "no name of the learner": (
+        lambda: ["run", text("bad.yaml", "benchmark: {name: procedural}\nlearner: {width: 3}")],
+        "bad.yaml: learner.name: ",
+        "",
+    ),
+    "an empty value": (lambda: ["run", experiment_file("bad.yaml", protocol=None)], "bad.yaml: protocol: ", ""),
+    "a file with an escape": (lambda: ["run", text("a\x1b[2J\n.yaml", "a: 1")], "a\\x1b[2J\\n.yaml: a: ", ""),
+    "no root": (
+        lambda: ["run", experiment_file("bad.yaml", benchmark={"name": "image_folder"})],
+        "bad.yaml: benchmark.root: ",
+        "",
+    ),
+    # Images
+    "missing folder": (image_folder, "images: ", "/images: a relative path starts at the working directory"),
+    "empty class": (empty_class, "images/e: ", ".png"),
+    "unreadable image": (no_image, "", "images/b/1.png: "),
+    "one image for both sides": (one_image_of_a_class, "", "class 'd'"),
+    "fewer classes than tasks need": (lambda: class_folders() and image_folder(num_tasks=3), "", "num_tasks"),
+    "unknown class to order": (lambda: class_folders() and image_folder(class_order=["a", "z"]), "", "'z'"),
+    "missing lists": (mini_imagenet, "", "mini"),
+    "a list names a missing file": (
+        lambda: lists("a/0.png,0\na/1.png,0\n"),
+        "",
+        "mini/cl_train.csv, line 2: ",
+    ),
+    "a label is no integer": (lambda: lists("a/0.png,cat\n"), "", "mini/cl_train.csv, line 1: 'a/0.png,cat'"),
+    "a list of other columns": (lambda: lists("a/0.png\n"), "", "mini/cl_train.csv, line 1: "),
+    "an image in both lists": (lambda: lists("a/0.png,0\n"), "", "mini/a/0.png is also in cl_train.csv"),
+    # Other verbs
+    "a name that no file can have": (lambda: ["list", "a" * 300], "a" * 300, "shorter"),
+    "a folder that cannot be so called": (lambda: ["report", "a" * 300], "a" * 300, "shorter"),
+    "list of the unknown": (lambda: ["list", "demo-e"], "demo-e: ", "demo-er?"),
+    "list of too much": (lambda: ["list", "demo-er", "demo-dualnet"], "demo-dualnet: ", "--help"),
+    "report of an empty folder": (lambda: Path("empty").mkdir() or ["report", "empty"], "", "empty"),
+    "report of no folder": (lambda: ["report", "missing"], "missing", ""),
+    "report of a file": (lambda: ["report", "tiny.yaml"], "tiny.yaml", ""),
+    "report of an unknown spread": (lambda: ["report", ".", "--spread", "x"], "argument --spread: ", "'x'"),
+    "predict by no run": (
+        lambda: Path("empty").mkdir() or ["predict", "empty", "image.png"],
+        "empty: ",
+        "experiment.yaml",
+    ),
+    "predict by a missing run": (lambda: ["predict", "missing", "image.png"], "missing: ", ""),
+}
+
+
+@pytest.mark.parametrize("case", BAD_INPUT)
+def test_bad_input_is_one_line_and_leaves_nothing(case: str, here: Path, monkeypatch, capsys) -> None:
+    monkeypatch.syspath_prepend(here)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    command, beginning, named = BAD_INPUT[case]
+    words = command()
+    before = files()
+    code = cli.main(words)
+    out, err = capsys.readouterr()
+    sys.modules.pop("own_cli_learner", None)
+    assert err.startswith(f"dualnet: {beginning}") and named in err and err.count("\n") == 1 and err.endswith("\n"), err
+    assert "\x1b" not in err
+    assert (code, out) == (2, "")
+    after = {path: facts for path, facts in files().items() if "__pycache__" not in path}
+    after.pop("cache", None)  # the empty folder may stay; what is in it may not
+    assert set(after) == set(before)
+
+
+@pytest.mark.parametrize("words", [["run", "tiny.yaml"], ["search", "demo-er"], ["reproduce", "small-table-1"]])
+def test_a_run_folder_is_no_place_for_runs(words: list[str], trained: Path, capsys) -> None:
+    before = sorted(trained.rglob("*"))
+    assert cli.main([*words, "--out", str(trained), "--device", "cpu"]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith(f"dualnet: {trained}") and f"--out {trained.parent}" in err and err.count("\n") == 1
+    assert sorted(trained.rglob("*")) == before

@@ -1,0 +1,75 @@
+"""Version, help and the package itself: quick, without PyTorch; an interrupt."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import SOURCE
+
+import dualnet
+from dualnet import cli
+
+
+def test_version(capsys) -> None:
+    assert cli.main(["--version"]) == 0
+    assert capsys.readouterr().out == f"dualnet {dualnet.__version__}\n"
+
+
+VERBS = ("run", "search", "reproduce", "report", "predict", "list")
+
+
+@pytest.mark.parametrize("words", [["--help"], *([verb, "--help"] for verb in VERBS)])
+def test_help_names_no_file_that_a_wheel_does_not_have(words: list[str], capsys) -> None:
+    assert cli.main(words) == 0
+    out = capsys.readouterr().out
+    assert "usage: dualnet" in out
+    assert not re.search(r"docs/|README|CONTRIBUTING|experiments/", out)
+
+
+@pytest.mark.parametrize("words", [["--version"], ["--help"], *([verb, "--help"] for verb in VERBS), ["train"]])
+def test_help_does_not_wait_for_pytorch(words: list[str]) -> None:
+    """Modules rather than seconds: a busy machine is slow with any."""
+    code = (
+        "import sys, dualnet, dualnet.cli; dualnet.cli.main(sys.argv[1:]);"
+        "sys.exit(' '.join({'torch', 'numpy', 'rich', 'yaml', 'PIL', 'matplotlib'} & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *words], env={**os.environ, "PYTHONPATH": SOURCE}, check=False)
+    assert done.returncode == 0
+
+
+def test_the_package_has_its_names_before_it_imports_them_and_needs_no_scikit_learn() -> None:
+    code = (
+        "import sys, dualnet\n"
+        "assert 'torch' not in sys.modules and {*dualnet.__all__, '__version__'} <= {*dir(dualnet)}\n"
+        "from dualnet import ER, Batch, make_learner, load\n"
+        "assert dualnet.LEARNERS['er'] is ER and dualnet.learners.ER is ER and dualnet.load is load\n"
+        "assert not hasattr(dualnet, 'nothing')\n"
+        "from dualnet import *\n"
+        "assert StreamSpec is dualnet.StreamSpec and Model is dualnet.Model\n"
+        "assert 'torch' in sys.modules and not {'sklearn', 'river'} & sys.modules.keys()\n"
+        "sys.modules['sklearn'] = None\n"  # as where it is not installed
+        "try:\n    dualnet.DualNetClassifier\n"
+        "except ImportError as error:\n    sys.exit(\"pip install 'dualnet[sklearn]'\" not in str(error))\n"
+        "sys.exit('imported')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, check=False)
+    assert done.returncode == 0
+
+
+def test_an_interrupt_within_an_exec_is_exit_code_130(tmp_path: Path) -> None:
+    """CPython remembers it there, and `python -m` would end by SIGINT although it was handled."""
+    code = """
+import sys
+from dualnet import cli
+cli.perform = lambda *_: exec("raise KeyboardInterrupt")
+sys.exit(cli.main([]))
+"""
+    (tmp_path / "interrupted.py").write_text(code)
+    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(dualnet.__file__).parents[1]}"}
+    done = subprocess.run([sys.executable, "-m", "interrupted"], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr

@@ -1,0 +1,62 @@
+"""`dualnet list`: everything that is registered, with options that a file can hold."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+
+from dualnet import cli
+from dualnet.data import BENCHMARKS
+from dualnet.learners import LEARNERS
+from dualnet.memory import MEMORIES
+from dualnet.objectives import OBJECTIVES
+from dualnet.runs.experiment import parse, read
+from dualnet.runs.option_files import shipped_files
+
+
+def test_list_names_everything(capsys) -> None:
+    assert cli.main(["list"]) == 0
+    sections = yaml.safe_load(capsys.readouterr().out.replace("  ", "  - "))
+    assert sections["experiments"] == [file.stem for file in shipped_files()]
+    assert {"dualnet", "er", "finetune"} <= set(sections["learners"])
+    assert "demo-er" in sections["searches"]
+    assert {"table-1", "small-table-4"} <= set(sections["tables"])
+    assert set(sections) == {"experiments", "searches", "tables", "learners", "objectives", "memories", "benchmarks"}
+
+
+def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:
+    assert cli.main(["list", "demo-dualnet"]) == 0
+    assert parse(yaml.safe_load(capsys.readouterr().out)) == read("demo-dualnet")
+
+
+@pytest.mark.parametrize("name", [*LEARNERS, *BENCHMARKS, *MEMORIES, *OBJECTIVES])
+def test_list_shows_options_that_a_file_can_hold(name: str, capsys) -> None:
+    """With the defaults, and for each option its type and the comment beside it."""
+    assert cli.main(["list", name]) == 0
+    out = capsys.readouterr().out
+    sections = yaml.safe_load(out)
+    for key in ("benchmark", "learner"):
+        sections[key] = {"name": {"benchmark": "procedural", "learner": "er"}[key]} | sections.get(key, {})
+    if "root" in sections["benchmark"]:
+        sections["benchmark"]["root"] = sections["benchmark"]["root"] or "somewhere"
+    shown = parse({"name": "x", **sections})
+    if name in LEARNERS:
+        assert (shown.learner_name, shown.learner) == (name, LEARNERS[name].Config())
+    assert out.startswith("# ") and len(out.splitlines()[0]) > 10
+    lines = [line for line in out.splitlines()[1:] if not line.endswith(":") and " name: " not in line]
+    assert all("  # " in line for line in lines)
+
+
+def test_list_shows_the_comment_beside_an_option(capsys) -> None:
+    assert cli.main(["list", "dualnet"]) == 0
+    lines = {line.split(":")[0].strip(): line for line in capsys.readouterr().out.splitlines()}
+    assert "# float" in lines["beta"] and "Look-ahead" in lines["beta"]
+    assert "lambda_tr" in lines["soft_label_weight"], "the comment of a default that takes several lines"
+    assert "barlow_twins | simclr" in lines["objective"]
+    assert "tuple[float, float]" in lines["crop_area"] and "[0.4307, 0.4307]" in lines["crop_area"]
+
+
+@pytest.mark.parametrize("name", ["table-1", "mini-imagenet-ta-mir"])
+def test_list_shows_a_table_or_a_search_as_its_file(name: str, capsys) -> None:
+    assert cli.main(["list", name]) == 0
+    assert {"groups", "grid", "stages"} & yaml.safe_load(capsys.readouterr().out).keys()

@@ -1,0 +1,125 @@
+"""`dualnet predict`: names with probabilities, tables, JSON; what cannot be read; tasks."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from commands import picture, run_tiny
+
+import dualnet
+from dualnet import cli
+
+BAD_PREDICTIONS = {  # words, and what the line must name
+    "no image": ([], "IMAGE"),
+    "missing image": (["missing.png"], "missing.png: "),
+    "not an image": (["tiny.yaml"], "tiny.yaml: "),
+    "one of them is not": (["image.png", "tiny.yaml"], "tiny.yaml: "),
+    "a name with an escape": (["a\x1b[2J\n.png"], "a\\x1b[2J\\n.png: "),
+    "unknown task": (["image.png", "--task", "2"], "task: 2 "),
+    "negative task": (["image.png", "--task", "-1"], "task: -1 "),
+    "task is no number": (["image.png", "--task", "x"], "--task: "),
+    "no class to name": (["image.png", "--top", "0"], "top: 0 "),
+    "unknown flag": (["image.png", "--jsn"], "--jsn: "),
+    "an image after the options": (["image.png", "--task", "0", "image.png"], "image.png: "),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PREDICTIONS)
+def test_bad_input_to_predict(case: str, trained: Path, capsys) -> None:
+    words, line = BAD_PREDICTIONS[case]
+    assert cli.main(["predict", str(trained), *words]) == 2
+    out, err = capsys.readouterr()
+    assert err.startswith("dualnet: ") and err.count("\n") == 1 and line in err
+    assert out == "", "no answer to some of the images"
+
+
+def test_predict_prints_names_with_probabilities(trained: Path, capsys) -> None:
+    assert cli.main(["predict", str(trained), "image.png", "image.png"]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == second
+    name, _, answers = first.partition(": ")
+    assert name == "image.png"
+    expected = dualnet.load(trained).predict(["image.png"], top=3)[0]
+    shown = [f"{c} {100 * p:.1f} %" for c, p in zip(expected.classes, expected.probabilities, strict=True)]
+    assert answers.split(", ") == shown and len(shown) == 3
+
+
+def test_predict_a_folder_and_write_a_table(trained: Path, capsys) -> None:
+    for number in range(3):
+        picture(Path(f"some/{number}, a.png"), seed=number)
+    Path("some/notes.txt").write_text("no image")
+    assert cli.main(["predict", str(trained), "some", "image.png", "--csv", "tables/out.csv", "--top", "2"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(": ")[0] for line in lines] == [*(f"some/{n}, a.png" for n in range(3)), "image.png"]
+    with Path("tables/out.csv").open(newline="", encoding="utf-8") as file:
+        head, *rows = csv.reader(file)
+    assert head == ["image", "class_1", "probability_1", "class_2", "probability_2", "error"]
+    expected = dualnet.load(trained).predict("some", top=2)
+    for row, prediction in zip(rows, expected, strict=False):
+        assert (row[1], float(row[2]), row[3]) == (prediction.classes[0], prediction.probability, prediction.classes[1])
+    assert len(rows) == 4 and rows[0][0] == "some/0, a.png"
+
+
+def test_predict_leaves_out_what_cannot_be_read(trained: Path, capsys) -> None:
+    for number in range(3):
+        picture(Path(f"some/{number}.gif"), seed=number)
+    Path("some/1.gif").write_bytes(b"")
+    words = ["predict", str(trained), "some", "--task", "1", "--csv", "out.csv"]
+    assert cli.main(words) == 2 and not Path("out.csv").exists()
+    assert "some/1.gif" in capsys.readouterr().err
+    assert cli.main([*words, "--on-error", "skip"]) == 0
+    told = capsys.readouterr()
+    assert [line.partition(": ")[0] for line in told.out.splitlines()] == ["some/0.gif", "some/2.gif"]
+    assert told.err.startswith("dualnet: warning: some/1.gif: ") and told.err.count("\n") == 1
+    with Path("out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["image"], bool(row["class_1"]), row["error"]) for row in rows] == [
+        ("some/0.gif", True, ""),
+        ("some/1.gif", False, "empty file"),
+        ("some/2.gif", True, ""),
+    ]
+    assert cli.main(["predict", str(trained), "some", "--json", "--on-error", "skip", "--task", "1"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer.get("error") for answer in answers] == [None, "empty file", None] and not answers[1]["classes"]
+    assert cli.main(["predict", str(trained), "some/1.gif", "--on-error", "skip"]) == 2
+
+
+def test_predict_as_json(trained: Path, capsys) -> None:
+    assert cli.main(["predict", str(trained), "image.png", "--json", "--top", "9"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["image"] == "image.png" and len(answer["classes"]) == 4
+    assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_predict_warns_where_a_task_aware_model_is_told_no_task(json_too: list[str], trained: Path, capsys) -> None:
+    """Its answers look as sure as those with a task, and are far less often right."""
+    words = ["predict", str(trained), "image.png", *json_too]
+    assert cli.main(words) == 0
+    untold = capsys.readouterr()
+    assert untold.err.startswith("dualnet: warning: ") and untold.err.count("\n") == 1
+    assert "--task (0 to 1)" in untold.err and "task_free_boundaries" in untold.err
+    assert len(untold.out.splitlines()) == 1 and untold.out.startswith("{" if json_too else "image.png: ")
+    assert cli.main([*words, "--task", "1"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_predict_says_nothing_of_tasks_to_a_task_free_model(capsys) -> None:
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--protocol", "task_free_boundaries")) == 0
+    capsys.readouterr()
+    assert cli.main(["predict", "out/seed-0", "image.png"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_predict_with_a_task_names_its_classes_only(task: int, trained: Path, capsys) -> None:
+    assert cli.main(["predict", str(trained), "image.png", "--task", str(task), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    content = yaml.safe_load((trained / "experiment.yaml").read_text())["stream"]
+    own = {content["class_names"][number] for number in content["tasks"][task]}
+    assert {entry["name"] for entry in answer["classes"]} == own
+    assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)

@@ -1,0 +1,41 @@
+"""`dualnet report`: what it writes, and what it refuses before it writes."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from commands import names_in
+
+import dualnet
+from dualnet import cli
+
+
+def test_report_reads_what_run_wrote(trained: Path, capsys) -> None:
+    assert cli.main(["report", str(trained), "--out", "report"]) == 0
+    assert "tiny" in capsys.readouterr().out
+    assert {"report.md", "report.html"} <= set(names_in("report"))
+
+
+def test_a_report_into_a_file(trained: Path, capsys) -> None:
+    assert cli.main(["report", str(trained), "--out", "tiny.yaml"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("dualnet: tiny.yaml") and "--out" in err and err.count("\n") == 1
+
+
+def test_a_picture_that_cannot_be_drawn_is_refused_before_the_report_is_written(trained: Path, capsys) -> None:
+    assert cli.main(["report", str(trained), "--out", "report", "--picture", "x.gif"]) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("dualnet: ") and "x.gif" in err and ".svg" in err and err.count("\n") == 1
+    assert not Path("report").exists()
+
+
+def test_a_terminal_that_knows_ascii_only(trained: Path) -> None:
+    """The report has dashes and ±."""
+    locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "dualnet.cli", "report", str(trained), "--out", "report"]
+    path = str(Path(dualnet.__file__).parent.parent)
+    done = subprocess.run(command, env={**os.environ, **locale, "PYTHONPATH": path}, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (0, b"") and b"tiny" in done.stdout

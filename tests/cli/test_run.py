@@ -1,0 +1,181 @@
+"""`dualnet run`: its folders, names, seeds, images and learners of the user; how it ends badly."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from commands import OWN_LEARNER, class_folders, experiment_file, files, image_folder, names_in, run_tiny, text
+
+import dualnet
+from dualnet import cli
+from dualnet.cli.run import quicker_options
+from dualnet.runs.experiment import parse
+
+
+def test_run_leaves_one_folder_per_seed(capsys) -> None:
+    assert cli.main(run_tiny("--out", "out", "--seeds", "2,0", "--device", "cpu", "--learner.lr", "0.1")) == 0
+    out, err = capsys.readouterr()
+    assert out == "out: finished; `dualnet report out` shows the result\n"
+    assert [line.partition(":")[0] for line in err.splitlines()] == ["tiny seed 2"] * 3 + ["tiny seed 0"] * 3
+    assert names_in("out") == ["seed-0", "seed-2"]
+    for seed in (0, 2):
+        written = yaml.safe_load(Path(f"out/seed-{seed}/experiment.yaml").read_text())
+        assert (written["seed"], written["learner"]["lr"], written["name"]) == (seed, 0.1, "tiny")
+        assert json.loads(Path(f"out/seed-{seed}/result.json").read_text())["steps"] == 4
+
+
+def test_run_on_a_finished_folder_says_so_and_does_nothing(capsys) -> None:
+    words = run_tiny("--out", "out", "--device", "cpu")
+    assert cli.main(words) == 0
+    before = files()
+    capsys.readouterr()
+    assert cli.main(words) == 0
+    out, err = capsys.readouterr()
+    assert out.splitlines()[0] == "out/seed-0: finished before, nothing to do" and err == ""
+    assert files() == before
+
+
+def test_run_of_another_experiment_into_the_folder_is_refused(capsys) -> None:
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu")) == 0
+    before = files()
+    capsys.readouterr()
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "0.5")) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("dualnet: out/seed-0: ") and "learner.lr is 0.03 there, 0.5 here" in err and "--out" in err
+    assert files() == before
+
+
+def test_a_result_that_was_damaged_is_made_again(capsys) -> None:
+    words = run_tiny("--out", "out", "--device", "cpu")
+    result = Path("out/seed-0/result.json")
+    assert cli.main(words) == 0
+    first = json.loads(result.read_text())
+    result.write_text("{")
+    capsys.readouterr()
+    assert cli.main(words) == 2
+    assert "out/seed-0/result.json: " in capsys.readouterr().err
+    result.unlink()
+    assert cli.main(words) == 0
+    assert json.loads(result.read_text())["accuracy"] == first["accuracy"]
+
+
+def test_the_folder_is_named_after_the_experiment_and_the_seed_is_its_own() -> None:
+    experiment_file("mine.yaml", seed=3)
+    assert cli.main(["run", "mine.yaml", "--device", "cpu"]) == 0
+    assert Path("runs/mine/seed-3/result.json").is_file()
+    assert cli.main(["run", "mine.yaml", "--device", "cpu", "--seed", "4"]) == 0
+    assert names_in("runs/mine") == ["seed-3", "seed-4"]
+
+
+def test_another_learner_on_the_command_line_is_in_the_name() -> None:
+    """Else a folder and a row of the report would be called after a learner that they are not of."""
+    words = run_tiny("--device", "cpu", "--learner.name", "derpp")
+    assert cli.main(words) == 0
+    assert names_in("runs") == ["tiny,learner=derpp"]
+    assert dualnet.load("runs/tiny,learner=derpp/seed-0").learner.__class__ is dualnet.learners.DERpp
+    assert cli.main([*words, "--name", "mine"]) == 0
+    assert names_in("runs") == ["mine", "tiny,learner=derpp"]
+
+
+def test_a_diverging_run_is_one_line_and_exit_code_1(capsys) -> None:
+    words = run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "1e25", "--log_every", "1")
+    assert cli.main(words) == 1
+    line = capsys.readouterr().err.splitlines()[-1]
+    assert line.startswith("dualnet: out/seed-0: ") and "not finite at step" in line and "checkpoint" in line
+    assert "try a lower rate" in line and not Path("out/seed-0/result.json").exists()
+
+
+def test_a_seed_that_diverges_does_not_stop_the_next(monkeypatch, capsys) -> None:
+    def diverges(self: Any, batch: Any) -> dict[str, torch.Tensor]:
+        return {"labels": torch.tensor(torch.nan if self.generator.initial_seed() == 1 else 0.0)}
+
+    monkeypatch.setattr("dualnet.learners.er.ER.learn", diverges)
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--seeds", "1,0")) == 1
+    out, err = capsys.readouterr()
+    lines = err.splitlines()
+    assert "tiny seed 1: diverged at step 2" in lines
+    assert lines[-1].startswith(
+        "dualnet: out/seed-1: loss 'labels' is not finite at step 2; there is no checkpoint yet"
+    )
+    assert out == "out: the other seeds are finished; `dualnet report out` shows the result\n"
+    assert Path("out/seed-0/result.json").exists() and not Path("out/seed-1/result.json").exists()
+    assert cli.main(["report", "out"]) == 0
+    assert "2, diverged" in Path("out/report.md").read_text()
+
+
+def test_ctrl_c_before_the_first_step(monkeypatch, capsys) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("dualnet.data.Procedural.make", interrupted)
+    assert cli.main(run_tiny("--out", "out")) == 130
+    err = capsys.readouterr().err
+    assert err.startswith("dualnet: stopped") and err.count("\n") == 1
+    assert not Path("out").exists()
+
+
+def test_a_folder_of_images_from_the_first_command_to_the_answer(capsys) -> None:
+    class_folders()
+    assert cli.main([*image_folder(), "--out", "out", "--device", "cpu"]) == 0
+    assert len(list(Path("cache").iterdir())) == 1
+    capsys.readouterr()
+    assert cli.main(["predict", "out/seed-0", "images/c/1.png", "--task", "1", "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert {entry["name"] for entry in answer["classes"]} == {"c", "d"}
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "updates", "expected"),
+    [
+        ({"name": "image_folder", "root": "images"}, 4, ["--benchmark.image_size 48", "--learner.updates 2"]),
+        ({"name": "core50"}, 2, ["--benchmark.input_size 48"]),
+        ({"name": "procedural"}, 6, ["--learner.updates 2"]),
+        ({"name": "procedural"}, 2, []),
+    ],
+)
+def test_the_quicker_options_are_those_of_the_experiment(benchmark: Any, updates: int, expected: list[str]) -> None:
+    words = quicker_options(parse({"name": "a", "benchmark": benchmark, "learner": {"name": "er", "updates": updates}}))
+    assert words == " ".join([*expected, "--out ANOTHER"] if expected else [])
+
+
+def test_a_learner_from_a_file_on_pythonpath(here: Path) -> None:
+    """In a process of its own, as a user would start it."""
+    Path("mine").mkdir()
+    text("mine/own_cli_learner.py", OWN_LEARNER)
+    source = Path(dualnet.__file__).parent.parent
+    environment = {**os.environ, "PYTHONPATH": f"{here / 'mine'}{os.pathsep}{source}", "OMP_NUM_THREADS": "1"}
+    file = experiment_file("own.yaml", learner={"name": "own_cli_learner.Own", "width": 2, "updates": 1})
+    words = ["run", file, "--out", "out", "--device", "cpu", "--learner.lr", "0.2"]
+    done = subprocess.run(
+        [sys.executable, "-m", "dualnet.cli", *words], env=environment, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout[:14]) == (0, "out: finished;"), done.stderr
+    assert "\x1b" not in done.stderr and done.stderr.splitlines()[0] == "own seed 0: 4 steps"
+    learner = yaml.safe_load(Path("out/seed-0/experiment.yaml").read_text())["learner"]
+    asked = {"name": "own_cli_learner.Own", "width": 2, "lr": 0.2, "updates": 1, "augment": "none"}
+    assert learner == {**learner, **asked}, "beside them all defaults"
+
+
+def test_a_batch_of_one_runs() -> None:
+    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--batch_size", "1")) == 0
+
+
+def test_a_relative_root_starts_at_the_working_directory(here: Path, capsys) -> None:
+    """Not at the folder of the file that names it."""
+    class_folders()
+    _, file = image_folder()
+    Path("below").mkdir()
+    Path(file).rename("below/folder.yaml")
+    assert cli.main(["run", "below/folder.yaml", "--out", "out", "--device", "cpu"]) == 0
+    Path("images").rename("below/images")
+    capsys.readouterr()
+    assert cli.main(["run", "below/folder.yaml", "--out", "other", "--device", "cpu"]) == 2
+    assert str(here / "images") in capsys.readouterr().err
