@@ -109,8 +109,8 @@ def test_every_kind_of_row_is_compared_with_the_ledger() -> None:
 
 
 BEYOND = (
-    *("ta/chosen", "ta/er", "labels-10/chosen", "labels-10/replayed"),
-    *("labels-25/chosen", "tf/chosen", "strict/chosen"),
+    *("ta/chosen", "ta/er", "ta/derpp", "labels-10/chosen", "labels-10/replayed", "labels-10/er", "labels-10/derpp"),
+    *("labels-25/chosen", "tf/chosen", "tf/er", "tf/derpp"),
 )
 
 

@@ -1,6 +1,5 @@
 """Logits masked to the classes of a task, and the supervised losses on them: labels, soft labels, stored logits."""
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -22,19 +21,6 @@ def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
 def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """The mean cross-entropy of the examples that have a label; 0 if none has."""
     return label_losses(logits, labels).sum() / (labels != UNLABELLED).sum().clamp(min=1)
-
-
-def class_shares(labels: Tensor, num_classes: int) -> Tensor:
-    """The share of each class among the labels that are not missing, float [classes]; all 0 if none is there."""
-    known = (labels != UNLABELLED).float()
-    counts = known.new_zeros(num_classes).index_add_(0, labels.clamp(min=0), known)
-    return counts / known.sum().clamp(min=1)
-
-
-def log_prior(shares: Tensor) -> Tensor:
-    """The logarithm of how often each class is learned; a class that never was counts as an average one."""
-    shares = shares / shares.sum().clamp(min=torch.finfo(shares.dtype).tiny)
-    return torch.where(shares > 0, shares, 1 / len(shares)).log()
 
 
 def soft_label_loss(

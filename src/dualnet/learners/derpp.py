@@ -9,7 +9,7 @@ from torch import Tensor
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.baseline import Baseline
 from dualnet.learners.options import ReplayOptions
-from dualnet.losses import logit_loss
+from dualnet.losses import label_loss, logit_loss
 from dualnet.optim import gradient_step
 
 
@@ -42,7 +42,7 @@ class DERpp(Baseline):
         config = self.config
         dark, past = (self.memory.sample(config.replay_size, self.generator, beside=batch) for _ in range(2))
         now_logits, dark_logits, past_logits = self.batch_logits(self.net, batch, dark, past)
-        now_loss, past_loss = self.label_losses(self.memory, (now_logits, labels), (past_logits, past.labels))
+        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, past.labels)
         dark_loss = logit_loss(dark_logits, dark.logits, dark.has_logits)
         gradient_step(self.optimizer, now_loss + config.logit_weight * dark_loss + config.replay_weight * past_loss)
         return {"labels": now_loss.detach(), "logits": dark_loss.detach(), "replay": past_loss.detach()}

@@ -15,7 +15,7 @@ from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import ReplayOptions
-from dualnet.losses import soft_label_loss
+from dualnet.losses import label_loss, soft_label_loss
 from dualnet.nets import Adapter, AdapterNorm
 from dualnet.objectives import OBJECTIVES
 from dualnet.optim import LookAhead, gradient_step
@@ -166,7 +166,7 @@ class DualNet(Learner):
         """One step on the loss of equation 7."""
         config, replay = self.config, self.memory.sample(self.config.replay_size, self.generator, beside=batch)
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
-        now_loss, past_loss = self.label_losses(self.memory, (now_logits, labels), (past_logits, replay.labels))
+        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
         over_classes = config.soft_label_mean == "class"
         soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, config.temperature, over_classes)
         replay_loss = config.replay_weight * past_loss + config.soft_label_weight * soft_loss

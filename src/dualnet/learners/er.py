@@ -8,6 +8,7 @@ from torch import Tensor
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.baseline import Baseline
 from dualnet.learners.options import ReplayOptions
+from dualnet.losses import label_loss
 from dualnet.memory import Replay
 from dualnet.optim import gradient_step
 
@@ -35,7 +36,7 @@ class ER(Baseline):
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         replay = self.replay(batch, labels)
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
-        now_loss, past_loss = self.label_losses(self.memory, (now_logits, labels), (past_logits, replay.labels))
+        now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
         gradient_step(self.optimizer, now_loss + self.config.replay_weight * past_loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}
 

@@ -205,22 +205,6 @@ class Learner(nn.Module, ABC):
             return torch.full_like(batch.task_ids, UNLABELLED)
         return batch.labels
 
-    def label_losses(
-        self, memory: Memory, batch: tuple[Tensor, Tensor], replay: tuple[Tensor, Tensor]
-    ) -> tuple[Tensor, Tensor]:
-        """The label losses of the batch and of the replay, each given as its logits and labels.
-
-        An update learns the few classes of the batch, and seldom any of the others: a network that is fitted to that
-        predicts recent classes too often. With the option `logit_adjustment` the logarithm of how often each class is
-        learned is part of the loss, and not of the logits that predict (Menon et al., 2021).
-        """
-        tau = self.config.logit_adjustment
-        if tau:
-            in_batch, in_memory = (losses.class_shares(of, self.spec.num_classes) for of in (batch[1], memory.labels))
-            prior = tau * losses.log_prior(in_batch + self.config.replay_weight * in_memory)
-            batch, replay = ((logits + prior, labels) for logits, labels in (batch, replay))
-        return losses.label_loss(*batch), losses.label_loss(*replay)
-
     def mask_logits(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
         """The logits, float32, with the classes outside of each example's task masked."""
         return logits.float() if task_ids is None else losses.mask_logits(logits, self.class_mask[task_ids])

@@ -63,4 +63,3 @@ class ReplayOptions(MemoryOptions):
 
     updates: int = 2  # gradient steps per batch
     replay_weight: float = 1.0  # of the replay's label loss; that of the batch has 1
-    logit_adjustment: float = 0.0  # tau: losses take logits + tau log(how often a class is learned); predictions do not

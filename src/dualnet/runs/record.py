@@ -40,7 +40,6 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
 LEFT_OUT: dict[str, Any] = {
     **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
     "learner.encoder_options": {},
-    "learner.logit_adjustment": 0.0,
     "learner.replay_weight": 1.0,
     "benchmark.validation_classes_per_task": 5,
 }
