@@ -85,6 +85,12 @@ def test_a_new_model_of_few_images_takes_soft_labels_at_insertion_if_asked():
     assert (config.soft_label_weight, config.soft_label_mean, config.soft_labels) == (0.5, "example", "insertion")
 
 
+def test_soft_labels_of_a_new_model_are_taken_at_boundaries_if_there_are_some():
+    learner = {"name": "dualnet", "preset": "live", "start": None, "width": 4}
+    taken = [Model.create(image_size=28, learner=learner, boundaries=told).learner.config for told in (False, True)]
+    assert [config.soft_labels for config in taken] == ["insertion", "task_end"]
+
+
 @pytest.mark.parametrize(
     ("words", "start", "width", "learns"),
     [

@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from serving import SIZE, small_model
+from serving import SIZE, SMALL, small_model
 
+from dualnet.options import merged
+from dualnet.runs.model import Model, load
 from dualnet.serve import saved
 from dualnet.serve.catch_up import catch_up
 from dualnet.serve.options import Options
-from dualnet.serve.published import Published
+from dualnet.serve.published import Published, answering
 from dualnet.serve.remembered import remembered
 from dualnet.serve.service import Service
-from dualnet.serve.worker import Worker
+from dualnet.serve.worker import SETTLED_STEPS, Worker
 
 
 @pytest.fixture
@@ -167,6 +169,45 @@ def test_of_two_examples_with_equal_pixels_one_can_go(tmp_path: Path) -> None:
         follow(worker)
         assert stored(worker) == ["cat"] * 2
         journal.database.close()
+
+
+def test_soft_labels_are_taken_when_a_class_comes_after_some_practice(tmp_path: Path) -> None:
+    """Those of an image that has hardly been learned would tell what the model believed before."""
+    fresh, _ = saved.open_model(Options(tmp_path / "fresh", image_size=SIZE, device="cpu"))
+    assert fresh.learner.config.soft_labels == "task_end"
+    Model.create(image_size=SIZE, learner=merged(saved.LEARNER, SMALL), boundaries=True).save(tmp_path / "model")
+    options = Options(tmp_path / "state", model=tmp_path / "model", device="cpu", held_out_every=0)
+    (options.state / saved.SNAPSHOTS).mkdir(parents=True)
+    images = list(np.random.default_rng(0).integers(0, 256, (5, 3, SIZE, SIZE), np.uint8))
+    ours, theirs = Pipe()
+    with ours, theirs:
+        worker = Worker(options, theirs, 1)
+        [memory] = worker.model.learner.memories
+        worker.journal.add_examples(["a", "b", "c"], images[:3], ["cat"] * 3, True, options)
+        follow(worker)
+        worker.journal.add_examples(["d"], images[3:4], ["dog"], True, options)
+        follow(worker)
+        assert memory.filled.sum() == 4 and not memory.has_logits.any()
+        for _ in range(SETTLED_STEPS):
+            worker.practise()
+        worker.journal.add_examples(["e"], images[4:], ["cow"], True, options)
+        follow(worker)
+        assert memory.has_logits[memory.filled].tolist() == [True] * 4 + [False]
+        worker.journal.database.close()
+
+
+def test_a_publication_older_than_the_checkpoint_is_passed_over(made: tuple[Worker, Connection]) -> None:
+    """A learner that catches up after a crash may save before its first publication is read."""
+    worker, _ = made
+    older = worker.status(), answering(worker.model).numpy().tobytes()
+    worker.journal.add_classes(["cow"], 10)
+    follow(worker)
+    worker.save()
+    published = Published(lambda: load(worker.options.state / saved.MODEL))
+    for status, weights in (older, (worker.status(), answering(worker.model).numpy().tobytes())):
+        published.put(status, weights)
+        assert published.current.version == status["version"]
+        assert list(published.current.model.class_names) == ["cat", "dog", "cow"]
 
 
 def test_a_pause_and_the_curves_outlive_a_restart(made: tuple[Worker, Connection]) -> None:

@@ -110,8 +110,11 @@ def parse_learner(options: Any) -> tuple[str, Any]:
     return parse_section(options, "learner", lambda name: learner_class(name).Config)
 
 
-def open_ended(learner: Any, label_share: float = 1.0) -> tuple[str, Any]:
-    """Name and Config of a learner whose stream has neither tasks nor a known number of classes."""
+def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False) -> tuple[str, Any]:
+    """Name and Config of a learner whose stream has neither tasks nor a known number of classes.
+
+    With `boundaries` it is told where a task ends.
+    """
     if not isinstance(learner, Mapping) or not isinstance(learner.get("name"), str):
         return parse_learner(learner)  # which says what is wrong
     given = flat(learner)
@@ -119,13 +122,15 @@ def open_ended(learner: Any, label_share: float = 1.0) -> tuple[str, Any]:
         raise ValueError("learner.memory.slots_per_class: more classes may come; give memory.slots, the number in all")
     known = field_types(learner_class(learner["name"]).Config)
     usual = {key: value for key, value in OPEN.items() if key in known}
+    if boundaries and "soft_labels" in known:
+        usual["soft_labels"] = "task_end"
     if "preset" in learner:
         preset = with_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
         has_soft_labels = merged(preset, learner).get("soft_label_weight") != 0
         usual = merged(preset, usual if has_soft_labels else {"memory": OPEN["memory"]})
     chosen = {key: value for key, value in learner.items() if key != "preset"}
     name, config = parse_learner(merged(usual, chosen))
-    if learner_class(name).needs_boundaries(config):
+    if learner_class(name).needs_boundaries(config) and not boundaries:
         raise ValueError(f"learner.name: {name} needs tasks with these options, and there are none here; take others")
     return name, config
 

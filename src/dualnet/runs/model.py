@@ -76,17 +76,19 @@ class Model:
         seed: int = 0,
         device: str = "cpu",
         label_share: float = 1.0,
+        boundaries: bool = False,
     ) -> Model:
         """A model that has learned nothing yet, without tasks; more classes can come at any time, also the first one.
 
         `learner` has options as in an experiment file. Its memory has a fixed number of slots in all, by default 2000,
         which the classes share equally (`memory: {slots: 2000, policy: balanced}`). Where less than half of the images
         will have a label (`label_share`), presets best and few_images are others: the slow learner learns from all.
+        With `boundaries` soft labels are taken where you call `model.learner.end_task()`, else when an image is stored.
         """
         names = checked_names(class_names)
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
         seed = whole(seed, "seed", 0, 2**32 - 1)
-        name, config = open_ended(learner, label_share)
+        name, config = open_ended(learner, label_share, boundaries)
         return cls(make_learner(name, spec, config, seed, checked_device(device)), names)
 
     def check_names(self) -> None:

@@ -16,6 +16,7 @@ class Background:
         self.options = options
         self.paused = False
         self.steps = 0  # done ever
+        self.steps_since_news = 0
         self.losses: deque[float] = deque(maxlen=2 * options.flat_steps)
         self.resume_at = 0.0  # on the monotonic clock
         self.ready = False  # there is something to learn from
@@ -39,11 +40,13 @@ class Background:
     def news(self) -> None:
         """Something came: what was flat need not stay so."""
         self.losses.clear()
+        self.steps_since_news = 0
         self.ready = True
 
     def done(self, seconds: float, loss: float) -> None:
         """A step that took as long; the next one waits until the share is kept."""
         self.steps += 1
+        self.steps_since_news += 1
         self.losses.append(loss)
         self.resume_at = time.monotonic() + seconds * (1 / self.options.share - 1)
 

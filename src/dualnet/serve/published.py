@@ -30,12 +30,14 @@ class Answering:
         with self.lock:
             if len(status["classes"]) < len(self.model.class_names):  # a learner that began anew from its checkpoint
                 self.begin()
+            self.version = status["version"]
+            if len(status["classes"]) < len(self.model.class_names):
+                return  # the checkpoint is newer than this, and answers until what it holds is published
             for name in status["classes"][len(self.model.class_names) :]:  # one by one, as the learner got them
                 self.model.add_classes([name])
             values = [value for _, value in predicting(self.model.learner)]
             for value, new in zip(values, flat.split([value.numel() for value in values]), strict=True):
                 value.copy_(new.view(value.shape))
-            self.version = status["version"]
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
         with self.lock:

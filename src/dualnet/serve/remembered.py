@@ -49,3 +49,14 @@ def some_remembered(model: Model, count: int) -> Tensor | None:
         if len(filled := memory.filled.nonzero().flatten()) > 0:
             return memory.images[filled[torch.randint(len(filled), (count,))]]
     return None
+
+
+def renew_soft_labels(model: Model) -> None:
+    """Of all that is stored, what the model says of it now: to keep that while new classes are learned.
+
+    Only a learner that takes soft labels at the end of a task has any use for it.
+    """
+    if model.learner.needs_boundaries(model.learner.config):
+        for memory in model.learner.memories:
+            memory.has_logits.zero_()
+        model.learner.end_task()

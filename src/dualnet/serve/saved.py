@@ -27,7 +27,8 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
         model, state = load_with_state(folder, device, trust=False)
         return model, state["serve"]
     if options.model is None:
-        model = Model.create(image_size=options.image_size, learner=LEARNER, seed=options.seed, device=device)
+        size, seed = options.image_size, options.seed
+        model = Model.create(image_size=size, learner=LEARNER, seed=seed, device=device, boundaries=True)
     else:
         model = load(options.model, device)
     check(model, options)

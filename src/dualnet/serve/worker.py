@@ -25,7 +25,7 @@ from dualnet.serve.journal import Entry, Journal, digest_of
 from dualnet.serve.kept import drop_images
 from dualnet.serve.options import Options
 from dualnet.serve.published import answering
-from dualnet.serve.remembered import counts, forget, remembered, some_remembered
+from dualnet.serve.remembered import counts, forget, remembered, renew_soft_labels, some_remembered
 
 PUBLISH_SECONDS = 1.0  # between publications while only the background learns
 PUBLISH_SOON_SECONDS = 0.1  # while entries of the journal come
@@ -33,6 +33,7 @@ IDLE_SECONDS = 1.0  # how long it waits for news, at most
 EVALUATE_SHARE = 0.1  # of the time
 LOOK_AHEAD = 200  # journal entries read at a time
 PRACTICE_SIZE = 6  # images of a step of the background
+SETTLED_STEPS = 10  # of the background since anything was taught: then the model knows what it was taught
 PAUSED = "paused"  # in the notes of the journal
 
 
@@ -122,6 +123,8 @@ class Worker:
             assert first.name is not None
             if self.unmeasured:  # what has not been measured is not good
                 self.evaluate()
+            if self.background.steps_since_news >= SETTLED_STEPS:
+                renew_soft_labels(self.model)
             self.model.add_classes([first.name])
             self.good.take(self.model)
         elif first.kind == "delete":
