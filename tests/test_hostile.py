@@ -338,9 +338,8 @@ def test_a_closed_error_output_is_not_written_to_the_other() -> None:
 def test_a_reader_that_has_enough_is_told_nothing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    done = subprocess.run(
-        command("run", "--help"), env=environment(), stdout=writer, stderr=subprocess.PIPE, check=False
-    )
+    words = command("reproduce", "--list")
+    done = subprocess.run(words, env=environment(), stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
 
