@@ -65,12 +65,13 @@ def test_the_adapter_passes_the_features_on_at_first(file: str, small_learner: A
 
 
 def test_the_starter_is_shipped_and_refuses_another_width(small_learner: Any) -> None:
-    learner = small_learner("er", width=20, start="starter")
-    fresh = Encoder(20)
-    load_weights(fresh, starter_file(20))
-    assert torch.equal(encoder_of(learner).state_dict()["stem.weight"], fresh.stem.weight)
-    with pytest.raises(ValueError, match=r"^start: there is no starter of width 32; set width to 20"):
-        small_learner("er", width=32, start="starter")
+    for width in (20, 32):
+        learner = small_learner("er", width=width, start="starter")
+        fresh = Encoder(width)
+        load_weights(fresh, starter_file(width))
+        assert torch.equal(encoder_of(learner).state_dict()["stem.weight"], fresh.stem.weight)
+    with pytest.raises(ValueError, match=r"^start: there is no starter of width 24; set width to 20 or 32"):
+        small_learner("er", width=24, start="starter")
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_authors_are_the_defaults_and_paper_is_the_table_s():
 
 def test_few_images_keep_the_starter_s_features_and_few_labels_do_not():
     learner = experiment("few_images", "task_free").learner
-    assert (learner.start, learner.width, learner.encoder_lr, learner.slow_rounds) == ("starter", 20, 0, 0)
+    assert (learner.start, learner.width, learner.encoder_lr, learner.slow_rounds) == ("starter", 32, 0, 0)
     with_few_labels = experiment("few_images", "task_free", share=0.1).learner
     assert with_few_labels == experiment("best", "task_free", share=0.1, start="starter", width=20).learner
     assert with_few_labels.slow_rounds > 0
@@ -94,8 +94,8 @@ def test_soft_labels_of_a_new_model_are_taken_at_boundaries_if_there_are_some():
 @pytest.mark.parametrize(
     ("words", "start", "width", "learns"),
     [
-        ("--learner.updates 1", "starter", 20, False),
-        ("--learner.start starter", "starter", 20, False),
+        ("--learner.updates 1", "starter", 32, False),
+        ("--learner.start starter --learner.width 20", "starter", 20, False),
         ("--learner.start null", None, 20, True),  # a frozen encoder of random weights would learn little
         ("--learner.width 8", None, 8, True),
         ("--learner.encoder own_encoder.ThreeMaps", None, 20, True),

@@ -9,6 +9,7 @@ from rich.console import Console
 from dualnet import engine
 from dualnet.cli.terminal import fail, say
 from dualnet.learners.presets import STARTER
+from dualnet.nets.start import starters
 from dualnet.options import build, check_keys, dotted, merged
 from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
@@ -49,7 +50,8 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        has_starter = all(learner.get(key, str(value)) == str(value) for key, value in STARTER.items())
+        widths = (None, *map(str, starters()))
+        has_starter = learner.get("start", "starter") == "starter" and learner.get("width") in widths
         other = {**NEW_MODEL, "preset": "best", "width": STARTER["width"]}  # whose encoder learns
         given["learner"] = merged(NEW_MODEL if has_starter and "encoder" not in learner else other, learner)
     asked = {"image_size": arguments.image_size, "seed": arguments.seed, **given}

@@ -11,13 +11,17 @@ STARTER = "starter"
 FOLDER = Path(__file__).parent.parent / "weights"
 
 
+def starters() -> dict[int, Path]:
+    """The files that the package ships, by the encoder's width."""
+    return {int(path.stem.rpartition("-")[2]): path for path in FOLDER.glob(f"{STARTER}-*.safetensors")}
+
+
 def starter_file(width: int) -> Path:
     """Of an encoder of that width."""
-    widths = {int(path.stem.rpartition("-")[2]): path for path in FOLDER.glob(f"{STARTER}-*.safetensors")}
-    if width not in widths:
-        there = " or ".join(str(number) for number in sorted(widths))
+    if width not in starters():
+        there = " or ".join(str(number) for number in sorted(starters()))
         raise ValueError(f"start: there is no starter of width {width}; set width to {there}")
-    return widths[width]
+    return starters()[width]
 
 
 def has_learned(name: str | None, data: str) -> bool:
