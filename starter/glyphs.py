@@ -1,6 +1,6 @@
 """Drawn characters as further classes to train on: `python -m starter.glyphs FONTS OUT.npz`.
 
-FONTS: unpacked packages fonts-* of Debian, as `starter.selection` takes them; the families of its letters, and its
+FONTS: unpacked packages of Debian, those of fonts.txt, as `starter.selection` takes them; the families of its letters, and its
 characters, are left out. So are digits: nobody shall test on digits what was trained on them.
 """
 
