@@ -1,7 +1,7 @@
 """Drawn characters as further classes to train on: `python -m starter.glyphs FONTS OUT.npz`.
 
-FONTS: unpacked packages of Debian, those of fonts.txt, as `starter.selection` takes them; the families of its letters, and its
-characters, are left out. So are digits: nobody shall test on digits what was trained on them.
+FONTS: the packages of fonts.txt, unpacked. The families and the characters that `starter.selection` takes of them are
+left out. So are digits: nobody shall test on digits what was trained on them.
 """
 
 import sys

@@ -1,6 +1,6 @@
 """The sets that `preset: few_images` was chosen on, as image folders: `python -m starter.selection FONTS EMOJI OUT`.
 
-Ten classes each, 20 images to learn and up to 70 to test. FONTS: unpacked packages of Debian, those of fonts.txt. EMOJI: unpacked
+Ten classes each, 20 images to learn and up to 70 to test. FONTS: the packages of fonts.txt, unpacked. EMOJI: unpacked
 packages of npm, emoji-datasource as `base` and emoji-datasource-VENDOR as VENDOR.
 """
 
