@@ -309,6 +309,18 @@ def test_an_export_imports_nothing_from_the_working_directory(
         as_onnx(Service(Options(tmp_path / "state")), model)
 
 
+def test_a_learner_whose_words_cannot_be_read_is_ended(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rather than left alone: nothing that it learns would be published."""
+    service = Service(Options(tmp_path / "state", model=model))
+    monkeypatch.setattr(service, "on_published", lambda *_: 1 // 0)
+    with pytest.raises(ValueError, match=f"exit code -{signal.SIGKILL:d}"):
+        service.start()
+    assert not service.process.is_alive() and "ZeroDivisionError" in capsys.readouterr().err
+    service.journal.database.close()
+
+
 def test_a_state_folder_has_one_service(server: Server) -> None:
     second = Server(server.state)
     assert second.code() == 2 and str(server.state) in second.said

@@ -5,6 +5,7 @@ import multiprocessing
 import sqlite3
 import threading
 import time
+import traceback
 from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -79,7 +80,11 @@ class Service:
     def supervise(self) -> None:
         """Read what the learner tells; if its process ends by itself, start another one."""
         for ends in itertools.count():
-            self.read(self.link)
+            try:
+                self.read(self.link)
+            except Exception:  # a fault of ours: a learner that nobody reads must not go on as if it were heard
+                traceback.print_exc()
+                self.process.kill()
             self.process.join()
             self.alive = False
             if self.published is None and self.failure is None:
