@@ -124,8 +124,8 @@ def mixed(photos: Images, glyphs: Images, options: argparse.Namespace, num_glyph
 
 def rows(images: Images, size: int, seed: int) -> Iterator[Images]:
     """For ever, each epoch in an order of its own; what does not fill a batch is left out of the epoch."""
-    if size > len(images.labels):
-        raise ValueError(f"--batch_size: {size} of {len(images.labels)} images cannot be drawn; give a smaller one")
+    if not 0 < size <= len(images.labels):
+        raise ValueError(f"--batch_size: {size} of {len(images.labels)} images cannot be drawn; give another one")
     generator = torch.Generator(images.labels.device).manual_seed(seed)
     while True:
         order = torch.randperm(len(images.labels), generator=generator, device=images.labels.device)

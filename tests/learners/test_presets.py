@@ -76,7 +76,8 @@ def test_the_live_learner_has_short_steps_with_a_slow_phase_on_all_images():
 def test_a_new_model_is_of_few_images():
     """Its classes may become more, so that its memory has a fixed number of slots; it has no soft labels."""
     config = Model.create(image_size=28).learner.config
-    assert config == replace(experiment("few_images", "task_free").learner, memory=config.memory)
+    own = {option: getattr(config, option) for option in ("memory", "soft_labels", "soft_label_mean")}
+    assert config == replace(experiment("few_images", "task_free").learner, **own) and config.soft_label_weight == 0
     assert (config.memory.policy, config.memory.slots) == ("balanced", 2000)
 
 

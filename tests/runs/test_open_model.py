@@ -68,7 +68,7 @@ def test_the_defaults_are_the_best_task_free_ones_with_a_balanced_memory_of_a_fi
     memory, config = model.learner.memory, model.learner.config
     assert isinstance(memory, Balanced) and memory.num_slots == 2000
     assert (config.soft_labels, config.replay_size, config.ema_rate) == ("insertion", 20, 0.02)
-    assert (config.soft_label_weight, config.soft_label_mean) == (1.0, "example"), "whatever the number of classes"
+    assert (config.soft_label_weight, config.soft_label_mean) == (1.2, "example"), "whatever the number of classes"
     model.add_classes(["b", "c"])
     assert memory.num_slots == 2000
 

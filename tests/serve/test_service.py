@@ -27,6 +27,7 @@ import dualnet
 from dualnet.cli import main
 from dualnet.serve.journal import ConflictError
 from dualnet.serve.options import Options
+from dualnet.serve.published import Published
 from dualnet.serve.service import Service
 
 pytest.importorskip("fastapi")
@@ -314,7 +315,7 @@ def test_a_learner_whose_words_cannot_be_read_is_ended(
 ) -> None:
     """Rather than left alone: nothing that it learns would be published."""
     service = Service(Options(tmp_path / "state", model=model))
-    monkeypatch.setattr(service, "on_published", lambda *_: 1 // 0)
+    monkeypatch.setattr(Published, "put", lambda *_: 1 // 0)
     with pytest.raises(ValueError, match=f"exit code -{signal.SIGKILL:d}"):
         service.start()
     assert not service.process.is_alive() and "ZeroDivisionError" in capsys.readouterr().err

@@ -178,7 +178,7 @@ def test_soft_labels_are_taken_when_a_class_comes_after_some_practice(tmp_path: 
     Model.create(image_size=SIZE, learner=merged(saved.LEARNER, SMALL), boundaries=True).save(tmp_path / "model")
     options = Options(tmp_path / "state", model=tmp_path / "model", device="cpu", held_out_every=0)
     (options.state / saved.SNAPSHOTS).mkdir(parents=True)
-    images = list(np.random.default_rng(0).integers(0, 256, (5, 3, SIZE, SIZE), np.uint8))
+    images = list(np.random.default_rng(0).integers(0, 256, (6, 3, SIZE, SIZE), np.uint8))
     ours, theirs = Pipe()
     with ours, theirs:
         worker = Worker(options, theirs, 1)
@@ -190,9 +190,22 @@ def test_soft_labels_are_taken_when_a_class_comes_after_some_practice(tmp_path: 
         assert memory.filled.sum() == 4 and not memory.has_logits.any()
         for _ in range(SETTLED_STEPS):
             worker.practise()
-        worker.journal.add_examples(["e"], images[4:], ["cow"], True, options)
+        worker.journal.add_examples(["e"], images[4:5], ["cow"], True, options)
         follow(worker)
         assert memory.has_logits[memory.filled].tolist() == [True] * 4 + [False]
+        first = memory.logits[0].clone()
+        worker.journal.add_examples(["f"], images[5:6], [None], True, options)
+        for _ in range(SETTLED_STEPS):
+            worker.practise()
+        worker.save()
+        follow(worker)
+        worker.journal.add_classes(["hen"], 10)
+        again = Worker(options, theirs, 2)
+        assert again.background.steps_since_taught == SETTLED_STEPS
+        again.journal.database.close()
+        follow(worker)
+        assert memory.has_logits[memory.filled].all(), "images without labels do not teach"
+        assert (memory.logits[0, : len(first)] != first).any(), "all are taken anew"
         worker.journal.database.close()
 
 
@@ -202,12 +215,15 @@ def test_a_publication_older_than_the_checkpoint_is_passed_over(made: tuple[Work
     older = worker.status(), answering(worker.model).numpy().tobytes()
     worker.journal.add_classes(["cow"], 10)
     follow(worker)
+    for _ in range(8):  # the average begins to lag behind
+        worker.step(torch.randint(256, (4, 3, SIZE, SIZE), dtype=torch.uint8), ["cat", "dog"] * 2)
     worker.save()
     published = Published(lambda: load(worker.options.state / saved.MODEL))
     for status, weights in (older, (worker.status(), answering(worker.model).numpy().tobytes())):
         published.put(status, weights)
         assert published.current.version == status["version"]
         assert list(published.current.model.class_names) == ["cat", "dog", "cow"]
+        assert answering(published.current.model).equal(answering(worker.model)), "averaged ones, also of a checkpoint"
 
 
 def test_a_pause_and_the_curves_outlive_a_restart(made: tuple[Worker, Connection]) -> None:

@@ -72,8 +72,8 @@ def check_name(name: str) -> None:
         raise ValueError(f"name: {name!r} cannot be a folder below runs; give words, with / between them if wanted")
 
 
-# Of a learner whose classes come one by one. The weight of soft labels must not depend on how many there are yet: this
-# is about that of preset best, 100 with the mean over the 85 classes of its search, for an example.
+# Of a learner whose classes come one by one, unless its preset says otherwise. The weight of soft labels must not
+# depend on how many classes there are yet.
 OPEN: dict[str, Any] = {
     "soft_labels": "insertion",
     "soft_label_weight": 1.0,
@@ -122,12 +122,11 @@ def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False)
         raise ValueError("learner.memory.slots_per_class: more classes may come; give memory.slots, the number in all")
     known = field_types(learner_class(learner["name"]).Config)
     usual = {key: value for key, value in OPEN.items() if key in known}
-    if boundaries and "soft_labels" in known:
-        usual["soft_labels"] = "task_end"
     if "preset" in learner:
         preset = with_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
-        has_soft_labels = merged(preset, learner).get("soft_label_weight") != 0
-        usual = merged(preset, usual if has_soft_labels else {"memory": OPEN["memory"]})
+        usual = merged(merged(usual, preset), {"memory": OPEN["memory"]})
+    if boundaries and "soft_labels" in known:
+        usual["soft_labels"] = "task_end"
     chosen = {key: value for key, value in learner.items() if key != "preset"}
     name, config = parse_learner(merged(usual, chosen))
     if learner_class(name).needs_boundaries(config) and not boundaries:

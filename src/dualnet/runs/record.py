@@ -44,6 +44,7 @@ LEFT_OUT: dict[str, Any] = {
     "benchmark.validation_classes_per_task": 5,
 }
 RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options of a learner: the name before, and now
+REMOVED = {"logit_adjustment": 0.0}  # options of learners that are gone: with this value they did nothing
 
 
 @dataclass(frozen=True)
@@ -139,11 +140,18 @@ def read_result(file: Path) -> dict[str, Any]:
 
 
 def updated(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an older version as this one has them. Nothing else is checked."""
+    """Options of an older version as this one has them. Nothing else is checked.
+
+    >>> updated({"learner": {"name": "own.Learner", "fast_lr": 0.1, "logit_adjustment": 0.0}})["learner"]
+    {'name': 'own.Learner', 'fast_lr': 0.1}
+    >>> updated({"learner": {"name": "dualnet", "fast_lr": 0.1}})["learner"]["lr"]
+    0.1
+    """
     labels, learner = LABELS | mapping_in(options, "labels"), mapping_in(options, "learner")
     name = str(learner.get("name"))
     names = RENAMED.get(name, {})
-    renamed = {names.get(key, key): value for key, value in learner.items()}
+    kept = {key: value for key, value in learner.items() if key not in REMOVED or REMOVED[key] != value}
+    renamed = {names.get(key, key): value for key, value in kept.items()}
     return {**options, "labels": labels, "learner": {**renamed, **ADDED_LATER.get(name, {}), **renamed}}
 
 

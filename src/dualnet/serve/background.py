@@ -16,14 +16,18 @@ class Background:
         self.options = options
         self.paused = False
         self.steps = 0  # done ever
-        self.steps_since_news = 0
+        self.steps_since_taught = 0
         self.losses: deque[float] = deque(maxlen=2 * options.flat_steps)
         self.resume_at = 0.0  # on the monotonic clock
         self.ready = False  # there is something to learn from
 
+    @property
+    def on(self) -> bool:
+        return not self.options.synchronous and self.options.steps_per_example > 0
+
     def activity(self, received: int) -> Activity:
         """What it does now, after so many examples."""
-        if self.options.synchronous or self.options.steps_per_example == 0:
+        if not self.on:
             return "off"
         if self.paused:
             return "paused"
@@ -37,16 +41,16 @@ class Background:
         losses, half = list(self.losses), self.options.flat_steps
         return len(losses) == 2 * half and sum(losses[half:]) > (1 - FALL) * sum(losses[:half])
 
-    def news(self) -> None:
-        """Something came: what was flat need not stay so."""
+    def news(self, taught: bool) -> None:
+        """Something came, a class or a label if it was taught: what was flat need not stay so."""
         self.losses.clear()
-        self.steps_since_news = 0
+        self.steps_since_taught = 0 if taught else self.steps_since_taught
         self.ready = True
 
     def done(self, seconds: float, loss: float) -> None:
         """A step that took as long; the next one waits until the share is kept."""
         self.steps += 1
-        self.steps_since_news += 1
+        self.steps_since_taught += 1
         self.losses.append(loss)
         self.resume_at = time.monotonic() + seconds * (1 / self.options.share - 1)
 

@@ -20,9 +20,17 @@ class Answering:
         self.lock = threading.Lock()
         self.begin()
 
+    @torch.no_grad()
     def begin(self) -> None:
+        """The model that was saved, with the averaged weights as its weights, as published ones are."""
         self.model = self.fresh()
-        self.model.learner.ema = None  # the published weights are the averaged ones
+        self.write(answering(self.model))
+        self.model.learner.ema = None
+
+    def write(self, flat: Tensor) -> None:
+        values = [value for _, value in predicting(self.model.learner)]
+        for value, new in zip(values, flat.split([value.numel() for value in values]), strict=True):
+            value.copy_(new.view(value.shape))
 
     @torch.no_grad()
     def put(self, status: dict[str, Any], data: bytes) -> None:
@@ -35,9 +43,7 @@ class Answering:
                 return  # the checkpoint is newer than this, and answers until what it holds is published
             for name in status["classes"][len(self.model.class_names) :]:  # one by one, as the learner got them
                 self.model.add_classes([name])
-            values = [value for _, value in predicting(self.model.learner)]
-            for value, new in zip(values, flat.split([value.numel() for value in values]), strict=True):
-                value.copy_(new.view(value.shape))
+            self.write(flat)
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
         with self.lock:

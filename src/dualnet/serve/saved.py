@@ -13,6 +13,7 @@ from dualnet.engine import choose_device
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.run_folder import RunFolder
+from dualnet.serve.background import Background
 from dualnet.serve.options import Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
@@ -21,14 +22,14 @@ LEARNER: dict[str, Any] = {"name": "dualnet", "preset": "live", "memory": {"slot
 
 
 def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
-    """The model of the state folder, or a first one; and what was noted with it: `position`, `steps`."""
+    """The model of the state folder, or a first one; and what was noted with it."""
     folder, device = options.state / MODEL, choose_device(options.device).type  # pyright: ignore[reportArgumentType]
     if checkpoint.steps(RunFolder(folder).checkpoints):
         model, state = load_with_state(folder, device, trust=False)
         return model, state["serve"]
     if options.model is None:
-        size, seed = options.image_size, options.seed
-        model = Model.create(image_size=size, learner=LEARNER, seed=seed, device=device, boundaries=True)
+        size, seed, practises = options.image_size, options.seed, Background(options).on
+        model = Model.create(image_size=size, learner=LEARNER, seed=seed, device=device, boundaries=practises)
     else:
         model = load(options.model, device)
     check(model, options)

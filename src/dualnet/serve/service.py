@@ -113,11 +113,13 @@ class Service:
                 self.changed.notify_all()
 
     def on_published(self, status: dict[str, Any], weights: bytes) -> None:
-        if self.published is None:
+        published = self.published
+        if published is None:
             device = choose_device(self.options.device).type  # pyright: ignore[reportArgumentType]
             folder = self.options.state / saved.MODEL
-            self.published = Published(lambda: load(folder, device))
-        self.published.put(status, weights)
+            published = Published(lambda: load(folder, device))
+        published.put(status, weights)
+        self.status_now, self.published = status, published  # in this order: whoever sees the second asks for the first
         self.on_status(status)
 
     def on_status(self, status: dict[str, Any]) -> None:

@@ -61,6 +61,7 @@ class Worker:
         self.position: int = notes["position"]
         self.background = Background(options)
         self.background.steps, self.background.ready = notes["steps"], self.position > 0
+        self.background.steps_since_taught = notes.get("steps_since_taught", 0)  # none in a state of an older version
         self.background.paused = bool(self.journal.note(PAUSED))
         self.journal.adopt_classes(self.model.class_names)
         self.good = Good(self.model)
@@ -123,7 +124,7 @@ class Worker:
             assert first.name is not None
             if self.unmeasured:  # what has not been measured is not good
                 self.evaluate()
-            if self.background.steps_since_news >= SETTLED_STEPS:
+            if self.background.steps_since_taught >= SETTLED_STEPS:
                 renew_soft_labels(self.model)
             self.model.add_classes([first.name])
             self.good.take(self.model)
@@ -134,7 +135,7 @@ class Worker:
         elif first.kind == "restore":
             self.restore(int(first.name or 0), first.position)
         self.position = batch[-1].position if batch else first.position
-        self.background.news()
+        self.background.news(taught=first.kind == "class" or any(entry.name for entry in batch))
         self.unpublished = self.unsaved = True
         if first.kind == "restore":
             self.save()  # before it is acknowledged: the snapshot may be deleted then
@@ -250,12 +251,16 @@ class Worker:
             "memory": counts(self.model),
         }
 
+    def notes(self) -> dict[str, int]:
+        """What is kept with the model."""
+        practised = self.background.steps, self.background.steps_since_taught
+        return {"position": self.position, "steps": practised[0], "steps_since_taught": practised[1]}
+
     def save(self) -> None:
         if self.unmeasured:
             self.evaluate()
-        notes = {"position": self.position, "steps": self.background.steps}
         try:
-            saved.save(self.model, self.options.state / saved.MODEL, notes)
+            saved.save(self.model, self.options.state / saved.MODEL, self.notes())
             self.saved_positions = [self.saved_positions[1], self.position]
             digests = [digest for _, _, digest, _ in remembered(self.model)]
             drop_images(self.journal, self.saved_positions[0], digests, self.options.unlabelled_kept)
@@ -286,8 +291,7 @@ class Worker:
                 self.set_paused(argument)
                 self.link.send(("status", self.status()))
             if command == "snapshot":
-                notes = {"position": self.position, "steps": self.background.steps}
-                return saved.make_snapshot(self.model, self.options, argument, notes), None
+                return saved.make_snapshot(self.model, self.options, argument, self.notes()), None
             if command == "memory":
                 return [(digest, name) for _, _, digest, name in remembered(self.model)], None
             if command == "export":
