@@ -3,7 +3,7 @@
     python -m benchmarks.serve_classes FOLDER [--images 10] [--test-images 40] [--practice 60]
 
 FOLDER holds train/CLASS/*.png and test/CLASS/*.png with ten classes. A service with its defaults is taught; beside it
-one that is taught all ten classes at once, which cannot forget: what it has less of the first five is because ten
+one that is taught all ten classes at once, which cannot forget: where its first five are lower, it is because ten
 classes are harder than five; and one that fine-tunes, without memory and without a background. The first image of
 a class is sent alone and asked about until the answer is right; the others follow in turns. After each five classes the
 background has `--practice` steps, so that the result does not depend on the speed of the machine.

@@ -39,7 +39,7 @@ ALL_TAUGHT = ("--held-out-every", 0, "--device", "cpu")
 
 
 def experiment(seed: int, train_per_class: int, label_share: float) -> Experiment:
-    """The learner of the service, smaller, on the embedded benchmark."""
+    """The learner of the service, smaller and with soft labels at insertion, on the embedded benchmark."""
     name, learner = open_ended(merged(LEARNER, SMALL))
     benchmark, labels = Procedural(train_per_class=train_per_class), LabelsConfig(label_share, drawn_per="batch")
     return Experiment("served", "procedural", benchmark, name, learner, seed, "task_free", labels)

@@ -1,7 +1,7 @@
 """Drawn characters as further classes to train on: `python -m starter.glyphs FONTS OUT.npz`.
 
 FONTS: the packages of fonts.txt, unpacked. The families and the characters that `starter.selection` takes of them are
-left out. So are digits: nobody shall test on digits what was trained on them.
+left out. So are digits, so that a test on digits is not one on classes that were learned.
 """
 
 import sys
