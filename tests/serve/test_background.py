@@ -18,7 +18,7 @@ from dualnet.serve.saved import LEARNER
 def test_it_waits_for_something_keeps_its_share_and_its_number_of_steps() -> None:
     background = Background(Options(Path(), share=0.25, steps_per_example=2, flat_steps=100))
     assert background.activity(received=1) == "nothing to learn from"
-    background.news()
+    background.news(taught=True)
     assert background.activity(received=1) == "learning" and background.wait() == 0
     background.done(seconds=10.0, loss=1.0)
     assert 29 < background.wait() <= 30  # a quarter of the time
@@ -30,7 +30,7 @@ def test_it_waits_for_something_keeps_its_share_and_its_number_of_steps() -> Non
 
 def test_it_pauses_while_the_loss_stays_flat_until_something_comes() -> None:
     background = Background(Options(Path(), flat_steps=3))
-    background.news()
+    background.news(taught=True)
     for loss in (5.0, 5.0, 5.0, 4.9, 4.8, 4.7):  # 4 % lower
         assert background.activity(received=9) == "learning"
         background.done(0.0, loss)
@@ -38,7 +38,7 @@ def test_it_pauses_while_the_loss_stays_flat_until_something_comes() -> None:
     for loss in (4.8, 4.8, 4.8):
         background.done(0.0, loss)
     assert background.activity(received=9) == "flat"
-    background.news()
+    background.news(taught=True)
     assert background.activity(received=9) == "learning"
 
 
