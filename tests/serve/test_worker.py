@@ -175,6 +175,8 @@ def test_soft_labels_are_taken_when_a_class_comes_after_some_practice(tmp_path: 
     """Those of an image that has hardly been learned would tell what the model believed before."""
     fresh, _ = saved.open_model(Options(tmp_path / "fresh", image_size=SIZE, device="cpu"))
     assert fresh.learner.config.soft_labels == "task_end"
+    alone, _ = saved.open_model(Options(tmp_path / "alone", image_size=SIZE, device="cpu", synchronous=True))
+    assert alone.learner.config.soft_labels == "insertion", "nothing is practised without a background"
     Model.create(image_size=SIZE, learner=merged(saved.LEARNER, SMALL), boundaries=True).save(tmp_path / "model")
     options = Options(tmp_path / "state", model=tmp_path / "model", device="cpu", held_out_every=0)
     (options.state / saved.SNAPSHOTS).mkdir(parents=True)

@@ -14,7 +14,7 @@ import yaml
 
 from dualnet.cli.terminal import say
 from dualnet.data import BENCHMARKS
-from dualnet.learners import LEARNERS
+from dualnet.learners import LEARNERS, presets
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.objectives import OBJECTIVES
 from dualnet.options import field_types
@@ -38,9 +38,8 @@ def lines_of(name: str | None) -> Iterable[str]:
     if name in files and name not in experiments:
         return files[name].read_text(encoding="utf-8").splitlines()
     if name in LEARNERS:
-        words = "  # preset: best | few_images | live | authors | paper  # laid under the options"
-        presets = [words] if name == "dualnet" else []
-        return section(LEARNERS[name], ["learner:", f"  name: {name}", *presets], LEARNERS[name].Config)
+        words = [f"  # preset: {' | '.join(presets.NAMES)}  # laid under the options"] if name == "dualnet" else []
+        return section(LEARNERS[name], ["learner:", f"  name: {name}", *words], LEARNERS[name].Config)
     if name in BENCHMARKS:
         return section(BENCHMARKS[name], ["benchmark:", f"  name: {name}"], BENCHMARKS[name])
     if name in MEMORIES:

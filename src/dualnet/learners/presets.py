@@ -73,6 +73,7 @@ LIVE: dict[str, Any] = {
     "soft_label_weight": 1.0,
     "memory": {"slots_per_class": 100},
 }
+NAMES = ("best", "few_images", "live", "authors", "paper")
 PAPER = {"width": 20, "beta": 0.5, "adapter_norm": "map", "soft_label_weight": 2.0, "soft_label_mean": "example"}
 
 
@@ -80,7 +81,7 @@ def with_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -
     """The options of a learner, laid over those of the preset that it names."""
     if learner.get("name") != "dualnet":
         raise ValueError(f"learner.preset: {learner.get('name')} has none; leave it out, or take name dualnet")
-    chosen = choose(learner["preset"], ["best", "few_images", "live", "authors", "paper"], "learner.preset")
+    chosen = choose(learner["preset"], NAMES, "learner.preset")
     few_labels = label_share < FEW
     best = merged(BEST[protocol], FEW_LABELS if few_labels else {})
     few_images = STARTER | best if few_labels else FEW_IMAGES  # without labels the encoder learns too

@@ -21,13 +21,9 @@ class Background:
         self.resume_at = 0.0  # on the monotonic clock
         self.ready = False  # there is something to learn from
 
-    @property
-    def on(self) -> bool:
-        return not self.options.synchronous and self.options.steps_per_example > 0
-
     def activity(self, received: int) -> Activity:
         """What it does now, after so many examples."""
-        if not self.on:
+        if not self.options.has_background:
             return "off"
         if self.paused:
             return "paused"

@@ -50,6 +50,10 @@ class Options:
         check(self.device in ("auto", "cpu", "cuda"), "device", self.device, "give auto, cpu or cuda")
         check(self.token_file is not None or is_loopback(self.host), "host", self.host, "give --token-file too")
 
+    @property
+    def has_background(self) -> bool:
+        return not self.synchronous and self.steps_per_example > 0
+
     def token(self) -> str | None:
         """Raises ValueError for a file that holds none."""
         if self.token_file is None:

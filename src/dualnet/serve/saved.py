@@ -13,7 +13,6 @@ from dualnet.engine import choose_device
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.run_folder import RunFolder
-from dualnet.serve.background import Background
 from dualnet.serve.options import Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
@@ -28,8 +27,8 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
         model, state = load_with_state(folder, device, trust=False)
         return model, state["serve"]
     if options.model is None:
-        size, seed, practises = options.image_size, options.seed, Background(options).on
-        model = Model.create(image_size=size, learner=LEARNER, seed=seed, device=device, boundaries=practises)
+        new = {"image_size": options.image_size, "seed": options.seed, "boundaries": options.has_background}
+        model = Model.create(learner=LEARNER, device=device, **new)
     else:
         model = load(options.model, device)
     check(model, options)

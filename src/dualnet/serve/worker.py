@@ -253,8 +253,8 @@ class Worker:
 
     def notes(self) -> dict[str, int]:
         """What is kept with the model."""
-        practised = self.background.steps, self.background.steps_since_taught
-        return {"position": self.position, "steps": practised[0], "steps_since_taught": practised[1]}
+        steps, since_taught = self.background.steps, self.background.steps_since_taught
+        return {"position": self.position, "steps": steps, "steps_since_taught": since_taught}
 
     def save(self) -> None:
         if self.unmeasured:
