@@ -82,6 +82,16 @@ def test_one_line_for_each_learner_over_the_labelled_share(tmp_path, make_run):
     assert [list(line.accuracies) for line in found] == [[0.1, 0.25, 1], [0.1, 0.25, 1]]
 
 
+def test_lines_of_a_table_have_the_names_of_its_rows(tmp_path, make_run):
+    """Of `table/group/row`, where the groups differ in the share of labels and the rows in several options."""
+    for row, learner in (("with", dualnet(8, slots=50)), ("without", dualnet(0, slots=10))):
+        for share in (0.1, 0.25):
+            labels = {"share": share, "drawn_per": "batch", "delay": 0, "delay_spread": 0}
+            name = f"table/labels-{share:.0%}/{row}"
+            make_run(tmp_path / f"{row}-{share}", name=name, learner=learner, labels=labels)
+    assert [line.label for line in lines(compare([tmp_path]).rows, SHARE)] == ["without", "with"]
+
+
 def test_older_and_newer_runs_of_one_experiment_are_one_row(tmp_path, make_run):
     make_run(tmp_path / "old", seed=0)
     make_run(tmp_path / "new", seed=1, labels={"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0})

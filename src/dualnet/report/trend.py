@@ -79,10 +79,11 @@ def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
 
 
 def _names(found: Sequence[Sequence[ReportRow]]) -> list[str]:
-    """Of lines: the name of their experiment, if each line has one of its own, else of their learner."""
-    names = [{row.options["name"] for row in rows} for rows in found]
-    if all(len(own) == 1 for own in names) and len(set().union(*names)) == len(names):
-        return [own.pop() for own in names]
+    """Of lines: the name of their experiments or its last part, if it tells the lines apart, else of their learner."""
+    whole = [{row.options["name"] for row in rows} for rows in found]
+    for names in (whole, [{name.rpartition("/")[2] for name in own} for own in whole]):
+        if all(len(own) == 1 for own in names) and len(set().union(*names)) == len(names):
+            return [own.pop() for own in names]
     return [rows[0].options.get("learner.name", rows[0].label) for rows in found]
 
 
