@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dualnet.serve.journal import ConflictError, Journal, digest_of
+from dualnet.serve.errors import ConflictError, MissingError
+from dualnet.serve.journal import Journal, digest_of
 from dualnet.serve.kept import STATUSES_KEPT, drop_images, keep_status
 from dualnet.serve.options import Options
 from dualnet.serve.service import EVENTS_KEPT, Service
@@ -16,12 +17,12 @@ from dualnet.serve.service import EVENTS_KEPT, Service
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[Journal]:
-    made = Journal(tmp_path / "journal.sqlite")
+    made = Journal(tmp_path / "journal.sqlite", OPTIONS)
     yield made
     made.database.close()
 
 
-OPTIONS = Options(Path(), held_out_every=5, most_classes=2)
+OPTIONS = Options(Path(), held_out_every=5, most_classes=2, unlabelled_kept=4)
 
 
 def image(number: int) -> np.ndarray:
@@ -30,7 +31,7 @@ def image(number: int) -> np.ndarray:
 
 def add(journal: Journal, numbers: Sequence[int], label: str | None = None) -> None:
     ids, images = [f"example-{number}" for number in numbers], [image(number) for number in numbers]
-    journal.add_examples(ids, images, [label] * len(ids), True, OPTIONS)
+    journal.add_examples(ids, images, [label] * len(ids), True)
 
 
 def kept(journal: Journal) -> set[int]:
@@ -43,17 +44,17 @@ def test_images_that_neither_queue_nor_memory_nor_measuring_needs_are_dropped(jo
     add(journal, range(10, 20))
     contained = journal.last_position()
     add(journal, range(20, 22), "cat")
-    drop_images(journal, contained, [digest_of(image(3).tobytes())], unlabelled_kept=4)
+    drop_images(journal, contained, [digest_of(image(3).tobytes())])
     assert kept(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
     assert [entry.example for entry in journal.after(0, 100)] == [21, 22]  # numbers from 1
     assert len(journal.counts()) == 2 and sum(journal.counts().values()) == 22
     with pytest.raises(ConflictError, match="example-10"):
-        journal.set_label("example-10", "cat", False, OPTIONS)
+        journal.set_label("example-10", "cat", False)
 
 
 def test_many_held_out_images_are_bounded_too(journal: Journal) -> None:
     add(journal, range(120), "cat")
-    drop_images(journal, journal.last_position(), [], unlabelled_kept=0)
+    drop_images(journal, journal.last_position(), [])
     assert kept(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
 
 
@@ -61,9 +62,11 @@ def test_a_request_is_kept_as_a_whole_or_not_at_all(journal: Journal) -> None:
     add(journal, [1], "cat")
     position = journal.last_position()
     with pytest.raises(ConflictError, match="example-1"):  # the second one is there with another image
-        journal.add_examples(["new", "example-1"], [image(5), image(6)], ["dog", "dog"], True, OPTIONS)
-    assert journal.classes() == ["cat"] and journal.last_position() == position and journal.example("new") is None
-    journal.add_classes(["dog"], OPTIONS.most_classes)
+        journal.add_examples(["new", "example-1"], [image(5), image(6)], ["dog", "dog"], True)
+    assert journal.classes() == ["cat"] and journal.last_position() == position
+    with pytest.raises(MissingError, match="new"):
+        journal.example("new")
+    journal.add_classes(["dog"])
     with pytest.raises(ConflictError, match="most-classes"):
         add(journal, [2], "third")
     assert journal.classes() == ["cat", "dog"]
@@ -71,8 +74,8 @@ def test_a_request_is_kept_as_a_whole_or_not_at_all(journal: Journal) -> None:
 
 def test_entries_come_in_order_and_those_of_a_request_share_its_number(journal: Journal) -> None:
     add(journal, [1, 2], "cat")
-    journal.set_label("example-1", "cat", False, OPTIONS)  # as it is: nothing to learn
-    journal.set_label("example-1", "dog", True, OPTIONS)
+    journal.set_label("example-1", "cat", False)  # as it is: nothing to learn
+    journal.set_label("example-1", "dog", True)
     journal.delete("example-2")
     entries = journal.after(0, 100)
     assert [entry.kind for entry in entries] == ["class", "example", "example", "class", "label", "delete"]
@@ -85,12 +88,12 @@ def test_entries_come_in_order_and_those_of_a_request_share_its_number(journal: 
 def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
     add(journal, [1, 2, 3], "cat")
     journal.delete("example-1")
-    journal.set_label("example-2", "dog", True, OPTIONS)
+    journal.set_label("example-2", "dog", True)
     digests = [digest_of(image(number).tobytes()) for number in (1, 2, 3, 4)]  # 4 came with the model
     end = journal.last_position() + 1
     assert journal.in_memory(end) == {digests[0]: {}, digests[1]: {"dog": 1}, digests[2]: {"cat": 1}}
     assert journal.in_memory(end - 1, digests[1:2]) == {digests[1]: {"dog": 0}}, "it is to be learned with that label"
-    journal.add_examples(["twin"], [image(3)], ["cat"], True, OPTIONS)
+    journal.add_examples(["twin"], [image(3)], ["cat"], True)
     assert journal.in_memory(end, digests[2:3]) == {digests[2]: {"cat": 1}}, "the twin comes later"
     assert journal.in_memory(end + 1, digests[2:3]) == {digests[2]: {"cat": 2}}
 

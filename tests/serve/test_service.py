@@ -25,7 +25,7 @@ from serving import COLOURS, SIZE, Server, picture, png, small_model
 
 import dualnet
 from dualnet.cli import main
-from dualnet.serve.journal import ConflictError
+from dualnet.serve.errors import ConflictError
 from dualnet.serve.options import Options
 from dualnet.serve.published import Published
 from dualnet.serve.service import Service

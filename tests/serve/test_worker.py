@@ -18,6 +18,7 @@ from dualnet.options import merged
 from dualnet.runs.model import Model, load
 from dualnet.serve import saved
 from dualnet.serve.catch_up import catch_up
+from dualnet.serve.errors import MissingError
 from dualnet.serve.options import Options
 from dualnet.serve.published import Published, answering
 from dualnet.serve.remembered import remembered
@@ -32,7 +33,7 @@ def made(tmp_path: Path) -> Iterator[tuple[Worker, Connection]]:
     (options.state / saved.SNAPSHOTS).mkdir(parents=True)
     ours, theirs = Pipe()
     worker = Worker(options, theirs, 1)
-    worker.journal.add_classes(["cat", "dog"], 10)
+    worker.journal.add_classes(["cat", "dog"])
     follow(worker)
     with ours, theirs:
         yield worker, ours
@@ -60,7 +61,7 @@ def hold_out(worker: Worker, count: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (count, 3, SIZE, SIZE), np.uint8)
     answers = [str(one.name) for one in worker.model.predict(images, top=1)]
     ids = [f"example-{number}" for number in range(count)]
-    worker.journal.add_examples(ids, list(images), answers, False, worker.options)
+    worker.journal.add_examples(ids, list(images), answers, False)
     follow(worker)
 
 
@@ -93,7 +94,7 @@ def test_corrected_labels_of_held_out_examples_are_no_fall(made: tuple[Worker, C
     assert sum(worker.good.right.values()) == 20
     for number in range(20):
         label = worker.journal.rows("SELECT label FROM examples WHERE number = ?", number + 1)[0][0]
-        worker.journal.set_label(f"example-{number}", {"cat": "dog", "dog": "cat"}[label], False, worker.options)
+        worker.journal.set_label(f"example-{number}", {"cat": "dog", "dog": "cat"}[label], False)
     follow(worker)
     worker.evaluate()
     assert told(link) == [] and not any(worker.good.right.values())
@@ -107,7 +108,7 @@ def test_a_class_that_is_added_does_not_make_unmeasured_weights_good(made: tuple
     for weights in worker.model.learner.parameters():
         weights.data.mul_(-1)  # an update that went wrong
     worker.unmeasured = True
-    worker.journal.add_classes(["cow"], 10)
+    worker.journal.add_classes(["cow"])
     follow(worker)
     assert told(link) == ["rolled_back"] and not worker.unmeasured
 
@@ -132,7 +133,7 @@ def test_a_snapshot_is_deleted_once_and_what_is_left_of_one_is_removed_at_the_st
     folder = saved.snapshot_folder(options, number)
     shutil.copytree(folder, folder.with_name("7.tmp"))
     saved.delete_snapshot(options, number)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(MissingError):
         saved.delete_snapshot(options, number)
     assert saved.snapshots(options) == []
     saved.clean(options)
@@ -154,18 +155,18 @@ def test_of_two_examples_with_equal_pixels_one_can_go(tmp_path: Path) -> None:
     with ours, theirs:
         worker = Worker(options, theirs, 1)
         journal = worker.journal
-        journal.add_examples(["a", "b", "c"], [image] * 3, ["cat"] * 3, True, options)
+        journal.add_examples(["a", "b", "c"], [image] * 3, ["cat"] * 3, True)
         follow(worker)
         assert stored(worker) == ["cat"] * 3
         journal.delete("a")
         follow(worker)
         assert stored(worker) == ["cat"] * 2
-        journal.set_label("b", "dog", True, options)
+        journal.set_label("b", "dog", True)
         follow(worker)
         assert stored(worker) == ["cat", "dog"]
-        journal.add_examples(["d"], [image], ["cat"], True, options)
+        journal.add_examples(["d"], [image], ["cat"], True)
         journal.delete("d")  # before it is learned
-        journal.set_label("b", "cat", True, options)
+        journal.set_label("b", "cat", True)
         follow(worker)
         assert stored(worker) == ["cat"] * 2
         journal.database.close()
@@ -185,23 +186,23 @@ def test_soft_labels_are_taken_when_a_class_comes_after_some_practice(tmp_path: 
     with ours, theirs:
         worker = Worker(options, theirs, 1)
         [memory] = worker.model.learner.memories
-        worker.journal.add_examples(["a", "b", "c"], images[:3], ["cat"] * 3, True, options)
+        worker.journal.add_examples(["a", "b", "c"], images[:3], ["cat"] * 3, True)
         follow(worker)
-        worker.journal.add_examples(["d"], images[3:4], ["dog"], True, options)
+        worker.journal.add_examples(["d"], images[3:4], ["dog"], True)
         follow(worker)
         assert memory.filled.sum() == 4 and not memory.has_logits.any()
         for _ in range(SETTLED_STEPS):
             worker.practise()
-        worker.journal.add_examples(["e"], images[4:5], ["cow"], True, options)
+        worker.journal.add_examples(["e"], images[4:5], ["cow"], True)
         follow(worker)
         assert memory.has_logits[memory.filled].tolist() == [True] * 4 + [False]
         first = memory.logits[0].clone()
-        worker.journal.add_examples(["f"], images[5:6], [None], True, options)
+        worker.journal.add_examples(["f"], images[5:6], [None], True)
         for _ in range(SETTLED_STEPS):
             worker.practise()
         worker.save()
         follow(worker)
-        worker.journal.add_classes(["hen"], 10)
+        worker.journal.add_classes(["hen"])
         again = Worker(options, theirs, 2)
         assert again.background.steps_since_taught == SETTLED_STEPS
         again.journal.database.close()
@@ -215,7 +216,7 @@ def test_a_publication_older_than_the_checkpoint_is_passed_over(made: tuple[Work
     """A learner that catches up after a crash may save before its first publication is read."""
     worker, _ = made
     older = worker.status(), answering(worker.model).numpy().tobytes()
-    worker.journal.add_classes(["cow"], 10)
+    worker.journal.add_classes(["cow"])
     follow(worker)
     for _ in range(8):  # the average begins to lag behind
         worker.step(torch.randint(256, (4, 3, SIZE, SIZE), dtype=torch.uint8), ["cat", "dog"] * 2)

@@ -3,47 +3,34 @@
 import asyncio
 import json
 import shutil
+import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import nullcontext
-from importlib.resources import files
-from pathlib import Path as FilePath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 import numpy as np
 import torch
-from fastapi import BackgroundTasks, FastAPI, Form, HTTPException, Path, Query, Request, UploadFile
-from fastapi.responses import FileResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi import BackgroundTasks, FastAPI, Form, Query, Request, UploadFile
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.routing import APIRoute
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
 
 from dualnet import __version__
-from dualnet.serve import saved
-from dualnet.serve.errors import add_errors
+from dualnet.serve import saved, schema
+from dualnet.serve.errors import MissingError, RequestError
 from dualnet.serve.images import as_png, decoded
-from dualnet.serve.journal import ConflictError
 from dualnet.serve.metrics import metrics
 from dualnet.serve.onnx import as_onnx, one_at_a_time
-from dualnet.serve.schema import (
-    ERRORS,
-    LABELS,
-    Acknowledged,
-    Class,
-    Classes,
-    Id,
-    Images,
-    Label,
-    Name,
-    NewClass,
-    Number,
-    Pause,
-    Prediction,
-    Predictions,
-    Title,
-)
 from dualnet.serve.service import Service
 
+PAGE = Path(__file__).with_name("static")
 FILES: Any = {200: {"content": {"application/zip": {}, "application/octet-stream": {}}}}
 EVENT_SECONDS = 0.2  # between looks for news
 KEEP_ALIVE_SECONDS = 15.0
@@ -54,7 +41,7 @@ def make_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="DualNet live learner",
         version=__version__,
-        responses=ERRORS,
+        responses=schema.RESPONSES,
         redirect_slashes=False,
         docs_url=None,  # their scripts would come from an outside address
         redoc_url=None,
@@ -62,14 +49,14 @@ def make_app(service: Service) -> FastAPI:
 
     def pixels_of(images: list[UploadFile]) -> list[np.ndarray]:
         if len(images) > options.most_images:
-            raise HTTPException(413, f"{len(images)} images; at most {options.most_images} are read (--most-images)")
+            raise RequestError(413, f"{len(images)} images; at most {options.most_images} are read (--most-images)")
         contents = enumerate(image.file.read() for image in images)
         return [decoded(data, service.size, options.most_pixels, f"image {number}") for number, data in contents]
 
     # Predicting
 
     @app.post("/v1/predict")
-    def predict(image: Images, top: Annotated[int, Query(ge=1, le=1000)] = 5) -> Predictions:
+    def predict(image: schema.Images, top: Annotated[int, Query(ge=1, le=1000)] = 5) -> schema.Predictions:
         """The most probable classes of one or several images."""
         assert service.published is not None
         began = time.perf_counter()
@@ -77,31 +64,31 @@ def make_app(service: Service) -> FastAPI:
         service.counters["predictions"] += len(found)
         service.counters["predict_microseconds"] += int(1e6 * (time.perf_counter() - began))
         rows = [zip(one.classes, one.probabilities, strict=True) for one in found]
-        predictions = [Prediction(classes=[Class(name=n, probability=p) for n, p in row]) for row in rows]
-        return Predictions(version=version, predictions=predictions)
+        predictions = [{"classes": [{"name": name, "probability": p} for name, p in row]} for row in rows]
+        return schema.Predictions.model_validate({"version": version, "predictions": predictions})
 
     # Teaching
 
     @app.post("/v1/examples", status_code=201)
     def add_examples(
-        image: Images,
-        label: Annotated[list[Name | Literal[""]] | None, Form(description=LABELS)] = None,
-        id: Annotated[list[Id] | None, Form(description="one for each image; made if it is left out")] = None,
-        new_class: NewClass = False,
-    ) -> list[Acknowledged]:
+        image: schema.Images,
+        label: Annotated[list[schema.Name | Literal[""]] | None, Form(description=schema.LABELS)] = None,
+        id: Annotated[list[schema.Id] | None, Form(description="one for each image; made if it is left out")] = None,
+        new_class: schema.NewClass = False,
+    ) -> list[schema.Acknowledged]:
         """Teach images, with a label or without. The answer comes once they are on the disk."""
         ids = [uuid4().hex for _ in image] if id is None else id
         if len(ids) != len(image):
-            raise HTTPException(422, f"{len(ids)} ids for {len(image)} images; give one for each, or none")
+            raise RequestError(422, f"{len(ids)} ids for {len(image)} images; give one for each, or none")
         if len(set(ids)) != len(ids):
-            raise HTTPException(422, "an id is there twice; give each image its own")
+            raise RequestError(422, "an id is there twice; give each image its own")
         labels = [name or None for name in label or [""]]
         if len(labels) not in (1, len(image)):
-            raise HTTPException(422, f"{len(labels)} labels for {len(image)} images; give one for each, or one for all")
+            raise RequestError(422, f"{len(labels)} labels for {len(image)} images; give one for each, or one for all")
         labels = labels if len(labels) == len(image) else labels * len(image)
-        position, there = journal.add_examples(ids, pixels_of(image), labels, new_class, options)
+        position, there = journal.add_examples(ids, pixels_of(image), labels, new_class)
         service.wrote(position)
-        return [Acknowledged(id=one, duplicate=before) for one, before in zip(ids, there, strict=True)]
+        return [schema.Acknowledged(id=one, duplicate=before) for one, before in zip(ids, there, strict=True)]
 
     @app.get("/v1/examples")
     def get_unlabelled(most: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[str]:
@@ -109,48 +96,39 @@ def make_app(service: Service) -> FastAPI:
         return journal.newest_unlabelled(most)
 
     @app.get("/v1/examples/{id}")
-    def get_example(id: Annotated[Id, Path()]) -> dict[str, Any]:
-        example = journal.example(id) or not_there(id)
-        kept = example.pixels is not None
-        return {
-            "id": id,
-            "label": example.label,
-            "time": example.time,
-            "held_out": bool(example.held_out),
-            "image": kept,
-        }
+    def get_example(id: schema.Id) -> dict[str, Any]:
+        example = journal.example(id)
+        shown = {"id": id, "label": example.label, "time": example.time}
+        return {**shown, "held_out": bool(example.held_out), "image": example.pixels is not None}
 
     @app.get("/v1/examples/{id}/image", response_class=Response, responses={200: {"content": {"image/png": {}}}})
-    def get_image(id: Annotated[Id, Path()]) -> Response:
+    def get_image(id: schema.Id) -> Response:
         """What the model sees of it."""
-        example = journal.example(id) or not_there(id)
-        if example.pixels is None:
-            raise HTTPException(404, f"the image of {id!r} is no longer kept")
-        return Response(as_png(example.pixels, service.size), media_type="image/png")
+        pixels = journal.example(id).pixels
+        if pixels is None:
+            raise RequestError(404, f"the image of {id!r} is no longer kept")
+        return Response(as_png(pixels, service.size), media_type="image/png")
 
     @app.put("/v1/examples/{id}/label")
-    def set_label(id: Annotated[Id, Path()], label: Label) -> dict[str, Any]:
+    def set_label(id: schema.Id, label: schema.Label) -> dict[str, Any]:
         """The label of an example that came without, or another one than it had."""
-        position = journal.set_label(id, label.label, label.new_class, options)
-        service.wrote(not_there(id) if position is None else position)
+        service.wrote(journal.set_label(id, label.label, label.new_class))
         return {"id": id, "label": label.label}
 
     @app.delete("/v1/examples/{id}", status_code=204)
-    def delete_example(id: Annotated[Id, Path()]) -> None:
+    def delete_example(id: schema.Id) -> None:
         """It leaves the journal and the memory; what the weights learned from it stays."""
-        position = journal.delete(id)
-        service.wrote(not_there(id) if position is None else position)
+        service.wrote(journal.delete(id))
 
     @app.get("/v1/classes")
     def get_classes() -> list[dict[str, Any]]:
         return service.status()["classes"]
 
     @app.post("/v1/classes", status_code=201)
-    def add_classes(classes: Classes) -> list[str]:
+    def add_classes(classes: schema.Classes) -> list[str]:
         if len(set(classes.classes)) != len(classes.classes):
-            raise HTTPException(422, "a class is there twice")
-        journal.add_classes(classes.classes, options.most_classes)
-        service.wrote(journal.last_position())
+            raise RequestError(422, "a class is there twice")
+        service.wrote(journal.add_classes(classes.classes))
         return journal.classes()
 
     @app.get("/v1/memory")
@@ -166,7 +144,7 @@ def make_app(service: Service) -> FastAPI:
         return service.status()
 
     @app.post("/v1/background")
-    def set_background(pause: Pause) -> dict[str, Any]:
+    def set_background(pause: schema.Pause) -> dict[str, Any]:
         """Pause the background, or go on."""
         service.ask("pause", pause.paused)
         return service.status()["background"]
@@ -194,36 +172,33 @@ def make_app(service: Service) -> FastAPI:
         return saved.snapshots(options)
 
     @app.post("/v1/snapshots", status_code=201)
-    def add_snapshot(title: Title | None = None) -> dict[str, Any]:
+    def add_snapshot(title: schema.Title | None = None) -> dict[str, Any]:
         """Keep the model as it is once it has learned all that was acknowledged before."""
         service.wait_until_learned()
-        return ask_or_conflict("snapshot", "" if title is None else title.title)
+        return service.ask("snapshot", "" if title is None else title.title)
 
     @app.post("/v1/snapshots/{number}/restore")
-    def restore(number: Number) -> dict[str, Any]:
+    def restore(number: schema.Number) -> dict[str, Any]:
         """Go back to it. What was taught since stays in the journal and is not learned again."""
-        if number not in [one["number"] for one in saved.snapshots(options)]:
-            no_snapshot(number)
+        if not saved.snapshot_folder(options, number).is_dir():
+            raise MissingError(f"snapshot {number}")
         position = journal.restore(number)
         service.send("wake")
         service.wait_until_learned(position)
         return service.status()
 
     @app.delete("/v1/snapshots/{number}", status_code=204)
-    def delete_snapshot(number: Number) -> None:
-        try:
-            saved.delete_snapshot(options, number)
-        except FileNotFoundError:
-            no_snapshot(number)
+    def delete_snapshot(number: schema.Number) -> None:
+        saved.delete_snapshot(options, number)
 
     @app.get("/v1/export", response_class=FileResponse, responses=FILES)
     def export(format: Literal["folder", "onnx"] = "folder") -> FileResponse:
         """The model: a zip archive of a folder that `dualnet.load` reads, with the images of its memory; or ONNX."""
         with one_at_a_time(making_onnx) if format == "onnx" else nullcontext():
             service.wait_until_learned()
-            folder = FilePath(tempfile.mkdtemp(prefix=saved.EXPORT, dir=options.state))
+            folder = Path(tempfile.mkdtemp(prefix=saved.EXPORT, dir=options.state))
             try:
-                ask_or_conflict("export", folder / "model")
+                service.ask("export", folder / "model")
                 if format == "onnx":
                     file = as_onnx(service, folder / "model")
                 else:
@@ -233,25 +208,12 @@ def make_app(service: Service) -> FastAPI:
                 raise
         afterwards = BackgroundTasks()
         afterwards.add_task(shutil.rmtree, folder)
-        return FileResponse(file, filename=FilePath(file).name, background=afterwards)
+        return FileResponse(file, filename=Path(file).name, background=afterwards)
 
-    def ask_or_conflict(command: str, argument: Any) -> Any:
-        try:
-            return service.ask(command, argument)
-        except ValueError as error:
-            raise ConflictError(str(error)) from error
-
-    add_page(app)
+    app.mount("/static", StaticFiles(directory=PAGE))
+    app.get("/", include_in_schema=False)(lambda: FileResponse(PAGE / "index.html"))
     add_errors(app)
     return app
-
-
-def not_there(id: str) -> Any:
-    raise HTTPException(404, f"example {id!r} is not there")
-
-
-def no_snapshot(number: int) -> Any:
-    raise HTTPException(404, f"snapshot {number} is not there")
 
 
 async def listen(service: Service, after: int) -> AsyncIterator[str]:
@@ -267,16 +229,37 @@ async def listen(service: Service, after: int) -> AsyncIterator[str]:
         quiet += EVENT_SECONDS
 
 
-def add_page(app: FastAPI) -> None:
-    """The files of the page, each at an address of its own: no path comes from a request."""
-    kinds = {"html": "text/html", "css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
-    folder = files("dualnet.serve").joinpath("static")
-    for file in folder.iterdir() if folder.is_dir() else ():
-        kind = kinds.get(file.name.rpartition(".")[2])
-        if kind is not None:
-            path = "/" if file.name == "index.html" else f"/static/{file.name}"
-            app.get(path, include_in_schema=False)(same_answer(file.read_bytes(), kind))
+def add_errors(app: FastAPI) -> None:
+    """Every error has the one shape."""
+
+    async def answer(request: Request, error: Exception) -> JSONResponse:
+        told = refusal(error)
+        if told.status == 405:  # Starlette names the methods of the first route
+            told.headers["Allow"] = ", ".join(methods_of(app, request)) or "GET"  # of a file of the page
+        return JSONResponse(told.body, told.status, told.headers)
+
+    for kind in (RequestError, RequestValidationError, HTTPException, sqlite3.OperationalError, ValueError, Exception):
+        app.add_exception_handler(kind, answer)
 
 
-def same_answer(content: bytes, kind: str) -> Callable[[], Response]:
-    return lambda: Response(content, media_type=kind)
+def refusal(error: Exception) -> RequestError:
+    """What is told of an error."""
+    match error:
+        case RequestError():
+            return error
+        case RequestValidationError():
+            first = error.errors()[0]
+            return RequestError(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
+        case HTTPException():  # what FastAPI refuses by itself
+            return RequestError(error.status_code, error.detail)
+        case sqlite3.OperationalError():
+            return RequestError(507, f"the journal cannot be written ({error}); nothing of this request was kept")
+        case ValueError():
+            return RequestError(400, str(error))
+    return RequestError(500, f"a fault of the service ({type(error).__name__}); its log tells more")
+
+
+def methods_of(app: FastAPI, request: Request) -> list[str]:
+    """Those of all routes with the path of the request."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path_regex.match(request.url.path)]
+    return sorted({method for route in routes for method in route.methods or ()})

@@ -1,73 +1,49 @@
-"""Errors of requests, in the one shape that all have."""
+"""What a client is told of a request that is not done: one shape for all errors. Without FastAPI, for the learner."""
 
-import sqlite3
 from typing import Any
 
-from fastapi import FastAPI, HTTPException, Request
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
-from fastapi.routing import APIRoute
-
-from dualnet.serve.guard import error_body
-from dualnet.serve.journal import ConflictError
-from dualnet.serve.service import BusyError
-
-CODES = {
-    400: "bad_request",
-    404: "not_found",
-    405: "method",
-    409: "conflict",
-    413: "too_large",
-    422: "invalid",
-    429: "busy",
-    500: "internal",
-    503: "busy",
-    507: "disk",
+ERRORS = {  # by status: the code, and what it means
+    400: ("bad_request", "what is sent cannot be read"),
+    401: ("token", "the token is missing or wrong"),
+    403: ("origin", "another host or origin"),
+    404: ("not_found", "it is not there"),
+    405: ("method", "the path has other methods"),
+    408: ("too_slow", "the body came too slowly"),
+    409: ("conflict", "it does not fit what is there"),
+    413: ("too_large", "more than a limit"),
+    422: ("invalid", "a value is not valid"),
+    429: ("busy", "too many requests at a time"),
+    500: ("internal", "a fault of the service"),
+    503: ("busy", "the learner did not answer in time"),
+    507: ("disk", "the journal cannot be written"),
 }
 
 
-def add_errors(app: FastAPI) -> None:
-    """Every error has the one shape."""
-
-    def answer(status: int, message: str, headers: Any = None) -> JSONResponse:
-        return JSONResponse(error_body(CODES.get(status, str(status)), message), status, headers)
-
-    @app.exception_handler(RequestValidationError)
-    def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
-        first = error.errors()[0]
-        return answer(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
-
-    async def http(request: Request, error: Any) -> JSONResponse:
-        headers = {"Allow": ", ".join(methods_of(app, request))} if error.status_code == 405 else error.headers
-        return answer(error.status_code, str(error.detail), headers)
-
-    for kind in (400, 404, 405, HTTPException):  # the numbers: what FastAPI refuses by itself
-        app.exception_handler(kind)(http)
-
-    @app.exception_handler(ConflictError)
-    def conflict(_: Request, error: ConflictError) -> JSONResponse:
-        return answer(409, str(error))
-
-    @app.exception_handler(ValueError)
-    def wrong(_: Request, error: ValueError) -> JSONResponse:
-        return answer(400, str(error))
-
-    @app.exception_handler(BusyError)
-    def busy(_: Request, error: BusyError) -> JSONResponse:
-        return answer(503, str(error), {"Retry-After": "5"})
-
-    @app.exception_handler(Exception)
-    def internal(_: Request, error: Exception) -> JSONResponse:
-        return answer(500, f"a fault of the service ({type(error).__name__}); its log tells more")
-
-    @app.exception_handler(sqlite3.OperationalError)
-    def disk(_: Request, error: sqlite3.OperationalError) -> JSONResponse:
-        return answer(507, f"the journal cannot be written ({error}); nothing of this request was kept")
+class RequestError(Exception):
+    def __init__(self, status: int, message: str, code: str = "", **headers: str) -> None:
+        super().__init__(message)
+        self.status = status
+        code = code or ERRORS.get(status, (str(status), ""))[0]
+        self.body: dict[str, Any] = {"error": {"code": code, "message": message}}
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-def methods_of(app: FastAPI, request: Request) -> list[str]:
-    """Those of all routes with the path of the request; Starlette names those of the first one."""
-    routes = [route for route in app.routes if isinstance(route, APIRoute)]
-    return sorted(
-        {method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()}
-    )
+class MissingError(RequestError):
+    """What the request names is not there."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(404, f"{what} is not there")
+
+
+class ConflictError(RequestError):
+    """What the request asks does not fit what is there."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(409, message)
+
+
+class BusyError(RequestError):
+    """The learner did not answer in time."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(503, message, retry_after="5")

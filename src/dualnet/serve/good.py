@@ -1,10 +1,9 @@
 """The last good state of a model, to go back to if an update made it worse."""
 
 from collections.abc import Mapping
-from typing import Any
+from copy import deepcopy
 
 import torch
-from torch import Tensor
 
 from dualnet.memory import Memory
 from dualnet.runs.model import Model
@@ -26,7 +25,7 @@ class Good:
         self.state = {
             name: value.clone() for name, value in state if name != "_extra_state" and not name.startswith(memories)
         }
-        self.optimizers = copied({name: one.state_dict() for name, one in learner.optimizers().items()})
+        self.optimizers = deepcopy({name: one.state_dict() for name, one in learner.optimizers().items()})
 
     def accuracy(self) -> dict[str, float]:
         """In percent, by class."""
@@ -47,17 +46,9 @@ class Good:
         learner = model.learner
         learner.load_state_dict(self.state, strict=False)
         for name, optimizer in learner.optimizers().items():
-            optimizer.load_state_dict(copied(self.optimizers[name]))
+            optimizer.load_state_dict(deepcopy(self.optimizers[name]))
         model.engine = None  # steps that it captured on a GPU would use the momenta of before
         for memory in learner.memories:  # soft labels that were stored by weights that had gone wrong
             wrong = ~memory.logits.isfinite().all(dim=1)
             memory.logits[wrong] = 0
             memory.has_logits[wrong] = False
-
-
-def copied(node: Any) -> Any:
-    if isinstance(node, Tensor):
-        return node.clone()
-    if isinstance(node, dict):
-        return {key: copied(value) for key, value in node.items()}
-    return [copied(value) for value in node] if isinstance(node, list) else node

@@ -2,18 +2,15 @@
 
 import asyncio
 import hmac
-import json
 from collections import Counter
-from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from dualnet.serve.options import Options, is_loopback
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-Message = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[MutableMapping[str, Any], Receive, Send], Awaitable[None]]
+from dualnet.serve.errors import RequestError
+from dualnet.serve.options import Options, is_loopback
 
 READING = ("GET", "HEAD", "OPTIONS")
 OPEN_PATHS = ("/", "/healthz")  # without a token; the files of the page too, which hold no data
@@ -30,100 +27,65 @@ HEADERS = {
 }
 
 
-class RefusedError(Exception):
-    """The answer to a request that goes no further."""
-
-    def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
-        super().__init__(message)
-        self.status, self.code, self.headers = status, code, {k.replace("_", "-"): v for k, v in headers.items()}
-
-
-def error_body(code: str, message: str) -> dict[str, Any]:
-    """The one shape of all errors."""
-    return {"error": {"code": code, "message": message}}
-
-
 class Guard:
     """ASGI: token, host, origin, requests in flight, and the size and time of a body."""
 
-    def __init__(self, app: App, options: Options, token: str | None, counters: Counter[str]) -> None:
+    def __init__(self, app: ASGIApp, options: Options, token: str | None, counters: Counter[str]) -> None:
         self.app, self.options, self.counters = app, options, counters
         self.token = None if token is None else token.encode()
-        self.in_flight = self.listeners = 0
+        self.requests, self.listeners = asyncio.Semaphore(options.most_requests), asyncio.Semaphore(MOST_LISTENERS)
 
-    async def __call__(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
-            return  # a web socket is closed
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http"  # uvicorn is told to do without web sockets and lifespan
         send = self.with_headers(send)
+        request = Request(scope, receive)
         try:
-            self.check(scope)
-            await self.admit(scope, receive, send)
-        except RefusedError as refused:
-            await self.refuse(refused, receive, send)
+            self.check(request)
+            await self.admit(request, send)
+        except RequestError as refused:
+            if refused.status == 413:
+                await drain(receive)
+            await JSONResponse(refused.body, refused.status, refused.headers)(scope, receive, send)
 
-    def check(self, scope: MutableMapping[str, Any]) -> None:
-        headers = {name.decode("latin-1"): value for name, value in scope["headers"]}
-        host = headers.get("host", b"").decode("latin-1")
-        if self.token is None and not is_loopback(parsed(f"//{host}").hostname or ""):
-            raise RefusedError(403, "host", f"host {host!r}: ask for 127.0.0.1 or localhost")  # a name that was rebound
-        if not is_open(scope["path"]):
-            self.check_token(headers.get("authorization", b""))
-        origin = headers.get("origin")
-        writes = scope["method"] not in READING
-        if writes and origin is not None and parsed(origin.decode("latin-1")).netloc != host:
-            raise RefusedError(403, "origin", "a page of another origin may not write here")
+    def check(self, request: Request) -> None:
+        host = request.headers.get("host", "")
+        if self.token is None and not is_loopback(parsed(f"//{host}").hostname or ""):  # a name that was rebound
+            raise RequestError(403, f"host {host!r}: ask for 127.0.0.1 or localhost", "host")
+        authorization = request.headers.get("authorization", "").encode("latin-1")
+        right = self.token is None or hmac.compare_digest(authorization, b"Bearer " + self.token)
+        if not right and not is_open(request):
+            raise RequestError(401, "send the header Authorization: Bearer TOKEN", www_authenticate="Bearer")
+        origin = request.headers.get("origin")
+        if request.method not in READING and origin is not None and parsed(origin).netloc != host:
+            raise RequestError(403, "a page of another origin may not write here")
 
-    def check_token(self, authorization: bytes) -> None:
-        if self.token is not None and not hmac.compare_digest(authorization, b"Bearer " + self.token):
-            raise RefusedError(401, "token", "send the header Authorization: Bearer TOKEN", www_authenticate="Bearer")
+    async def admit(self, request: Request, send: Send) -> None:
+        places = self.listeners if request.scope["path"] == EVENTS else self.requests
+        if places.locked():
+            raise RequestError(429, "too many requests are being answered; try again", retry_after="1")
+        async with places:
+            body = b"" if is_open(request) else await self.body(request)
+            await self.app(request.scope, given(body, request.receive), send)
 
-    async def admit(self, scope: MutableMapping[str, Any], receive: Receive, send: Send) -> None:
-        kind, most = (
-            ("listeners", MOST_LISTENERS) if scope["path"] == EVENTS else ("in_flight", self.options.most_requests)
-        )
-        if getattr(self, kind) >= most:
-            raise RefusedError(429, "busy", f"{most} requests are being answered; try again", retry_after="1")
-        setattr(self, kind, getattr(self, kind) + 1)
-        try:
-            body = b"" if is_open(scope["path"]) else await self.body(scope, receive)
-            await self.app(scope, given(body, receive), send)
-        finally:
-            setattr(self, kind, getattr(self, kind) - 1)
-
-    async def body(self, scope: MutableMapping[str, Any], receive: Receive) -> bytes:
+    async def body(self, request: Request) -> bytes:
         """All of it, before anything is done with it."""
-        most = self.options.most_bytes
-        too_large = RefusedError(413, "too_large", f"at most {most} bytes are read (--most-bytes)", connection="close")
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if length.isdigit() and int(length[:20]) > most:
+        most, body = self.options.most_bytes, bytearray()
+        too_large = RequestError(413, f"at most {most} bytes are read (--most-bytes)", connection="close")
+        length = request.headers.get("content-length", "0")
+        if length.isdecimal() and int(length[:20]) > most:
             raise too_large
-        parts, count = [], 0
         try:
             async with asyncio.timeout(self.options.body_seconds):
-                while True:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise RefusedError(400, "cut_off", "the request ended early", connection="close")
-                    parts.append(message.get("body", b""))
-                    count += len(parts[-1])
-                    if count > most:
+                async for part in request.stream():
+                    body += part
+                    if len(body) > most:
                         raise too_large
-                    if not message.get("more_body", False):
-                        return b"".join(parts)
+        except ClientDisconnect:
+            raise RequestError(400, "the request ended early", "cut_off", connection="close") from None
         except TimeoutError:
             late = f"the body took more than {self.options.body_seconds:g} seconds (--body-seconds)"
-            raise RefusedError(408, "too_slow", late, connection="close") from None
-
-    async def refuse(self, refused: RefusedError, receive: Receive, send: Send) -> None:
-        if refused.status == 413:
-            await drain(receive)
-        body = json.dumps(error_body(refused.code, str(refused))).encode()
-        headers = {"content-type": "application/json", "content-length": str(len(body)), **refused.headers}
-        encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-        await send({"type": "http.response.start", "status": refused.status, "headers": encoded})
-        await send({"type": "http.response.body", "body": body})
+            raise RequestError(408, late, connection="close") from None
+        return bytes(body)
 
     def with_headers(self, send: Send) -> Send:
         async def wrapped(message: Message) -> None:
@@ -136,8 +98,9 @@ class Guard:
         return wrapped
 
 
-def is_open(path: str) -> bool:
+def is_open(request: Request) -> bool:
     """Asked without a token. Nothing there has a body: none is waited for."""
+    path = request.scope["path"]
     return path in OPEN_PATHS or path.startswith(PAGE_FILES)
 
 

@@ -8,13 +8,16 @@ import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from dualnet.serve.errors import ConflictError, MissingError
+from dualnet.serve.options import Options
 
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS classes (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
@@ -58,133 +61,125 @@ class Example(NamedTuple):
     held_out: bool
 
 
-class ConflictError(ValueError):
-    """What the request asks does not fit what is there."""
-
-
 class Journal:
     """One per process; threads take turns."""
 
-    def __init__(self, file: Path) -> None:
-        self.lock = threading.Lock()
+    def __init__(self, file: Path, options: Options) -> None:
+        self.options = options
+        self.lock = threading.RLock()
         self.database = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
             self.database.execute(f"PRAGMA {pragma}")
         self.database.executescript(SCHEMA)
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
+    def transaction(self) -> Iterator[None]:
         """On the disk when the block ends, all of it or nothing."""
-        with self.lock:
+        with self.lock, self.database:
             self.database.execute("BEGIN IMMEDIATE")
-            try:
-                yield self.database
-                self.database.execute("COMMIT")
-            except BaseException:  # a full disk may have ended it already
-                if self.database.in_transaction:
-                    self.database.execute("ROLLBACK")
-                raise
+            self.request = self.last_position() + 1  # the position of its first line is its number
+            yield
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         with self.lock:
             return self.database.execute(query, values).fetchall()
 
+    def value(self, query: str, *values: Any) -> Any:
+        """The first one that is found; None if there is none."""
+        return next((row[0] for row in self.rows(query, *values)), None)
+
     def start(self) -> int:
         """The number of this start of the service, from 1."""
-        with self.transaction() as database:
-            count = database.execute("PRAGMA user_version").fetchone()[0] + 1
-            database.execute(f"PRAGMA user_version={count}")
+        with self.transaction():
+            count = self.value("PRAGMA user_version") + 1
+            self.rows(f"PRAGMA user_version={count}")
         return count
 
-    # What requests do
+    # What requests do. Each returns the last position
 
-    def add_classes(self, names: Sequence[str], most: int) -> None:
-        with self.transaction() as database:
-            known = known_classes(database)
+    def add_classes(self, names: Sequence[str]) -> int:
+        with self.transaction():
+            known = self.classes()
             if again := [name for name in names if name in known]:
                 raise ConflictError(f"class {again[0]!r} is there already")
-            self.make_classes(database, names, last_position(database) + 1, most)
-
-    def make_classes(self, database: sqlite3.Connection, names: Iterable[str], request: int, most: int) -> None:
-        for name in names:
-            if database.execute("SELECT COUNT(*) FROM classes").fetchone()[0] >= most:
-                raise ConflictError(f"there are {most} classes already, which is the limit (--most-classes)")
-            database.execute("INSERT INTO classes (name) VALUES (?)", (name,))
-            append(database, request, "class", name=name)
+            return [self.make_class(name) for name in names][-1]
 
     def add_examples(
-        self,
-        ids: Sequence[str],
-        images: Sequence[np.ndarray],
-        labels: Sequence[str | None],
-        new_class: bool,
-        options: Any,
+        self, ids: Sequence[str], images: Sequence[np.ndarray], labels: Sequence[str | None], new_class: bool
     ) -> tuple[int, list[bool]]:
-        """Keep images with their labels. Returns the last position, and which ones were there before.
+        """Keep images with their labels. Returns also which ones were there before.
 
         An id that is there with the same image is no second example; with another image it is refused.
         """
-        with self.transaction() as database:
-            request = last_position(database) + 1
+        with self.transaction():
             for name in dict.fromkeys(label for label in labels if label is not None):
-                self.check_class(database, name, new_class, request, options.most_classes)
-            each = zip(ids, images, labels, strict=True)
-            there = [self.add_example(database, request, *one, options.held_out_every) for one in each]
-            return last_position(database), there
+                self.check_class(name, new_class)
+            there = [self.add_example(*one) for one in zip(ids, images, labels, strict=True)]
+            return self.last_position(), there
 
-    def add_example(
-        self, database: sqlite3.Connection, request: int, id: str, image: np.ndarray, label: str | None, every: int
-    ) -> bool:
+    def add_example(self, id: str, image: np.ndarray, label: str | None) -> bool:
         pixels = image.tobytes()
         digest = digest_of(pixels)
-        before = database.execute("SELECT digest, label FROM examples WHERE id = ?", (id,)).fetchone()
-        if before is not None:
-            if before[0] != digest or label not in (None, before[1]):
+        if before := self.rows("SELECT digest, label FROM examples WHERE id = ?", id):
+            if before[0][0] != digest or label not in (None, before[0][1]):
                 raise ConflictError(f"id {id!r} is there with another image or label; use another, or PUT its label")
             return True
-        held_out = is_held_out(database, label, every)
-        values = (id, time.time(), digest, pixels, label, held_out)
+        values = (id, time.time(), digest, pixels, label, self.is_held_out(label))
         query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
-        number = database.execute(query, values).lastrowid
-        append(database, request, "example", number, label)
+        self.append("example", self.value(f"{query} RETURNING number", *values), label)
         return False
 
-    def set_label(self, id: str, label: str, new_class: bool, options: Any) -> int | None:
-        """Returns the position, or None for an id that is not there."""
-        with self.transaction() as database:
-            request = last_position(database) + 1
-            query = "SELECT number, pixels IS NULL, label, held_out FROM examples WHERE id = ?"
-            found = database.execute(query, (id,)).fetchone()
-            if found is None:
-                return None
-            number, dropped, before, held_out = found
-            if before == label:
-                return last_position(database)
-            if dropped:
+    def set_label(self, id: str, label: str, new_class: bool) -> int:
+        with self.transaction():
+            example = self.example(id)
+            if example.label == label:
+                return self.last_position()
+            if example.pixels is None:
                 raise ConflictError(f"the image of {id!r} is no longer kept; post it again with its label")
-            self.check_class(database, label, new_class, request, options.most_classes)
-            held_out = held_out if before is not None else is_held_out(database, label, options.held_out_every)
-            database.execute("UPDATE examples SET label = ?, held_out = ? WHERE number = ?", (label, held_out, number))
-            return append(database, request, "label", number, label)
+            self.check_class(label, new_class)
+            held_out = self.is_held_out(label) if example.label is None else example.held_out
+            self.rows("UPDATE examples SET label = ?, held_out = ? WHERE id = ?", label, held_out, id)
+            return self.append("label", example.number, label)
 
-    def delete(self, id: str) -> int | None:
-        """The example leaves the journal, and the memory once the learner has read this. None: it is not there."""
-        with self.transaction() as database:
-            found = database.execute("DELETE FROM examples WHERE id = ? RETURNING digest", (id,)).fetchone()
-            if found is None:
-                return None
-            database.execute("INSERT OR IGNORE INTO deleted VALUES (?)", found)
-            return append(database, last_position(database) + 1, "delete", digest=found[0])
+    def delete(self, id: str) -> int:
+        """The example leaves the journal, and the memory once the learner has read this."""
+        with self.transaction():
+            digest = self.example(id).digest
+            self.rows("DELETE FROM examples WHERE id = ?", id)
+            self.rows("INSERT OR IGNORE INTO deleted VALUES (?)", digest)
+            return self.append("delete", digest=digest)
 
     def restore(self, snapshot: int) -> int:
-        with self.transaction() as database:
-            return append(database, last_position(database) + 1, "restore", name=str(snapshot))
+        with self.transaction():
+            return self.append("restore", name=str(snapshot))
 
-    def check_class(self, database: sqlite3.Connection, name: str, new: bool, request: int, most: int) -> None:
-        if name not in known_classes(database):
+    # Within a transaction
+
+    def append(
+        self, kind: str, example: int | None = None, name: str | None = None, digest: bytes | None = None
+    ) -> int:
+        query = "INSERT INTO log (request, kind, example, name, digest) VALUES (?, ?, ?, ?, ?) RETURNING position"
+        return self.value(query, self.request, kind, example, name, digest)
+
+    def make_class(self, name: str) -> int:
+        most = self.options.most_classes
+        if self.value("SELECT COUNT(*) FROM classes") >= most:
+            raise ConflictError(f"there are {most} classes already, which is the limit (--most-classes)")
+        self.rows("INSERT INTO classes (name) VALUES (?)", name)
+        return self.append("class", name=name)
+
+    def check_class(self, name: str, new: bool) -> None:
+        if name not in self.classes():
             if not new:
                 raise ConflictError(f"class {name!r} is not there; add it, or send new_class=true")
-            self.make_classes(database, [name], request, most)
+            self.make_class(name)
+
+    def is_held_out(self, label: str | None) -> bool:
+        """The tenth labelled example of a class, the twentieth and so on, if one in 10 is held out."""
+        every = self.options.held_out_every
+        if label is None or every == 0:
+            return False
+        return (self.value("SELECT COUNT(*) FROM examples WHERE label = ?", label) + 1) % every == 0
 
     # What is asked
 
@@ -195,9 +190,11 @@ class Journal:
         """Examples by label."""
         return dict(self.rows("SELECT label, COUNT(*) FROM examples GROUP BY label"))
 
-    def example(self, id: str) -> Example | None:
-        columns = ", ".join(Example._fields)
-        return next((Example(*row) for row in self.rows(f"SELECT {columns} FROM examples WHERE id = ?", id)), None)
+    def example(self, id: str) -> Example:
+        found = self.rows(f"SELECT {', '.join(Example._fields)} FROM examples WHERE id = ?", id)
+        if not found:
+            raise MissingError(f"example {id!r}")
+        return Example(*found[0])
 
     def examples_of(self, digests: Sequence[bytes]) -> list[tuple[str, str | None]]:
         """Id and label of the examples with these pixels."""
@@ -209,19 +206,23 @@ class Journal:
         return [id for (id,) in self.rows(query, most)]
 
     def last_position(self) -> int:
-        with self.lock:
-            return last_position(self.database)
+        return self.numbered("log")
 
     def received(self) -> int:
         """Examples received ever."""
-        return self.rows("SELECT COALESCE(MAX(seq), 0) FROM sqlite_sequence WHERE name = 'examples'")[0][0]
+        return self.numbered("examples")
+
+    def numbered(self, table: str) -> int:
+        """The last number that was given to a row of it."""
+        return self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", table) or 0
 
     # What the learner does
 
     def adopt_classes(self, names: Sequence[str]) -> None:
         """Those of a model that came with some."""
-        with self.transaction() as database:
-            database.executemany("INSERT OR IGNORE INTO classes (name) VALUES (?)", ((name,) for name in names))
+        with self.transaction():
+            for name in names:
+                self.rows("INSERT OR IGNORE INTO classes (name) VALUES (?)", name)
 
     def in_memory(self, position: int, digests: Sequence[bytes] | None = None) -> dict[bytes, Counter[str]]:
         """What the memory may hold of the examples with these pixels, or of all: how many of each label, by digest.
@@ -241,7 +242,7 @@ class Journal:
 
     def note(self, name: str) -> int:
         """What was noted last; 0 before."""
-        return next((value for (value,) in self.rows("SELECT value FROM notes WHERE name = ?", name)), 0)
+        return self.value("SELECT value FROM notes WHERE name = ?", name) or 0
 
     def set_note(self, name: str, value: int) -> None:
         self.rows("INSERT OR REPLACE INTO notes VALUES (?, ?)", name, value)
@@ -262,35 +263,3 @@ class Journal:
 
 def digest_of(pixels: bytes) -> bytes:
     return blake2b(pixels, digest_size=16).digest()
-
-
-def known_classes(database: sqlite3.Connection) -> set[str]:
-    return {name for (name,) in database.execute("SELECT name FROM classes")}
-
-
-def is_held_out(database: sqlite3.Connection, label: str | None, every: int) -> bool:
-    """The tenth labelled example of a class, the twentieth and so on, if `every` is 10."""
-    if label is None or every == 0:
-        return False
-    count = database.execute("SELECT COUNT(*) FROM examples WHERE label = ?", (label,)).fetchone()[0]
-    return (count + 1) % every == 0
-
-
-def append(
-    database: sqlite3.Connection,
-    request: int,
-    kind: str,
-    example: int | None = None,
-    name: str | None = None,
-    digest: bytes | None = None,
-) -> int:
-    query = "INSERT INTO log (request, kind, example, name, digest) VALUES (?, ?, ?, ?, ?)"
-    position = database.execute(query, (request, kind, example, name, digest)).lastrowid
-    assert position is not None
-    return position
-
-
-def last_position(database: sqlite3.Connection) -> int:
-    """Every line of the log has its own: that of its first line numbers a request."""
-    found = database.execute("SELECT seq FROM sqlite_sequence WHERE name = 'log'").fetchone()
-    return found[0] if found else 0

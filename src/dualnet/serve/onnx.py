@@ -8,10 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fastapi import HTTPException
-
-from dualnet.serve.journal import ConflictError
-from dualnet.serve.service import BusyError, Service
+from dualnet.serve.errors import BusyError, ConflictError, RequestError
+from dualnet.serve.service import Service
 
 MOST_SECONDS = 300.0  # within which it is made
 LOOK_SECONDS = 0.2  # between looks whether the service stops
@@ -20,7 +18,7 @@ LOOK_SECONDS = 0.2  # between looks whether the service stops
 @contextmanager
 def one_at_a_time(lock: threading.Lock) -> Iterator[None]:
     if not lock.acquire(blocking=False):
-        raise HTTPException(429, "another ONNX file is being made; try again", {"Retry-After": "5"})
+        raise RequestError(429, "another ONNX file is being made; try again", retry_after="5")
     try:
         yield
     finally:

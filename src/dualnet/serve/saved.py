@@ -13,6 +13,7 @@ from dualnet.engine import choose_device
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.run_folder import RunFolder
+from dualnet.serve.errors import MissingError
 from dualnet.serve.options import Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
@@ -85,10 +86,12 @@ def snapshot_folder(options: Options, number: int) -> Path:
 
 
 def delete_snapshot(options: Options, number: int) -> None:
-    """Raises FileNotFoundError if it is not there."""
     folder = snapshot_folder(options, number)
     unwanted = folder.with_name(f"{number}-{uuid4().hex}{atomic.TEMPORARY}")
-    folder.rename(unwanted)
+    try:
+        folder.rename(unwanted)
+    except FileNotFoundError:
+        raise MissingError(f"snapshot {number}") from None
     shutil.rmtree(unwanted, ignore_errors=True)
 
 

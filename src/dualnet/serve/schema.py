@@ -5,7 +5,7 @@ from typing import Annotated, Any
 from fastapi import File, Form, Path, UploadFile
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from dualnet.serve.guard import error_body
+from dualnet.serve.errors import ERRORS, RequestError
 
 
 def printable_name(name: str) -> str:
@@ -66,19 +66,7 @@ class Pause(Body):
     paused: bool
 
 
-ERRORS: dict[int | str, dict[str, Any]] = {
-    status: {"description": text, "content": {"application/json": {"example": error_body(code, text)}}}
-    for status, code, text in (
-        (400, "bad_request", "what is sent cannot be read"),
-        (401, "token", "the token is missing or wrong"),
-        (403, "origin", "another host or origin"),
-        (404, "not_found", "it is not there"),
-        (408, "too_slow", "the body came too slowly"),
-        (409, "conflict", "it does not fit what is there"),
-        (413, "too_large", "more than a limit"),
-        (422, "invalid", "a value is not valid"),
-        (429, "busy", "too many requests at a time"),
-        (503, "busy", "the learner did not answer in time"),
-        (507, "disk", "the journal cannot be written"),
-    )
+RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"description": text, "content": {"application/json": {"example": RequestError(status, text).body}}}
+    for status, (_, text) in ERRORS.items()
 }

@@ -15,6 +15,7 @@ from typing import Any
 from dualnet.engine import choose_device
 from dualnet.runs.model import load
 from dualnet.serve import saved, worker
+from dualnet.serve.errors import BusyError, ConflictError
 from dualnet.serve.journal import Journal
 from dualnet.serve.kept import Event, keep_status, kept_statuses
 from dualnet.serve.options import Options
@@ -28,15 +29,11 @@ STOP_SECONDS = 30.0  # within which it saves
 RESTART_SECONDS = (0.0, 1.0, 5.0, 20.0, 60.0)  # before the learner is started again, the more often it ended
 
 
-class BusyError(RuntimeError):
-    """The learner did not answer in time."""
-
-
 class Service:
     def __init__(self, options: Options) -> None:
         self.options = options
         (options.state / saved.SNAPSHOTS).mkdir(parents=True, exist_ok=True)
-        self.journal = Journal(options.state / saved.JOURNAL)
+        self.journal = Journal(options.state / saved.JOURNAL, options)
         self.start_number = self.journal.start()
         self.started = time.time()
         self.status_now: dict[str, Any] = {}
@@ -165,13 +162,13 @@ class Service:
             return
 
     def ask(self, command: str, argument: Any = None) -> Any:
-        """What the learner answers. Raises ValueError with what it says is wrong."""
+        """What the learner answers. Raises ConflictError with what it says is wrong."""
         ticket = next(self.tickets)
         self.send(command, ticket, argument)
         self.wait(lambda: ticket in self.answers)
         answer, wrong = self.answers.pop(ticket)
         if wrong is not None:
-            raise ValueError(wrong)
+            raise ConflictError(wrong)
         return answer
 
     def wait(self, condition: Callable[[], bool], seconds: float = ANSWER_SECONDS) -> None:

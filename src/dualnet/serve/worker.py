@@ -56,7 +56,7 @@ def main(options: Options, link: Connection, start: int) -> None:
 class Worker:
     def __init__(self, options: Options, link: Connection, start: int) -> None:
         self.options, self.link, self.start = options, link, start
-        self.journal = Journal(options.state / saved.JOURNAL)
+        self.journal = Journal(options.state / saved.JOURNAL, options)
         self.model, notes = saved.open_model(options)
         self.position: int = notes["position"]
         self.background = Background(options)
@@ -263,7 +263,7 @@ class Worker:
             saved.save(self.model, self.options.state / saved.MODEL, self.notes())
             self.saved_positions = [self.saved_positions[1], self.position]
             digests = [digest for _, _, digest, _ in remembered(self.model)]
-            drop_images(self.journal, self.saved_positions[0], digests, self.options.unlabelled_kept)
+            drop_images(self.journal, self.saved_positions[0], digests)
         except (OSError, sqlite3.OperationalError) as error:  # such as a full disk; the journal has it all
             self.notice("not_saved", str(error))
         self.saves_due, self.unsaved, self.saved_at = max(0, self.saves_due - 1), False, time.monotonic()
