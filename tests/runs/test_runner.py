@@ -9,8 +9,6 @@ import json
 import math
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -183,7 +181,7 @@ def test_a_run_that_diverges_while_a_checkpoint_is_written(written, tiny, run, t
 
     monkeypatch.setattr(checkpoint, "write", slow_write)
     monkeypatch.setattr(Together, "writes_behind", True)
-    monkeypatch.setattr(Run, "naming_divergence", diverge_after(Run.naming_divergence, step=4))
+    monkeypatch.setattr(Run, "flush_losses", diverge_after(Run.flush_losses, step=4))
     with pytest.raises(NotFiniteError if written else OSError) as caught:
         run(tiny(checkpoint_every=3), tmp_path / "run")
     if written:
@@ -195,13 +193,11 @@ def no_room(*_) -> None:
     raise OSError("no room")
 
 
-def diverge_after(naming_divergence, step: int):
-    @contextmanager
-    def diverged(run: Run) -> Iterator[None]:
-        with naming_divergence(run):
-            yield
-            if run.step >= step:
-                raise DivergedError("loss 'labels' is")
+def diverge_after(flush_losses, step: int):
+    def diverged(run: Run) -> dict[str, float]:
+        if run.step >= step:
+            raise DivergedError("loss 'labels' is")
+        return flush_losses(run)
 
     return diverged
 

@@ -22,17 +22,13 @@ THUMBNAIL_SIZE = 64  # side in pixels, at most
 
 def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor, labels: Tensor) -> Tensor:
     """Accuracy on test images of a task, in percent: float64, on the device."""
-    correct = torch.zeros((), dtype=torch.int64, device=labels.device)
-    for logits, expected in zip(
-        all_logits(engine, learner, stream, task, images), labels.split(EVALUATION_SIZE), strict=True
-    ):
-        correct += (logits.argmax(dim=1) == expected).sum()
-    return 100 * correct.double() / len(labels)
+    answers = all_logits(engine, learner, stream, task, images).argmax(dim=1)
+    return 100 * (answers == labels).sum().double() / len(labels)
 
 
-def all_logits(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor) -> Iterator[Tensor]:
-    for part in images.split(EVALUATION_SIZE):
-        yield engine.logits(learner, part, stream.task_ids(task, len(part)))
+def all_logits(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor) -> Tensor:
+    parts = images.split(EVALUATION_SIZE)
+    return torch.cat([engine.logits(learner, part, stream.task_ids(task, len(part))) for part in parts])
 
 
 def class_results(engine: Engine, learner: Learner, stream: Stream) -> ClassResults:
@@ -41,8 +37,8 @@ def class_results(engine: Engine, learner: Learner, stream: Stream) -> ClassResu
     mistakes: list[tuple[float, int, int, int, int]] = []
     for task in range(stream.num_tasks):
         images, labels = stream.test_set(task)
-        parts = [sure_answers(logits) for logits in all_logits(engine, learner, stream, task, images)]
-        sure, answers = (torch.cat(values).cpu().numpy() for values in zip(*parts, strict=True))
+        logits = all_logits(engine, learner, stream, task, images).cpu().double()  # in float32 many would round to 1
+        sure, answers = logits.softmax(dim=1).amax(dim=1).nan_to_num(), logits.argmax(dim=1).numpy()
         truths = labels.cpu().numpy()
         counts += np.bincount(truths, minlength=len(counts))
         for place in np.flatnonzero(answers != truths).tolist():
@@ -50,11 +46,6 @@ def class_results(engine: Engine, learner: Learner, stream: Stream) -> ClassResu
             confusions[pair] += 1
             mistakes.append((-float(sure[place]), task, place, *pair))
     return ClassResults(counts.tolist(), confusions, list(most_confident(mistakes, stream)))
-
-
-def sure_answers(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """The probability of each answer, and the answers. In float64: in float32 many would round to 1."""
-    return logits.double().softmax(dim=1).amax(dim=1).nan_to_num(), logits.argmax(dim=1)
 
 
 def most_confident(mistakes: list[tuple[float, int, int, int, int]], stream: Stream) -> Iterator[Mistake]:

@@ -3,8 +3,7 @@
 import dataclasses
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -83,9 +82,8 @@ class Run:
 
     def take_state(self) -> checkpoint.Snapshot:
         """A copy of all that a checkpoint of this step holds, to be written while the run continues."""
-        with self.naming_divergence():
-            finite_means(self.pending)
-            check_weights(self.learner)
+        finite_means(self.pending)
+        check_weights(self.learner)
         atomic.flush(self.folder.log_file)
         state = {
             **learner_state(self.learner),
@@ -123,25 +121,17 @@ class Run:
         """Log the mean of the losses since the last time."""
         if not self.pending:
             return {}
-        with self.naming_divergence():
-            values = finite_means(self.pending)
+        values = finite_means(self.pending)
         self.pending.clear()
         self.log("losses", losses=values)
         return values
 
-    @contextmanager
-    def naming_divergence(self) -> Iterator[None]:
-        """Logs it, and raises it as that of this seed."""
-        try:
-            yield
-        except DivergedError as error:
-            self.log("diverged", reason=f"{error.what} not finite", checkpoint=self.saved)
-            what, seed = f"{error.what} not finite at step {self.step}", self.experiment.seed
-            last = "there is no checkpoint yet"
-            if self.saved is not None:
-                last = f"the last good checkpoint is step {self.saved}"
-            reason = f"{self.folder.path}: {what}; {last}; try a lower rate, or leave seed {seed} out"
-            raise NotFiniteError({seed: reason}) from None
+    def diverged(self, what: str) -> str:
+        """Logs it. Returns a line for the user: what is not finite, and what is left."""
+        self.log("diverged", reason=f"{what} not finite", checkpoint=self.saved)
+        last = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
+        remedy = f"try a lower rate, or leave seed {self.experiment.seed} out"
+        return f"{self.folder.path}: {what} not finite at step {self.step}; {last}; {remedy}"
 
     def log(self, event: str, **facts: Any) -> None:
         period, _ = self.stream.position(self.step - 1)

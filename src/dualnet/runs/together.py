@@ -14,7 +14,7 @@ from dualnet.engine import Engine, Losses, precision_on
 from dualnet.runs import checkpoint
 from dualnet.runs.evaluation import accuracy, class_results
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.run import NotFiniteError, Run
+from dualnet.runs.run import DivergedError, Run
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.stream.schedule import Period
 
@@ -64,8 +64,8 @@ class Together:
                 self.evaluate(remaining.task)
                 self.end_task()
                 number = 0
-        except NotFiniteError:
-            assert not self.runs  # all have diverged; while one is left, it goes on
+        except DivergedError:
+            assert not self.runs  # while one is left, it goes on
         finally:
             self.pool.shutdown()
             self.display.end()
@@ -160,18 +160,19 @@ class Together:
     def each(self, work: Callable[[Run], Found]) -> list[Found]:
         """Do some work for all runs at once: copying five reservoirs of 180 MB one after the other took 5.5 s.
 
-        The others continue in a new engine without those that have diverged. Raises NotFiniteError if none is left.
+        The others continue in a new engine without those that have diverged. Raises DivergedError if none is left.
         """
         futures, found = {run: self.pool.submit(work, run) for run in self.runs}, []
         for run, future in futures.items():
             try:
                 found.append(future.result())
-            except NotFiniteError as error:
-                self.diverged |= error.reasons
-                self.display.diverged(f"{self.experiment.name} seed {run.experiment.seed}", run.step)
+            except DivergedError as error:
+                seed = run.experiment.seed
+                self.diverged[seed] = run.diverged(error.what)
+                self.display.diverged(f"{self.experiment.name} seed {seed}", run.step)
                 self.runs.remove(run)
-        if not self.runs:
-            raise NotFiniteError(self.diverged)
+                if not self.runs:
+                    raise
         if len(self.runs) < len(futures):
             self.engine = self.make_engine()
         return found
