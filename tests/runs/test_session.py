@@ -21,7 +21,7 @@ from dualnet import Model, cli
 from dualnet.options import flat
 from dualnet.runs import checkpoint
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.session import Folders, LearnOptions, Session
+from dualnet.runs.session import LearnOptions, Session
 
 LETTERS = "abcdefghijklmno"
 SMALL = {"width": 2, "updates": 1, "replay_size": 4, "memory": {"slots": 20}, "slow_rounds": 1, "slow_batch_size": 4}
@@ -75,8 +75,8 @@ def test_three_killed_sessions_equal_one_process(tmp_path: Path, state_of: Any, 
         file.rename(tmp_path / "unlabelled" / file.name)
     model = Model.create(image_size=28, learner=LEARNER, label_share=0.0)
     for part in parts:
-        folders = Folders(str(part), str(tmp_path / "unlabelled"), str(parts[0]) if part != parts[0] else None)
-        session = Session(model, folders, LearnOptions(batch_size=3), None)
+        test = str(parts[0]) if part != parts[0] else None
+        session = Session(model, LearnOptions(str(part), str(tmp_path / "unlabelled"), test, batch_size=3))
         session.begin()
         session.run(tmp_path / "at-once", RunDisplay(), 100)
 
@@ -165,7 +165,7 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
 def test_images_without_a_class_are_spread_among_the_others(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos / "cat", tmp_path / "unlabelled")
     model = Model.create(image_size=28, learner=LEARNER)
-    session = Session(model, Folders("photos", "unlabelled"), LearnOptions(batch_size=2, epochs=2), None)
+    session = Session(model, LearnOptions("photos", "unlabelled", batch_size=2, epochs=2))
     known = [[session.files.names[row] is not None for row in rows] for rows in session.batches]
     assert known == 2 * [[True] * 2, [False] * 2, [True] * 2, [True] * 2, [False] * 2, [True] * 2]
     for epoch in (session.batches[:6], session.batches[6:]):

@@ -15,8 +15,9 @@ from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder
-from dualnet.runs.session import Folders, LearnOptions, Session, start
+from dualnet.runs.session import LearnOptions, Session, start
 
+OF_SESSION = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")  # options, as flags call them
 NAMED = 10  # new classes that are named
 LABELS = {"memory": "stored images of the classes before", "old": "test images of the classes before"}
 LABELS["new"] = "test images of the new classes"
@@ -25,11 +26,10 @@ QUICKER = "--image-size 48 --learner.updates 2 --out ANOTHER"  # as docs/benchma
 
 def main(arguments: argparse.Namespace, words: list[str]) -> int:
     source, folder = source_and_folder(arguments.paths)
-    options = options_of(arguments, words, source)
-    folders = Folders(folder, arguments.unlabelled, arguments.test, arguments.on_error)
+    options = options_of(arguments, words, source, folder)
     out, device = arguments.out, str(engine.choose_device(arguments.device))
     quicker = QUICKER if source is None and device == "cpu" else ""
-    session = start(source, folders, out, options, arguments.task, device, arguments.trust)
+    session = start(source, options, out, device, arguments.trust)
     before = "after" in session.record
     if not before:
         with RunFolder(out).locked():
@@ -42,7 +42,7 @@ def main(arguments: argparse.Namespace, words: list[str]) -> int:
     return 0
 
 
-def options_of(arguments: argparse.Namespace, words: list[str], source: Path | None) -> LearnOptions:
+def options_of(arguments: argparse.Namespace, words: list[str], source: Path | None, folder: str) -> LearnOptions:
     """Those of the session and, without a source, of the new model."""
     given = dotted(words)
     check_keys(given, ["learner", *vars(arguments)])
@@ -59,7 +59,8 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if source is not None and of_new:
         option = next(iter(of_new)).replace("_", "-")
         raise ValueError(f"--{option}: {source} keeps the options that it was made with; leave it out")
-    return build(LearnOptions, {"epochs": arguments.epochs, "batch_size": arguments.batch_size, **of_new})
+    of_session = {option: getattr(arguments, option) for option in OF_SESSION}
+    return build(LearnOptions, {"train": folder, **of_session, **of_new})
 
 
 def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:

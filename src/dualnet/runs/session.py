@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dualnet.data.decode import OnError
-from dualnet.data.image_files import ImageFiles, read_files
+from dualnet.data.image_files import read_files
 from dualnet.files import read_json
 from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
@@ -30,36 +30,24 @@ REMEMBERED = 500  # stored images of the classes so far, on which forgetting is 
 
 @dataclass(frozen=True)
 class LearnOptions:
-    """How the images are learned. Those of a new model: `learner`, `image_size` and `seed`."""
+    """Which images are learned, and how. Those of a new model: `learner`, `image_size` and `seed`."""
 
+    train: str  # the folder of the images, with a sub-folder for each class
+    unlabelled: str | None = None  # a folder of images without a class
+    test: str | None = None  # a folder with a sub-folder for each class
+    on_error: OnError = "stop"
+    task: int | None = None  # of a task-aware model
+    batch_size: int = 10
+    epochs: int = 1  # passes over the images
     learner: dict[str, Any] = field(default_factory=lambda: dict(NEW_MODEL))
     image_size: int = 64  # side in pixels
     seed: int = 0  # of a new model; the order of the images is that of the model's seed
-    batch_size: int = 10
-    epochs: int = 1  # passes over the images
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "image_size", "batch_size", "epochs")
-
-
-@dataclass(frozen=True)
-class Folders:
-    """Where the images of a session are."""
-
-    train: str  # a sub-folder for each class
-    unlabelled: str | None = None
-    test: str | None = None  # a sub-folder for each class
-    on_error: OnError = "stop"
-
-    def __post_init__(self) -> None:
         for option, other in (("--unlabelled", self.unlabelled), ("--test", self.test)):
             if other is not None and same_folder(other, self.train):
                 raise ValueError(f"{option} {other}: is the folder of the images to learn; name another one")
-
-    def read(self, size: int) -> tuple[ImageFiles, ImageFiles | None]:
-        """The images to learn, and those to test."""
-        test = None if self.test is None else read_files(self.test, None, size, self.on_error)
-        return read_files(self.train, self.unlabelled, size, self.on_error), test
 
 
 class Session:
@@ -68,16 +56,17 @@ class Session:
     `record` is what the checkpoints hold of it: the plan, by a digest; the steps done; what was measured before.
     """
 
-    def __init__(self, model: Model, folders: Folders, options: LearnOptions, task: int | None) -> None:
-        self.model, self.options, self.task = model, options, task
+    def __init__(self, model: Model, options: LearnOptions) -> None:
+        self.model, self.options, self.task = model, options, options.task
         channels, height, width = model.learner.spec.image_shape
         if channels != 3 or height != width:
             raise ValueError(f"images are read as squares in colour; this model learned {channels}x{height}x{width}")
-        self.files, self.test = folders.read(height)
+        self.test = None if options.test is None else read_files(options.test, None, height, options.on_error)
+        self.files = read_files(options.train, options.unlabelled, height, options.on_error)
         self.new = [name for name in self.files.classes if name not in model.class_names]
         self.batches = self.make_batches()
-        how = {name: getattr(options, name) for name in ("batch_size", "epochs")}
-        plan = {**how, "task": task, "images": self.files.digest, "test": self.test and self.test.digest}
+        plan = {name: getattr(options, name) for name in ("batch_size", "epochs", "task")}
+        plan |= {"images": self.files.digest, "test": self.test and self.test.digest}
         self.record: dict[str, Any] = {"plan": digest_of(plan), "step": 0, "steps": len(self.batches)}
 
     # What is learned
@@ -192,15 +181,7 @@ class Session:
         return found
 
 
-def start(
-    source: Path | None,
-    folders: Folders,
-    out: Path,
-    options: LearnOptions,
-    task: int | None,
-    device: str,
-    trust: bool,
-) -> Session:
+def start(source: Path | None, options: LearnOptions, out: Path, device: str, trust: bool) -> Session:
     """A session that begins, or the same one that the folder holds, stopped or finished. Others are refused."""
     in_place = source is not None and same_folder(str(source), str(out))
     begun = (out / MODEL_FILE).is_file()
@@ -208,7 +189,7 @@ def start(
     made_of = None if in_place else digest_of(origin(source, options))
     if is_there:
         model, state = load_with_state(out, device, trust)
-        session, there = Session(model, folders, options, task), state.get("session") or {}
+        session, there = Session(model, options), state.get("session") or {}
         same = there.get("plan") == session.record["plan"] and (in_place or there.get("source") == made_of)
         if same and "after" not in there and state["device"] != model.learner.class_mask.device.type:
             raise ValueError(f"--device: this session began on {state['device']}; go on there, or choose another --out")
@@ -216,17 +197,17 @@ def start(
             session.record = there
             return session
         if not in_place:
-            go_on = f"to go on with it: dualnet learn {out} {folders.train} --out {out}"
+            go_on = f"to go on with it: dualnet learn {out} {options.train} --out {out}"
             raise ValueError(f"--out {out}: holds a model that learned something else; {go_on}")
     else:
         if not begun:
             model_folder.check_free(out)
         if source is None:
-            given = {key: getattr(options, key) for key in ("learner", "image_size", "seed")}
-            model = Model.create(**given, device=device, label_share=0.0 if folders.unlabelled else 1.0)
+            label_share = 0.0 if options.unlabelled else 1.0
+            model = Model.create(**origin(None, options), device=device, label_share=label_share)
         else:
             model, _ = load_with_state(source, device, trust)
-        session = Session(model, folders, options, task)
+        session = Session(model, options)
     if model.unfinished:
         warnings.warn(model.unfinished, stacklevel=2)
         model.unfinished = ""
@@ -238,7 +219,7 @@ def start(
 def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
     """What a session begins with: the newest checkpoint of a model or run, or the options of a new model."""
     if source is None:
-        return {"learner": options.learner, "image_size": options.image_size, "seed": options.seed}
+        return {option: getattr(options, option) for option in ("learner", "image_size", "seed")}
     folder = RunFolder(source).checkpoints
     steps = checkpoint.steps(folder)
     return {"checkpoint": read_json(checkpoint.files_of(folder, steps[-1])[0], relaxed=True)["digest"] if steps else ""}
