@@ -17,7 +17,7 @@ import torch
 
 from dualnet import load, metrics
 from dualnet.data import Benchmark
-from dualnet.engine import Engine, choose_device, precision_on
+from dualnet.engine import choose_device, precision_on
 from dualnet.runs import checkpoint, evaluation, runner
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError, NotFiniteError, Run
@@ -394,9 +394,8 @@ def test_a_task_free_stream_tells_no_task(protocol: Any, benchmark: Benchmark) -
 def test_accuracy_does_not_depend_on_the_parts(size: int, finished: Path, benchmark, tiny, monkeypatch) -> None:
     monkeypatch.setattr(evaluation, "EVALUATION_SIZE", size)
     learner = load(finished).learner
-    engine = Engine([learner], "fp32")
     stream = Stream(benchmark, "task_aware", 4, CPU)
-    found = [float(evaluation.accuracy(engine, learner, stream, task, *stream.test_set(task))) for task in range(2)]
+    found = [float(evaluation.accuracy(learner.logits, *stream.test_set(task))) for task in range(2)]
     assert found == result_of(finished)["accuracy"][-1]
 
 

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from dualnet import cli, load
-from dualnet.engine import Engine
 from dualnet.metrics import stability_summary
 from dualnet.runs import evaluation
 from dualnet.runs.progress import RunDisplay
@@ -115,21 +114,21 @@ def test_a_look_is_at_the_same_few_test_images(benchmark, finished: Path, monkey
     one, other = (Stream(benchmark, protocol, 4, CPU) for protocol in ("task_aware", "task_free"))
     learner = load(finished).learner
     for task in range(2):
-        images, labels = one.probe(task)
+        images, labels, task_ids = one.probe(task)
         assert len(labels) == 3 and torch.equal(images, other.probe(task)[0])
         tests, truths = benchmark.tasks[task].test.load()
         places = [int((tests == image).flatten(1).all(dim=1).nonzero()) for image in images]
         assert len(set(places)) == 3 and labels.tolist() == truths[places].tolist()
-        right = learner.logits(images, one.task_ids(task, 3)).argmax(dim=1) == labels
-        found = evaluation.accuracy(Engine([learner], "fp32"), learner, one, task, *one.probe(task))
+        right = learner.logits(images, torch.full((3,), task)).argmax(dim=1) == labels
+        found = evaluation.accuracy(learner.logits, images, labels, task_ids)
         assert float(found) == pytest.approx(100 * right.double().mean().item())
 
 
 def test_an_accuracy_stays_on_the_device(finished: Path, benchmark, synchronising) -> None:
     """So that a look at many tasks waits once, for all of them."""
     stream, learner = Stream(benchmark, "task_aware", 4, CPU), load(finished).learner
-    engine, probe = Engine([learner], "fp32"), stream.probe(0)
-    assert not synchronising(lambda: evaluation.accuracy(engine, learner, stream, 0, *probe))
+    probe = stream.probe(0)
+    assert not synchronising(lambda: evaluation.accuracy(learner.logits, *probe))
 
 
 def test_how_often_it_is_measured_is_part_of_the_experiment(tiny, run, stop_at, tmp_path: Path) -> None:

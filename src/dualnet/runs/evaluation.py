@@ -3,42 +3,42 @@
 import base64
 import io
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from dualnet.engine import Engine
-from dualnet.learners import Learner
 from dualnet.runs.class_results import MOST_MISTAKES, ClassResults, Mistake
 from dualnet.stream.stream import Stream
 
+Logits = Callable[[Tensor, Tensor], Tensor]  # of a learner, for images and task ids
 EVALUATION_SIZE = 500  # images in one pass
 SAME_MISTAKE = 2  # examples of one class taken for one other class that are kept
 THUMBNAIL_SIZE = 64  # side in pixels, at most
 
 
-def accuracy(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor, labels: Tensor) -> Tensor:
-    """Accuracy on test images of a task, in percent: float64, on the device."""
-    answers = all_logits(engine, learner, stream, task, images).argmax(dim=1)
+def accuracy(logits: Logits, images: Tensor, labels: Tensor, task_ids: Tensor) -> Tensor:
+    """In percent: float64, on the device."""
+    answers = all_logits(logits, images, task_ids).argmax(dim=1)
     return 100 * (answers == labels).sum().double() / len(labels)
 
 
-def all_logits(engine: Engine, learner: Learner, stream: Stream, task: int, images: Tensor) -> Tensor:
-    parts = images.split(EVALUATION_SIZE)
-    return torch.cat([engine.logits(learner, part, stream.task_ids(task, len(part))) for part in parts])
+def all_logits(logits: Logits, images: Tensor, task_ids: Tensor) -> Tensor:
+    """Of any number of images, in parts that fit into memory."""
+    parts = zip(images.split(EVALUATION_SIZE), task_ids.split(EVALUATION_SIZE), strict=True)
+    return torch.cat([logits(*part) for part in parts])
 
 
-def class_results(engine: Engine, learner: Learner, stream: Stream) -> ClassResults:
+def class_results(logits: Logits, stream: Stream) -> ClassResults:
     """All test images once more: a run that is resumed at its end has no logits of its last evaluation."""
     counts, confusions = np.zeros(stream.spec.num_classes, np.int64), Counter[tuple[int, int]]()
     mistakes: list[tuple[float, int, int, int, int]] = []
     for task in range(stream.num_tasks):
-        images, labels = stream.test_set(task)
-        logits = all_logits(engine, learner, stream, task, images).cpu().double()  # in float32 many would round to 1
-        sure, answers = logits.softmax(dim=1).amax(dim=1).nan_to_num(), logits.argmax(dim=1).numpy()
+        images, labels, task_ids = stream.test_set(task)
+        found = all_logits(logits, images, task_ids).cpu().double()  # in float32 many probabilities would round to 1
+        sure, answers = found.softmax(dim=1).amax(dim=1).nan_to_num(), found.argmax(dim=1).numpy()
         truths = labels.cpu().numpy()
         counts += np.bincount(truths, minlength=len(counts))
         for place in np.flatnonzero(answers != truths).tolist():

@@ -41,7 +41,6 @@ class LocalPool:
 
     def __init__(self, size: int, threads: int | None = None, log: Path | None = None) -> None:
         self.size, self.threads, self.log = size, threads, log
-        self.show = "nothing" if log else "lines" if size > 1 else "live"
         self.busy: dict[Connection, tuple[ForkServerProcess, Job]] = {}
 
     def __enter__(self) -> Self:
@@ -74,7 +73,7 @@ class LocalPool:
     def start(self, job: Job) -> None:
         start_server()
         link, theirs = FORKED.Pipe()
-        arguments = (job, theirs, Path.cwd(), self.threads, self.log, self.show)
+        arguments = (job, theirs, Path.cwd(), self.threads, self.log, self.size == 1)
         process = FORKED.Process(target=run_and_exit, args=arguments)
         process.start()
         theirs.close()
@@ -137,9 +136,12 @@ def ended(code: int) -> JobResult:
 
 
 def run_and_exit(
-    job: Job, link: Connection, folder: Path, threads: int | None, log: Path | None, show: str
+    job: Job, link: Connection, folder: Path, threads: int | None, log: Path | None, alone: bool
 ) -> NoReturn:
-    """What the process of a job does. In a session of its own: Ctrl-C reaches the pool's process only."""
+    """What the process of a job does. In a session of its own: Ctrl-C reaches the pool's process only.
+
+    Without a log it shows its progress; with a bar, on a terminal, only if no other process shows one there.
+    """
     code = 1
     try:
         os.setsid()
@@ -152,7 +154,8 @@ def run_and_exit(
         Stop.passed_on = True
         threading.Thread(target=end_with_parent, args=[link], daemon=True).start()
         warnings.filterwarnings("ignore", message=".*: left out; images of a class")  # the parent has said so
-        result = run_job(job, display_named(show))
+        console = Console(stderr=True, force_terminal=None if alone else False)
+        result = run_job(job, RunDisplay(console if log is None else None))
         sys.stdout.flush()
         link.send(result)
         code = 0
@@ -168,13 +171,6 @@ def end_with_parent(link: Connection) -> None:
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(SAVE_TIMEOUT)
     os._exit(1)
-
-
-def display_named(show: str) -> RunDisplay:
-    """live: with a bar on a terminal; lines: without one, for several processes on a terminal; or quiet."""
-    if show not in ("live", "lines"):
-        return RunDisplay()
-    return RunDisplay(Console(stderr=True, force_terminal=None if show == "live" else False))
 
 
 def num_threads(device: str) -> int | None:

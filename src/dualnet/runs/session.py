@@ -17,7 +17,8 @@ from dualnet.files import read_json
 from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import task_ids_of
-from dualnet.runs.model import NEW_MODEL, PREDICT_SIZE, Model, load_with_state
+from dualnet.runs.evaluation import accuracy
+from dualnet.runs.model import NEW_MODEL, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import digest_of
 from dualnet.runs.run import check_weights
@@ -168,7 +169,7 @@ class Session:
         device = model.learner.class_mask.device
         if stored := self.record["memory"]:
             parts = (stored[part].to(device) for part in ("images", "labels", "task_ids"))
-            found["memory"] = accuracy(model, *parts)
+            found["memory"] = measured(model, *parts)
         if self.test is not None:
             numbers = {name: number for number, name in enumerate(model.class_names)}
             labels = np.array([numbers.get(str(name), -1) for name in self.test.names])
@@ -177,7 +178,7 @@ class Session:
                     images = torch.from_numpy(self.test.decoded[np.flatnonzero(rows)]).to(device)
                     given = torch.from_numpy(labels[rows])
                     tasks = task_ids_of(given, model.learner.spec.class_mask.cpu(), None)
-                    found[part] = accuracy(model, images, given.to(device), tasks.to(device))
+                    found[part] = measured(model, images, given.to(device), tasks.to(device))
         return found
 
 
@@ -225,11 +226,9 @@ def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
     return {"checkpoint": read_json(checkpoint.files_of(folder, steps[-1])[0], relaxed=True)["digest"] if steps else ""}
 
 
-def accuracy(model: Model, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
-    """In percent, and the number of images."""
-    parts = zip(images.split(PREDICT_SIZE), task_ids.split(PREDICT_SIZE), strict=True)
-    answers = torch.cat([model.learner.predict(*part) for part in parts])
-    return [100 * int((answers == labels).sum()) / len(labels), len(labels)]
+def measured(model: Model, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
+    """Accuracy in percent, and the number of images."""
+    return [accuracy(model.learner.logits, images, labels, task_ids).item(), len(labels)]
 
 
 def interleaved(*parts: Sequence[Any]) -> list[Any]:

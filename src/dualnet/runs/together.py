@@ -1,5 +1,6 @@
 """Seeds of one experiment that go through the stream together: steps, evaluations, and checkpoints on the way."""
 
+import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -7,16 +8,16 @@ from typing import TypeVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dualnet.batch import Batch
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.runs import checkpoint
-from dualnet.runs.evaluation import accuracy, class_results
+from dualnet.runs.evaluation import Logits, accuracy, class_results
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError, Run
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.stream.schedule import Period
+from dualnet.stream.stream import TestSet
 
 Found = TypeVar("Found")
 
@@ -71,7 +72,7 @@ class Together:
             self.display.end()
         self.wait_for_writing()
         for run in self.runs:
-            run.write_result(self.side_by_side, class_results(self.engine, run.learner, self.stream))
+            run.write_result(self.side_by_side, class_results(self.logits_of(run), self.stream))
         return self.diverged
 
     def learn(self, period: Period, first: int) -> None:
@@ -112,10 +113,12 @@ class Together:
             run.evaluated(task, values)
         self.display.evaluated(task, self.stream.num_tasks, float(np.mean(found)))
 
-    def measure(self, num_tasks: int, examples: Callable[[int], tuple[Tensor, Tensor]]) -> list[list[float]]:
+    def logits_of(self, run: Run) -> Logits:
+        return functools.partial(self.engine.logits, run.learner)
+
+    def measure(self, num_tasks: int, examples: Callable[[int], TestSet]) -> list[list[float]]:
         """Accuracy of each run on examples of the first tasks; the host waits for the device once, for all of them."""
-        tasks = range(num_tasks)
-        found = [accuracy(self.engine, run.learner, self.stream, i, *examples(i)) for run in self.runs for i in tasks]
+        found = [accuracy(self.logits_of(run), *examples(i)) for run in self.runs for i in range(num_tasks)]
         values = torch.stack(found).view(-1, num_tasks).tolist()
         self.tick()
         return values

@@ -17,6 +17,7 @@ from dualnet.stream.labels import LabelsConfig
 from dualnet.stream.schedule import Period, all_together, task_by_task
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
+TestSet = tuple[Tensor, Tensor, Tensor]  # images, labels and task ids, on the device
 SMALL_SEEDS = 1000  # those below draw the order of the examples from PyTorch's generator
 PROBE_SIZE = 100  # test images of a task that are evaluated while a later one is learned
 
@@ -59,8 +60,8 @@ class Stream:
             self.ever_labelled = torch.cat([step.places[step.labelled] for step in steps])  # places, in this order
             self.periods = all_together(len(self.ever_labelled), batch_size, epochs_over_all, self.num_tasks - 1)
         self.window: tuple[int, int, Tensor] | None = None
-        self.tests: dict[int, tuple[Tensor, Tensor]] = {}
-        self.probes: dict[int, tuple[Tensor, Tensor]] = {}
+        self.tests: dict[int, TestSet] = {}
+        self.probes: dict[int, TestSet] = {}
         self.classes_of_tasks = benchmark.spec.class_mask  # bool [tasks, classes], also where no task is told
 
     @property
@@ -128,19 +129,19 @@ class Stream:
             self.window = (first, last, images)
         return int(self.first_example[first]), self.window[2]
 
-    def test_set(self, task: int) -> tuple[Tensor, Tensor]:
+    def test_set(self, task: int) -> TestSet:
         if task not in self.tests:
-            images, labels = self.tasks[task].test.load()
-            self.tests[task] = images.to(self.device), labels.to(self.device)
+            images, labels = (tensor.to(self.device) for tensor in self.tasks[task].test.load())
+            self.tests[task] = images, labels, torch.full_like(labels, task if self.task_aware else 0)
         return self.tests[task]
 
-    def probe(self, task: int) -> tuple[Tensor, Tensor]:
+    def probe(self, task: int) -> TestSet:
         """Some of a task's test images, always the same ones. The learner's random numbers are not used."""
         if task not in self.probes:
-            images, labels = self.test_set(task)
+            images, labels, task_ids = self.test_set(task)
             order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(task))
             rows = order[:PROBE_SIZE].to(self.device)
-            self.probes[task] = images[rows], labels[rows]
+            self.probes[task] = images[rows], labels[rows], task_ids[rows]
         return self.probes[task]
 
     def by_task(self, stored: Tensor) -> list[int] | None:
@@ -150,9 +151,6 @@ class Stream:
         if (self.classes_of_tasks.sum(dim=0) > 1).any():
             return None
         return (self.classes_of_tasks.long() @ stored.sum(dim=0).cpu()).tolist()
-
-    def task_ids(self, task: int, size: int) -> Tensor:
-        return torch.full((size,), task if self.task_aware else 0, device=self.device)
 
 
 def spec_under(benchmark: Benchmark, protocol: Protocol) -> StreamSpec:
