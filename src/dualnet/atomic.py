@@ -14,11 +14,12 @@ def write(path: Path, data: bytes | str) -> None:
     """Write beside the path, flush to the disk, then put into place: a crash leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        with naming(path), temporary.open("wb") as file:
-            file.write(data.encode() if isinstance(data, str) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        with naming(path):
+            with temporary.open("wb") as file:
+                file.write(data.encode() if isinstance(data, str) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
         flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
@@ -26,11 +27,11 @@ def write(path: Path, data: bytes | str) -> None:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """What the system says about a full disk does not name the file: add it."""
+    """What the system says about a full disk does not name the file, or names one in the making: name this one."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        error.filename = str(path)
         raise
 
 

@@ -49,6 +49,9 @@ def own(name: str) -> list[str]:
 
 
 BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the command; what its line begins with, and holds
+    # Paths that the system refuses
+    "a token file that is not there": (lambda: ["teach", str(class_folders()), "--token-file", "no"], "no: ", "path"),
+    "a folder as a token file": (lambda: ["teach", "images", "--token-file", str(class_folders())], "images: ", "path"),
     # Verbs and flags
     "no verb": (lambda: [], "", "VERB"),
     "unknown verb": (lambda: ["rnu"], "rnu: ", "run?"),
@@ -152,8 +155,8 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "a list of other columns": (lambda: lists("a/0.png\n"), "", "mini/cl_train.csv, line 1: "),
     "an image in both lists": (lambda: lists("a/0.png,0\n"), "", "mini/a/0.png is also in cl_train.csv"),
     # Other verbs
-    "a name that no file can have": (lambda: ["list", "a" * 300], "a" * 300, "shorter"),
-    "a folder that cannot be so called": (lambda: ["report", "a" * 300], "a" * 300, "shorter"),
+    "a name that no file can have": (lambda: ["list", "a" * 300], "a" * 300, "another path"),
+    "a folder that cannot be so called": (lambda: ["report", "a" * 300], "a" * 300, "another path"),
     "list of the unknown": (lambda: ["list", "demo-e"], "demo-e: ", "demo-er?"),
     "list of too much": (lambda: ["list", "demo-er", "demo-dualnet"], "demo-dualnet: ", "--help"),
     "report of an empty folder": (lambda: Path("empty").mkdir() or ["report", "empty"], "", "empty"),

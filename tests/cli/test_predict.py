@@ -64,6 +64,13 @@ def test_predict_a_folder_and_write_a_table(trained: Path, capsys) -> None:
     assert len(rows) == 4 and rows[0][0] == "some/0, a.png"
 
 
+@pytest.mark.parametrize(("table", "named"), [("image.png/out.csv", "image.png"), ("some", "some")])
+def test_a_table_that_cannot_be_written(table: str, named: str, trained: Path, capsys) -> None:
+    picture(Path("some/0.png"), seed=0)
+    assert cli.main(["predict", str(trained), "some", "--task", "0", "--csv", table]) == 2
+    assert capsys.readouterr().err.startswith(f"dualnet: {named}: ")
+
+
 def test_predict_leaves_out_what_cannot_be_read(trained: Path, capsys) -> None:
     for number in range(3):
         picture(Path(f"some/{number}.gif"), seed=number)
