@@ -7,11 +7,12 @@ is NaN (forgetting with one task, or where only the end was evaluated); the spre
 
 import math
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dualnet.ttest import two_sided_t
+from dualnet.ttest import Sample, two_sided_t
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
@@ -140,6 +141,11 @@ def spread(values: Sequence[float], kind: str = "std") -> float | None:
     if kind not in SPREADS:
         raise ValueError(f"unknown spread {kind!r}; choose one of {', '.join(SPREADS)}")
     return float(SPREADS[kind](np.asarray(values, dtype=np.float64))) if len(values) > 1 else None
+
+
+def sample_of(values: Sequence[float]) -> Sample:
+    """The values of several seeds as a sample, to be compared with another one."""
+    return Sample(fmean(values), spread(values), len(values))
 
 
 def _sem(values: Vector) -> float:

@@ -349,6 +349,16 @@ def test_another_origin_may_not_write_and_another_host_may_not_ask(server: Serve
         assert server.request("GET", "/v1/status", headers={"Host": host})[0] == expected
 
 
+@pytest.mark.parametrize("path", ["/", "/static/page.js", "/v1/status", "/nothing"])
+def test_every_answer_has_the_headers_that_protect_the_page(server: Server, path: str) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    with contextlib.closing(connection):
+        connection.request("GET", path)
+        headers = connection.getresponse().headers
+    assert (headers["X-Content-Type-Options"], headers["Cache-Control"]) == ("nosniff", "no-store")
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+
+
 def test_teach_sends_a_folder_once_and_goes_on_after_a_bad_file(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

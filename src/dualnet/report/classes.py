@@ -3,7 +3,6 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from statistics import fmean
 
 import numpy as np
 
@@ -38,11 +37,11 @@ def tasks_table(row: ReportRow) -> TextTable:
 def class_tables(rows: Sequence[ReportRow]) -> list[TextTable]:
     """What the text has of classes: their accuracy, and which are confused; nothing where no run recorded it."""
     known = best_first(rows)
-    return [weakest(class_table(known), len(known)), pairs_table(known[0])] if known else []
+    return [class_table(known, weakest(known)), pairs_table(known[0])] if known else []
 
 
-def class_table(rows: Sequence[ReportRow]) -> TextTable:
-    """A line for each class, a column for each row; of a single row also what a class was most often taken for."""
+def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None) -> TextTable:
+    """A line for each class, or for some; a column for each row; of a single one also what it was most taken for."""
     tasks, names, images = class_tasks(rows[0].runs[0]), class_names(rows[0].runs[0]), results_of(rows[0])[0].counts
     places = [", ".join(str(task) for task, of in enumerate(tasks, 1) if n in of) or DASH for n in range(len(names))]
     header, columns = ["class", *(row.label for row in rows)], [names, *(_accuracy_texts(row) for row in rows)]
@@ -50,7 +49,7 @@ def class_table(rows: Sequence[ReportRow]) -> TextTable:
         header, columns = ["class", "accuracy ↑", "most often taken for"], [*columns, _taken_for(rows[0])]
     columns += [places, [f"{count:,}" for count in images]]
     numeric = [*range(1, 1 + len(rows)), len(header), len(header) + 1]
-    lines = list(map(list, zip(*columns, strict=True)))
+    lines = [[column[n] for column in columns] for n in (range(len(names)) if classes is None else classes)]
     return TextTable([*header, "task", "test images"], lines, numeric)
 
 
@@ -73,15 +72,11 @@ def _taken_for(row: ReportRow) -> list[str]:
     return [shares.get(number, DASH) for number in range(len(names))]
 
 
-def weakest(table: TextTable, rows: int) -> TextTable:
-    """Of many classes, the lines with the lowest accuracies, by the mean over the columns of so many rows."""
-    if len(table.rows) <= SHOWN_CLASSES:
-        return table
-
-    def accuracy(line: list[str]) -> float:
-        return fmean(float(cell.split()[0].replace(DASH, "inf")) for cell in line[1 : 1 + rows])
-
-    return TextTable(table.header, sorted(table.rows, key=accuracy)[:WEAKEST], table.numeric)
+def weakest(rows: Sequence[ReportRow]) -> list[int]:
+    """Of many classes, those of the lowest accuracy, by the mean over the rows; all if they are few."""
+    means = np.mean([np.mean([one.accuracies() for one in results_of(row)], axis=0) for row in rows], axis=0)
+    few = len(means) <= SHOWN_CLASSES
+    return list(range(len(means))) if few else np.argsort(means, kind="stable")[:WEAKEST].tolist()
 
 
 def confusions(row: ReportRow) -> Counter[tuple[int, int]]:

@@ -2,9 +2,8 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import fmean
 
-from dualnet.metrics import average_accuracy, spread
+from dualnet.metrics import sample_of, spread
 from dualnet.ttest import LEVEL, Sample, welch
 
 from .data_set import chance
@@ -23,15 +22,10 @@ def findings(comparison: Comparison) -> Iterator[str]:
 
 def finding(rows: Sequence[ReportRow]) -> str:
     """Rows with a single seed have no spread: they are compared only where no two rows have several."""
-    several = {row.label: acc_sample(row) for row in rows if len(row.runs) > 1}
+    several = {row.label: sample_of(row.accs) for row in rows if len(row.runs) > 1}
     if len(several) > 1:
         return ahead_text(several)
-    return row_text(rows[0]) if len(rows) == 1 else highest_text({row.label: acc_sample(row).mean for row in rows})
-
-
-def acc_sample(row: ReportRow) -> Sample:
-    values = [average_accuracy(accuracy) for accuracy in row.accuracies]
-    return Sample(fmean(values), spread(values), len(values))
+    return row_text(rows[0]) if len(rows) == 1 else highest_text({row.label: sample_of(row.accs).mean for row in rows})
 
 
 def ahead_text(samples: Mapping[str, Sample]) -> str:
@@ -85,7 +79,7 @@ def highest_text(means: Mapping[str, float]) -> str:
 
 def row_text(row: ReportRow) -> str:
     """ACC of the only row, with its interval: over seeds, or for a single one over its test images."""
-    sample, guessing = acc_sample(row), chance(row.runs[0])
+    sample, guessing = sample_of(row.accs), chance(row.runs[0])
     low, high, source = interval(row, sample)
     certain = f" (95 % interval {low:.2f} to {high:.2f}, {source})" if source else ""
     versus = ""
@@ -98,8 +92,7 @@ def row_text(row: ReportRow) -> str:
 def interval(row: ReportRow, sample: Sample) -> tuple[float, float, str]:
     """Of ACC: its ends, and what it is over; nothing where the number of test images is not known."""
     if sample.size > 1:
-        values = [average_accuracy(accuracy) for accuracy in row.accuracies]
-        half = spread(values, "ci95") or 0.0
+        half = spread(row.accs, "ci95") or 0.0
         return sample.mean - half, sample.mean + half, f"over {sample.size} seeds"
     sizes = row.runs[0].stream.get("test_sizes")
     if not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes) or sum(sizes) < 1:

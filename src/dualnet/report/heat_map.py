@@ -13,21 +13,11 @@ from matplotlib.axes import Axes
 
 from dualnet.metrics import Matrix
 
-from .style import (
-    FEW_TASKS,
-    MANY_TASKS,
-    PHONE_WIDTH,
-    PLOT_WIDTH,
-    SMALLEST_TEXT,
-    Limits,
-    accuracy_colour,
-    accuracy_mesh,
-    axis_names,
-    page_svg,
-)
+from . import style
+from .style import FEW_TASKS, MANY_TASKS, PHONE_WIDTH, SMALLEST_TEXT, Limits
 
 CELL, TEXT = 40, 13  # size of a cell, and of text at least, in units of the drawing; the page scales it
-IMAGE_SIZE = (PLOT_WIDTH, 3.6)  # inches
+IMAGE_SIZE = (style.PLOT_WIDTH, 3.6)  # inches
 DARK = 0.715  # share of the colour scale above which white text has the higher contrast (WCAG 2): 4 to 1 or more
 LONGEST_NAME = 12  # letters of a name beside the cells
 
@@ -35,7 +25,7 @@ LONGEST_NAME = 12  # letters of a name beside the cells
 def accuracy_map(accuracy: Matrix, limits: Limits, description: str) -> str:
     """One accuracy matrix, mean over seeds."""
     if len(accuracy) > MANY_TASKS:
-        return page_svg(partial(_image, accuracy, limits), description, IMAGE_SIZE)
+        return style.page_svg(partial(_image, accuracy, limits), description, IMAGE_SIZE)
 
     def tip(i: int, j: int) -> str:
         return f"after task {i + 1}, on task {j + 1}"
@@ -100,7 +90,10 @@ def _layout(count: int, longest: int) -> tuple[float, float, float]:
 
     The margins have space for the name of an axis and for names of so many letters, each 0.6 of the height.
     """
-    text, lines = SMALLEST_TEXT / PHONE_WIDTH, 2 + 0.6 * longest  # a share of the size; heights of text in a margin
+    text, lines = (
+        SMALLEST_TEXT / PHONE_WIDTH,
+        2 + 0.6 * longest,
+    )  # a share of the size; heights of text in a margin
     size = CELL * count / (1 - text * lines)
     if text * size < TEXT:
         size = CELL * count + TEXT * lines
@@ -110,7 +103,7 @@ def _layout(count: int, longest: int) -> tuple[float, float, float]:
 def _cell(x: float, y: float, value: float, limits: Limits, digits: int | None, tip: str) -> str:
     number = f"{value:.{digits or 0}f}" if value < 99.95 else "100"
     left_out = digits is None and number == "0"
-    fill = "var(--grid)" if left_out else accuracy_colour(value, limits)
+    fill = "var(--grid)" if left_out else style.accuracy_colour(value, limits)
     place = f'x="{x + 1:.5g}" y="{y + 1:.5g}" width="{CELL - 2}" height="{CELL - 2}" rx="3"'
     rect = f'<rect {place} style="fill: {fill}"/>'
     if left_out:
@@ -122,9 +115,9 @@ def _cell(x: float, y: float, value: float, limits: Limits, digits: int | None, 
 
 def _image(accuracy: Matrix, limits: Limits, axes: Axes) -> None:
     tasks = np.arange(1.0, len(accuracy) + 1)
-    accuracy_mesh(axes, tasks, tasks, accuracy, limits)
+    style.accuracy_mesh(axes, tasks, tasks, accuracy, limits)
     axes.set_aspect("equal")
-    axis_names(axes, "tested on task", "after task")
+    style.axis_names(axes, "tested on task", "after task")
 
 
 def shared_limits(matrices: Sequence[Matrix]) -> Limits:

@@ -10,9 +10,8 @@ from string import Template
 
 import numpy as np
 
-from . import plots
-from .class_section import class_section
-from .data_set import count_text, data_set_name, data_set_text
+from . import classes, plots
+from .data_set import class_names, count_text, data_set_name, data_set_text, is_task_aware
 from .elements import (
     accuracy_legend,
     bullets,
@@ -25,9 +24,10 @@ from .elements import (
     section,
     symbol_of,
     task_legend,
+    thumbnails,
 )
 from .findings import findings
-from .heat_map import accuracy_map, shared_limits
+from .heat_map import accuracy_map, confusion_map, shared_limits
 from .rows import DASH, Comparison, ReportRow, Shown, leading, was_measured
 from .style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, Limits, page_svg
 from .tables import appendix_tables, result_notes, results_table, stability_table, trend_tables, unfinished_table
@@ -35,6 +35,7 @@ from .trend import Trend, trends
 
 PLOT_SIZE, LOW_PLOT_SIZE = (PLOT_WIDTH, 2.8), (PLOT_WIDTH, 2.1)  # inches
 MOST_LINES, MOST_MATRICES = 7, 6  # rows of a setting in a plot, and with a matrix in sight
+MATRIX_CLASSES = 20  # of more, only the pairs are shown that are confused most
 FOLDED = ("Other options that differ", "Environment", "Each run")
 STABILITY_NOTES = (
     "Accuracy on some test images of the tasks before the one that is being learned, mean over seeds.",
@@ -82,8 +83,8 @@ def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iter
     shown = leading(rows, MOST_LINES)
     above = legend(shown) if len(shown) == len(rows) else remark(f"The {MOST_LINES} highest ACC.") + legend(shown)
     yield section(f"Accuracy and forgetting{place}", above + grid(_curves(shown, comparison)))
-    if classes := "".join(class_section(rows)):
-        yield section(f"Classes at the end{place}", classes)
+    if known := classes.best_first(rows):
+        yield section(f"Classes at the end{place}", "".join(_classes(known)))
     if rows[0].num_tasks > 1:
         yield section(f"Accuracy matrix{place}", _heat_maps(rows))
     if measured := [row for row in rows if was_measured(row)]:
@@ -130,6 +131,34 @@ def _heat_maps(rows: Sequence[ReportRow]) -> str:
     rest = [row for row in rows if row.index not in {shown.index for shown in first}]
     above = remark("Test accuracy in percent, mean over seeds.") + accuracy_legend(limits)
     return above + cards(first) + (fold(f"{len(rest)} more", cards(rest)) if rest else "")
+
+
+def _classes(rows: Sequence[ReportRow]) -> Iterator[str]:
+    """Of rows that recorded their answers, the best first: pairs and mistakes are those of the best."""
+    best, names = rows[0], class_names(rows[0].runs[0])
+    told = "the classes of the image's task, which is given" if is_task_aware(best.runs[0]) else "all classes"
+    yield remark(f"After the last task, on all test images. An answer is one of {told}.")
+    yield fold("Classes of each task", html_table(classes.tasks_table(best)))
+    shown, whole = classes.weakest(rows), html_table(classes.class_table(rows))
+    if len(shown) < len(names):
+        yield remark(f"The classes of the lowest accuracy, of {len(names):,}:")
+        yield html_table(classes.class_table(rows, shown)) + fold("All classes", whole)
+    else:
+        yield whole
+    if len(names) <= MATRIX_CLASSES:
+        yield "<h3>Confusion matrix</h3>" + remark("Answers in percent of the images of a class, all seeds together.")
+        yield grid(map(_confusions, rows[:MOST_MATRICES]), "pair" if len(names) <= FEW_TASKS else "wide")
+    elif (pairs := classes.pairs_table(best)).rows:
+        yield f"<h3>Confused most: {escape(best.label)}</h3>{html_table(pairs)}"
+    if found := list(classes.mistakes(best)):
+        yield f"<h3>Most confident mistakes: {escape(best.label)}</h3>"
+        yield remark("The wrong answers that it was most sure of, at most two of a kind; of one seed.")
+        yield thumbnails(found)
+
+
+def _confusions(row: ReportRow) -> str:
+    matrix, names = classes.confusion_matrix(row), class_names(row.runs[0])
+    return card(row.label, "", confusion_map(matrix, names, f"Confusion matrix of {row.label}"), symbol_of(row))
 
 
 def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:

@@ -44,6 +44,11 @@ class ReportRow(Shown):
         return [run.accuracy for run in self.runs if run.accuracy is not None]
 
     @property
+    def accs(self) -> list[float]:
+        """ACC of each seed."""
+        return [average_accuracy(accuracy) for accuracy in self.accuracies]
+
+    @property
     def num_tasks(self) -> int:
         return len(self.accuracies[0])
 
@@ -104,7 +109,7 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", aga
 
 def by_accuracy(rows: Sequence[ReportRow]) -> list[ReportRow]:
     """The highest ACC first; Offline last, which learns all tasks at once."""
-    return sorted(rows, key=lambda row: (row.is_offline, -fmean(map(average_accuracy, row.accuracies))))
+    return sorted(rows, key=lambda row: (row.is_offline, -fmean(row.accs)))
 
 
 def leading(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:

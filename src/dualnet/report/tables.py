@@ -3,11 +3,10 @@
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 
-from dualnet.metrics import average_accuracy, spread, stability_summary, summary
+from dualnet.metrics import average_accuracy, sample_of, stability_summary, summary
 from dualnet.runs.record import RunRecord
-from dualnet.ttest import Sample, welch
+from dualnet.ttest import welch
 
 from .cost import cost_texts, mean_cost
 from .data_set import chance
@@ -76,7 +75,7 @@ def _compared(
     figures = [tuple(map(number_text, mean_and_spread(seeds, comparison.spread))) for seeds in values]
     texts = [DASH if mean == DASH else f"{mean} ± {around}" for mean, around in figures]
     known = [i for i, (mean, _) in enumerate(figures) if mean != DASH and not rows[i].is_offline]
-    samples = {i: Sample(fmean(values[i]), spread(values[i]), len(values[i])) for i in known}
+    samples = {i: sample_of(values[i]) for i in known}
     best = ahead_of_all(samples, higher_is_better)
     return [Best(text) if i == best else text for i, text in enumerate(texts)]
 
@@ -123,7 +122,7 @@ def _difference(ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
     """Of two means, with its 95 % interval and p by Welch's test; two single seeds cannot be tested."""
     if len(ours) == len(theirs) == 1:
         return [f"{ours[0] - theirs[0]:+.2f}", DASH]
-    found = welch(*(Sample(fmean(values), spread(values), len(values)) for values in (ours, theirs)))
+    found = welch(sample_of(ours), sample_of(theirs))
     return [f"{found.mean:+.2f} [{found.low:+.2f}, {found.high:+.2f}]", found.p_text]
 
 

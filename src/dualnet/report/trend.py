@@ -1,10 +1,8 @@
 """Accuracy against an option in which runs differ, such as the labelled share."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-
-from dualnet.metrics import average_accuracy
 
 from .rows import Comparison, ReportRow, Shown, differing, distinct_labels
 
@@ -75,7 +73,10 @@ def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
     found.sort(key=lambda line: [_number(line[0].get(key)) or 0.0 for key in keys])
     names = _names([[row for rows in values.values() for row in rows] for _, values in found])
     labels = distinct_labels(names, [others for others, _ in found])
-    return [Line(i, labels[i], _accuracies(values)) for i, (_, values) in enumerate(found)]
+    return [
+        Line(i, labels[i], {value: [acc for row in values[value] for acc in row.accs] for value in sorted(values)})
+        for i, (_, values) in enumerate(found)
+    ]
 
 
 def _names(found: Sequence[Sequence[ReportRow]]) -> list[str]:
@@ -85,10 +86,6 @@ def _names(found: Sequence[Sequence[ReportRow]]) -> list[str]:
         if all(len(own) == 1 for own in names) and len(set().union(*names)) == len(names):
             return [own.pop() for own in names]
     return [rows[0].options.get("learner.name", rows[0].label) for rows in found]
-
-
-def _accuracies(rows: Mapping[float, Sequence[ReportRow]]) -> dict[float, list[float]]:
-    return {value: [average_accuracy(a) for row in rows[value] for a in row.accuracies] for value in sorted(rows)}
 
 
 def _number(text: str | None) -> float | None:

@@ -1,12 +1,11 @@
 """The ledger: each row's values and the published ones, their difference, a verdict, and where the protocols differ."""
 
-import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dualnet.metrics import spread, summary
+from dualnet.metrics import sample_of, summary
 from dualnet.report.cost import mean_cost
 from dualnet.report.rows import differing
 from dualnet.report.tables import METRICS
@@ -150,7 +149,7 @@ def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
     values = [summary(run.accuracy, FORGETTING_DEFINITION)[metric] for run in runs if run.accuracy is not None]
     if not values or values[0] != values[0]:  # NaN: a stream of one task has no FM
         return None
-    return Sample(statistics.fmean(values), spread(values), len(values))
+    return sample_of(values)
 
 
 def changed_options(row: TableRow, runs: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:

@@ -107,7 +107,7 @@ def make_app(service: Service) -> FastAPI:
         pixels = journal.example(id).pixels
         if pixels is None:
             raise RequestError(404, f"the image of {id!r} is no longer kept")
-        return Response(as_png(pixels, service.size), media_type="image/png")
+        return Response(as_png(pixels), media_type="image/png")
 
     @app.put("/v1/examples/{id}/label")
     def set_label(id: schema.Id, label: schema.Label) -> dict[str, Any]:

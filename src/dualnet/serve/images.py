@@ -1,6 +1,7 @@
 """Images of requests: bytes to the pixels that the model sees, and back to a small picture."""
 
 import io
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -28,14 +29,13 @@ def decoded(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
     return np.ascontiguousarray(into.transpose(2, 0, 1))
 
 
-def stacked(images: Sequence[bytes], size: int) -> Tensor:
-    """uint8 [B, 3, size, size] of pixels as the journal keeps them."""
-    arrays = [np.frombuffer(image, np.uint8).reshape(3, size, size) for image in images]
-    return torch.from_numpy(np.stack(arrays))
+def stacked(images: Sequence[bytes]) -> Tensor:
+    """uint8 [B, 3, size, size] of squares as the journal keeps them."""
+    side = math.isqrt(len(images[0]) // 3)
+    return torch.from_numpy(np.frombuffer(b"".join(images), np.uint8).reshape(-1, 3, side, side).copy())
 
 
-def as_png(pixels: bytes, size: int) -> bytes:
+def as_png(pixels: bytes) -> bytes:
     file = io.BytesIO()
-    array = np.frombuffer(pixels, np.uint8).reshape(3, size, size).transpose(1, 2, 0)
-    Pillow.fromarray(np.ascontiguousarray(array)).save(file, "PNG")
+    Pillow.fromarray(stacked([pixels])[0].permute(1, 2, 0).contiguous().numpy()).save(file, "PNG")
     return file.getvalue()

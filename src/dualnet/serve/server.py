@@ -18,6 +18,13 @@ from dualnet.serve.options import Options
 from dualnet.serve.service import Service
 
 STOP_SECONDS = 2  # for requests that are being answered
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
 
 
 def serve(options: Options, tell: Callable[[str], None]) -> None:
@@ -34,7 +41,7 @@ def serve(options: Options, tell: Callable[[str], None]) -> None:
             app = Guard(make_app(service), options, token, service.counters)
             config = uvicorn.Config(
                 app, log_level="error", access_log=False, server_header=False, date_header=False,
-                timeout_graceful_shutdown=STOP_SECONDS, ws="none", lifespan="off",
+                timeout_graceful_shutdown=STOP_SECONDS, ws="none", lifespan="off", headers=list(HEADERS.items()),
             )  # fmt: skip
             host = f"[{options.host}]" if ":" in options.host else options.host
             tell(f"http://{host}:{listener.getsockname()[1]}")

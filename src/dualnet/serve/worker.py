@@ -73,10 +73,6 @@ class Worker:
         self.saves_due = 0  # until no checkpoint holds a deleted image
         self.published_at = self.publish_at = self.evaluate_at = 0.0  # on the monotonic clock
 
-    @property
-    def size(self) -> int:
-        return self.model.learner.spec.image_shape[1]
-
     def run(self) -> None:
         self.publish()
         going = True
@@ -146,7 +142,7 @@ class Worker:
         images = [entry.pixels for entry in batch if entry.pixels is not None]
         if corrected := [digest_of(entry.pixels) for entry in batch if entry.kind == "label" and entry.pixels]:
             forget(self.model, self.journal, batch[0].position, corrected)  # it may be there with another label
-        pixels, names = stacked(images, self.size), [entry.name for entry in batch]
+        pixels, names = stacked(images), [entry.name for entry in batch]
         self.losses |= self.step(pixels, names)
         if not self.options.synchronous:
             catch_up(self.model, pixels, names)
@@ -163,7 +159,7 @@ class Worker:
         """A step of the background, on images without labels, and on the memory's where there are none."""
         began = time.monotonic()
         images = self.journal.some_unlabelled(PRACTICE_SIZE)
-        pixels = stacked(images, self.size) if images else some_remembered(self.model, PRACTICE_SIZE)
+        pixels = stacked(images) if images else some_remembered(self.model, PRACTICE_SIZE)
         if pixels is None:
             self.background.ready = False
             return
@@ -206,7 +202,7 @@ class Worker:
         began, self.unmeasured = time.monotonic(), False
         rows = [row for row in self.journal.held_out() if row[1] in self.model.class_names]
         if rows:
-            answers = self.model.predict(stacked([pixels for *_, pixels in rows], self.size), top=1)
+            answers = self.model.predict(stacked([pixels for *_, pixels in rows]), top=1)
             right = {row[:2]: answer.name == row[1] for row, answer in zip(rows, answers, strict=True)}
             if (fall := self.good.fall(right)) > self.options.margin:
                 self.roll_back(f"accuracy on held-out examples fell by {fall:.0f} points")
