@@ -20,7 +20,9 @@ import torch
 import dualnet
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["dualnet.cli", "dualnet.runs.local_pool", "dualnet.learners", "torch._dynamo"])
+FORKED.set_forkserver_preload(
+    ["dualnet.cli", "dualnet.runs.local_pool", "dualnet.learners", "dualnet.serve.server", "torch._dynamo"]
+)
 
 
 SOURCE = Path(dualnet.__file__).resolve().parent.parent
@@ -34,23 +36,49 @@ def forked(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
 
 
 class CommandLine:
-    """The command line in a process of its own, on one thread; `stderr` is what it says."""
+    """The command line in a process and a session of its own, on one thread; `output` is what it says.
 
-    def __init__(self, *words: object) -> None:
+    That is what goes to stderr, and with `both` what goes to stdout too. Variables are those of its environment.
+    """
+
+    def __init__(self, *words: object, both: bool = False, **variables: str) -> None:
         reader, writer = FORKED.Pipe(duplex=False)
-        self.process = forked(run_words, [*map(str, words)], writer)
+        self.process = forked(run_words, [*map(str, words)], writer, (1, 2) if both else (2,), variables)
         writer.close()
-        self.stderr = os.fdopen(os.dup(reader.fileno()))
+        self.output = os.fdopen(os.dup(reader.fileno()))
+        assert self.process.pid is not None
+        self.pid = self.process.pid
 
     def send_signal(self, number: int) -> None:
         if self.process.is_alive():
-            assert self.process.pid is not None
-            os.kill(self.process.pid, number)
+            os.kill(self.pid, number)
+
+    def poll(self) -> int | None:
+        return self.process.exitcode
+
+    def wait(self, timeout: float = 600) -> int:
+        """Its exit code. What it says must be read meanwhile if it is more than a pipe takes."""
+        self.process.join(timeout)
+        code = self.process.exitcode
+        assert code is not None, f"it is still running after {timeout:g} s"
+        return code
+
+    def rest(self) -> tuple[int, str]:
+        """Its exit code and what else it says."""
+        with self.output:
+            said = self.output.read()
+        return self.wait(), said
 
 
-def run_words(words: list[str], stderr: Connection) -> None:
+def run_words(words: list[str], output: Connection, numbers: tuple[int, ...], variables: dict[str, str]) -> None:
     from dualnet import cli
 
-    sys.stderr = os.fdopen(os.dup(stderr.fileno()), "w", buffering=1)
+    os.setsid()
+    for number in numbers:  # what the processes that it starts say too
+        os.dup2(output.fileno(), number)
+        setattr(sys, ("stdout", "stderr")[number - 1], os.fdopen(number, "w", buffering=1, closefd=False))
+    output.close()
+    os.environ.pop("PYTHONSAFEPATH", None)  # of a server that LocalPool has started
+    os.environ.update({"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **variables})
     torch.set_num_threads(1)
     sys.exit(cli.main(words))

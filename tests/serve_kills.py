@@ -30,22 +30,25 @@ class Load:
         self.labels: dict[str, str | None] = {}  # of the acknowledged examples
         self.in_doubt: dict[str, str] = {}  # labels that were sent and not acknowledged
         self.errors: list[Exception] = []  # of the threads
+        self.ended = threading.Event()
 
     def run(self, server: Server, seconds: float) -> None:
         threads = [
             threading.Thread(target=self.until_gone, args=(act, server)) for act in (self.teach, self.label, self.ask)
         ]
+        self.ended.clear()
         for thread in threads:
             thread.start()
         time.sleep(seconds)
         server.end(signal.SIGKILL)
+        self.ended.set()
         for thread in threads:
             thread.join()
         if self.errors:
             raise self.errors[0]
 
     def until_gone(self, act: Callable[[Server], None], server: Server) -> None:
-        while server.process.poll() is None:
+        while not self.ended.is_set():
             try:
                 act(server)
             except GONE:

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from forked import SOURCE, CommandLine
 from PIL import Image
 
-import dualnet
 from dualnet.cli.teach import form
 
 SIZE = 28
@@ -26,33 +26,28 @@ COLOURS = {"red": (230, 30, 30), "green": (30, 230, 30), "blue": (30, 30, 230)}
 START_SECONDS = 120.0  # on a machine that is busy with other tests
 
 
-class Server:
-    """`dualnet serve` as a user starts it, on a port of its own. The learner's process is in its group."""
+class Program(subprocess.Popen[str]):
+    """`dualnet` as a user starts it: an interpreter of its own, which imports everything."""
 
-    def __init__(self, state: Path, *words: object) -> None:
-        self.state = state
-        command = [
-            sys.executable,
-            "-m",
-            "dualnet.cli",
-            "serve",
-            "--state",
-            state,
-            "--port",
-            0,
-            "--device",
-            "cpu",
-            *words,
-        ]
-        source = Path(dualnet.__file__).resolve().parent.parent
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(source)}
-        self.process = subprocess.Popen(
-            [*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=environment, text=True,
-            start_new_session=True,
+    def __init__(self, *words: object) -> None:
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
+        super().__init__(
+            [sys.executable, "-m", "dualnet.cli", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=environment, text=True, start_new_session=True,
         )  # fmt: skip
-        assert self.process.stdout is not None
-        self.said = ""
-        while "answers" not in self.said and (line := self.process.stdout.readline()):
+        assert self.stdout is not None
+        self.output = self.stdout
+
+
+class Server:
+    """`dualnet serve` on a port of its own. The learner's process is in its group."""
+
+    def __init__(self, state: Path, *words: object, as_program: bool = False) -> None:
+        self.state = state
+        command = ["serve", "--state", state, "--port", 0, "--device", "cpu", *words]
+        self.process = Program(*command) if as_program else CommandLine(*command, both=True)
+        self.said, line = "", ""
+        while "answers" not in self.said and (line := self.process.output.readline()):
             self.said += line
         self.port = int(line.split()[1].rpartition(":")[2]) if "answers" in self.said else 0
         self.token: str | None = None
@@ -76,9 +71,8 @@ class Server:
     def code(self) -> int:
         """The exit code, once it has ended."""
         code = self.process.wait(START_SECONDS)
-        assert self.process.stdout is not None
-        self.said += self.process.stdout.read()
-        self.process.stdout.close()
+        with self.process.output as output:
+            self.said += output.read()
         return code
 
     def request(
@@ -118,7 +112,7 @@ class Server:
         while time.monotonic() < end:
             if condition(status := self.get("/v1/status")):
                 return status
-            time.sleep(0.02)
+            time.sleep(0.05)
         raise AssertionError(f"it took too long: {status}")
 
     def learned(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import yaml
+from forked import CommandLine
 
 from dualnet import cli
 from dualnet.data import Procedural
@@ -245,44 +246,45 @@ def stopped_then_resumed(file: str, folder: Path) -> None:
 SLOW = {"learner": {"name": "deadly.Slow", "width": 2, "updates": 1}}
 
 
-def test_a_reproduce_that_was_killed_goes_on(here: Path, start: Callable[..., subprocess.Popen[str]]) -> None:
+def test_a_reproduce_that_was_killed_goes_on() -> None:
     """The process of a row sees that its parent is gone, saves itself and ends."""
     file, folder = table(slow=SLOW, er=ER), Path("out/tiny/g/slow/seed-0")
-    path = f"{Path(cli.__file__).parents[2]}:{here}"
-    words = ("reproduce", file, "--device", "cpu", "--out", "out")
-    process = start(*words, PYTHONPATH=path, stderr=subprocess.DEVNULL)
+    process = CommandLine("reproduce", file, "--device", "cpu", "--out", "out")
     wait_for(lambda: any(folder.glob("checkpoint/*.json")))
-    process.kill()
-    process.communicate(timeout=600)
+    process.send_signal(signal.SIGKILL)
+    process.rest()
     wait_for(lambda: is_free(folder))
     stopped_then_resumed(file, folder)
 
 
-def processes(name: str) -> list[int]:
-    """Of this user, with that word in their command line or their working folder."""
-    listed = subprocess.run(["ps", "-A", "-ww", "-o", "pid=,stat=,args="], capture_output=True, text=True, check=True)
-    rows = [line.split(None, 2) for line in listed.stdout.splitlines()]
-    there = [int(pid) for pid, stat, args in rows if "multiprocessing.forkserver" in args and not stat.startswith("Z")]
-    return [pid for pid in there if str(Path(f"/proc/{pid}/cwd").resolve()) == name]
+def processes(folder: Path, parent: int) -> list[int]:
+    """The server and the forks that work in a folder, without the process that has started them."""
+    words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="]
+    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+    rows = [
+        (int(pid), int(above), *rest) for pid, above, *rest in (line.split(None, 3) for line in listed.splitlines())
+    ]
+    there = [
+        pid
+        for pid, above, stat, args in rows
+        if "multiprocessing.forkserver" in args and not stat.startswith("Z") and os.getpid() != above and pid != parent
+    ]
+    return [pid for pid in there if Path(f"/proc/{pid}/cwd").resolve() == folder.resolve()]
 
 
 @pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc")
-def test_nothing_is_left_behind_and_a_killed_job_costs_itself_only(
-    here: Path, start: Callable[..., subprocess.Popen[str]]
-) -> None:
+def test_nothing_is_left_behind_and_a_killed_job_costs_itself_only(here: Path) -> None:
     """Two jobs: the process of one is killed, then the parent; every process ends, and the same command goes on."""
     file, folder = table(slow=SLOW, other={"like": "tiny/g/slow"}, seeds=2), Path("out/tiny/g/slow")
-    path = f"{Path(cli.__file__).parents[2]}:{here}"
-    words = ("reproduce", file, "--rows", "g/slow", "--jobs", "2", "--device", "cpu", "--out", "out")
-    process = start(*words, PYTHONPATH=path, stderr=subprocess.PIPE)
+    process = CommandLine("reproduce", file, "--rows", "g/slow", "--jobs", "2", "--device", "cpu", "--out", "out")
     wait_for(lambda: len({file.parent for file in folder.glob("seed-*/checkpoint/*.json")}) == 2)
-    there = processes(str(here.resolve()))
+    there = processes(here, process.pid)
     assert len(there) == 3, "a server and two forks"
     os.kill(max(there), signal.SIGKILL)  # a fork
-    wait_for(lambda: len(processes(str(here.resolve()))) == 2)
-    process.kill()
-    process.communicate(timeout=600)
-    wait_for(lambda: not processes(str(here.resolve())))
+    wait_for(lambda: len(processes(here, process.pid)) == 2)
+    process.send_signal(signal.SIGKILL)
+    process.rest()
+    wait_for(lambda: not processes(here, process.pid))
     assert reproduce(file, "--rows", "g/slow") == 0
     assert [row["seeds"] for row in ledger().values()] == [[0, 1]]
 

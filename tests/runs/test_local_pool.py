@@ -10,15 +10,14 @@ import sys
 import threading
 import time
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import ForkServerProcess
+from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from forked import FORKED, SOURCE, forked, run_words
+from forked import SOURCE, CommandLine, forked
 
 from dualnet.runs.jobs import Job, JobResult
 from dualnet.runs.local_pool import PRELOAD, LocalPool, ended, start_server
@@ -138,33 +137,22 @@ def test_the_environment_is_changed_once_and_little() -> None:
     assert process.exitcode == 0
 
 
-def run_in_a_group(words: list[str], stderr: Connection) -> None:
-    os.setsid()
-    os.dup2(stderr.fileno(), 2)  # what the server says too
-    run_words(words, stderr)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_whole_group_while_the_server_imports_is_a_stop(number: int, job) -> None:
     Path("plan.yaml").write_text(yaml.safe_dump({"experiment": job("a").experiment, "grid": {"learner.lr": [0.1]}}))
-    reader, writer = FORKED.Pipe(duplex=False)
-    words = ["search", "plan.yaml", "--out", "out", "--device", "cpu"]
-    process = forked(run_in_a_group, words, writer)
-    writer.close()
+    process = CommandLine("search", "plan.yaml", "--out", "out", "--device", "cpu")
     wait_for_imports(process)
-    assert process.pid is not None
     os.killpg(process.pid, number)
-    process.join(timeout=600)
-    with os.fdopen(os.dup(reader.fileno())) as stderr:
-        said = stderr.read().splitlines()
-    assert process.exitcode == 130, said
+    code, text = process.rest()
+    said = text.splitlines()
+    assert code == 130, said
     assert len(said) == 2 and said[1].startswith("dualnet: out: stopped; "), said
 
 
-def wait_for_imports(process: ForkServerProcess) -> None:
+def wait_for_imports(process: CommandLine) -> None:
     """Until the server that a process has started is importing PyTorch."""
     words = ["pgrep", "-P", str(process.pid), "-f", "forkserver"]
-    while process.is_alive():
+    while process.poll() is None:
         server = subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()
         if server and "libtorch_cpu" in Path(f"/proc/{server}/maps").read_text():
             return

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from forked import CommandLine
 from PIL import Image
 
 from dualnet import cli
@@ -151,18 +152,18 @@ def test_a_table_warns_of_new_images_too(capsys) -> None:
 
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_while_images_are_decoded_is_one_line(number: int, on, start) -> None:
+def test_a_signal_while_images_are_decoded_is_one_line(number: int, on) -> None:
     """A real process, as soon as it has made its cache."""
     Image.effect_noise((1000, 1000), 90).convert("RGB").save("images/a/large.png", compress_level=0)
     for n in range(100):
         os.link("images/a/large.png", f"images/a/large-{n}.png")
     Path("mine.yaml").write_text(yaml.safe_dump(on().mapping()))
-    process = start("run", "mine.yaml", "--out", "out", "--device", "cpu", DUALNET_CACHE="fresh")
+    process = CommandLine("run", "mine.yaml", "--out", "out", "--device", "cpu", DUALNET_CACHE="fresh")
     while process.poll() is None and not Path("fresh").exists():
         time.sleep(0.002)
     process.send_signal(number)
-    _, err = process.communicate(timeout=600)
-    assert process.returncode == 130, err
+    code, err = process.rest()
+    assert code == 130, err
     assert err.splitlines()[-1].startswith("dualnet: stopped") and err.count("dualnet: ") == 1 and "Trace" not in err
     assert not list(Path("fresh").rglob("*.tmp"))
 

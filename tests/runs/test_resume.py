@@ -291,22 +291,15 @@ class Process(CommandLine):
 
     def __init__(self, file: Path, out: Path) -> None:
         super().__init__("run", file, "--out", out, "--device", "cpu", *LONG)
-        self.first_line = self.stderr.readline()
+        self.first_line = self.output.readline()
 
-    def wait(self) -> tuple[int | None, str]:
-        """Exit code and what else it said."""
-        self.process.join(timeout=600)
-        assert not self.process.is_alive()
-        with self.stderr:
-            return self.process.exitcode, self.stderr.read()
-
-    def past(self, step: int, checkpoints: Path, number: int, seconds: float = 0) -> tuple[int | None, str]:
+    def past(self, step: int, checkpoints: Path, number: int, seconds: float = 0) -> tuple[int, str]:
         """However fast the machine is now, and so many seconds later."""
         while max(checkpoint.steps(checkpoints), default=0) < step and self.process.is_alive():
             time.sleep(0.005)
         time.sleep(seconds)
         self.send_signal(number)
-        return self.wait()
+        return self.rest()
 
 
 @pytest.fixture(scope="module")
@@ -314,7 +307,7 @@ def whole(tiny_file, tmp_path_factory, remembered) -> dict[str, Any]:
     """What the long experiment leaves when nothing stops it."""
     out = tmp_path_factory.mktemp("whole")
     process = Process(tiny_file, out)
-    code, said = process.wait()
+    code, said = process.rest()
     assert code == 0, process.first_line + said
     assert process.first_line == f"tiny seed 0: {LONG_STEPS} steps\n"
     return remembered(out / "seed-0")
@@ -327,7 +320,7 @@ def test_killed_at_ten_random_moments(tiny_file, tmp_path, whole, remembered) ->
         code, said = Process(tiny_file, tmp_path).past(step, checkpoints, signal.SIGKILL, chance.uniform(0, 0.1))
         assert code == -signal.SIGKILL, f"not killed: {code}, {said}"
     process = Process(tiny_file, tmp_path)
-    code, said = process.wait()
+    code, said = process.rest()
     assert code == 0, said
     assert "continues from step" in process.first_line, "nothing was saved in ten lives"
     assert remembered(tmp_path / "seed-0") == whole
@@ -347,7 +340,7 @@ def test_stopped_by_ctrl_c_then_by_sigterm(tiny_file, tmp_path, whole, remembere
     )
     code, said = Process(tiny_file, tmp_path).past(LONG_STEPS // 2, checkpoints, signal.SIGTERM)
     assert (code, said.splitlines()[-1][:27]) == (130, "dualnet: stopped after step")
-    code, said = Process(tiny_file, tmp_path).wait()
+    code, said = Process(tiny_file, tmp_path).rest()
     assert code == 0, said
     assert remembered(tmp_path / "seed-0") == whole
 

@@ -88,12 +88,10 @@ def test_three_killed_sessions_equal_one_process(tmp_path: Path, state_of: Any, 
         words = ["learn", *source, part, "--out", out, "--unlabelled", "unlabelled", "--batch-size", 3, *test, *new]
         process = CommandLine(*words, "--save-every", 1, "--device", "cpu")
         before = max(checkpoint.steps(out / "checkpoint"), default=0)
-        while max(checkpoint.steps(out / "checkpoint"), default=0) < before + 3 and process.process.is_alive():
+        while max(checkpoint.steps(out / "checkpoint"), default=0) < before + 3 and process.poll() is None:
             time.sleep(0.002)
         process.send_signal(signal.SIGKILL)
-        process.process.join()
-        process.stderr.close()
-        assert process.process.exitcode == -signal.SIGKILL
+        assert process.rest()[0] == -signal.SIGKILL
         there = session_of(out)
         assert 0 < there["step"] < there["steps"] == 9
         assert cli.main([*map(str, words), "--device", "cpu"]) == 0

@@ -10,13 +10,14 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
+from forked import CommandLine
 
 from dualnet import cli
 from dualnet.runs.experiment import read
@@ -240,21 +241,21 @@ def long_search(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("number", "jobs"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
-def test_stopped_and_resumed_equals_never_stopped(number, jobs: int, start: Callable[..., Any], long_search) -> None:
+def test_stopped_and_resumed_equals_never_stopped(number: int, jobs: int, long_search) -> None:
     write("long.yaml", LONG)
-    process = start("search", "long.yaml", "--device", "cpu", "--jobs", jobs, "--out", "out")
-    lines = [process.stderr.readline() for _ in range(2)]
+    process = CommandLine("search", "long.yaml", "--device", "cpu", "--jobs", jobs, "--out", "out")
+    lines = [process.output.readline() for _ in range(2)]
     assert lines[0] == "stage 1/1: 4 runs\n" and "1/4: lr 1e+25, seed " in lines[1], lines
     while not list(Path("out").rglob("checkpoint/step-*.json")):  # a run in the middle
         time.sleep(0.01)
     workers = children(process.pid)
     assert 1 <= len(workers) <= jobs
     process.send_signal(number)
-    _, said = process.communicate(timeout=600)
+    code, said = process.rest()
     if number == signal.SIGKILL:
-        assert process.returncode == -signal.SIGKILL
+        assert code == -signal.SIGKILL
     else:
-        assert process.returncode == 130, said
+        assert code == 130, said
         assert said.splitlines()[-1].startswith("dualnet: out: stopped; ")
     late = time.monotonic() + 300
     while any(map(is_there, workers)):

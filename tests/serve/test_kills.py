@@ -9,5 +9,5 @@ pytest.importorskip("fastapi")
 
 
 def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
-    load = kill_under_load(tmp_path, kills=3)
+    load = kill_under_load(tmp_path, kills=2)
     assert len(load.labels) > 10

@@ -42,7 +42,8 @@ def files(colour: str, first: int, count: int) -> list[dict[str, object]]:
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("page")
-    server = Server(folder / "state", "--model", small_model(folder / "model"), "--held-out-every", 3)
+    model = small_model(folder / "model")
+    server = Server(folder / "state", "--model", model, "--held-out-every", 3, "--share", 0.3, as_program=True)
     assert server.port, server.said
     yield server
     server.end()
@@ -183,7 +184,7 @@ def test_after_a_reload_and_a_restart_all_is_there_and_the_token_is_asked_for_on
     assert server.end() == 130
     expect(page.get_by_role("alert")).to_contain_text("does not answer")
     (tmp_path / "token").write_text(token := "a-token-of-some-length")
-    again = Server(server.state, "--port", server.port, "--token-file", tmp_path / "token")
+    again = Server(server.state, "--port", server.port, "--token-file", tmp_path / "token", "--share", 0.3)
     server.process, server.token = again.process, token
     for word in ("a wrong token", token):
         page.get_by_role("dialog").get_by_label("Token").fill(word)

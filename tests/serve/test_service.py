@@ -33,7 +33,7 @@ from dualnet.serve.service import Service
 pytest.importorskip("fastapi")
 
 ONNX = "/v1/export?format=onnx"
-QUICK = ("--save-seconds", 0.5, "--body-seconds", 1, "--share", 0.5)
+QUICK = ("--save-seconds", 0.5, "--body-seconds", 1, "--share", 0.2)
 
 
 @pytest.fixture(scope="module")
@@ -398,19 +398,8 @@ def test_a_full_learning_rate_is_rolled_back_and_the_service_goes_on(tmp_path: P
     """With a token, limits and a rate that makes the first step diverge."""
     model, token = small_model(tmp_path / "model", lr=1e30), tmp_path / "token"
     token.write_text("a token of some length\n")
-    limits = (
-        "--most-requests",
-        1,
-        "--most-images",
-        2,
-        "--most-pixels",
-        1000,
-        "--most-bytes",
-        20000,
-        "--body-seconds",
-        5,
-    )
-    words = ("--model", model, "--token-file", token, *limits, "--most-classes", 2)
+    limits = ("--most-requests", 1, "--most-images", 2, "--most-pixels", 1000, "--most-bytes", 20000)
+    words = ("--model", model, "--token-file", token, *limits, "--most-classes", 2, "--body-seconds", 2)
     with Server(tmp_path / "state", *words) as server:
         assert server.get("/healthz") == {"answering": True, "learning": True}
         for wrong in (None, "a token of some lengtH", "é", "a"):
