@@ -11,7 +11,7 @@ import yaml
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.report.tables import METRICS
-from dualnet.reproduce.published import read_published, sample_std
+from dualnet.reproduce.published import read_published
 from dualnet.reproduce.table import PAPER, SETTINGS, read_rows, read_table, select, shipped_tables
 from dualnet.runs.manifest import FIELDS
 from dualnet.ttest import Sample
@@ -159,13 +159,6 @@ def test_the_benchmarks_of_the_tables() -> None:
 )
 def test_rows_by_name(patterns: list[str], count: int) -> None:
     assert len(select(read_table("table-1", "authors"), patterns)) == count
-
-
-def test_a_spread_as_a_standard_deviation() -> None:
-    assert sample_std(1.18, "std", 5) == 1.18
-    assert sample_std(2 * 3 / 5**0.5, "authors", 5) == pytest.approx(3 * (5 / 4) ** 0.5)
-    with pytest.raises(ValueError, match="spread is 'sem'; give std or authors"):
-        sample_std(1.0, "sem", 5)
 
 
 GOOD = {"groups": {"g": {"shared": {"learner": {"name": "er"}}, "rows": {"a": {}, "b": {"batch_size": 20}}}}}

@@ -1,6 +1,5 @@
 """What the paper publishes of each row: values, their spread, how many runs, where they stand, by which protocol."""
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,30 +15,16 @@ from .table import FOLDER, PUBLISHED_FILE
 class Published:
     source: str | None = None  # the table's label and the line in the LaTeX source
     runs: int | None = None
-    spread: str | None = None  # what the number after ± is
+    spread: str | None = None  # what the number after ± is: std
     metrics: dict[str, Sample] = field(default_factory=dict)  # some rows have no FM and LA
     protocol: dict[str, Any] = field(default_factory=dict)  # the fields of a manifest that the paper states
     note: str = ""
-
-
-def sample_std(spread: float, kind: str, runs: int) -> float:
-    """The standard deviation of a sample, from what is printed after ±.
-
-    >>> sample_std(1.0, "std", 5), round(sample_std(1.0, "authors", 5), 4)
-    (1.0, 1.25)
-    """
-    if kind == "std":
-        return spread
-    if kind == "authors":  # 2 std / sqrt(runs), std by numpy's default
-        return spread * math.sqrt(runs) / 2 * math.sqrt(runs / (runs - 1))
-    raise ValueError(f"{PUBLISHED_FILE}: spread is {kind!r}; give std or authors")
 
 
 def read_published() -> tuple[dict[str, Published], dict[str, str]]:
     """By the row's full name: what is published, and why something is not."""
     file = next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE)
     content = read_yaml(file)
-    kind = content["spread"]
     found: dict[str, Published] = {}
     missing: dict[str, str] = {}
     for table, facts in content["tables"].items():
@@ -50,10 +35,8 @@ def read_published() -> tuple[dict[str, Published], dict[str, str]]:
                 found[f"{table}/{name}/{row}"] = Published(
                     source=f"{facts['source']}, line {written['line']}",
                     runs=runs,
-                    spread=kind,
-                    metrics={
-                        key: Sample(mean, sample_std(std, kind, runs), runs) for key, (mean, std) in values.items()
-                    },
+                    spread=content["spread"],
+                    metrics={key: Sample(mean, std, runs) for key, (mean, std) in values.items()},
                     protocol={**protocol, **written.get("states", {})},
                     note=written.get("note", ""),
                 )
