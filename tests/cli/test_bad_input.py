@@ -52,6 +52,12 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     # Paths that the system refuses
     "a token file that is not there": (lambda: ["teach", str(class_folders()), "--token-file", "no"], "no: ", "path"),
     "a folder as a token file": (lambda: ["teach", "images", "--token-file", str(class_folders())], "images: ", "path"),
+    # Addresses, and flags that are none
+    **{
+        url: (lambda url=url: ["teach", str(class_folders()), "--url", url], f"--url {url}: ", "http://127.0.0.1:8000")
+        for url in ("nowhere", "http://", "http://here:port", "http://here:99999", "http://[::1", "ftp://here")
+    },
+    "an option like nothing": (lambda: run_tiny("--xyzzy", "1"), "xyzzy: ", "learner, out, seeds, device\n"),
     # Verbs and flags
     "no verb": (lambda: [], "", "VERB"),
     "unknown verb": (lambda: ["rnu"], "rnu: ", "run?"),

@@ -49,7 +49,10 @@ class Parser(argparse.ArgumentParser):
 
 
 def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Verb and flags, and the words that are left: options of an experiment, for the verbs that take them."""
+    """Verb and flags, and the words that are left: options of an experiment, for the verbs that take them.
+
+    `flags` has the names of the verb's own: what is left may have been meant as one of them.
+    """
     parser = Parser("dualnet", description="Continual learning, fast and slow.", epilog=EXAMPLES)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
@@ -67,6 +70,8 @@ def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     if rest and arguments.verb not in ("run", "learn", "search", "reproduce"):
         kind = "unknown option" if rest[0].startswith("-") else "not expected here"
         raise ValueError(f"{rest[0]}: {kind}; see `dualnet {arguments.verb} --help`")
+    actions = verbs.choices[arguments.verb]._actions
+    arguments.flags = [action.dest for action in actions if action.option_strings and action.dest != "help"]
     return arguments, rest
 
 

@@ -45,7 +45,7 @@ def main(arguments: argparse.Namespace, words: list[str]) -> int:
 def options_of(arguments: argparse.Namespace, words: list[str], source: Path | None, folder: str) -> LearnOptions:
     """Those of the session and, without a source, of the new model."""
     given = dotted(words)
-    check_keys(given, ["learner", *vars(arguments)])
+    check_keys(given, ["learner", *arguments.flags])
     learner = given.get("learner", {})
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")

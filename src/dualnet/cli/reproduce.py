@@ -23,7 +23,7 @@ def main(arguments: argparse.Namespace, words: list[str]) -> int:
     check_out(out)
     failed: dict[str, str] = {}
     if not arguments.ledger_only:
-        options = command_options(words, vars(arguments))
+        options = command_options(words, arguments.flags)
         device = engine.choose_device(arguments.device).type
         failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
     ledger = reproduce.make_ledger(rows, out, arguments.settings, arguments.margin)

@@ -17,7 +17,7 @@ QUICK_SIZE, QUICK_UPDATES = 48, 2  # the side in pixels that the networks see, t
 
 
 def main(arguments: argparse.Namespace, words: list[str]) -> int:
-    options = experiment.command_options(words, vars(arguments))
+    options = experiment.command_options(words, arguments.flags)
     if arguments.seeds is not None:
         check_absent(options, seed="--seeds says which seeds to run; leave one of the two out")
     asked = experiment.read(arguments.experiment, options)

@@ -14,7 +14,7 @@ from dualnet.search.progress import SearchDisplay, table_of
 
 
 def main(arguments: argparse.Namespace, words: list[str]) -> int:
-    plan = read_plan(arguments.search, command_options(words, vars(arguments)), arguments.seeds or ())
+    plan = read_plan(arguments.search, command_options(words, arguments.flags), arguments.seeds or ())
     device = engine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
     check_out(out)

@@ -84,12 +84,15 @@ class Client:
     """Keeps a connection; waits and tries again while the service is busy or away."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000")
         self.url, self.token = url, token
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        self.connection = kind(parts.hostname, parts.port, timeout=ANSWER_SECONDS)
+        try:
+            parts = urlsplit(url)
+            kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}[parts.scheme]
+            if not parts.hostname:
+                raise ValueError("no host")
+            self.connection = kind(parts.hostname, parts.port, timeout=ANSWER_SECONDS)
+        except (KeyError, ValueError) as error:  # such as a port that is no number
+            raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000") from error
 
     def request(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> tuple[int, Any]:
         """Status and answer. Sent again after a failure: an id makes one example, however often it is sent."""
