@@ -24,8 +24,8 @@ from dualnet.data import Procedural
 from dualnet.reproduce.table import TableRow
 from dualnet.reproduce.work import homes
 from dualnet.runs.experiment import read
-from dualnet.runs.jobs import Benchmarks
 from dualnet.runs.option_files import shipped_files
+from dualnet.runs.runner import Benchmarks
 
 BENCHMARK = {
     "name": "procedural",

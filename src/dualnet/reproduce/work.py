@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.options import check_absent
-from dualnet.runs.jobs import Benchmarks, Job, one_line
+from dualnet.runs.jobs import Job, one_line
 from dualnet.runs.local_pool import LocalPool, num_threads
-from dualnet.runs.run_folder import RunFolder
-from dualnet.runs.runner import seeds_apart
+from dualnet.runs.runner import Benchmarks, checked_folders, seeds_apart
 from dualnet.runs.stop import Stop, StopAsked
 
 from .table import TableRow
@@ -39,8 +38,8 @@ def run_rows(
     for row, experiment, row_seeds in wanted:
         try:
             folders = {seed: out / row.home / f"seed-{seed}" for seed in row_seeds}
-            benchmarks.check_folders(experiment, folders)
-            missing = {seed: folder for seed, folder in folders.items() if not RunFolder(folder).finished}
+            there = checked_folders(experiment, folders, benchmarks)
+            missing = {seed: folder.path for seed, folder in there.items() if not folder.finished}
             todo += [Job(row.name, experiment.mapping(), seeds, device) for seeds in seeds_apart(missing, device)]
         except Exception as error:
             if not isinstance(error, ValueError | OSError):

@@ -2,16 +2,15 @@
 
 import shutil
 import traceback
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 import torch
 
-from dualnet.data import Benchmark, BenchmarkConfig
 from dualnet.runs import runner
-from dualnet.runs.experiment import Experiment, parse
+from dualnet.runs.experiment import parse
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import NotFiniteError
 from dualnet.runs.run_folder import RunFolder
@@ -74,26 +73,3 @@ def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:
 
 def one_line(text: str) -> str:
     return " ".join(text.split())[:MAX_REASON]
-
-
-@dataclass
-class Benchmarks:
-    """Benchmarks or their validation tasks, made once: their images are decoded here, before the jobs need them."""
-
-    validation: bool = False
-    made: dict[str, Benchmark | Exception] = field(default_factory=dict)  # by their options
-
-    def get(self, wanted: BenchmarkConfig) -> Benchmark:
-        """Raises what went wrong when it was made, each time."""
-        key = repr(wanted)
-        if key not in self.made:
-            try:
-                self.made[key] = runner.tasks_for(wanted, self.validation)
-            except Exception as error:
-                self.made[key] = error
-        if isinstance(found := self.made[key], Exception):
-            raise found
-        return found
-
-    def check_folders(self, experiment: Experiment, folders: Mapping[int, Path]) -> None:
-        runner.checked_folders(experiment, folders, self.validation, lambda: self.get(experiment.benchmark))

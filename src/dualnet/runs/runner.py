@@ -3,8 +3,8 @@
 import contextlib
 import itertools
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,11 +38,12 @@ def run(
     read already. On CUDA all seeds run side by side, on the CPU one after the other. If one diverges, the others
     continue to the end; then NotFiniteError is raised.
     """
-    tasks = cache(lambda: tasks_for(experiment.benchmark, validation, benchmark))
-    there = checked_folders(experiment, folders, validation, tasks)  # all of them, before the first one runs for hours
+    benchmarks = Benchmarks(validation, {} if benchmark is None else {repr(experiment.benchmark): benchmark})
+    there = checked_folders(experiment, folders, benchmarks)  # all of them, before the first one runs for hours
     todo = {seed: folder for seed, folder in there.items() if not folder.finished}
     if todo:
-        stream = stream_of(experiment, tasks(), device)
+        tasks = benchmarks.get(experiment.benchmark)
+        stream = stream_of(experiment, tasks, device)
         if not all(folder.begun for folder in todo.values()):
             try_encoder(experiment, stream.spec)
         diverged: dict[int, str] = {}
@@ -52,7 +53,7 @@ def run(
                     runs = []
                     for seed, folder in group.items():
                         locks.enter_context(folder.locked())
-                        folder.prepare(experiment.with_seed(seed), tasks(), device)
+                        folder.prepare(experiment.with_seed(seed), tasks, device)
                         runs.append(Run(experiment.with_seed(seed), folder, stream))
                     # Seeds that were stopped at different steps continue one group after the other.
                     runs.sort(key=lambda run: run.step)
@@ -63,28 +64,42 @@ def run(
     return [seed for seed in folders if seed not in todo]
 
 
-def tasks_for(config: BenchmarkConfig, validation: bool, given: Benchmark | None = None) -> Benchmark:
-    """A benchmark, or its validation tasks."""
-    tasks = given or (config.make_validation() if validation else config.make())
-    if tasks.validation != validation:
-        wanted = "validation tasks, those of `make_validation()`" if validation else "the tasks of `make()`"
-        raise ValueError(f"benchmark.validation is {tasks.validation}; pass {wanted}")
-    return tasks
+@dataclass
+class Benchmarks:
+    """Benchmarks or their validation tasks, made once: their images are decoded here, before jobs need them."""
+
+    validation: bool = False
+    made: dict[str, Benchmark | Exception] = field(default_factory=dict)  # by their options
+
+    def get(self, wanted: BenchmarkConfig) -> Benchmark:
+        """Raises what went wrong when it was made, each time."""
+        key = repr(wanted)
+        if key not in self.made:
+            try:
+                self.made[key] = wanted.make_validation() if self.validation else wanted.make()
+            except Exception as error:
+                self.made[key] = error
+        if isinstance(found := self.made[key], Exception):
+            raise found
+        if found.validation != self.validation:
+            needed = "validation tasks, those of `make_validation()`" if self.validation else "the tasks of `make()`"
+            raise ValueError(f"benchmark.validation is {found.validation}; pass {needed}")
+        return found
 
 
-def checked_folders(
-    experiment: Experiment, paths: Mapping[int, Path], validation: bool, tasks: Callable[[], Benchmark]
-) -> dict[int, RunFolder]:
+def checked_folders(experiment: Experiment, paths: Mapping[int, Path], benchmarks: Benchmarks) -> dict[int, RunFolder]:
     """Raises ValueError if a run was begun there with other options, for another purpose or with other images."""
     folders = {seed: RunFolder(path) for seed, path in paths.items()}
     for seed, folder in folders.items():
-        folder.check_purpose(validation)
+        folder.check_purpose(benchmarks.validation)
         folder.check_same(experiment.with_seed(seed))
     there = list(folders.values())
-    if not validation and all(folder.finished and not folder.moved(experiment) for folder in there):
+    if not benchmarks.validation and all(folder.finished and not folder.moved(experiment) for folder in there):
         warn_of_other_images(experiment, there)  # without decoding an image
         return folders
-    benchmark = tasks()  # also where no run has begun: jobs find the images decoded, or none is started
+    benchmark = benchmarks.get(
+        experiment.benchmark
+    )  # also where no run has begun: jobs find the images decoded, or none is started
     for folder in there:
         if folder.begun:
             folder.check_same_stream(experiment, benchmark)

@@ -11,11 +11,11 @@ import yaml
 from dualnet import atomic
 from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
-from dualnet.runs.jobs import Benchmarks, Job, JobPool, JobResult
+from dualnet.runs.jobs import Job, JobPool, JobResult
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
 from dualnet.runs.record import FREE_TO_CHANGE
 from dualnet.runs.run_folder import RunFolder, environment
-from dualnet.runs.runner import seeds_apart, stream_of
+from dualnet.runs.runner import Benchmarks, checked_folders, seeds_apart, stream_of
 from dualnet.runs.stop import Stop, StopAsked
 from dualnet.search.plan import SearchPlan, said
 from dualnet.search.point import Point, left_in, point_of, read_own, short, write_failure
@@ -105,7 +105,7 @@ class Search:
         for point in points:
             assert point.experiment is not None
             folders = point.folders(self.out, self.plan.seeds)
-            self.benchmarks.check_folders(point.experiment, folders)
+            checked_folders(point.experiment, folders, self.benchmarks)
             todo = {seed: folder for seed, folder in folders.items() if not left_in(folder)}
             name, mapping, device = said(short(point.options)), point.experiment.mapping(), self.device.type
             for group in seeds_apart(todo, device):
