@@ -467,7 +467,7 @@ def test_without_augmentation_nothing_is_drawn():
 # What a labelled view shows
 
 
-def shown_shares(augment: str, count: int = 200) -> tuple[torch.Tensor, torch.Tensor]:
+def shown_shares(augment: str, count: int = 100) -> tuple[torch.Tensor, torch.Tensor]:
     """Width and height of the crops, as shares of the image: by the stripes that a view shows of 16 pairs."""
     stripes = (torch.arange(128) // 4 % 2 * 255).to(torch.uint8)
     shares = []

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
+import itertools
 import os
-import signal
 import struct
-import subprocess
 import sys
 import threading
+import time
 import zlib
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from forked import FORKED, forked
 from PIL import Image, ImageOps
 
 from dualnet.data import cache_file, image_cache
@@ -503,35 +508,34 @@ def test_a_file_that_was_finished_while_one_waited_is_not_written_again(tmp_path
     assert held == [True] and finished.stat().st_ino != unfinished.stat().st_ino
 
 
-BUILD = """
-import itertools, sys, time
-from pathlib import Path
-import numpy as np
-from dualnet.data import image_cache
-folder, cache, wait = Path(sys.argv[1]), Path(sys.argv[2]), float(sys.argv[3])
-files, read_image, numbers = sorted(folder.glob("*.jpg")), image_cache.read_image, itertools.count(1)
-print("ready", flush=True)
-sys.stdin.readline()
-def slow(path, into):
-    read_image(path, into)
-    if next(numbers) == 128:
-        print("halfway", flush=True)
-        time.sleep(wait)
-image_cache.read_image = slow
-print("sum", int(np.array(image_cache.CachedImages(files, 16, cache)).sum(dtype="int64")), flush=True)
-"""
+def build(folder: Path, cache: Path, wait: float, link: Connection) -> None:
+    """Tells when half of the images are decoded, where it waits, and then their sum."""
+    files, read_image, numbers = sorted(folder.glob("*.jpg")), image_cache.read_image, itertools.count(1)
+
+    def slow(path: str, into: np.ndarray) -> None:
+        read_image(path, into)
+        if next(numbers) == 128:
+            link.send("halfway")
+            time.sleep(wait)
+
+    image_cache.read_image = slow
+    link.send(int(np.array(CachedImages(files, 16, cache)).sum(dtype=np.int64)))
 
 
-def builder(files: Path, cache: Path, wait: float) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", BUILD, str(files), str(cache), str(wait)]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+def builder(files: Path, cache: Path, wait: float) -> tuple[ForkServerProcess, Connection]:
+    link, theirs = FORKED.Pipe()
+    process = forked(build, files, cache, wait, theirs)
+    theirs.close()
+    return process, link
 
 
-def started(process: subprocess.Popen[str]) -> subprocess.Popen[str]:
-    assert process.stdin and process.stdout and process.stdout.readline() == "ready\n"
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    return process
+def told(link: Connection) -> list[Any]:
+    """All that a process says until it ends."""
+    said = []
+    with link, contextlib.suppress(EOFError, ConnectionResetError):
+        while True:
+            said.append(link.recv())
+    return said
 
 
 def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path) -> None:
@@ -539,15 +543,16 @@ def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path
     files = tmp_path / "files"
     files.mkdir()
     total = sum(int(plain(file).sum(dtype=np.int64)) for file in jpegs(files, 400))
-    killed, *racers = [builder(files, folder, wait) for wait in (600, 0.2, 0.2)]
-    started(killed)
-    assert killed.stdout and killed.stdout.readline() == "halfway\n"
-    assert [path.suffix for path in folder.iterdir()] == [".tmp"]
-    for racer in racers:
-        started(racer)
-    killed.send_signal(signal.SIGKILL)
-    killed.communicate()
-    answers = [racer.communicate(timeout=600) for racer in racers]
-    assert [racer.returncode for racer in racers] == [0, 0], answers
-    assert sorted(output for output, _ in answers) == [f"halfway\nsum {total}\n", f"sum {total}\n"]
+    killed, link = builder(files, folder, 600)
+    with link:
+        assert link.recv() == "halfway"
+        assert [path.suffix for path in folder.iterdir()] == [".tmp"]
+        racers = [builder(files, folder, 0.2) for _ in range(2)]
+        killed.kill()
+        killed.join()
+    answers = [told(link) for _, link in racers]
+    for process, _ in racers:
+        process.join()
+    assert [process.exitcode for process, _ in racers] == [0, 0], answers
+    assert sorted(answers, key=len) == [[total], ["halfway", total]]
     assert [path.suffix for path in folder.iterdir()] == [".npy"]

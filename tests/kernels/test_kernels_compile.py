@@ -39,9 +39,10 @@ LARGEST = {"BM": norm.SMALL_ROWS, "BC": norm.SMALL_CHANNELS}
 WARPS = norm.small_launch(norm.SMALL_ROWS, 64)[1]["num_warps"]
 for name in ("forward_sums", "normalise", "backward_sums", "normalise_backward"):
     check(getattr(norm_kernels, name))
-for flags in ({"TWO": False}, {"RELU": False}, {"RESIDUAL": False, "TWO": False}):
+PLAIN = {"RESIDUAL": False, "TWO": False}
+for flags in ({"RELU": False}, PLAIN):  # of grad_before_relu, which both call
     check(norm_kernels.backward_sums, flags)
-    check(norm_kernels.normalise_small_backward, flags | LARGEST, WARPS)
+check(norm_kernels.normalise_small_backward, PLAIN | LARGEST, WARPS)
 check(norm_kernels.normalise_small, LARGEST, WARPS)
 check(norm_kernels.normalise_small_backward, LARGEST, WARPS)
 check(norm_kernels.normalise, {"GIVEN": True, "PARTS": 1})

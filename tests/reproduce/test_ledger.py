@@ -99,7 +99,7 @@ def test_how_many_seeds_decide_by_hand(ours: Sample, verdict: str, needed: int |
     assert (metric.verdict, metric.seeds_needed) == (verdict, needed)
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(samples, samples, st.floats(-0.9, 0.9), st.floats(0.1, 0.9))
 def test_the_seeds_needed_are_the_fewest_that_decide(
     ours: Sample, published: Sample, offset: float, within: float

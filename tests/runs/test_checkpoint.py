@@ -50,7 +50,7 @@ def same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and one == other
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(trees)
 def test_a_tree_comes_back(tmp_path: Path, tree: dict[str, Any]) -> None:
     checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))

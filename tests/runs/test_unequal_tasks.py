@@ -52,7 +52,8 @@ def test_every_learner(learner: str, protocol: str, quick_tiny, images: ImageFol
         assert [set(model.predict(file, task)[0].classes) for task in range(3)] == [{"a", "b"}, {"c", "d"}, {"e"}]
     else:
         assert set(model.predict(file)[0].classes) == set(CLASSES)
-    assert cli.main(["report", str(tmp_path)]) == 0
+    if learner == "er":  # the report knows no learner
+        assert cli.main(["report", str(tmp_path)]) == 0
 
 
 def test_validation_tasks(images: ImageFolder) -> None:
