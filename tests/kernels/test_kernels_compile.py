@@ -48,7 +48,7 @@ check(norm_kernels.normalise_small_backward, LARGEST, WARPS)
 check(norm_kernels.normalise, {"GIVEN": True, "PARTS": 1})
 for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
     check(getattr(pool, name))
-check(pool.normalise_and_pool, {"GIVEN": True, "PARTS": 1})
+check(pool.normalise_and_pool, {"GIVEN": True, "PARTS": 1, "BM": 8, "BC": 8})
 for name in ("make_patches", "stem_statistics", "stem_pool", "gradient_products", "stem_gradients"):
     check(getattr(stem_kernels, name), images="*fp32", kernel="*bf16", dkernel="*bf16")
 for name in ("crop_kernel", "colour_kernel"):
