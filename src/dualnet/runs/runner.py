@@ -97,9 +97,8 @@ def checked_folders(experiment: Experiment, paths: Mapping[int, Path], benchmark
     if not benchmarks.validation and all(folder.finished and not folder.moved(experiment) for folder in there):
         warn_of_other_images(experiment, there)  # without decoding an image
         return folders
-    benchmark = benchmarks.get(
-        experiment.benchmark
-    )  # also where no run has begun: jobs find the images decoded, or none is started
+    # Also where no run has begun: jobs find the images decoded, or none is started.
+    benchmark = benchmarks.get(experiment.benchmark)
     for folder in there:
         if folder.begun:
             folder.check_same_stream(experiment, benchmark)
