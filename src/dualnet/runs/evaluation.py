@@ -37,9 +37,9 @@ def class_results(logits: Logits, stream: Stream) -> ClassResults:
     mistakes: list[tuple[float, int, int, int, int]] = []
     for task in range(stream.num_tasks):
         images, labels, task_ids = stream.test_set(task)
-        found = all_logits(logits, images, task_ids).cpu().double()  # in float32 many probabilities would round to 1
-        sure, answers = found.softmax(dim=1).amax(dim=1).nan_to_num(), found.argmax(dim=1).numpy()
-        truths = labels.cpu().numpy()
+        found = all_logits(logits, images, task_ids)
+        sure = found.double().softmax(dim=1).amax(dim=1).nan_to_num().cpu()  # in float32 many would round to 1
+        answers, truths = found.argmax(dim=1).cpu().numpy(), labels.cpu().numpy()
         counts += np.bincount(truths, minlength=len(counts))
         for place in np.flatnonzero(answers != truths).tolist():
             pair = int(truths[place]), int(answers[place])
