@@ -17,8 +17,8 @@ from serving import SIZE, SMALL, small_model
 from dualnet.options import merged
 from dualnet.runs.model import Model, load
 from dualnet.serve import saved
-from dualnet.serve.catch_up import catch_up
 from dualnet.serve.errors import MissingError
+from dualnet.serve.learning import catch_up
 from dualnet.serve.options import Options
 from dualnet.serve.published import Published, answering
 from dualnet.serve.remembered import remembered

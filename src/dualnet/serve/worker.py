@@ -1,5 +1,6 @@
 """The learner's process: reads the journal, learns, measures, publishes its weights, saves; in between it practises."""
 
+import math
 import os
 import signal
 import sqlite3
@@ -17,12 +18,11 @@ from dualnet.data.cache_file import locked
 from dualnet.runs.model import load_with_state
 from dualnet.serve import saved
 from dualnet.serve.background import Background
-from dualnet.serve.batches import batch_of
-from dualnet.serve.catch_up import catch_up
 from dualnet.serve.good import Good
 from dualnet.serve.images import stacked
 from dualnet.serve.journal import Entry, Journal, digest_of
 from dualnet.serve.kept import drop_images
+from dualnet.serve.learning import batch_of, catch_up
 from dualnet.serve.options import Options
 from dualnet.serve.published import answering
 from dualnet.serve.remembered import counts, forget, remembered, renew_soft_labels, some_remembered
@@ -69,9 +69,10 @@ class Worker:
         self.version, self.saved_at = 0, time.monotonic()
         self.losses: dict[str, float] = {}
         self.accuracy: dict[str, float] = {}
-        self.unpublished = self.unmeasured = self.unsaved = False
+        self.unmeasured = self.unsaved = False
         self.saves_due = 0  # until no checkpoint holds a deleted image
-        self.published_at = self.publish_at = self.evaluate_at = 0.0  # on the monotonic clock
+        self.published_at = self.evaluate_at = 0.0  # on the monotonic clock
+        self.publish_at = math.inf  # there is nothing new
 
     def run(self) -> None:
         self.publish()
@@ -85,7 +86,7 @@ class Worker:
 
     def pause(self) -> float:
         """Seconds to wait for news, at most."""
-        until_published = self.publish_at - time.monotonic() if self.unpublished else IDLE_SECONDS
+        until_published = self.publish_at - time.monotonic()
         return max(0.0, min(IDLE_SECONDS, until_published, self.background.wait() or IDLE_SECONDS))
 
     def work(self) -> bool:
@@ -102,7 +103,7 @@ class Worker:
 
     def keep_up(self) -> None:
         now = time.monotonic()
-        if self.unpublished and now >= self.publish_at:
+        if now >= self.publish_at:
             self.publish()
         if self.unmeasured and now >= self.evaluate_at:
             self.evaluate()
@@ -132,7 +133,7 @@ class Worker:
             self.restore(int(first.name or 0), first.position)
         self.position = batch[-1].position if batch else first.position
         self.background.news(taught=first.kind == "class" or any(entry.name for entry in batch))
-        self.unpublished = self.unsaved = True
+        self.unsaved = True
         if first.kind == "restore":
             self.save()  # before it is acknowledged: the snapshot may be deleted then
         self.unmeasured |= first.kind != "class"
@@ -167,9 +168,8 @@ class Worker:
         losses.pop("labels", None)  # of a batch that has none
         self.losses |= losses
         self.background.done(time.monotonic() - began, sum(losses.values()))
-        if not self.unpublished:
-            self.publish_at = time.monotonic() + PUBLISH_SECONDS
-        self.unpublished = self.unmeasured = self.unsaved = True
+        self.publish_at = min(self.publish_at, time.monotonic() + PUBLISH_SECONDS)
+        self.unmeasured = self.unsaved = True
 
     def set_paused(self, paused: bool) -> None:
         """Kept for the next start too."""
@@ -218,7 +218,7 @@ class Worker:
         self.good.put_back(self.model)
         self.losses = {}
         self.notice("rolled_back", " ".join(reason.split()))
-        self.unpublished, self.publish_at = True, 0.0
+        self.publish_at = 0.0
 
     # Towards the HTTP process, and the disk
 
@@ -229,7 +229,7 @@ class Worker:
             self.roll_back("a weight is not finite")
             weights = answering(self.model)
         self.version += 1
-        self.unpublished, self.published_at = False, time.monotonic()
+        self.publish_at, self.published_at = math.inf, time.monotonic()
         self.link.send(("published", self.status()))
         self.link.send_bytes(weights.numpy().data)
 
@@ -281,7 +281,7 @@ class Worker:
     def answer(self, command: str, argument: Any) -> tuple[Any, str | None]:
         """The answer, or what is wrong."""
         try:
-            if self.unpublished:  # what is kept is what answers
+            if self.publish_at < math.inf:  # what is kept is what answers
                 self.publish()
             if command == "pause":
                 self.set_paused(argument)
