@@ -15,11 +15,12 @@ from uuid import uuid4
 
 import numpy as np
 import torch
-from fastapi import BackgroundTasks, FastAPI, Form, Query, Request, UploadFile
+from fastapi import FastAPI, Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
+from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 
 from dualnet import __version__
@@ -206,9 +207,7 @@ def make_app(service: Service) -> FastAPI:
             except BaseException:
                 shutil.rmtree(folder)
                 raise
-        afterwards = BackgroundTasks()
-        afterwards.add_task(shutil.rmtree, folder)
-        return FileResponse(file, filename=Path(file).name, background=afterwards)
+        return FileResponse(file, filename=Path(file).name, background=BackgroundTask(shutil.rmtree, folder))
 
     app.mount("/static", StaticFiles(directory=PAGE))
     app.get("/", include_in_schema=False)(lambda: FileResponse(PAGE / "index.html"))

@@ -9,7 +9,7 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
-from dualnet.data.decode import FORMATS, read_bytes
+from dualnet.data.decode import FORMATS, UnreadableError, read_bytes
 
 
 def decoded(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
@@ -25,7 +25,10 @@ def decoded(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
     if width * height > most_pixels:
         raise ValueError(f"{name}: {width} x {height} pixels, and at most {most_pixels} are read (--most-pixels)")
     into = np.empty((size, size, 3), np.uint8)
-    read_bytes(data, into, name)
+    try:
+        read_bytes(data, into, name)
+    except UnreadableError as error:
+        raise ValueError(f"{error.summary(1)}; send another one") from None
     return np.ascontiguousarray(into.transpose(2, 0, 1))
 
 

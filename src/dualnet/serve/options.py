@@ -41,12 +41,15 @@ class Options:
     body_seconds: float = option(20.0, "within which the body of a request must arrive")
 
     def __post_init__(self) -> None:
-        for name in ("batch_size", "flat_steps", "most_bytes", "most_pixels", "most_images", "most_requests"):
+        limits = [f"most_{what}" for what in ("bytes", "pixels", "images", "requests", "classes")]
+        for name in ("batch_size", "flat_steps", *limits):
             check(getattr(self, name) >= 1, name, getattr(self, name), "give 1 or more")
-        for name in ("steps_per_example", "held_out_every", "margin", "unlabelled_kept", "port"):
+        for name in ("steps_per_example", "held_out_every", "margin", "unlabelled_kept", "most_snapshots"):
             check(getattr(self, name) >= 0, name, getattr(self, name), "give 0 or more")
+        for name in ("body_seconds", "save_seconds"):
+            check(getattr(self, name) > 0, name, getattr(self, name), "give seconds above 0")
         check(0 < self.share <= 1, "share", self.share, "give a number above 0, up to 1")
-        check(self.body_seconds > 0, "body_seconds", self.body_seconds, "give seconds above 0")
+        check(0 <= self.port <= 65535, "port", self.port, "give 0 to 65535")
         check(self.device in ("auto", "cpu", "cuda"), "device", self.device, "give auto, cpu or cuda")
         check(self.token_file is not None or is_loopback(self.host), "host", self.host, "give --token-file too")
 

@@ -9,7 +9,9 @@ from typing import Any
 from uuid import uuid4
 
 from dualnet import atomic
+from dualnet.data.decode import MAX_SIZE
 from dualnet.engine import choose_device
+from dualnet.options import whole
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.run_folder import RunFolder
@@ -28,7 +30,8 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
         model, state = load_with_state(folder, device, trust=False)
         return model, state["serve"]
     if options.model is None:
-        new = {"image_size": options.image_size, "seed": options.seed, "boundaries": options.has_background}
+        size = whole(options.image_size, "--image-size", 1, MAX_SIZE)
+        new = {"image_size": size, "seed": options.seed, "boundaries": options.has_background}
         model = Model.create(learner=LEARNER, device=device, **new)
     else:
         model = load(options.model, device)
