@@ -64,7 +64,9 @@ PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
 
 @pytest.mark.parametrize(
     ("name", "protocol"),
-    [(name, protocol) for protocol in PROTOCOLS for name in LEARNERS if protocol == "task_aware" or name != "ctn"],
+    [(name, "task_aware") for name in LEARNERS]
+    + [(name, PROTOCOLS[1 + n % 2]) for n, name in enumerate(LEARNERS) if name not in ("ctn", "dualnet")]
+    + [("dualnet", protocol) for protocol in PROTOCOLS[1:]],
 )
 def test_every_learner_resumes(name, protocol, quick_tiny, run, stop_at, remembered, tmp_path) -> None:
     learner = {"soft_labels": "insertion"} if (name, protocol) == ("dualnet", "task_free") else name
