@@ -118,7 +118,7 @@ def test_results_beyond_the_paper_are_those_of_the_ledger() -> None:
     """The lines of the second table, and the paper's options on the same stream."""
     ledger = json.loads((ROOT / "results/reproduce/beyond/ledger.json").read_text())
     rows = {row["name"]: row for row in ledger["rows"]}
-    table = README.partition("| DualNet | seeds |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = README.partition("| method | seeds |")[2].partition("\n\n")[0].splitlines()[2:]
     for line, name in zip(table, BEYOND, strict=True):
         acc, fm, la = (metric["ours"] for metric in rows[f"beyond/{name}"]["metrics"].values())
         paper = rows.get(f"beyond/{name.split('/')[0]}/paper") if name.endswith("chosen") else None

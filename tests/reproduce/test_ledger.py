@@ -118,9 +118,9 @@ def test_the_seeds_needed_are_the_fewest_that_decide(
 @settings(max_examples=20)
 @given(samples)
 def test_a_verdict_needs_both_sides(sample: Sample) -> None:
-    assert make_metric(None, sample).verdict == "not run"
-    assert make_metric(sample, None).verdict == "—"
-    same = make_metric(sample, sample)
+    assert make_metric(None, sample, 2.0).verdict == "not run"
+    assert make_metric(sample, None, 2.0).verdict == "—"
+    same = make_metric(sample, sample, 2.0)
     assert same.difference is not None
     assert same.verdict == ("reproduced" if same.difference.half_width <= 2 else "inconclusive")
 
@@ -161,7 +161,7 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def make(rows: list[TableRow], published: dict[str, Published]) -> Ledger:
         monkeypatch.setattr(ledger_module, "read_published", lambda: (published, {"t/g/z": "N/A, for a reason"}))
-        return make_ledger(rows, tmp_path, "authors")
+        return make_ledger(rows, tmp_path, "authors", 2.0)
 
     return make
 

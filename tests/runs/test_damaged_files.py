@@ -139,7 +139,7 @@ def test_a_ledger(name: str, make_run, tmp_path: Path) -> None:
     make_run(tmp_path / "whole" / row.home / "seed-0")
     make_run(tmp_path / "whole" / row.home / "seed-1", seed=1)
     name = f"{row.home}/seed-1/{name}"
-    fuzz(tmp_path / "whole", name, tmp_path / "damaged", lambda out: make_ledger([row], out, "authors"))
+    fuzz(tmp_path / "whole", name, tmp_path / "damaged", lambda out: make_ledger([row], out, "authors", 2.0))
 
 
 @pytest.mark.parametrize("name", [*OF_A_RUN, "checkpoint/step-00000005.json"])

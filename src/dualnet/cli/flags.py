@@ -145,7 +145,7 @@ def add_reproduce(verbs: Verbs[Parser]) -> None:
     add("--settings", choices=("authors", "paper"), default="authors", help=settings)
     jobs = "processes at a time (default: 1); on the CPU one per core is fastest"
     add("--jobs", type=count, default=1, metavar="N", help=jobs)
-    margin = "how far from the published value counts as reproduced (default: 2)"
+    margin = "how far from the published value counts as reproduced (default: %(default)s)"
     add("--margin", type=number, default=2.0, metavar="POINTS", help=margin)
     add("--ledger-only", "--dry-run", action="store_true", help="run nothing, show what is there")
     add("--list", action="store_true", help="name the rows of TABLE, or of the paper's tables")

@@ -16,7 +16,6 @@ from dualnet.ttest import Difference, Sample, welch
 from .published import Published, read_published
 from .table import TableRow
 
-MARGIN = 2.0  # points, by default
 MAX_SEEDS = 100  # that `seeds_needed` looks at
 REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
 NOT_RUN, NOTHING_PUBLISHED = "not run", "—"
@@ -65,7 +64,7 @@ class Ledger:
     margin: float  # of a verdict, in points
 
 
-def make_metric(ours: Sample | None, published: Sample | None, margin: float = MARGIN) -> Metric:
+def make_metric(ours: Sample | None, published: Sample | None, margin: float) -> Metric:
     if ours is None or published is None:
         return Metric(ours, published, margin, None, NOT_RUN if ours is None else NOTHING_PUBLISHED, None)
     difference = welch(ours, published)
@@ -95,7 +94,7 @@ def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
     return None
 
 
-def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float = MARGIN) -> Ledger:
+def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float) -> Ledger:
     """From the run folders below out. Only finished runs count."""
     published, missing = read_published()
     groups = {row.group for row in rows}
