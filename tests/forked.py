@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -38,12 +39,13 @@ def forked(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
 class CommandLine:
     """The command line in a process and a session of its own, on one thread; `output` is what it says.
 
-    That is what goes to stderr, and with `both` what goes to stdout too. Variables are those of its environment.
+    That is what goes to stderr, and with `both` what goes to stdout too. Variables are added to its environment.
     """
 
     def __init__(self, *words: object, both: bool = False, **variables: str) -> None:
         reader, writer = FORKED.Pipe(duplex=False)
-        self.process = forked(run_words, [*map(str, words)], writer, (1, 2) if both else (2,), variables)
+        environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **variables}
+        self.process = forked(run_words, [*map(str, words)], writer, (1, 2) if both else (2,), environment)
         writer.close()
         self.output = os.fdopen(os.dup(reader.fileno()))
         assert self.process.pid is not None
@@ -70,15 +72,17 @@ class CommandLine:
         return self.wait(), said
 
 
-def run_words(words: list[str], output: Connection, numbers: tuple[int, ...], variables: dict[str, str]) -> None:
+def run_words(words: list[str], output: Connection, numbers: tuple[int, ...], environment: dict[str, str]) -> None:
+    """As in a terminal of its own; the server that it is forked from may be of another test."""
     from dualnet import cli
 
     os.setsid()
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ.clear()
+    os.environ.update(environment)
     for number in numbers:  # what the processes that it starts say too
         os.dup2(output.fileno(), number)
         setattr(sys, ("stdout", "stderr")[number - 1], os.fdopen(number, "w", buffering=1, closefd=False))
     output.close()
-    os.environ.pop("PYTHONSAFEPATH", None)  # of a server that LocalPool has started
-    os.environ.update({"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **variables})
     torch.set_num_threads(1)
     sys.exit(cli.main(words))
