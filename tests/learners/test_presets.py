@@ -104,7 +104,7 @@ def test_soft_labels_of_a_new_model_are_taken_at_boundaries_if_there_are_some():
 )
 def test_without_the_starter_the_encoder_of_a_new_model_learns(words, start, width, learns):
     arguments, rest = flags.parse(["learn", "photos", "--out", "model", *words.split()])
-    config = Model.create(image_size=28, learner=options_of(arguments, rest, None).learner).learner.config
+    config = Model.create(image_size=28, learner=options_of(arguments, rest, None, "photos").learner).learner.config
     assert (config.start, config.width, config.encoder_lr != 0) == (start, width, learns)
 
 
