@@ -153,13 +153,13 @@ def test_a_table_warns_of_new_images_too(capsys) -> None:
 @pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_images_are_decoded_is_one_line(number: int, on) -> None:
-    """A real process, as soon as it has made its cache."""
+    """A real process, as soon as it has begun to write its cache."""
     Image.effect_noise((1000, 1000), 90).convert("RGB").save("images/a/large.png", compress_level=0)
     for n in range(100):
         os.link("images/a/large.png", f"images/a/large-{n}.png")
     Path("mine.yaml").write_text(yaml.safe_dump(on().mapping()))
     process = CommandLine("run", "mine.yaml", "--out", "out", "--device", "cpu", DUALNET_CACHE="fresh")
-    while process.poll() is None and not Path("fresh").exists():
+    while process.poll() is None and not any(path.stat().st_size for path in Path("fresh").glob("*.tmp")):
         time.sleep(0.002)
     process.send_signal(number)
     code, err = process.rest()
