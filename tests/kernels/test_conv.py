@@ -82,3 +82,32 @@ def test_without_autocast_nothing_is_cast():
     conv = Conv(3, 4, 3)
     with autocast_weights(conv):
         assert conv.cast_weight is None
+
+
+@pytest.mark.parametrize("fewest", [0, 8])
+@pytest.mark.parametrize("channels", [8, 12])
+def test_the_shortcut_of_few_channels_reads_every_second_pixel(channels, fewest, monkeypatch):
+    """In the place of a stride: on AVX2 that ends the process, below 8 channels. Here it is tried where both can run."""
+    monkeypatch.setattr("dualnet.kernels.conv.FEWEST_STRIDED_CHANNELS", 2 * fewest)
+    shortcut = Conv(channels, 2 * channels, 1, 2, bias=False).to(memory_format=torch.channels_last)
+    check_shortcut(shortcut)
+
+
+@pytest.mark.parametrize("channels", range(1, 8))
+def test_a_shortcut_of_few_channels_writes_into_no_other_memory(channels):
+    """As it is on this processor, often enough for a write past the end of a buffer to be seen."""
+    shortcut = Conv(channels, 2 * channels, 1, 2, bias=False).to(memory_format=torch.channels_last)
+    for _ in range(20):
+        check_shortcut(shortcut)
+
+
+def check_shortcut(shortcut: Conv) -> None:
+    """Its output and gradient, beside those of a product of matrices in double precision."""
+    x = torch.randn(8, shortcut.in_channels, 14, 14).contiguous(memory_format=torch.channels_last)
+    pixels, matrix = x[:, :, ::2, ::2].double(), shortcut.weight.detach().double()[:, :, 0, 0]
+    out = shortcut(x)
+    torch.testing.assert_close(out.double(), torch.einsum("bchw,oc->bohw", pixels, matrix), rtol=1e-4, atol=1e-4)
+    upstream = torch.randn_like(out)
+    (grad,) = torch.autograd.grad(out, shortcut.weight, upstream)
+    expected = torch.einsum("bchw,bohw->oc", pixels, upstream.double())
+    torch.testing.assert_close(grad[:, :, 0, 0].double(), expected, rtol=1e-4, atol=1e-3)

@@ -5,7 +5,12 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+
+# oneDNN's AVX2 kernel for the weight gradient of a strided 1x1 convolution writes past its buffer if the input is
+# channels-last with fewer than 8 channels (oneDNN issue 6035; torch 2.13.0): the process ends by a segmentation fault.
+FEWEST_STRIDED_CHANNELS = 0 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 
 
 def second_use(x: Tensor) -> Tensor:
@@ -23,9 +28,14 @@ class Conv(nn.Conv2d):
     cast_weight: Tensor | None = None
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name in torch)
-        # A 1x1 convolution is the shortcut of a residual block, whose other branch uses the input too.
-        x = second_use(input) if self.kernel_size == (1, 1) else input
-        return self._conv_forward(x, self.weight if self.cast_weight is None else self.cast_weight, self.bias)
+        weight = self.weight if self.cast_weight is None else self.cast_weight
+        if self.kernel_size != (1, 1):
+            return self._conv_forward(input, weight, self.bias)
+        x = second_use(input)  # it is the shortcut of a residual block, whose other branch uses the input too
+        if x.device.type == "cpu" and self.in_channels < FEWEST_STRIDED_CHANNELS:
+            rows, columns = self.stride
+            return F.conv2d(x[:, :, ::rows, ::columns], weight, self.bias)
+        return self._conv_forward(x, weight, self.bias)
 
 
 class CastTogether(torch.autograd.Function):
