@@ -10,23 +10,11 @@ import torch
 
 from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
-from dualnet.engine import EAGER_STEPS, Captured, Engine, weights_channels_last
+from dualnet.engine import EAGER_STEPS, Captured, Engine
 from dualnet.learners import LEARNERS, Finetune, Learner
 
 NAMES = list(LEARNERS)
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-
-
-@pytest.fixture
-def quick_learner(quick_learner):
-    """With the layout that the engine gives to weights: another one sums in another order."""
-
-    def make(*given, **options) -> Learner:
-        learner = quick_learner(*given, **options)
-        weights_channels_last(learner)
-        return learner
-
-    return make
 
 
 @pytest.fixture
@@ -118,14 +106,13 @@ def test_half_precision_casts_the_weights_after_every_update(small_learner, rand
     """A cache of cast weights would serve those of the first update to the second: 1.16 in the place of 1.67 once."""
     stepped, by_hand = (small_learner("finetune", lr=0.3, updates=3) for _ in range(2))
     engine = Engine([stepped], "bf16")
-    weights_channels_last(by_hand)
     for seed in range(2):
         (losses,) = engine.step([random_batch(seed)])
         expected = bf16_updates_by_hand(by_hand, random_batch(seed))
         assert abs(expected[-1] - expected[0]) > 0.1, "an old weight would show"
         assert losses["labels"].item() == pytest.approx(expected[-1], rel=0.02)
     for one, other in zip(stepped.parameters(), by_hand.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0.05, atol=0.01)
+        torch.testing.assert_close(one, other, rtol=0.05, atol=0.03)  # 0.02 where bf16 is emulated
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

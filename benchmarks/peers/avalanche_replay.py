@@ -32,7 +32,7 @@ from dualnet.data.benchmark import Benchmark
 from dualnet.data.procedural import Procedural
 from dualnet.engine import Engine
 from dualnet.image_ops import normalise
-from dualnet.learners import ER
+from dualnet.learners import ER, make_learner
 from dualnet.machine import cpu_name
 from dualnet.nets import Classifier
 
@@ -110,7 +110,7 @@ class PlainClassifier(nn.Module):
 def ours(precision: Literal["fp32", "bf16"]) -> Make:
     def make(benchmark: Benchmark) -> Learn:
         config = ER.Config(width=WIDTH, lr=LR, updates=UPDATES, replay_size=BATCH_SIZE)
-        engine = Engine([ER(benchmark.spec, config).seed(0)], precision)
+        engine = Engine([make_learner("er", benchmark.spec, config)], precision)
 
         def learn(number: int) -> Times:
             watch = Watch(UPDATES)

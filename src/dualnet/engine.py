@@ -68,8 +68,6 @@ class Engine:
         self.specs = [learner.spec for learner in self.learners]
         self.calls: Counter[Shape] = Counter()
         self.captured: dict[Shape, Captured] = {}
-        for learner in self.learners:
-            weights_channels_last(learner)
         if not on_cuda:
             keep_freed_memory()
 
@@ -196,13 +194,6 @@ def precision_on(device: torch.device, asked: Literal["auto", "fp32", "bf16"] = 
 def peak_memory(device: torch.device) -> int:
     """Bytes that this process has held at most, on the GPU or of main memory."""
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_main_memory()
-
-
-def weights_channels_last(learner: Learner) -> None:
-    """Only the weights, not the images of a memory: these are gathered and saved."""
-    for parameter in learner.parameters():
-        if parameter.dim() == 4:
-            parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -71,8 +71,11 @@ class EMA(nn.Module):
         for key in [key for key in state_dict if key.startswith(prefix) and key != f"{prefix}steps"]:
             name, new = key.removeprefix(prefix), state_dict[key]
             old = known.get(name)
-            kept = old is not None and old.shape == new.shape
-            self.register_buffer(name, old if kept else torch.empty_like(new, device=self.steps.device))
+            if old is None or old.shape != new.shape:
+                old = torch.empty_like(new, device=self.steps.device)
+                if old.dim() == 4:  # as the weights are: they may predict before the next step
+                    old = old.to(memory_format=torch.channels_last)
+            self.register_buffer(name, old)
 
 
 def predicting(learner: nn.Module) -> Iterator[tuple[str, Tensor]]:
