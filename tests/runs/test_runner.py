@@ -337,6 +337,7 @@ def test_only_some_protocols_tell_the_end_of_a_task(protocol, ends, own_learner,
     assert state["learner"]["steps"] == 6
 
 
+@pytest.mark.filterwarnings("ignore:--precision bf16")  # of a processor without its instructions
 def test_bf16_on_the_cpu_is_taken_at_its_word(tiny, run, tmp_path: Path) -> None:
     run(tiny("finetune", precision="bf16"), tmp_path)
     assert result_of(tmp_path)["steps"] == 6
