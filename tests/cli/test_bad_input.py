@@ -50,8 +50,16 @@ def own(name: str) -> list[str]:
 
 BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the command; what its line begins with, and holds
     # Paths that the system refuses
-    "a token file that is not there": (lambda: ["teach", str(class_folders()), "--token-file", "no"], "no: ", "path"),
-    "a folder as a token file": (lambda: ["teach", "images", "--token-file", str(class_folders())], "images: ", "path"),
+    "a token file that is not there": (
+        lambda: ["teach", str(class_folders()), "--token-file", "no"],
+        "--token-file no: ",
+        "",
+    ),
+    "a folder as a token file": (
+        lambda: ["teach", "images", "--token-file", str(class_folders())],
+        "--token-file images: ",
+        "",
+    ),
     # Addresses, and flags that are none
     **{
         url: (lambda url=url: ["teach", str(class_folders()), "--url", url], f"--url {url}: ", "http://127.0.0.1:8000")

@@ -13,8 +13,8 @@ from importlib import import_module
 from dualnet.cli.terminal import fail, handled_signals, prepare_streams, show_warning
 from dualnet.runs.stop import StopAsked
 
-# What the system says of a path that cannot be used, such as a folder where a file is asked for.
-OF_THE_PATH = (errno.ENAMETOOLONG, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES)
+# Errors of a path that can never be used, such as a folder where a file is asked for, or a file as a parent folder.
+PATH_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 1
         except OSError as error:
             what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
-            if error.errno in OF_THE_PATH:
+            if error.errno in PATH_ERRORS:
                 return fail(f"{what}; give another path", 2)
             return fail(f"{what}; all saved files are complete: fix this and try again", 1)
         except StopAsked as stopped:

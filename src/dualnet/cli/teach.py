@@ -17,6 +17,7 @@ from rich.progress import track
 
 from dualnet.cli.terminal import say, show_warning
 from dualnet.data.class_folders import class_folders, files_by_class, images_in
+from dualnet.serve.options import read_token
 
 PATIENCE = 30.0  # seconds to wait for a service that does not answer, such as one that is restarted
 ANSWER_SECONDS = 60.0
@@ -24,7 +25,7 @@ ANSWER_SECONDS = 60.0
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     images = list(images_of(arguments.folder, arguments.unlabelled))
-    token = None if arguments.token_file is None else arguments.token_file.read_text().strip()
+    token = None if arguments.token_file is None else read_token(arguments.token_file)
     client = Client(arguments.url, token)
     with contextlib.closing(client.connection):
         status, answer = client.request("GET", "/v1/status")

@@ -44,10 +44,16 @@ class Options:
         limits = [f"most_{what}" for what in ("bytes", "pixels", "images", "requests", "classes")]
         for name in ("batch_size", "flat_steps", *limits):
             check(getattr(self, name) >= 1, name, getattr(self, name), "give 1 or more")
-        for name in ("steps_per_example", "held_out_every", "margin", "unlabelled_kept", "most_snapshots"):
+        for name in (
+            "steps_per_example",
+            "held_out_every",
+            "margin",
+            "unlabelled_kept",
+            "most_snapshots",
+            "save_seconds",
+        ):
             check(getattr(self, name) >= 0, name, getattr(self, name), "give 0 or more")
-        for name in ("body_seconds", "save_seconds"):
-            check(getattr(self, name) > 0, name, getattr(self, name), "give seconds above 0")
+        check(self.body_seconds > 0, "body_seconds", self.body_seconds, "give seconds above 0")
         check(0 < self.share <= 1, "share", self.share, "give a number above 0, up to 1")
         check(0 <= self.port <= 65535, "port", self.port, "give 0 to 65535")
         check(self.device in ("auto", "cpu", "cuda"), "device", self.device, "give auto, cpu or cuda")
@@ -61,14 +67,18 @@ class Options:
         """Raises ValueError for a file that holds none."""
         if self.token_file is None:
             return None
-        try:
-            token = self.token_file.read_text().strip()
-        except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"--token-file {self.token_file}: cannot be read ({error})") from error
+        token = read_token(self.token_file)
         check(
             len(token) >= 16 and token.isascii(), "token_file", self.token_file, "its token needs 16 ASCII characters"
         )
         return token
+
+
+def read_token(file: Path) -> str:
+    try:
+        return file.read_text().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"--token-file {file}: cannot be read ({error})") from error
 
 
 def check(right: bool, name: str, value: Any, remedy: str) -> None:
