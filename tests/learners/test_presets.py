@@ -108,6 +108,15 @@ def test_without_the_starter_the_encoder_of_a_new_model_learns(words, start, wid
     assert (config.start, config.width, config.encoder_lr != 0) == (start, width, learns)
 
 
+@pytest.mark.parametrize("folder", ["null", "~", "1", "[a]"])
+def test_a_folder_may_be_called_as_something_else_is_written(folder):
+    arguments, rest = flags.parse(["learn", folder, "--out", "model", "--unlabelled", folder, "--test", "other"])
+    with pytest.raises(ValueError, match="--unlabelled"):
+        options_of(arguments, rest, None, folder)
+    options = options_of(arguments, rest, None, "photos")
+    assert (options.train, options.unlabelled, options.test) == ("photos", folder, "other")
+
+
 def test_options_go_before_the_preset():
     learner = experiment("best", ema_rate=0.5, memory={"slots_per_class": 7}, share=0.1).learner
     assert learner.ema_rate == 0.5

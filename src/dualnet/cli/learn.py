@@ -2,6 +2,7 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -59,8 +60,8 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if source is not None and of_new:
         option = next(iter(of_new)).replace("_", "-")
         raise ValueError(f"--{option}: {source} keeps the options that it was made with; leave it out")
-    of_session = {option: getattr(arguments, option) for option in OF_SESSION}
-    return build(LearnOptions, {"train": folder, **of_session, **of_new})
+    of_session = {option: getattr(arguments, option) for option in OF_SESSION}  # as given: a folder may be called null
+    return replace(build(LearnOptions, {"train": "", **of_new}), train=folder, **of_session)
 
 
 def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:
