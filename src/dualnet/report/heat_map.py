@@ -90,10 +90,8 @@ def _layout(count: int, longest: int) -> tuple[float, float, float]:
 
     The margins have space for the name of an axis and for names of so many letters, each 0.6 of the height.
     """
-    text, lines = (
-        SMALLEST_TEXT / PHONE_WIDTH,
-        2 + 0.6 * longest,
-    )  # a share of the size; heights of text in a margin
+    text = SMALLEST_TEXT / PHONE_WIDTH  # a share of the size
+    lines = 2 + 0.6 * longest  # heights of text in a margin
     size = CELL * count / (1 - text * lines)
     if text * size < TEXT:
         size = CELL * count + TEXT * lines

@@ -25,6 +25,7 @@ def read_published() -> tuple[dict[str, Published], dict[str, str]]:
     """By the row's full name: what is published, and why something is not."""
     file = next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE)
     content = read_yaml(file)
+    assert content["spread"] == "std"
     found: dict[str, Published] = {}
     missing: dict[str, str] = {}
     for table, facts in content["tables"].items():

@@ -234,7 +234,7 @@ def add_errors(app: FastAPI) -> None:
     async def answer(request: Request, error: Exception) -> JSONResponse:
         told = refusal(error)
         if told.status == 405:  # Starlette names the methods of the first route
-            told.headers["Allow"] = ", ".join(methods_of(app, request)) or "GET"  # of a file of the page
+            told.headers["Allow"] = ", ".join(methods_of(app, request)) or "GET, HEAD"  # of a file of the page
         return JSONResponse(told.body, told.status, told.headers)
 
     for kind in (RequestError, RequestValidationError, HTTPException, sqlite3.OperationalError, ValueError, Exception):
