@@ -87,7 +87,7 @@ def test_without_autocast_nothing_is_cast():
 @pytest.mark.parametrize("fewest", [0, 8])
 @pytest.mark.parametrize("channels", [8, 12])
 def test_the_shortcut_of_few_channels_reads_every_second_pixel(channels, fewest, monkeypatch):
-    """In the place of a stride: on AVX2 that ends the process, below 8 channels. Here it is tried where both can run."""
+    """In the place of a stride, which ends the process on AVX2 below 8 channels. Tried where both can run."""
     monkeypatch.setattr("dualnet.kernels.conv.FEWEST_STRIDED_CHANNELS", 2 * fewest)
     shortcut = Conv(channels, 2 * channels, 1, 2, bias=False).to(memory_format=torch.channels_last)
     check_shortcut(shortcut)

@@ -150,7 +150,6 @@ def test_a_table_warns_of_new_images_too(capsys) -> None:
     assert capsys.readouterr().err.count("dualnet: warning: images: ") == 1
 
 
-@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_images_are_decoded_is_one_line(number: int, on) -> None:
     """A real process, as soon as it has begun to write its cache."""

@@ -64,9 +64,7 @@ PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
 
 @pytest.mark.parametrize(
     ("name", "protocol"),
-    [(name, "task_aware") for name in LEARNERS]
-    + [(name, PROTOCOLS[1 + n % 2]) for n, name in enumerate(LEARNERS) if name not in ("ctn", "dualnet")]
-    + [("dualnet", protocol) for protocol in PROTOCOLS[1:]],
+    [(name, protocol) for protocol in PROTOCOLS for name in LEARNERS if protocol == "task_aware" or name != "ctn"],
 )
 def test_every_learner_resumes(name, protocol, quick_tiny, run, stop_at, remembered, tmp_path) -> None:
     learner = {"soft_labels": "insertion"} if (name, protocol) == ("dualnet", "task_free") else name
@@ -324,7 +322,8 @@ def test_killed_at_ten_random_moments(tiny_file, tmp_path, whole, remembered) ->
     process = Process(tiny_file, tmp_path)
     code, said = process.rest()
     assert code == 0, said
-    assert "continues from step" in process.first_line, "nothing was saved in ten lives"
+    lines = process.first_line + said  # a warning may be the first, if a kill left half of a checkpoint
+    assert "continues from step" in lines, "nothing was saved in ten lives"
     assert remembered(tmp_path / "seed-0") == whole
 
 

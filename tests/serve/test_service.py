@@ -400,7 +400,7 @@ def test_a_full_learning_rate_is_rolled_back_and_the_service_goes_on(tmp_path: P
     token.write_text("a token of some length\n")
     limits = ("--most-requests", 1, "--most-images", 2, "--most-pixels", 1000, "--most-bytes", 20000)
     words = ("--model", model, "--token-file", token, *limits, "--most-classes", 2, "--body-seconds", 2)
-    with Server(tmp_path / "state", *words) as server:
+    with Server(tmp_path / "state", *words, as_program=True) as server:
         assert server.get("/healthz") == {"answering": True, "learning": True}
         for wrong in (None, "a token of some lengtH", "é", "a"):
             headers = {} if wrong is None else {"Authorization": f"Bearer {wrong}".encode().decode("latin-1")}
