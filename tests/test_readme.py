@@ -86,7 +86,7 @@ METHODS = {"ER": "er", "DER++": "derpp", "CTN": "ctn", "DualNet (n=3)": "dualnet
 def figures() -> dict[str, list[str]]:
     """The cells of the README's result rows, by the row's name in the ledger."""
     found, group = {}, ""
-    for line in README.partition("## Results")[2].partition("## ")[0].splitlines():
+    for line in README.partition("\n## Results")[2].partition("\n## ")[0].splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         group = GROUPS.get(cells[0].strip("*"), group)
         if cells[0] in METHODS and group:
