@@ -136,9 +136,9 @@ def test_a_ledger(name: str, make_run, tmp_path: Path) -> None:
     shared = {"benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
     table.write_text(yaml.safe_dump({"shared": shared, "groups": {"g": {"rows": {"er": {}}}}}))
     (row,) = read_rows(str(table))
-    make_run(tmp_path / "whole" / row.home / "seed-0")
-    make_run(tmp_path / "whole" / row.home / "seed-1", seed=1)
-    name = f"{row.home}/seed-1/{name}"
+    make_run(tmp_path / "whole" / row.runs_of / "seed-0")
+    make_run(tmp_path / "whole" / row.runs_of / "seed-1", seed=1)
+    name = f"{row.runs_of}/seed-1/{name}"
     fuzz(tmp_path / "whole", name, tmp_path / "damaged", lambda out: make_ledger([row], out, "authors", 2.0))
 
 

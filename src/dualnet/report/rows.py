@@ -119,10 +119,10 @@ def leading(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:
     return sorted(first + last, key=lambda row: row.index)
 
 
-def differing(options: Sequence[dict[str, str]]) -> list[str]:
+def differing_keys(options: Sequence[dict[str, str]]) -> list[str]:
     """The keys whose values are not the same in all mappings, in the order of their first occurrence.
 
-    >>> differing([{"lr": "0.1", "size": "10"}, {"lr": "0.2", "size": "10", "n": "3"}])
+    >>> differing_keys([{"lr": "0.1", "size": "10"}, {"lr": "0.2", "size": "10", "n": "3"}])
     ['lr', 'n']
     """
     keys = dict.fromkeys(key for mapping in options for key in mapping)
@@ -192,7 +192,7 @@ def distinct_labels(names: Sequence[str], options: Sequence[dict[str, str]]) -> 
     labels = list(names)
     for name in set(names):
         same = [i for i, other in enumerate(names) if other == name]
-        keys = differing([options[i] for i in same])
+        keys = differing_keys([options[i] for i in same])
         short = [key.rpartition(".")[2] for key in keys]
         words = short if len(set(short)) == len(keys) else keys
         for number, i in enumerate(same, 1):

@@ -11,7 +11,7 @@ from dualnet.ttest import welch
 from .cost import cost_texts, mean_cost
 from .data_set import chance
 from .findings import ahead_of_all
-from .rows import DASH, Comparison, ReportRow, differing, mean_and_spread, measured, was_measured
+from .rows import DASH, Comparison, ReportRow, differing_keys, mean_and_spread, measured, was_measured
 from .trend import Trend, trends
 
 METRICS = {"ACC": True, "FM": False, "LA": True}  # whether higher is better
@@ -149,7 +149,7 @@ def unfinished_table(comparison: Comparison) -> TextTable:
 def options_table(comparison: Comparison, only: bool | None = None) -> TextTable:
     """The options that differ between the rows; with `only`, those that matter, or the others."""
     mappings = [{k: v for k, v in row.options.items() if k != "name"} for row in comparison.rows]
-    keys = [key for key in differing(mappings) if only is None or _matters(key, comparison) == only]
+    keys = [key for key in differing_keys(mappings) if only is None or _matters(key, comparison) == only]
     lines = [[key, *(mapping.get(key, DASH) for mapping in mappings)] for key in keys]
     return TextTable(["option", *(row.label for row in comparison.rows)], lines, numeric=range(0))
 

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .rows import Comparison, ReportRow, Shown, differing, distinct_labels
+from .rows import Comparison, ReportRow, Shown, differing_keys, distinct_labels
 
 # Options that the page shows wherever runs differ in them: the name of the axis, and the factor of its figures.
 AXES = {
@@ -55,7 +55,7 @@ def asked_trend(comparison: Comparison) -> Trend:
         problem = f"it is {next(iter(values))} in every run"
     else:
         problem = "no two runs differ in it alone"
-    usable = [key for key in differing([row.options for row in rows]) if lines(rows, key)]
+    usable = [key for key in differing_keys([row.options for row in rows]) if lines(rows, key)]
     remedy = f"choose from {', '.join(usable)}" if usable else "give runs that differ in one number only"
     raise ValueError(f"cannot draw accuracy against {option}: {problem}; {remedy}")
 
@@ -69,7 +69,7 @@ def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
             key = tuple(sorted({**others, "tasks": str(row.num_tasks)}.items()))
             groups.setdefault(key, {}).setdefault(value, []).append(row)
     found = [(dict(others), values) for others, values in groups.items() if len(values) > 1]
-    keys = differing([others for others, _ in found])
+    keys = differing_keys([others for others, _ in found])
     found.sort(key=lambda line: [_number(line[0].get(key)) or 0.0 for key in keys])
     names = _names([[row for rows in values.values() for row in rows] for _, values in found])
     labels = distinct_labels(names, [others for others, _ in found])
