@@ -26,8 +26,8 @@ from test_files import JSON, YAML
 import dualnet
 from dualnet import cli
 from dualnet.cli.terminal import show
+from dualnet.search.display import SearchDisplay, stage_table
 from dualnet.search.point import Point
-from dualnet.search.progress import SearchDisplay, table_of
 
 SOURCE = str(Path(dualnet.__file__).parent.parent)
 ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
@@ -403,9 +403,9 @@ def test_a_search_escapes_names_and_values(capsys) -> None:
     point = Point({}, None, {hostile: hostile}, failed=hostile)
     display = SearchDisplay(Console(stderr=True))
     display.begin(hostile, 1, 1)
-    display.settled(hostile)
+    display.run_ended(hostile)
     display.end()
-    show(table_of(hostile, [point], point, "ACC"), width=140)
+    show(stage_table(hostile, [point], point, "ACC"), width=140)
     out, err = capsys.readouterr()
     assert out.count("a\\x1b[2J\\nb") == 3 and err.count("a\\x1b[2J\\nb") == 3 and "\x1b" not in out + err
 

@@ -9,10 +9,10 @@ import yaml
 from dualnet import Model
 from dualnet.cli import main
 from dualnet.report import report
-from dualnet.report.classes import best_first, class_table, confusion_matrix, pairs_table, tasks_table
+from dualnet.report.classes import class_table, confused_pairs_table, confusion_matrix, rows_with_classes, tasks_table
 from dualnet.report.data_set import chance, data_set_text
 from dualnet.report.findings import findings
-from dualnet.report.rows import ReportRow, compare, leading
+from dualnet.report.rows import ReportRow, compare, top_rows
 from dualnet.report.style import PHONE_WIDTH
 from dualnet.report.tables import options_table, results_table
 from dualnet.runs.record import read_record
@@ -43,7 +43,7 @@ def test_a_single_row_tells_what_a_class_is_taken_for(tmp_path, make_run):
         ["c", "100.0", "—", "2", "10"],
         ["d", "80.0", "a (20 %)", "2", "10"],
     ]
-    assert pairs_table(rows[0]).rows == [["a", "b", "30 %"], ["d", "a", "20 %"], ["a", "c", "10 %"]]
+    assert confused_pairs_table(rows[0]).rows == [["a", "b", "30 %"], ["d", "a", "20 %"], ["a", "c", "10 %"]]
     assert tasks_table(rows[0]).rows == [["1", "a, b"], ["2", "c, d"]]
 
 
@@ -53,7 +53,7 @@ def test_seeds_are_one_column_and_rows_one_each_the_best_first(tmp_path, make_ru
     make_run(tmp_path / "b", [[60.0, None], [90.0, 90.0]], classes=CLASSES, name="better")
     make_run(tmp_path / "c", [[None, None], [99.0, 99.0]], classes=CLASSES, name="all", learner={"name": "offline"})
     make_run(tmp_path / "d", [[60.0, None], [99.0, 99.0]], name="older")
-    table = class_table(best_first(compare([tmp_path]).rows))
+    table = class_table(rows_with_classes(compare([tmp_path]).rows))
     assert table.header == ["class", "better", "er", "all", "task", "test images"]
     assert table.rows[0] == ["a", "60.0", "80.0 ± 28.3", "60.0", "1", "10"]
     assert "Most confident mistakes: better" in page_of(tmp_path)
@@ -72,13 +72,15 @@ def test_confusions_are_shares_of_what_can_be_the_answer(tmp_path, make_run):
 
 def test_the_page_has_a_section_where_a_run_recorded_it(tmp_path, make_run):
     make_run(tmp_path / "older")
-    assert "Classes at the end" not in page_of(tmp_path)
+    assert "Classes after the last task" not in page_of(tmp_path)
     make_run(tmp_path / "newer", TASKS, classes=CLASSES, name="newer")
     page = page_of(tmp_path)
     assert (
-        "Classes at the end" in page and "Confusion matrix of newer" in page and "Confusion matrix of demo" not in page
+        "Classes after the last task" in page
+        and "Confusion matrix of newer" in page
+        and "Confusion matrix of demo" not in page
     )
-    assert "a taken for b: 30.00 %" in page and f"data:image/jpeg;base64,{JPEG}" in page
+    assert "a predicted as b: 30.00 %" in page and f"data:image/jpeg;base64,{JPEG}" in page
     assert "classes of the image&#x27;s task" in page
     assert "| a | 60.0 | b (30 %) | 1 | 10 |" in (tmp_path / "report.md").read_text()
 
@@ -88,8 +90,8 @@ def test_many_classes_are_folded_to_the_weakest_and_the_pairs(tmp_path, make_run
     classes = {"counts": [10] * 100, "confusions": confusions, "mistakes": []}
     make_run(tmp_path / "0", TASKS, classes=classes, protocol="task_free")
     page = page_of(tmp_path)
-    assert "Confusion matrix" not in page and "Confused most" in page and "<summary>All classes" in page
-    shown = page.split("<summary>All classes")[0].split("Classes at the end")[1]
+    assert "Confusion matrix" not in page and "Most confused classes" in page and "<summary>All classes" in page
+    shown = page.split("<summary>All classes")[0].split("Classes after the last task")[1]
     weak = re.findall(r"class (\d+)</div></th>", shown)
     assert len(weak) == 15 and all(int(number) % 7 >= 5 for number in weak)
 
@@ -150,7 +152,7 @@ def test_single_seeds_are_called_uncertain_and_offline_is_not_ahead(tmp_path, ma
     make_run(tmp_path / "c", [[None, None], [99.0, 99.0]], name="all", learner={"name": "offline"})
     (sentence,) = findings(compare([tmp_path]))
     assert sentence.startswith("ours has the highest ACC, 30.00 above er;") and "run more" in sentence
-    assert [row.label for row in leading(compare([tmp_path]).rows, 1)] == ["ours", "all"]
+    assert [row.label for row in top_rows(compare([tmp_path]).rows, 1)] == ["ours", "all"]
 
 
 def test_options_that_one_learner_lacks_are_folded(tmp_path, make_run):
@@ -158,7 +160,7 @@ def test_options_that_one_learner_lacks_are_folded(tmp_path, make_run):
     make_run(tmp_path / "b", name="dualnet", learner={"name": "dualnet", "lr": 0.2, "beta": 1})
     make_run(tmp_path / "c", name="free", protocol="task_free", learner={"name": "er", "lr": 0.1})
     comparison = compare([tmp_path])
-    matter, others = ([line[0] for line in options_table(comparison, only=o).rows] for o in (True, False))
+    matter, others = ([line[0] for line in options_table(comparison, compared=o).rows] for o in (True, False))
     assert set(matter) == {"learner.name", "learner.lr"} and "learner.beta" in others and "protocol" in others
     page = page_of(tmp_path)
     assert "<h2>Options that differ" in page and "<summary>Other options that differ" in page

@@ -148,9 +148,9 @@ SMALL_ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": 
 
 @pytest.fixture
 def row(tiny):
-    def make(name: str, home: str | None = None) -> TableRow:
+    def make(name: str, runs_of: str | None = None) -> TableRow:
         options = {key: value for key, value in tiny(SMALL_ER).mapping().items() if key not in ("name", "seed")}
-        return TableRow(name, options, 3, home or name, "A table")
+        return TableRow(name, options, 3, runs_of or name, "A table")
 
     return make
 
@@ -212,7 +212,7 @@ def test_options_of_a_command_line_are_named(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0, {"lr": 0.5})
     (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": PAPER})).entries
     assert entry.options_changed == {"learner.lr": ("0.5", "0.03")}
-    assert "run with learner.lr 0.5 (the row: 0.03)" in shown(made)
+    assert "run with learner.lr 0.5 (in the table 0.03)" in shown(made)
 
 
 def test_seeds_of_two_experiments_are_not_averaged(make_run, row, ledger) -> None:
@@ -233,9 +233,9 @@ def test_runs_without_a_manifest(make_run, row, ledger) -> None:
 
 def test_two_rows_may_share_their_runs(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0)
-    one, two = (made := ledger([row("t/g/a"), row("t/h/b", home="t/g/a")], {})).entries
+    one, two = (made := ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {})).entries
     assert one.seeds == two.seeds == [0] and not two.options_changed
-    assert "b: the runs are those of t/g/a" in shown(made)
+    assert "b: uses the runs of t/g/a" in shown(made)
 
 
 def shown(made: Ledger, width: int = 120) -> str:

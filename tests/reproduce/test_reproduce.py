@@ -21,8 +21,8 @@ from forked import CommandLine
 
 from dualnet import cli
 from dualnet.data import Procedural
+from dualnet.reproduce.run_rows import merge_shared_runs
 from dualnet.reproduce.table import TableRow
-from dualnet.reproduce.work import homes
 from dualnet.runs.experiment import read
 from dualnet.runs.option_files import shipped_files
 from dualnet.runs.runner import Benchmarks
@@ -134,9 +134,9 @@ def test_rows_that_share_their_runs_get_the_seeds_of_both() -> None:
     more = [TableRow("a/g/er", {}, 3, "a/g/er")]
     fewer = [TableRow("b/g/er", {}, 1, "a/g/er"), TableRow("b/g/mir", {}, 1, "b/g/mir")]
     for tables in ((more, fewer), (fewer, more)):
-        found = homes([row for rows in tables for row in rows], None)
-        assert {home: seeds for home, (_, seeds) in found.items()} == {"a/g/er": [0, 1, 2], "b/g/mir": [0]}
-    assert homes([*more, *fewer], [4, 2])["a/g/er"] == (more[0], [4, 2])
+        found = merge_shared_runs([row for rows in tables for row in rows], None)
+        assert {name: seeds for name, (_, seeds) in found.items()} == {"a/g/er": [0, 1, 2], "b/g/mir": [0]}
+    assert merge_shared_runs([*more, *fewer], [4, 2])["a/g/er"] == (more[0], [4, 2])
 
 
 def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:
@@ -381,8 +381,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
         ["table-1", "--rows", "mini-imagenet-*/er", "--benchmark.root", "nowhere"],
         "nowhere/cl_train.csv: cannot be read (No such file or directory); benchmark.root",
     ),
-    "a seed": (["small-table-1", "--seed", "5"], "--seed: a table runs every row with its seeds; give --seeds"),
-    "a name": (["small-table-1", "--name", "x"], "--name: the rows of a table have names of their own; give --out"),
+    "a seed": (["small-table-1", "--seed", "5"], "use --seeds"),
+    "a name": (["small-table-1", "--name", "x"], "use --out"),
     "out is a file": (["small-table-1", "--out", "deadly.py"], "deadly.py is a file; give --out a folder"),
     "out is below a file": (["small-table-1", "--out", "deadly.py/x"], "deadly.py is a file; give --out a folder"),
     "options without runs": (

@@ -25,8 +25,8 @@ from dualnet.runs import checkpoint
 from dualnet.runs.run import Run
 from dualnet.runs.run_folder import RunFolder
 from dualnet.search import read_plan
-from dualnet.search.point import point_of
-from dualnet.search.progress import SearchDisplay
+from dualnet.search.display import SearchDisplay
+from dualnet.search.point import make_point
 from dualnet.search.search import Search
 from dualnet.stream.stream import Stream
 
@@ -136,9 +136,9 @@ def test_a_ledger(name: str, make_run, tmp_path: Path) -> None:
     shared = {"benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
     table.write_text(yaml.safe_dump({"shared": shared, "groups": {"g": {"rows": {"er": {}}}}}))
     (row,) = read_rows(str(table))
-    make_run(tmp_path / "whole" / row.home / "seed-0")
-    make_run(tmp_path / "whole" / row.home / "seed-1", seed=1)
-    name = f"{row.home}/seed-1/{name}"
+    make_run(tmp_path / "whole" / row.runs_of / "seed-0")
+    make_run(tmp_path / "whole" / row.runs_of / "seed-1", seed=1)
+    name = f"{row.runs_of}/seed-1/{name}"
     fuzz(tmp_path / "whole", name, tmp_path / "damaged", lambda out: make_ledger([row], out, "authors", 2.0))
 
 
@@ -186,7 +186,7 @@ def test_a_search(name: str, make_run, tmp_path: Path) -> None:
     experiment = {"benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
     file.write_text(yaml.safe_dump({"experiment": experiment, "grid": {"learner.lr": [0.1]}, "seeds": [0]}))
     plan = read_plan(str(file))
-    point = point_of(plan, {"learner.lr": 0.1})
+    point = make_point(plan, {"learner.lr": 0.1})
     whole = tmp_path / "whole"
     folder = make_run(point.folders(whole, [0])[0], None if "failed" in name else [[80.0, None], [60.0, 70.0]])
     if "failed" in name:
@@ -199,7 +199,7 @@ def test_a_search(name: str, make_run, tmp_path: Path) -> None:
     def resume(out: Path) -> None:
         again = Search(plan, out, CPU, 1, SearchDisplay())
         again.common, again.environment = before.common, before.environment
-        again.check_same()
+        again.check_same_search()
         dataclasses.replace(point).update(out, plan, {})
 
     fuzz(whole, name, tmp_path / "damaged", resume)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from dualnet.data import Benchmark, BenchmarkConfig
-from dualnet.report.runs import find_runs
+from dualnet.report.find_runs import find_runs
 from dualnet.runs import runner
 
 CPU = torch.device("cpu")
@@ -77,10 +77,8 @@ def test_a_folder_serves_one_purpose(tiny, benchmark, validated: Path, tmp_path:
 
 
 def test_the_report_leaves_validation_out(finished: Path, validated: Path) -> None:
-    with pytest.warns(UserWarning, match="1 runs of a search are left out: they are on validation tasks"):
+    with pytest.warns(UserWarning, match="1 runs of a search are left out"):
         (run,) = find_runs([finished, validated])
     assert run.folder == finished
-    with pytest.raises(
-        ValueError, match=r"seed-0: a run of a search, on validation tasks; see the search's search.json"
-    ):
+    with pytest.raises(ValueError, match=r"seed-0: .*search.json"):
         find_runs([validated])

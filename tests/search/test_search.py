@@ -25,8 +25,8 @@ from dualnet.runs.jobs import Job, run_job
 from dualnet.runs.local_pool import num_jobs, num_threads
 from dualnet.runs.run_folder import RunFolder
 from dualnet.search import SearchPlan, read_plan, search
-from dualnet.search.point import Point, folder_name, left_in, point_of
-from dualnet.search.progress import SearchDisplay, table_of
+from dualnet.search.display import SearchDisplay, stage_table
+from dualnet.search.point import Point, folder_name, make_point, read_outcome
 from dualnet.search.search import Search
 
 CPU = torch.device("cpu")
@@ -173,7 +173,7 @@ def test_the_chosen_experiment_runs_as_it_is(searched: tuple[Path, str]) -> None
 
 def test_what_it_says(searched: tuple[Path, str]) -> None:
     said = searched[1]
-    assert "stage 1/2: 6 runs\n" in said and "stage 2/2: 4 runs, 2 of them finished before\n" in said
+    assert "stage 1/2: 6 runs\n" in said and "stage 2/2: 4 runs, 2 of them already finished\n" in said
     assert "stage 2/2, 4/4: lr 0." in said and "\x1b" not in said
     rows = [line for line in said.splitlines() if line.startswith("│")]
     assert len(rows) == 5 and "chosen" in rows[0] and "not finite at step" in rows[2] and "chosen" in rows[3]
@@ -198,7 +198,7 @@ def test_a_finished_search_is_left_alone_and_a_grown_one_runs_what_is_new(search
     write("tiny.yaml", {**TINY, "stages": [{"learner.lr": [0.01, 0.02, 1e25, 0.1]}, *TINY["stages"][1:]]})
     capsys.readouterr()
     assert run_search("tiny.yaml", "--out", "out", "--jobs", "1") == 0
-    assert "stage 1/2: 8 runs, 6 of them finished before\n" in capsys.readouterr().err
+    assert "stage 1/2: 8 runs, 6 of them already finished\n" in capsys.readouterr().err
     assert [point["options"]["learner.lr"] for point in read_search("out")["stages"][0]["points"]][1] == 0.02
 
 
@@ -340,7 +340,7 @@ def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
     plan = read_plan("late.yaml")
     out = Path("out")
     for size, forgets in ((2, 9.0), (8, 1.0)):  # so that the larger draw is chosen
-        leave_result(point_of(plan, {"learner.replay_size": size}), FM=forgets)
+        leave_result(make_point(plan, {"learner.replay_size": size}), FM=forgets)
     found = search(plan, out, CPU, jobs=1)
     assert [point.options["learner.candidates"] for point in found.stages[1]] == [8, 2]
     (refused,) = read_search(out)["stages"][1]["points"][1:]
@@ -380,14 +380,14 @@ def test_the_best_is_the_first_of_equals(metric: str, size: int) -> None:
     content = {"experiment": EXPERIMENT, "grid": {"learner.replay_size": list(values)}, "metric": metric}
     plan = read_plan(write("equals.yaml", content))
     for replay_size, value in values.items():
-        leave_result(point_of(plan, {"learner.replay_size": replay_size}), **{metric: value})
+        leave_result(make_point(plan, {"learner.replay_size": replay_size}), **{metric: value})
     assert search(plan, Path("out"), CPU, jobs=1).chosen[0].options == {"learner.replay_size": size}
 
 
 @pytest.mark.parametrize(("metric", "order"), [("ACC", ["b", "a", "c"]), ("FM", ["a", "b", "c"])])
 def test_the_table_is_sorted_by_the_metric(metric: str, order: list[str]) -> None:
     points = [point_with(None, name="c"), point_with(1.0, name="a"), point_with(2.0, name="b", more="x")]
-    table = table_of("title", points, points[1], metric)
+    table = stage_table("title", points, points[1], metric)
     assert [str(cell) for cell in table.columns[0].cells] == order
     notes = [str(cell) for cell in table.columns[-1].cells]
     assert notes[-1] == "diverged" and notes[order.index("a")] == "chosen"
@@ -417,7 +417,7 @@ def test_on_a_terminal_there_is_a_bar() -> None:
     console = Console(force_terminal=True, record=True, width=100, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     live = SearchDisplay(console)
     live.begin("stage 1/1", todo=1, total=2)
-    live.settled("lr 0.1 [b], seed 0: ACC 50.00")
+    live.run_ended("lr 0.1 [b], seed 0: ACC 50.00")
     live.end()
     text = console.export_text()
     console.file.close()
@@ -427,11 +427,11 @@ def test_on_a_terminal_there_is_a_bar() -> None:
 def test_on_cuda_the_seeds_of_a_point_are_one_job() -> None:
     write("tiny.yaml", TINY)
     plan = read_plan("tiny.yaml")
-    points = [point_of(plan, options) for options in plan.stages[0]]
+    points = [make_point(plan, options) for options in plan.stages[0]]
     leave_result(points[0])
     leave("lr=1e+25,replay_size=4", "failed.json", {"reason": "diverged"})
     for device, seeds in (("cuda", [[1], [1], [0, 1]]), ("cpu", [[1], [1], [0], [1]])):
-        jobs = Search(plan, Path("out"), torch.device(device), 1, SearchDisplay()).unsettled(points)
+        jobs = Search(plan, Path("out"), torch.device(device), 1, SearchDisplay()).pending_jobs(points)
         assert [list(job.folders) for job in jobs] == seeds
 
 
@@ -443,19 +443,19 @@ def diverging_job(plan: SearchPlan, point: Point) -> tuple[Search, Job]:
     return Search(plan, Path("out"), CPU, 1, SearchDisplay()), job
 
 
-def settled(found: Search, job: Job) -> str:
+def run_recorded(found: Search, job: Job) -> str:
     found.display.begin("stage", 2, 2)
     result = run_job(job)
-    found.settle(job, result)
-    assert not found.troubles and not list(Path("out").rglob("checkpoint"))
+    found.record(job, result)
+    assert not found.failures and not list(Path("out").rglob("checkpoint"))
     return result.status
 
 
 def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
     plan = read_plan(write("tiny.yaml", TINY))
-    found, job = diverging_job(plan, point_of(plan, {"learner.lr": 1e25}))
-    assert settled(found, job) == "diverged"
-    failures = [left_in(folder) for folder in job.folders.values()]
+    found, job = diverging_job(plan, make_point(plan, {"learner.lr": 1e25}))
+    assert run_recorded(found, job) == "diverged"
+    failures = [read_outcome(folder) for folder in job.folders.values()]
     assert [reason[:8] for reason in failures if reason] == ["seed-0: ", "seed-1: "]
 
 
@@ -465,8 +465,8 @@ def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -
     learner = {"name": own_learner, "loss_breaks_at": 1, "only_seed": 1}
     content = {"experiment": {**EXPERIMENT, "learner": learner}, "seeds": [0, 1], "grid": {"learner.lr": [0.1]}}
     plan = read_plan(write("one.yaml", content))
-    point = point_of(plan, plan.stages[0][0])
-    assert settled(*diverging_job(plan, point)) == "diverged"
+    point = make_point(plan, plan.stages[0][0])
+    assert run_recorded(*diverging_job(plan, point)) == "diverged"
     point.update(Path("out"), plan, {})
-    assert point.settled and point.mean is None and list(point.seeds) == ["0"]
+    assert point.is_done and point.mean is None and list(point.seeds) == ["0"]
     assert point.failed is not None and point.failed.startswith("seed-1: loss")

@@ -1,4 +1,4 @@
-"""The report of run folders, never of learners: a table for the terminal, report.md, report.html, and a picture."""
+"""Reports on run folders: tables for the terminal, report.md, report.html, and a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,8 +19,8 @@ def report(
     fm: str = "paper",
     against: str | None = None,
 ) -> Group:
-    """Writes report.md and report.html into out, by default the first folder; returns what to print with rich."""
-    from .page import html_page  # matplotlib takes long to load, and tables need none of it
+    """Write report.md and report.html into `out` (default: the first folder). Returns the tables to print with rich."""
+    from .page import html_page  # matplotlib is slow to import
 
     comparison = compare(folders, spread, fm, against)
     pages = {"report.md": markdown_page(comparison), "report.html": html_page(comparison)}
@@ -34,22 +34,22 @@ def report(
 def picture(
     folders: Sequence[Path], path: Path, spread: str = "std", fm: str = "paper", against: str | None = None
 ) -> None:
-    """Draws accuracy and forgetting of all finished runs, or accuracy against an option, into one SVG or PNG file."""
+    """Draw accuracy and forgetting of all finished runs, or accuracy against an option, as an SVG or PNG file."""
     from .plots import picture_bytes
 
     path = Path(path)
     kind = picture_kind(path)
     comparison = compare(folders, spread, fm, against)
     if not comparison.rows:
-        raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished; let them finish")
+        raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished")
     drawn = picture_bytes(comparison, kind)
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(path, drawn)
 
 
 def picture_kind(path: Path) -> str:
-    """svg or png, by the file's name. Raises ValueError if it is neither."""
+    """The file format, svg or png. Raises ValueError for any other suffix."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in ("svg", "png"):
-        raise ValueError(f"cannot draw {path.name!r}; give a file name that ends in .svg or .png")
+        raise ValueError(f"cannot draw {path.name!r}; the file name must end in .svg or .png")
     return kind

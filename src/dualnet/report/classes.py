@@ -1,4 +1,4 @@
-"""The classes of a setting: their tasks, their accuracy at the end of the run, and what they were taken for."""
+"""Results by class: the classes of each task, their accuracy after the last task, and confusions between them."""
 
 import math
 from collections import Counter
@@ -13,19 +13,19 @@ from .data_set import class_names, class_tasks, is_task_aware
 from .rows import DASH, ReportRow, by_accuracy, mean_and_spread
 from .tables import TextTable
 
-SHOWN_CLASSES, WEAKEST = 30, 15  # of more classes, only the weakest are shown
-MOST_PAIRS = 15
+MAX_CLASSES, NUM_WEAKEST = 30, 15  # with more than MAX_CLASSES, only the NUM_WEAKEST weakest are shown
+MAX_PAIRS = 15
 
 
-def results_of(row: ReportRow) -> list[ClassResults]:
-    """Of the seeds that have them, and the same classes: a folder of an older version has none."""
+def class_results(row: ReportRow) -> list[ClassResults]:
+    """The class results of the seeds that recorded them; run folders of older versions have none."""
     num_classes = len(class_names(row.runs[0]))
     return [run.classes for run in row.runs if run.classes is not None and len(run.classes.counts) == num_classes]
 
 
-def best_first(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """Those whose classes are known."""
-    return [row for row in by_accuracy(rows) if results_of(row)]
+def rows_with_classes(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """The rows with class results, by decreasing ACC."""
+    return [row for row in by_accuracy(rows) if class_results(row)]
 
 
 def tasks_table(row: ReportRow) -> TextTable:
@@ -35,18 +35,18 @@ def tasks_table(row: ReportRow) -> TextTable:
 
 
 def class_tables(rows: Sequence[ReportRow]) -> list[TextTable]:
-    """What the text has of classes: their accuracy, and which are confused; nothing where no run recorded it."""
-    known = best_first(rows)
-    return [class_table(known, weakest(known)), pairs_table(known[0])] if known else []
+    """Accuracy by class and the most confused pairs; no tables if no run recorded them."""
+    known = rows_with_classes(rows)
+    return [class_table(known, weakest_classes(known)), confused_pairs_table(known[0])] if known else []
 
 
 def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None) -> TextTable:
-    """A line for each class, or for some; a column for each row; of a single one also what it was most taken for."""
-    tasks, names, images = class_tasks(rows[0].runs[0]), class_names(rows[0].runs[0]), results_of(rows[0])[0].counts
+    """A line for each class, or for some of them; a column for each row. For a single row also its confusions."""
+    tasks, names, images = class_tasks(rows[0].runs[0]), class_names(rows[0].runs[0]), class_results(rows[0])[0].counts
     places = [", ".join(str(task) for task, of in enumerate(tasks, 1) if n in of) or DASH for n in range(len(names))]
     header, columns = ["class", *(row.label for row in rows)], [names, *(_accuracy_texts(row) for row in rows)]
     if len(rows) == 1:
-        header, columns = ["class", "accuracy ↑", "most often taken for"], [*columns, _taken_for(rows[0])]
+        header, columns = ["class", "accuracy ↑", "most often confused with"], [*columns, _confused_with(rows[0])]
     columns += [places, [f"{count:,}" for count in images]]
     numeric = [*range(1, 1 + len(rows)), len(header), len(header) + 1]
     lines = [[column[n] for column in columns] for n in (range(len(names)) if classes is None else classes)]
@@ -54,16 +54,16 @@ def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None)
 
 
 def _accuracy_texts(row: ReportRow) -> list[str]:
-    """Of each class: the mean over seeds, and their standard deviation where there are several."""
-    seeds = zip(*(one.accuracies() for one in results_of(row)), strict=True)
+    """The accuracy of each class: mean over seeds, and standard deviation if there are several."""
+    seeds = zip(*(one.accuracies() for one in class_results(row)), strict=True)
     figures = [mean_and_spread(values, "std") for values in seeds]
-    texts = [f"{mean:.1f}" if math.isnan(around) else f"{mean:.1f} ± {around:.1f}" for mean, around in figures]
+    texts = [f"{mean:.1f}" if math.isnan(std) else f"{mean:.1f} ± {std:.1f}" for mean, std in figures]
     return [DASH if math.isnan(mean) else text for (mean, _), text in zip(figures, texts, strict=True)]
 
 
-def _taken_for(row: ReportRow) -> list[str]:
-    """For each class, the wrong answer that was given most often, with its share of the class's images."""
-    names, totals, most = class_names(row.runs[0]), counts(row), dict[int, tuple[int, int]]()
+def _confused_with(row: ReportRow) -> list[str]:
+    """For each class the most frequent wrong prediction, with its share of the class's test images."""
+    names, totals, most = class_names(row.runs[0]), num_test_images(row), dict[int, tuple[int, int]]()
     for (truth, answer), count in confusions(row).items():
         most[truth] = max(most.get(truth, (0, 0)), (count, answer))
     shares = {
@@ -72,26 +72,30 @@ def _taken_for(row: ReportRow) -> list[str]:
     return [shares.get(number, DASH) for number in range(len(names))]
 
 
-def weakest(rows: Sequence[ReportRow]) -> list[int]:
-    """Of many classes, those of the lowest accuracy, by the mean over the rows; all if they are few."""
-    means = np.mean([np.mean([one.accuracies() for one in results_of(row)], axis=0) for row in rows], axis=0)
-    few = len(means) <= SHOWN_CLASSES
-    return list(range(len(means))) if few else np.argsort(means, kind="stable")[:WEAKEST].tolist()
+def weakest_classes(rows: Sequence[ReportRow]) -> list[int]:
+    """The classes with the lowest mean accuracy over the rows, or all classes if there are few."""
+    means = np.mean([np.mean([one.accuracies() for one in class_results(row)], axis=0) for row in rows], axis=0)
+    if len(means) <= MAX_CLASSES:
+        return list(range(len(means)))
+    return np.argsort(means, kind="stable")[:NUM_WEAKEST].tolist()
 
 
 def confusions(row: ReportRow) -> Counter[tuple[int, int]]:
-    """Test images by class and wrong answer, of all seeds together."""
-    return sum((Counter(one.confusions) for one in results_of(row)), Counter())
+    """The number of test images by class and wrong prediction, summed over seeds."""
+    return sum((Counter(one.confusions) for one in class_results(row)), Counter())
 
 
-def counts(row: ReportRow) -> list[int]:
-    """Test images of each class, of all seeds together."""
-    return np.sum([one.counts for one in results_of(row)], axis=0).tolist()
+def num_test_images(row: ReportRow) -> list[int]:
+    """The number of test images of each class, summed over seeds."""
+    return np.sum([one.counts for one in class_results(row)], axis=0).tolist()
 
 
 def confusion_matrix(row: ReportRow) -> Matrix:
-    """In percent of the images of a class, the row; NaN for what cannot be the answer, or was never asked."""
-    totals, tasks = np.array(counts(row), dtype=np.float64), class_tasks(row.runs[0])
+    """Predictions (columns) in percent of the images of a class (rows).
+
+    NaN for predictions that are impossible because the task is given, and for classes without test images.
+    """
+    totals, tasks = np.array(num_test_images(row), dtype=np.float64), class_tasks(row.runs[0])
     matrix = np.zeros((len(totals), len(totals)))
     for pair, count in confusions(row).items():
         matrix[pair] = count
@@ -105,16 +109,16 @@ def confusion_matrix(row: ReportRow) -> Matrix:
     return 100 * matrix / totals[:, None]
 
 
-def pairs_table(row: ReportRow) -> TextTable:
-    """The pairs that are confused most."""
-    names, totals = class_names(row.runs[0]), counts(row)
-    pairs = sorted(confusions(row).items(), key=lambda item: (-item[1], item[0]))[:MOST_PAIRS]
+def confused_pairs_table(row: ReportRow) -> TextTable:
+    """The most frequent confusions."""
+    names, totals = class_names(row.runs[0]), num_test_images(row)
+    pairs = sorted(confusions(row).items(), key=lambda item: (-item[1], item[0]))[:MAX_PAIRS]
     lines = [[names[truth], names[answer], f"{100 * count / totals[truth]:.0f} %"] for (truth, answer), count in pairs]
-    return TextTable(["class", "taken for", "of its images"], lines, numeric=[2])
+    return TextTable(["class", "predicted as", "share of its images"], lines, numeric=[2])
 
 
-def mistakes(row: ReportRow) -> Iterator[tuple[Mistake, str, str]]:
-    """The most confident ones of the first seed that has some, with the names of class and answer."""
+def confident_mistakes(row: ReportRow) -> Iterator[tuple[Mistake, str, str]]:
+    """The most confident mistakes of the first seed that has any, with the names of class and prediction."""
     names = class_names(row.runs[0])
-    for mistake in next((one.mistakes for one in results_of(row) if one.mistakes), ()):
+    for mistake in next((one.mistakes for one in class_results(row) if one.mistakes), ()):
         yield mistake, names[mistake.truth], names[mistake.answer]

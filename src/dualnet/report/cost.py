@@ -1,4 +1,4 @@
-"""What runs cost: images through the networks, seconds and memory, as means over seeds and as text."""
+"""The cost of runs: images through the networks, seconds and memory, as means over seeds and as text."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,11 +10,11 @@ from .rows import DASH
 
 
 def mean_cost(runs: Sequence[RunRecord]) -> dict[str, float | None]:
-    """Of one run, over the seeds that recorded it; None where no seed did."""
+    """The cost of one run, mean over the seeds that recorded it; None if no seed did."""
     return {
-        "forward": _mean(run.forward_samples for run in runs),  # images that went through a network
-        "backward": _mean(run.backward_samples for run in runs),  # images that a gradient was computed for
-        "seconds": _mean(run.seconds for run in runs),  # with all seeds that shared the device
+        "forward": _mean(run.forward_samples for run in runs),  # images passed through a network
+        "backward": _mean(run.backward_samples for run in runs),  # images for which a gradient was computed
+        "seconds": _mean(run.seconds for run in runs),  # of all seeds that ran together on the device
         "memory": max((run.peak_memory for run in runs if run.peak_memory), default=None),  # bytes
     }
 
@@ -30,7 +30,7 @@ def cost_texts(cost: Mapping[str, float | None]) -> list[str]:
 
 
 def seconds_text(seconds: float | None) -> str:
-    """Seconds, with a digit where it matters.
+    """Seconds, with one decimal below 100.
 
     >>> seconds_text(9.27), seconds_text(4321.7), seconds_text(None)
     ('9.3', '4,322', '—')
@@ -41,7 +41,7 @@ def seconds_text(seconds: float | None) -> str:
 
 
 def samples_text(number: float | None) -> str:
-    """A number of images, in thousands or millions where there are so many.
+    """A number of images with the suffix k, M or G if it is large.
 
     >>> samples_text(1_248_300), samples_text(31_260), samples_text(950), samples_text(None)
     ('1.25M', '31.3k', '950', '—')
@@ -55,7 +55,7 @@ def samples_text(number: float | None) -> str:
 
 
 def memory_text(num_bytes: float | None) -> str:
-    """Bytes in the unit that fits.
+    """Bytes in MiB or GiB.
 
     >>> memory_text(3 * 2**30), memory_text(200 * 2**20), memory_text(None)
     ('3.0 GiB', '200 MiB', '—')

@@ -1,4 +1,4 @@
-"""What a run learned: the data set with its size, the classes of each task, and what guessing would reach."""
+"""The data set of a run: its name and size, the classes of each task, and the accuracy of random guessing."""
 
 from pathlib import Path
 from statistics import fmean
@@ -9,13 +9,13 @@ from dualnet.text import printable
 
 
 def data_set_name(run: RunRecord) -> str:
-    """That of a user's own folder, else of the benchmark."""
+    """The name of the image folder for `image_folder`, else of the benchmark."""
     name, root = run.options.get("benchmark.name", ""), run.options.get("benchmark.root", "")
     return printable(Path(root).name or name) if name == "image_folder" else name
 
 
 def data_set_text(run: RunRecord) -> str:
-    """Name and size; what a folder of an older version does not hold is left out."""
+    """Name and size, without the parts that run folders of older versions do not record."""
     shape, names, tasks = run.stream.get("image_shape"), class_names(run), class_tasks(run)
     parts = [count_text(len(names), "class", "classes")] if names else []
     parts += [count_text(len(tasks), "task")] if tasks else []
@@ -34,7 +34,7 @@ def class_names(run: RunRecord) -> list[str]:
 
 
 def class_tasks(run: RunRecord) -> list[list[int]]:
-    """Class numbers by task; empty where the folder does not tell."""
+    """Class numbers by task; empty if the run folder does not record them."""
     tasks, num_classes = run.stream.get("tasks"), len(class_names(run))
     if not isinstance(tasks, list) or not all(isinstance(task, list) and task for task in tasks):
         return []
@@ -43,7 +43,7 @@ def class_tasks(run: RunRecord) -> list[list[int]]:
 
 
 def chance(run: RunRecord) -> float | None:
-    """The accuracy of guessing among the classes that may be the answer, in percent."""
+    """The accuracy of random guessing, in percent: among the classes of the task if task-aware, else among all."""
     tasks = class_tasks(run)
     if is_task_aware(run):
         return fmean(100 / len(task) for task in tasks) if tasks else None

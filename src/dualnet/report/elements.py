@@ -1,4 +1,4 @@
-"""Pieces of the report's page: tables, legends, cards, sections. All text is escaped here."""
+"""HTML elements of the report page: tables, legends, cards, sections. All text is escaped here."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -7,13 +7,13 @@ from html import escape
 from dualnet.runs.class_results import Mistake
 from dualnet.text import printable
 
-from .rows import Shown
-from .style import FEW_TASKS, GLYPHS, PALETTE, Limits, accuracy_colour, mark, task_colour
+from .rows import Series
+from .style import FEW_TASKS, GLYPHS, PALETTE, Limits, accuracy_colour, marker_index, task_colour
 from .tables import Best, TextTable
 
 
 def html_table(table: TextTable) -> str:
-    """A table that scrolls in its own box; its first column stays in sight."""
+    """A table that scrolls horizontally with a fixed first column."""
     head = _line(table.header, table, "th scope='col'")
     body = "".join(_line(line, table, "td") for line in table.rows)
     kind = " class='sortable'" if len(table.rows) > 1 and all(line[0] for line in table.rows) else ""
@@ -24,11 +24,11 @@ def _line(cells: Sequence[str], table: TextTable, tag: str) -> str:
     parts = []
     for column, cell in enumerate(cells):
         kind = "th scope='row'" if column == 0 and tag == "td" else tag
-        # A long path or option may break after a slash, a dot between letters, or an equals sign.
+        # Long paths and options may wrap after a slash, a dot between letters, or an equals sign.
         breakable = re.sub(r"(?<=\w)(=|[/.](?=[a-zA-Z_]))", r"\1<wbr>", escape(cell))
         text = f"<strong>{escape(cell)}</strong>" if isinstance(cell, Best) else breakable
-        inside = f" class='number'>{text}" if column in table.numeric else f"><div>{text}</div>"
-        parts.append(f"<{kind}{inside}</{kind[:2]}>")
+        content = f" class='number'>{text}" if column in table.numeric else f"><div>{text}</div>"
+        parts.append(f"<{kind}{content}</{kind[:2]}>")
     return f"<tr>{''.join(parts)}</tr>"
 
 
@@ -40,17 +40,17 @@ def remark(sentence: str) -> str:
     return f"<p class='hint'>{escape(sentence)}</p>\n"
 
 
-def legend(shown: Sequence[Shown]) -> str:
-    return f"<p class='legend'>{''.join(f'<span>{symbol_of(one)} {escape(one.label)}</span>' for one in shown)}</p>\n"
+def legend(series: Sequence[Series]) -> str:
+    return f"<p class='legend'>{''.join(f'<span>{symbol(one)} {escape(one.label)}</span>' for one in series)}</p>\n"
 
 
-def symbol_of(shown: Shown) -> str:
-    return f"<i style='color: var(--row-{shown.index % len(PALETTE)})'>{GLYPHS[mark(shown)]}</i>"
+def symbol(series: Series) -> str:
+    return f"<i style='color: var(--row-{series.index % len(PALETTE)})'>{GLYPHS[marker_index(series)]}</i>"
 
 
-def task_legend(num_tasks: int, shown: int | None = None, word: str = "task") -> str:
-    """The colours of tasks, or of classes, all or the first ones: a name for each while they are few, then a scale."""
-    count = num_tasks if shown is None else shown
+def task_legend(num_tasks: int, num_shown: int | None = None, word: str = "task") -> str:
+    """The colours of tasks (or classes): a named entry for each of a few, else a colour scale."""
+    count = num_tasks if num_shown is None else num_shown
     if count > FEW_TASKS:
         return _scale(f"{word} 1", [task_colour((count - 1) * i / 8, num_tasks) for i in range(9)], f"{word} {count}")
     colours = (task_colour(task, num_tasks) for task in range(count))
@@ -59,7 +59,7 @@ def task_legend(num_tasks: int, shown: int | None = None, word: str = "task") ->
 
 
 def accuracy_legend(limits: Limits) -> str:
-    """The colours of accuracies in a heat map."""
+    """The colour scale of accuracies in a heat map."""
     colours = [accuracy_colour(share, (0, 8)) for share in range(9)]
     return _scale(f"{limits[0]:.0f} %", colours, f"{limits[1]:.0f} %")
 
@@ -73,24 +73,25 @@ def grid(cards: Iterable[str], kind: str = "pair") -> str:
     return f"<div class='cards {kind}'>{''.join(cards)}</div>\n"
 
 
-def card(title: str, hint: str, body: str, symbol: str = "") -> str:
+def card(title: str, hint: str, body: str, icon: str = "") -> str:
     below = f" <small>{escape(hint)}</small>" if hint else ""
-    return f"<figure><figcaption><b>{symbol} {escape(title)}</b>{below}</figcaption>{body}</figure>"
+    return f"<figure><figcaption><b>{icon} {escape(title)}</b>{below}</figcaption>{body}</figure>"
 
 
 def fold(summary: str, body: str) -> str:
-    """What is there to look up, closed at first."""
+    """A collapsed section."""
     return f"<details><summary>{escape(summary)}</summary>\n{body}</details>\n"
 
 
 def thumbnails(found: Iterable[tuple[Mistake, str, str]]) -> str:
-    """Images that were classified wrongly, with what they are and what they were taken for."""
+    """Misclassified images with their class and the prediction."""
     parts = []
     for mistake, truth, answer in found:
         name = escape(printable(mistake.image))
         image = f"<img src='data:image/jpeg;base64,{mistake.thumbnail}' alt='{name}' title='{name}'>"
-        words = f"<b>{escape(truth)}</b>taken for {escape(answer)}<small>{100 * mistake.probability:.1f} % sure</small>"
-        parts.append(f"<figure>{image}<figcaption>{words}</figcaption></figure>")
+        confidence = f"<small>confidence {100 * mistake.probability:.1f} %</small>"
+        caption = f"<b>{escape(truth)}</b>predicted as {escape(answer)}{confidence}"
+        parts.append(f"<figure>{image}<figcaption>{caption}</figcaption></figure>")
     return f"<div class='thumbnails'>{''.join(parts)}</div>\n"
 
 

@@ -1,4 +1,4 @@
-"""What was found, one sentence for each setting, and how certain it is: by the spread over seeds, or by test images."""
+"""One sentence on the result of each setting, with its uncertainty over seeds or over test images."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,11 +9,11 @@ from dualnet.ttest import LEVEL, Sample, welch
 from .data_set import chance
 from .rows import Comparison, ReportRow
 
-MAX_COMPARED = 5  # rows behind the first one: those that come next
+MAX_COMPARED = 5  # rows compared with the best one
 
 
 def findings(comparison: Comparison) -> Iterator[str]:
-    """One for each setting. Offline is no continual learner: others are not compared with it."""
+    """One sentence for each setting. Offline is not compared: it is not a continual learner."""
     settings = comparison.settings()
     for rows in settings:
         place = f"{rows[0].setting_name}: " if len(settings) > 1 else ""
@@ -21,31 +21,35 @@ def findings(comparison: Comparison) -> Iterator[str]:
 
 
 def finding(rows: Sequence[ReportRow]) -> str:
-    """Rows with a single seed have no spread: they are compared only where no two rows have several."""
+    """Compare the rows with several seeds; if there are fewer than two, all rows without a test."""
     several = {row.label: sample_of(row.accs) for row in rows if len(row.runs) > 1}
     if len(several) > 1:
-        return ahead_text(several)
-    return row_text(rows[0]) if len(rows) == 1 else highest_text({row.label: sample_of(row.accs).mean for row in rows})
+        return comparison_text(several)
+    return (
+        single_row_text(rows[0])
+        if len(rows) == 1
+        else single_seed_text({row.label: sample_of(row.accs).mean for row in rows})
+    )
 
 
-def ahead_text(samples: Mapping[str, Sample]) -> str:
-    """The row with the highest ACC against those that come next.
+def comparison_text(samples: Mapping[str, Sample]) -> str:
+    """The row with the highest ACC, compared with the next best rows.
 
-    >>> ahead_text({"er": Sample(60, 2, 3), "ours": Sample(64, 3, 3), "none": Sample(30, 2, 3)})
+    >>> comparison_text({"er": Sample(60, 2, 3), "ours": Sample(64, 3, 3), "none": Sample(30, 2, 3)})
     "ours has the highest ACC; er is 4.00 below (p 0.138: not significant), none is 34.00 below (p < 0.001: ...
     """
     (first, best), *others = sorted(samples.items(), key=lambda item: -item[1].mean)
-    behind = [f"{label} is {below_text(best, sample)}" for label, sample in others[:MAX_COMPARED]]
+    behind = [f"{label} is {difference_text(best, sample)}" for label, sample in others[:MAX_COMPARED]]
     return f"{first} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds."
 
 
-def ahead_of_all(samples: Mapping[int, Sample], higher_is_better: bool) -> int | None:
-    """The best one of several seeds, if it is significantly better than each other; a single seed may win by chance.
+def significantly_best(samples: Mapping[int, Sample], higher_is_better: bool) -> int | None:
+    """The best row with several seeds, if it is significantly better than all others, else None.
 
-    As in `finding`, nothing is said where fewer than two have several.
+    As in `finding`, at least two rows need several seeds.
 
-    >>> ahead_of_all({0: Sample(60, 2, 3), 1: Sample(64, 3, 3), 2: Sample(30, 2, 3)}, True)
-    >>> ahead_of_all({0: Sample(60, 2, 3), 1: Sample(74, 3, 3), 2: Sample(30, 2, 3)}, True)
+    >>> significantly_best({0: Sample(60, 2, 3), 1: Sample(64, 3, 3), 2: Sample(30, 2, 3)}, True)
+    >>> significantly_best({0: Sample(60, 2, 3), 1: Sample(74, 3, 3), 2: Sample(30, 2, 3)}, True)
     1
     """
     sign = 1 if higher_is_better else -1
@@ -57,9 +61,9 @@ def ahead_of_all(samples: Mapping[int, Sample], higher_is_better: bool) -> int |
     return best if all(sign * one.mean > 0 and one.p < LEVEL for one in differences) else None
 
 
-def below_text(best: Sample, other: Sample) -> str:
+def difference_text(best: Sample, other: Sample) -> str:
     """
-    >>> below_text(Sample(64, 3, 3), Sample(60, 2, 3)), below_text(Sample(64, 3, 3), Sample(30, 2, 3))
+    >>> difference_text(Sample(64, 3, 3), Sample(60, 2, 3)), difference_text(Sample(64, 3, 3), Sample(30, 2, 3))
     ('4.00 below (p 0.138: not significant)', '34.00 below (p < 0.001: significant)')
     """
     difference = welch(best, other)
@@ -67,9 +71,9 @@ def below_text(best: Sample, other: Sample) -> str:
     return f"{difference.mean:.2f} below (p {difference.p_text}: {verdict})"
 
 
-def highest_text(means: Mapping[str, float]) -> str:
+def single_seed_text(means: Mapping[str, float]) -> str:
     """
-    >>> highest_text({"er": 60.0, "ours": 64.0})
+    >>> single_seed_text({"er": 60.0, "ours": 64.0})
     'ours has the highest ACC, 4.00 above er; single seeds do not tell whether that is chance: run more of them.'
     """
     (first, best), (second, next_best), *_ = sorted(means.items(), key=lambda item: -item[1])
@@ -77,20 +81,20 @@ def highest_text(means: Mapping[str, float]) -> str:
     return f"{first} has the highest ACC, {best - next_best:.2f} above {second}; {remedy}."
 
 
-def row_text(row: ReportRow) -> str:
-    """ACC of the only row, with its interval: over seeds, or for a single one over its test images."""
+def single_row_text(row: ReportRow) -> str:
+    """ACC of the only row with its interval, over seeds or, for a single seed, over test images."""
     sample, guessing = sample_of(row.accs), chance(row.runs[0])
     low, high, source = interval(row, sample)
-    certain = f" (95 % interval {low:.2f} to {high:.2f}, {source})" if source else ""
+    precision = f" (95 % interval {low:.2f} to {high:.2f}, {source})" if source else ""
     versus = ""
     if guessing is not None:
         word = "above" if low > guessing else "below" if high < guessing else "not different from"
         versus = f"; that is {word} chance, {guessing:.2f}" if source else f"; chance is {guessing:.2f}"
-    return f"{row.label} ends at ACC {sample.mean:.2f}{certain}{versus}."
+    return f"{row.label} ends at ACC {sample.mean:.2f}{precision}{versus}."
 
 
 def interval(row: ReportRow, sample: Sample) -> tuple[float, float, str]:
-    """Of ACC: its ends, and what it is over; nothing where the number of test images is not known."""
+    """The ends of the 95 % interval of ACC and its basis; NaN and an empty text if it cannot be computed."""
     if sample.size > 1:
         half = spread(row.accs, "ci95") or 0.0
         return sample.mean - half, sample.mean + half, f"over {sample.size} seeds"
@@ -102,7 +106,7 @@ def interval(row: ReportRow, sample: Sample) -> tuple[float, float, str]:
 
 
 def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share that was observed on so many (Wilson, 1927).
+    """The 95 % interval of a proportion observed in `count` trials (Wilson, 1927).
 
     >>> [round(end, 4) for end in wilson(0.9, 100)]
     [0.8256, 0.9448]

@@ -1,6 +1,6 @@
-"""A matrix of percentages as a heat map: accuracies by task, confusions by class.
+"""Heat maps of percentages: accuracy matrices by task, confusion matrices by class.
 
-SVG with a figure and a tooltip in each cell, or an image where tasks are many.
+SVG with a number and a tooltip in each cell, or a raster image if there are many tasks.
 """
 
 import math
@@ -16,14 +16,14 @@ from dualnet.metrics import Matrix
 from . import style
 from .style import FEW_TASKS, MANY_TASKS, PHONE_WIDTH, SMALLEST_TEXT, Limits
 
-CELL, TEXT = 40, 13  # size of a cell, and of text at least, in units of the drawing; the page scales it
+CELL, TEXT = 40, 13  # size of a cell, and minimum size of text, in SVG units
 IMAGE_SIZE = (style.PLOT_WIDTH, 3.6)  # inches
-DARK = 0.715  # share of the colour scale above which white text has the higher contrast (WCAG 2): 4 to 1 or more
-LONGEST_NAME = 12  # letters of a name beside the cells
+DARK = 0.715  # fraction of the colour scale above which white text has the higher contrast (WCAG 2; at least 4:1)
+MAX_NAME_LENGTH = 12  # characters of a row or column name
 
 
 def accuracy_map(accuracy: Matrix, limits: Limits, description: str) -> str:
-    """One accuracy matrix, mean over seeds."""
+    """An accuracy matrix."""
     if len(accuracy) > MANY_TASKS:
         return style.page_svg(partial(_image, accuracy, limits), description, IMAGE_SIZE)
 
@@ -36,24 +36,26 @@ def accuracy_map(accuracy: Matrix, limits: Limits, description: str) -> str:
 
 
 def confusion_map(confusion: Matrix, names: Sequence[str], description: str) -> str:
-    """The answers for each class, a row, in percent of its images."""
+    """A confusion matrix: predictions (columns) in percent of the images of a class (rows)."""
 
     def tip(i: int, j: int) -> str:
-        return names[i] if i == j else f"{names[i]} taken for {names[j]}"
+        return names[i] if i == j else f"{names[i]} predicted as {names[j]}"
 
-    return _heat_map(confusion, (0.0, 100.0), None, names, ("class", "answer"), description, tip)
+    return _heat_map(confusion, (0.0, 100.0), None, names, ("class", "prediction"), description, tip)
 
 
 def _heat_map(
     values: Matrix,
     limits: Limits,
-    digits: int | None,  # None: none, and no figure for what rounds to 0
+    digits: int | None,  # decimals; None: whole numbers, and cells that round to 0 stay empty
     names: Sequence[str],
     axes: tuple[str, str],
     description: str,
     tip: Callable[[int, int], str],
 ) -> str:
-    longest = min(LONGEST_NAME, int((PHONE_WIDTH / SMALLEST_TEXT - 2 - len(names)) / 0.6))  # text as high as a cell
+    longest = min(
+        MAX_NAME_LENGTH, int((PHONE_WIDTH / SMALLEST_TEXT - 2 - len(names)) / 0.6)
+    )  # with text as high as a cell
     short = [_shortened(name, longest) for name in names]
     size, margin, text = _layout(len(values), max(map(len, short)))
     middle, edge = (margin + size) / 2, margin - 0.35 * text
@@ -76,7 +78,7 @@ def _heat_map(
 
 
 def _shortened(name: str, longest: int) -> str:
-    """Its beginning and its end: class names may share either.
+    """The beginning and the end of a long name, since class names may share either.
 
     >>> _shortened("striped square", 9), _shortened("disc", 9)
     ('stri…uare', 'disc')
@@ -86,11 +88,11 @@ def _shortened(name: str, longest: int) -> str:
 
 
 def _layout(count: int, longest: int) -> tuple[float, float, float]:
-    """Size of the drawing, width of its margins, height of the smallest text that can be read on a phone.
+    """Size of the drawing, width of its margins, and size of text that is readable on a phone.
 
-    The margins have space for the name of an axis and for names of so many letters, each 0.6 of the height.
+    The margins fit an axis label and names of `longest` characters, each 0.6 times as wide as high.
     """
-    text = SMALLEST_TEXT / PHONE_WIDTH  # a share of the size
+    text = SMALLEST_TEXT / PHONE_WIDTH  # as a fraction of the size
     lines = 2 + 0.6 * longest  # heights of text in a margin
     size = CELL * count / (1 - text * lines)
     if text * size < TEXT:
@@ -100,11 +102,11 @@ def _layout(count: int, longest: int) -> tuple[float, float, float]:
 
 def _cell(x: float, y: float, value: float, limits: Limits, digits: int | None, tip: str) -> str:
     number = f"{value:.{digits or 0}f}" if value < 99.95 else "100"
-    left_out = digits is None and number == "0"
-    fill = "var(--grid)" if left_out else style.accuracy_colour(value, limits)
+    is_empty = digits is None and number == "0"
+    fill = "var(--grid)" if is_empty else style.accuracy_colour(value, limits)
     place = f'x="{x + 1:.5g}" y="{y + 1:.5g}" width="{CELL - 2}" height="{CELL - 2}" rx="3"'
     rect = f'<rect {place} style="fill: {fill}"/>'
-    if left_out:
+    if is_empty:
         return rect
     ink = "#fff" if value - limits[0] > DARK * (limits[1] - limits[0]) else "#17212b"
     place = f'class="number" x="{x + CELL / 2:.5g}" y="{y + CELL / 2:.5g}" style="fill: {ink}"'
@@ -119,7 +121,7 @@ def _image(accuracy: Matrix, limits: Limits, axes: Axes) -> None:
 
 
 def shared_limits(matrices: Sequence[Matrix]) -> Limits:
-    """Ends of one colour scale for all matrices, in whole tens.
+    """Limits of a colour scale for all matrices, rounded to multiples of ten.
 
     >>> shared_limits([np.array([[34.0, 91.0]])])
     (30.0, 100.0)

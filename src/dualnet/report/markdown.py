@@ -1,4 +1,4 @@
-"""The report in Markdown: its tables, without the plots."""
+"""The report in Markdown: the tables without the plots."""
 
 import re
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ from .tables import Best, TextTable
 
 
 def markdown_page(comparison: Comparison) -> str:
-    """The tables of the report in Markdown."""
+    """The whole report."""
     parts = ["# Report"]
     if comparison.rows:
         parts.append(markdown_list(findings(comparison)))
@@ -34,7 +34,7 @@ def markdown_page(comparison: Comparison) -> str:
 
 
 def markdown_table(table: TextTable) -> str:
-    """The table in Markdown; numeric columns are aligned to the right."""
+    """The table, with numeric columns aligned to the right."""
     marks = ["---:" if i in table.numeric else "---" for i in range(len(table.header))]
     lines = [[markdown_text(title) for title in table.header], marks]
     for line in table.rows:
@@ -47,7 +47,7 @@ def markdown_list(sentences: Iterable[str]) -> str:
 
 
 def markdown_text(text: str) -> str:
-    r"""Text that stays text in a Markdown table.
+    r"""The text with Markdown and HTML syntax escaped.
 
     >>> markdown_text("a|b <i> *c*")
     'a\\|b &lt;i> \\*c\\*'

@@ -1,4 +1,4 @@
-"""Rows of the report: runs that differ only in their seed are one row, and rows of one setting are compared."""
+"""Rows of the report: runs that differ only in their seed form a row, and rows of one setting are compared."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -15,23 +15,23 @@ from dualnet.runs.record import LABELS, RunRecord, texts
 from dualnet.text import printable
 
 from .data_set import count_text, data_set_name
-from .runs import find_runs
+from .find_runs import find_runs
 
-DASH = "—"  # there is no value
-MAX_POINTS = 300  # of a line; more cannot be told apart on a page
+DASH = "—"  # a missing value
+MAX_POINTS = 300  # in a line; more cannot be distinguished on a page
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
-    """What a plot shows and a legend names; the index fixes its colour and marker, the same in every plot."""
+class Series:
+    """A labelled data series. Its index determines its colour and marker, which are the same in every plot."""
 
     index: int
     label: str
 
 
 @dataclass(frozen=True, slots=True)
-class ReportRow(Shown):
-    """The finished runs of one experiment, one for each seed."""
+class ReportRow(Series):
+    """The finished runs of one experiment, one per seed."""
 
     runs: list[RunRecord]
 
@@ -55,39 +55,39 @@ class ReportRow(Shown):
     @property
     def setting_name(self) -> str:
         tasks = count_text(self.num_tasks, "task")
-        parts = (data_set_name(self.runs[0]), self.options.get("protocol"), tasks, *self.unusual_labels)
+        parts = (data_set_name(self.runs[0]), self.options.get("protocol"), tasks, *self.label_options)
         return ", ".join(part for part in parts if part)
 
     @property
     def is_offline(self) -> bool:
-        """Whether it learned all tasks at once: no continual learner, but what one may be measured by."""
+        """Whether it learned all tasks jointly: an upper baseline rather than a continual learner."""
         return self.options.get("learner.name") == "offline"
 
     @property
-    def unusual_labels(self) -> list[str]:
-        """The options of missing or late labels."""
-        usual = texts({"labels": LABELS})  # every example has its label, at once
-        return [f"{key} {value}" for key, value in self.options.items() if key in usual and value != usual[key]]
+    def label_options(self) -> list[str]:
+        """The options for missing or delayed labels that differ from their defaults, as text."""
+        defaults = texts({"labels": LABELS})
+        return [f"{key} {value}" for key, value in self.options.items() if key in defaults and value != defaults[key]]
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """What compared rows have in common: the benchmark with its options, its tasks, the protocol, the labels."""
+        """Rows are compared if they have the same benchmark options, number of tasks, protocol and label options."""
         shared = ("benchmark", "protocol", "labels")
         return self.num_tasks, *sorted(item for item in self.options.items() if item[0].split(".")[0] in shared)
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Everything that a report shows, and the definitions it uses."""
+    """The rows of a report, unfinished runs, and the definitions in use."""
 
     rows: list[ReportRow]
     unfinished: list[RunRecord]
     spread: str = "std"
     fm: str = "paper"
-    against: str | None = None  # the option that accuracy is shown against, beside the usual ones
+    against: str | None = None  # option to plot accuracy against, in addition to trend.AXES
 
     def settings(self) -> list[list[ReportRow]]:
-        """The rows that may be compared with each other, in the order of their first row."""
+        """The rows grouped by setting, in the order of first occurrence."""
         groups: dict[object, list[ReportRow]] = {}
         for row in self.rows:
             groups.setdefault(row.setting, []).append(row)
@@ -95,7 +95,7 @@ class Comparison:
 
 
 def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", against: str | None = None) -> Comparison:
-    """Reads all runs below the folders. All finished ones with the same options and as many tasks are one row."""
+    """Read all runs below the folders. Finished runs with the same options and number of tasks form a row."""
     runs = find_runs(folders)
     groups: dict[object, list[RunRecord]] = {}
     for run in runs:
@@ -108,21 +108,20 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", aga
 
 
 def by_accuracy(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """The highest ACC first; Offline last, which learns all tasks at once."""
+    """Rows by decreasing ACC; Offline comes last."""
     return sorted(rows, key=lambda row: (row.is_offline, -fmean(row.accs)))
 
 
-def leading(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:
-    """So many of the highest ACC, and Offline, in the order of the report."""
-    learners = sum(not row.is_offline for row in rows)
-    first, last = by_accuracy(rows)[:learners][:count], by_accuracy(rows)[learners:]
-    return sorted(first + last, key=lambda row: row.index)
+def top_rows(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:
+    """The `count` rows with the highest ACC, and Offline, in their original order."""
+    best = [row.index for row in by_accuracy(rows) if not row.is_offline][:count]
+    return [row for row in rows if row.index in best or row.is_offline]
 
 
-def differing(options: Sequence[dict[str, str]]) -> list[str]:
-    """The keys whose values are not the same in all mappings, in the order of their first occurrence.
+def differing_keys(options: Sequence[dict[str, str]]) -> list[str]:
+    """The keys whose values differ between the mappings, in the order of first occurrence.
 
-    >>> differing([{"lr": "0.1", "size": "10"}, {"lr": "0.2", "size": "10", "n": "3"}])
+    >>> differing_keys([{"lr": "0.1", "size": "10"}, {"lr": "0.2", "size": "10", "n": "3"}])
     ['lr', 'n']
     """
     keys = dict.fromkeys(key for mapping in options for key in mapping)
@@ -130,25 +129,25 @@ def differing(options: Sequence[dict[str, str]]) -> list[str]:
 
 
 def mean_and_spread(values: Sequence[float], kind: str) -> tuple[float, float]:
-    """Of the values of all seeds; the spread of a single one is NaN."""
-    around = spread(values, kind)
-    return fmean(values), math.nan if around is None else around
+    """Mean and spread over seeds; the spread of a single seed is NaN."""
+    found = spread(values, kind)
+    return fmean(values), math.nan if found is None else found
 
 
-def values_over_seeds(row: ReportRow, vector: Callable[[Matrix], Vector], kind: str) -> tuple[Vector, Vector]:
-    """Mean and spread over seeds of each number of a vector that is computed from an accuracy matrix."""
+def vector_over_seeds(row: ReportRow, vector: Callable[[Matrix], Vector], kind: str) -> tuple[Vector, Vector]:
+    """Mean and spread over seeds, by element, of a vector computed from each accuracy matrix."""
     seeds = zip(*(vector(accuracy).tolist() for accuracy in row.accuracies), strict=True)
-    mean, around = np.array([mean_and_spread(values, kind) for values in seeds]).reshape(-1, 2).T
-    return mean, around
+    means, spreads = np.array([mean_and_spread(values, kind) for values in seeds]).reshape(-1, 2).T
+    return means, spreads
 
 
-def was_measured(row: ReportRow) -> bool:
-    """Whether a run of it evaluated earlier tasks while it learned."""
+def has_stability(row: ReportRow) -> bool:
+    """Whether any of its runs evaluated earlier tasks while learning (`stability_every`)."""
     return any(run.log.stability for run in row.runs)
 
 
-def measured(run: RunRecord) -> Matrix:
-    """A row for each evaluation of earlier tasks, a column for each task; NaN where a task was not an earlier one."""
+def stability_matrix(run: RunRecord) -> Matrix:
+    """Accuracy by evaluation and task, [evaluations, tasks]; NaN for tasks that were not yet finished."""
     assert run.accuracy is not None
     values = np.full((len(run.log.stability), len(run.accuracy)), np.nan)
     for line, accuracy in zip(values, run.log.stability.values(), strict=True):
@@ -160,7 +159,7 @@ def measured(run: RunRecord) -> Matrix:
 def mean_over_seeds(
     points: Iterable[tuple[int, float | Sequence[float] | Vector]],
 ) -> tuple[Vector, NDArray[np.float64]]:
-    """The steps, or tasks, of the points of all seeds, and the mean of the values at each of them.
+    """The steps (or tasks) of the points of all seeds, sorted, and the mean of the values at each of them.
 
     >>> mean_over_seeds([(20, [1, 4]), (10, [0, 0]), (20, [3, 4])])
     (array([10., 20.]), array([[0., 0.],
@@ -173,8 +172,8 @@ def mean_over_seeds(
     return np.array(steps, dtype=np.float64), np.array([np.mean(found[step], axis=0) for step in steps])
 
 
-def thinned(steps: Vector, values: NDArray[np.float64], lowest: bool = False) -> tuple[Vector, NDArray[np.float64]]:
-    """At most MAX_POINTS points: neighbours become one, with their mean or, for worst cases, their lowest value."""
+def downsample(steps: Vector, values: NDArray[np.float64], lowest: bool = False) -> tuple[Vector, NDArray[np.float64]]:
+    """At most MAX_POINTS points: neighbours are merged into their mean or, with `lowest`, their minimum."""
     starts = np.arange(0, len(steps), math.ceil(len(steps) / MAX_POINTS) or 1)
     counts = np.diff(starts, append=len(steps))
     middles = np.add.reduceat(steps, starts) / counts
@@ -184,7 +183,7 @@ def thinned(steps: Vector, values: NDArray[np.float64], lowest: bool = False) ->
 
 
 def distinct_labels(names: Sequence[str], options: Sequence[dict[str, str]]) -> list[str]:
-    """Each name, with the options that differ from those of equal names; where many differ, with a number.
+    """The names, made unique by the options that differ between equal names or, if there are many, by a number.
 
     >>> distinct_labels(["er", "mir", "er"], [{"a.lr": "1"}, {}, {"a.lr": "2"}])
     ['er (lr=1)', 'mir', 'er (lr=2)']
@@ -192,11 +191,11 @@ def distinct_labels(names: Sequence[str], options: Sequence[dict[str, str]]) -> 
     labels = list(names)
     for name in set(names):
         same = [i for i, other in enumerate(names) if other == name]
-        keys = differing([options[i] for i in same])
+        keys = differing_keys([options[i] for i in same])
         short = [key.rpartition(".")[2] for key in keys]
-        words = short if len(set(short)) == len(keys) else keys
+        shown = short if len(set(short)) == len(keys) else keys
         for number, i in enumerate(same, 1):
-            values = [f"{word}={options[i].get(key, DASH)}" for word, key in zip(words, keys, strict=True)]
+            values = [f"{name}={options[i].get(key, DASH)}" for name, key in zip(shown, keys, strict=True)]
             if len(same) > 1:
                 labels[i] += f" ({', '.join(values)})" if 1 <= len(keys) <= 3 else f" #{number}"
     return [printable(label) for label in labels]

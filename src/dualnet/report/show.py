@@ -1,4 +1,4 @@
-"""One run in the terminal: what it learned, how, how far it got, and what came of it."""
+"""Terminal output for one run: its data set, protocol, learner, state and results."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,19 +18,23 @@ from .rows import DASH, ReportRow
 from .tables import TextTable, number_text
 from .terminal import rich_table
 
-MANIFEST = {"width": "width {}", "updates": "{} updates a batch", "augmentation": "augmentation {}"}  # of the learner
+MANIFEST = {
+    "width": "width {}",
+    "updates": "{} updates per batch",
+    "augmentation": "augmentation {}",
+}  # manifest fields of the learner
 
 
 def run_view(folder: Path) -> Group:
-    """Raises ValueError if the folder holds no run, or a damaged one."""
+    """Describe the run in a folder. Raises ValueError if there is none, or if it is damaged."""
     if not (folder / EXPERIMENT_FILE).is_file():
         below = sorted(file.parent for file in folder.glob(f"*/{EXPERIMENT_FILE}"))
         like = below[0] if below else "runs/NAME/seed-0"
         raise ValueError(f"{folder}: not a run folder (no {EXPERIMENT_FILE}); give a folder like {like}")
     run = read_record(folder)
     facts = RichTable.grid(padding=(0, 2))
-    for name, words in _facts(run):
-        facts.add_row(Text(name, style="bold"), Text(printable(words)))
+    for name, text in _facts(run):
+        facts.add_row(Text(name, style="bold"), Text(printable(text)))
     tables = [rich_table(_tasks(run), "tasks")] if class_tasks(run) else []
     if run.classes is not None:
         tables.append(rich_table(class_table([ReportRow(0, run.name, [run])]), "classes, after the last task"))
@@ -40,23 +44,23 @@ def run_view(folder: Path) -> Group:
 def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "run", f"{run.name}, seed {run.seed}"
     yield "data set", data_set_text(run)
-    labels = "".join(f", {words}" for words in ReportRow(0, "", [run]).unusual_labels)
+    labels = "".join(f", {text}" for text in ReportRow(0, "", [run]).label_options)
     yield "protocol", f"{run.options.get('protocol', DASH)}, batches of {run.options.get('batch_size', DASH)}{labels}"
     yield "learner", ", ".join([run.options.get("learner.name", DASH), *_learner(run)])
     yield "state", _state(run)
     if run.accuracy is not None:
         figures = [f"{name} {number_text(value)}" for name, value in run.metrics.items() if value is not None]
         guessing = chance(run)
-        yield "figures", ", ".join(figures) + ("" if guessing is None else f"; chance {guessing:.2f}")
+        yield "metrics", ", ".join(figures) + ("" if guessing is None else f"; chance {guessing:.2f}")
 
 
 def _learner(run: RunRecord) -> Iterator[str]:
-    """What every learner has; the rest is in experiment.yaml."""
+    """Options that every learner has; the others are in experiment.yaml."""
     if slots := run.manifest.get("memory_slots"):
         yield f"memory of {slots} slots ({run.manifest.get('memory')})"
-    for field, words in MANIFEST.items():
+    for field, template in MANIFEST.items():
         if run.manifest.get(field) not in (None, "none"):
-            yield words.format(run.manifest[field])
+            yield template.format(run.manifest[field])
 
 
 def _state(run: RunRecord) -> str:
@@ -69,10 +73,10 @@ def _state(run: RunRecord) -> str:
 
 
 def _tasks(run: RunRecord) -> TextTable:
-    """The classes of each task, and the accuracy on it after it was learned and at the end."""
+    """The classes of each task, and its accuracy after it was learned and after the last task."""
     table = tasks_table(ReportRow(0, "", [run]))
     if run.accuracy is None:
         return table
     figures = zip(np.diagonal(run.accuracy), run.accuracy[-1], strict=True)
     lines = [[*line, *map(number_text, pair)] for line, pair in zip(table.rows, figures, strict=True)]
-    return TextTable([*table.header, "after it", "at the end"], lines, numeric=[2, 3])
+    return TextTable([*table.header, "after learning it", "at the end"], lines, numeric=[2, 3])

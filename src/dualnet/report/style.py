@@ -1,4 +1,4 @@
-"""Style of the report's plots, on a page and on paper: colours, markers, axes, and SVG in the colours of the page."""
+"""Style of the plots, on the page and in pictures: colours, markers, axes, and SVG in the colours of the page."""
 
 import math
 import re
@@ -18,54 +18,56 @@ from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dualnet.metrics import Matrix, Vector
 
-from .rows import Shown
+from .rows import Series
 
-# Okabe and Ito, safe for colour-blind eyes; without black and yellow, which vanish on a dark or a white page.
+# The colour-blind safe palette of Okabe and Ito, without black and yellow, which vanish on a dark or a white page.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#888888")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
-GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")  # the same marks as text
-DASHES = ("solid", "dashed", "dotted", "dashdot")  # the next time round the palette
-# Tasks have an order, and so have their colours: lightness rises from the first to the last, and both ends stand out
-# from a white page and from a dark one.
-TASK_RAMP = LinearSegmentedColormap.from_list("tasks", ["#7a4fcf", "#b04ba6", "#d75c72", "#e2793f", "#dda01a"], N=1025)
-# Accuracies, from pale to deep blue: lightness falls all the way, so the scale reads without colour too.
-ACCURACIES = ["#f1f5f9", "#c6dbec", "#7fb3d8", "#2f7cba", "#08306b"]
-ACCURACY_RAMP = LinearSegmentedColormap.from_list("accuracy", ACCURACIES, N=1025)
-FEW_TASKS = 10  # so many have a name each in a legend, and figures with a decimal in a matrix
-MANY_TASKS = 20  # beyond it single cells, bars and markers are too small: plots become images, bands or plain lines
+GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")  # the same markers as text
+DASHES = ("solid", "dashed", "dotted", "dashdot")  # changes each time the palette repeats
+# Colours of tasks, in order: lightness increases from the first to the last, and both ends contrast with a white and
+# with a dark page.
+TASK_COLOURS = LinearSegmentedColormap.from_list(
+    "tasks", ["#7a4fcf", "#b04ba6", "#d75c72", "#e2793f", "#dda01a"], N=1025
+)
+# Colours of accuracies, from light to dark blue: lightness decreases throughout, so the scale works without colour too.
+ACCURACY_COLOURS = LinearSegmentedColormap.from_list(
+    "accuracy", ["#f1f5f9", "#c6dbec", "#7fb3d8", "#2f7cba", "#08306b"], N=1025
+)
+FEW_TASKS = 10  # up to here each has an entry in the legend, and numbers in a matrix have a decimal
+MANY_TASKS = 20  # beyond this cells, bars and markers are too small: plots become images, bands or plain lines
 
-
-Ink = tuple[str, str, str]  # colours of text, grid and background
-PAPER_INK: Ink = ("#333333", "#dddddd", "#ffffff")
-PAGE_INK: Ink = ("#010203", "#040506", "#070809")  # placeholders for colours that follow the page's colour scheme
-PAGE_COLOURS = dict(zip(PAGE_INK, ("currentColor", "var(--grid)", "var(--card)"), strict=True)) | {
+Theme = tuple[str, str, str]  # colours of text, grid and background
+PICTURE_THEME: Theme = ("#333333", "#dddddd", "#ffffff")
+PAGE_THEME: Theme = ("#010203", "#040506", "#070809")  # placeholders, replaced by PAGE_COLOURS
+PAGE_COLOURS = dict(zip(PAGE_THEME, ("currentColor", "var(--grid)", "var(--card)"), strict=True)) | {
     colour: f"var(--row-{i})" for i, colour in enumerate(PALETTE)
 }
-SHEET = Path(__file__).with_name("plots.mplstyle")
-PHONE_WIDTH = 311  # pixels of a plot on a screen of 390, beside a scroll bar
-SMALLEST_TEXT = 11.2  # pixels, there
+STYLE_FILE = Path(__file__).with_name("plots.mplstyle")
+PHONE_WIDTH = 311  # pixels of a plot on a screen 390 pixels wide, with a scroll bar
+SMALLEST_TEXT = 11.2  # pixels, at that width
 PLOT_WIDTH, TEXT_SIZE = 3.85, 10  # inches and points of the page's plots; 72 points are an inch
 assert TEXT_SIZE * PHONE_WIDTH / (72 * PLOT_WIDTH) >= SMALLEST_TEXT
-IMAGE_DPI = 150  # of images inside of a plot: about two pixels for each of the screen's
+IMAGE_DPI = 150  # of raster images in a plot: about two pixels for each screen pixel
 Draw = Callable[[Axes], None]
-Limits = tuple[float, float]  # the accuracies at the ends of an axis or a colour scale
+Limits = tuple[float, float]  # of an accuracy axis or colour scale
 
 
-def colour(shown: Shown) -> str:
-    return PALETTE[shown.index % len(PALETTE)]
+def colour(series: Series) -> str:
+    return PALETTE[series.index % len(PALETTE)]
 
 
-def mark(shown: Shown) -> int:
-    """Which of MARKERS and GLYPHS stands for it; another one each time round the palette, so that no two are alike."""
-    return (shown.index + shown.index // len(PALETTE)) % len(MARKERS)
+def marker_index(series: Series) -> int:
+    """The index into MARKERS and GLYPHS; shifted each time the palette repeats, so that no two series look alike."""
+    return (series.index + series.index // len(PALETTE)) % len(MARKERS)
 
 
-def marker(shown: Shown) -> str:
-    return MARKERS[mark(shown)]
+def marker(series: Series) -> str:
+    return MARKERS[marker_index(series)]
 
 
-def dash(shown: Shown) -> str:
-    return DASHES[shown.index // len(PALETTE) % len(DASHES)]
+def dash(series: Series) -> str:
+    return DASHES[series.index // len(PALETTE) % len(DASHES)]
 
 
 def task_colour(task: float, num_tasks: int) -> str:
@@ -74,11 +76,11 @@ def task_colour(task: float, num_tasks: int) -> str:
     >>> task_colour(0, 3), task_colour(1, 3), task_colour(0, 1)
     ('#7a4fcf', '#d75c72', '#7a4fcf')
     """
-    return to_hex(TASK_RAMP(task / max(num_tasks - 1, 1)))
+    return to_hex(TASK_COLOURS(task / max(num_tasks - 1, 1)))
 
 
 def accuracy_colour(accuracy: float, limits: Limits) -> str:
-    return to_hex(ACCURACY_RAMP((accuracy - limits[0]) / (limits[1] - limits[0])))
+    return to_hex(ACCURACY_COLOURS((accuracy - limits[0]) / (limits[1] - limits[0])))
 
 
 def task_axis(axes: Axes, last: int) -> None:
@@ -88,7 +90,7 @@ def task_axis(axes: Axes, last: int) -> None:
 
 
 def step_axis(axes: Axes, ends: Sequence[int]) -> None:
-    """Thin lines mark the ends of tasks."""
+    """An axis of steps, with thin lines at the ends of tasks."""
     for end in ends:
         axes.axvline(end, color=matplotlib.rcParams["grid.color"], linewidth=0.8, zorder=0)
     axes.locator_params(axis="x", nbins=7, integer=True)
@@ -99,44 +101,44 @@ def axis_names(axes: Axes, x: str, y: str) -> None:
     axes.locator_params(axis="y", nbins=6)
 
 
-def error_bars(axes: Axes, shown: Shown, x: Any, mean: Any, around: Any, line: str = "none") -> None:
-    """Markers, joined by a line of some style or by none, with whiskers for the spread where there is one."""
-    known = None if all(map(math.isnan, around)) else around
-    bars = axes.errorbar(x, mean, known, color=colour(shown), marker=marker(shown), linestyle=line, elinewidth=1.2)
-    bars.set_label(legend_label(shown))
+def error_bars(axes: Axes, series: Series, x: Any, mean: Any, spread: Any, line: str = "none") -> None:
+    """Markers with error bars for the spread, if it is known, optionally joined by a line."""
+    known = None if all(map(math.isnan, spread)) else spread
+    bars = axes.errorbar(x, mean, known, color=colour(series), marker=marker(series), linestyle=line, elinewidth=1.2)
+    bars.set_label(legend_label(series))
 
 
-def legend_label(shown: Shown) -> str:
-    return f" {shown.label}" if shown.label.startswith("_") else shown.label  # matplotlib has no legend for _names
+def legend_label(series: Series) -> str:
+    return f" {series.label}" if series.label.startswith("_") else series.label  # matplotlib omits labels like _name
 
 
-def line_with_band(axes: Axes, shown: Shown, x: Vector, mean: Vector, around: Vector) -> None:
-    """A line, and a band for the spread over seeds; a marker at each point while they are few."""
-    form = marker(shown) if len(x) <= MANY_TASKS else None
-    axes.fill_between(x, mean - around, mean + around, color=colour(shown), alpha=0.18, linewidth=0)
-    axes.plot(x, mean, color=colour(shown), marker=form, linestyle=dash(shown), label=legend_label(shown))
+def line_with_band(axes: Axes, series: Series, x: Vector, mean: Vector, spread: Vector) -> None:
+    """A line with a band for the spread over seeds, and markers unless there are many points."""
+    form = marker(series) if len(x) <= MANY_TASKS else None
+    axes.fill_between(x, mean - spread, mean + spread, color=colour(series), alpha=0.18, linewidth=0)
+    axes.plot(x, mean, color=colour(series), marker=form, linestyle=dash(series), label=legend_label(series))
 
 
 def chance_line(axes: Axes, accuracy: float) -> None:
-    """What guessing would reach, named at the left end, in the colour of the axes."""
-    ink = axes.xaxis.label.get_color()
-    axes.axhline(accuracy, color=ink, linestyle="dotted", linewidth=1)
+    """A labelled line for the accuracy of random guessing."""
+    text = axes.xaxis.label.get_color()
+    axes.axhline(accuracy, color=text, linestyle="dotted", linewidth=1)
     place = {"xy": (0, accuracy), "xycoords": ("axes fraction", "data"), "xytext": (2, 2)}
-    axes.annotate("chance", **place, textcoords="offset points", color=ink, va="bottom")
+    axes.annotate("chance", **place, textcoords="offset points", color=text, va="bottom")
 
 
 def accuracy_mesh(axes: Axes, x: Vector, y: Vector, accuracy: Matrix, limits: Limits) -> None:
-    """Accuracies [y, x] as colours, in one image: a shape for each cell would make a page of megabytes."""
+    """Accuracies [y, x] as colours, in one raster image: a shape for each cell would make the page too large."""
     axes.pcolormesh(
-        x, y, accuracy, cmap=ACCURACY_RAMP, vmin=limits[0], vmax=limits[1], shading="nearest", rasterized=True
+        x, y, accuracy, cmap=ACCURACY_COLOURS, vmin=limits[0], vmax=limits[1], shading="nearest", rasterized=True
     )
     axes.grid(visible=False)
     axes.invert_yaxis()
 
 
 def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
-    """A plot as SVG inside a page: its text has the font and the colours of the page."""
-    with styled(PAGE_INK, svg_text="none", salt=description, text_size=TEXT_SIZE) as figure:
+    """A plot as inline SVG, with the font and the colours of the page."""
+    with styled(PAGE_THEME, svg_text="none", salt=description, text_size=TEXT_SIZE) as figure:
         figure.set_size_inches(size)
         draw(figure.add_subplot())
         text = saved(figure, "svg", dpi=IMAGE_DPI, transparent=True).decode()
@@ -147,25 +149,25 @@ def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
     assert view is not None
     head = f'<svg class="plot" role="img" aria-label="{escape(description)}" {view[0]}>'
     body = text[text.index(">") + 1 :]
-    for ink, name in PAGE_COLOURS.items():
-        body = body.replace(ink, name)
+    for placeholder, name in PAGE_COLOURS.items():
+        body = body.replace(placeholder, name)
     return head + body
 
 
 @contextmanager
-def styled(ink: Ink, svg_text: str, salt: str, text_size: float = 9) -> Iterator[Figure]:
-    """A figure in the report's style, whatever the user's settings are; they are restored afterwards."""
-    text, grid, back = ink
+def styled(theme: Theme, svg_text: str, salt: str, text_size: float = 9) -> Iterator[Figure]:
+    """A figure in the report's style, independent of the user's matplotlib settings, which are restored afterwards."""
+    text, grid, back = theme
     texts = ("text.color", "xtick.color", "ytick.color", "axes.labelcolor", "axes.edgecolor")
     colours: dict[Any, str] = dict.fromkeys(texts, text) | {"grid.color": grid, "axes.facecolor": back}
-    own = {**colours, "svg.fonttype": svg_text, "svg.hashsalt": salt, "font.size": text_size}
-    with matplotlib.style.context(["default", SHEET, own]), warnings.catch_warnings():
+    settings = {**colours, "svg.fonttype": svg_text, "svg.hashsalt": salt, "font.size": text_size}
+    with matplotlib.style.context(["default", STYLE_FILE, settings]), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield Figure(layout=ConstrainedLayoutEngine(wspace=0.05))
 
 
 def saved(figure: Figure, kind: str, **options: Any) -> bytes:
-    """The same figure gives the same bytes: no date, no version."""
+    """The figure as reproducible bytes, without a date or version."""
     metadata = {"Date": None, "Creator": None} if kind == "svg" else {"Software": None}
     buffer = BytesIO()
     figure.savefig(buffer, format=kind, metadata=metadata, **options)

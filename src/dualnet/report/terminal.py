@@ -1,4 +1,4 @@
-"""Tables in a terminal, by rich: the report fits 80 columns. Names from run folders are escaped: they are data."""
+"""Terminal output of the report, for 80 columns. Text from run folders is escaped."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ from .tables import RESULT_HEADER, Best, TextTable, result_notes, results_table,
 
 
 def terminal_view(comparison: Comparison, page: Path) -> Group:
-    """The results, unfinished runs, the meaning of the figures, and the path of the page."""
+    """Results, unfinished runs, findings, definitions, and the path of the HTML page."""
     tables = list(_results(comparison))
     tables += [rich_table(table, title) for title, table in trend_tables(comparison).items()]
     if comparison.unfinished:
@@ -27,7 +27,7 @@ def terminal_view(comparison: Comparison, page: Path) -> Group:
 
 
 def _results(comparison: Comparison) -> Iterator[RichTable]:
-    """Results and costs of each setting. Two tables leave space for names, and the setting as title saves a column."""
+    """Results and costs of each setting, in two tables so that long names fit."""
     for rows in comparison.settings():
         table, costs = results_table(rows, comparison), len(RESULT_HEADER)
         yield rich_table(table, rows[0].setting_name, range(costs))
@@ -36,7 +36,7 @@ def _results(comparison: Comparison) -> Iterator[RichTable]:
 
 
 def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = None) -> RichTable:
-    """All columns, or some. What has no name belongs to the line above and is fainter."""
+    """A table with all columns, or some. Lines without a name belong to the line above and are dim."""
     columns = range(len(table.header)) if columns is None else columns
     shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
     shown.title, shown.title_justify = Text(printable(title), style="bold"), "left"

@@ -1,12 +1,12 @@
-"""Accuracy against an option in which runs differ, such as the labelled share."""
+"""Accuracy against an option in which runs differ, such as the share of labels."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .rows import Comparison, ReportRow, Shown, differing, distinct_labels
+from .rows import Comparison, ReportRow, Series, differing_keys, distinct_labels
 
-# Options that the page shows wherever runs differ in them: the name of the axis, and the factor of its figures.
+# Options that are always plotted if runs differ in them: axis label, and factor of the tick labels.
 AXES = {
     "learner.slow_rounds": ("n, rounds of the slow learner per batch", 1.0),
     "labels.share": ("labelled share (%)", 100.0),
@@ -14,10 +14,10 @@ AXES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line(Shown):
-    """Rows that differ in one option only."""
+class Line(Series):
+    """Rows that differ in a single option."""
 
-    accuracies: dict[float, list[float]]  # ACC of all seeds, by the option's value
+    accuracies: dict[float, list[float]]  # ACC of each seed, by the value of the option
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Trend:
 
 
 def trends(comparison: Comparison) -> list[Trend]:
-    """Of the option that was asked for, then of AXES. Raises ValueError if there is none of the former."""
-    asked = [asked_trend(comparison)] if comparison.against else []
-    usual = [Trend(option, lines(comparison.rows, option)) for option in AXES if option != comparison.against]
-    return asked + [trend for trend in usual if trend.lines]
+    """The trends of the requested option and of AXES. Raises ValueError if the requested option has none."""
+    requested = [requested_trend(comparison)] if comparison.against else []
+    others = [Trend(option, lines(comparison.rows, option)) for option in AXES if option != comparison.against]
+    return requested + [trend for trend in others if trend.lines]
 
 
-def asked_trend(comparison: Comparison) -> Trend:
+def requested_trend(comparison: Comparison) -> Trend:
     option, rows = comparison.against, comparison.rows
     assert option
     if found := lines(rows, option):
@@ -54,14 +54,14 @@ def asked_trend(comparison: Comparison) -> Trend:
     elif len(values) == 1:
         problem = f"it is {next(iter(values))} in every run"
     else:
-        problem = "no two runs differ in it alone"
-    usable = [key for key in differing([row.options for row in rows]) if lines(rows, key)]
-    remedy = f"choose from {', '.join(usable)}" if usable else "give runs that differ in one number only"
+        problem = "no two runs differ only in it"
+    usable = [key for key in differing_keys([row.options for row in rows]) if lines(rows, key)]
+    remedy = f"choose from {', '.join(usable)}" if usable else "no runs differ in a single numeric option"
     raise ValueError(f"cannot draw accuracy against {option}: {problem}; {remedy}")
 
 
 def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
-    """One line for all rows that share every other option; only where there are two values or more to connect."""
+    """One line for each group of rows that share all other options and have at least two values of this one."""
     groups: dict[tuple[tuple[str, str], ...], dict[float, list[ReportRow]]] = {}
     for row in rows:
         others = {key: text for key, text in row.options.items() if key not in (option, "name")}
@@ -69,7 +69,7 @@ def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
             key = tuple(sorted({**others, "tasks": str(row.num_tasks)}.items()))
             groups.setdefault(key, {}).setdefault(value, []).append(row)
     found = [(dict(others), values) for others, values in groups.items() if len(values) > 1]
-    keys = differing([others for others, _ in found])
+    keys = differing_keys([others for others, _ in found])
     found.sort(key=lambda line: [_number(line[0].get(key)) or 0.0 for key in keys])
     names = _names([[row for rows in values.values() for row in rows] for _, values in found])
     labels = distinct_labels(names, [others for others, _ in found])
@@ -80,7 +80,7 @@ def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
 
 
 def _names(found: Sequence[Sequence[ReportRow]]) -> list[str]:
-    """Of lines: the name of their experiments or its last part, if it tells the lines apart, else of their learner."""
+    """Names for lines: that of the experiment, or its last part, if unique to each line; else that of the learner."""
     whole = [{row.options["name"] for row in rows} for rows in found]
     for names in (whole, [{name.rpartition("/")[2] for name in own} for own in whole]):
         if all(len(own) == 1 for own in names) and len(set().union(*names)) == len(names):

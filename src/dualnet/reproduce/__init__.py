@@ -1,4 +1,4 @@
-"""Result tables of the paper: runs what is missing and compares the results with the published ones in a ledger."""
+"""Reproduces the paper's result tables: runs missing seeds and compares the results with the published ones."""
 
 from pathlib import Path
 
@@ -7,20 +7,20 @@ from dualnet.report import report
 from dualnet.runs.record import EXPERIMENT_FILE
 
 from .ledger import Ledger, make_ledger, seed_folders
+from .run_rows import run_rows
 from .table import read_rows, select, shipped_tables
 from .views import json_text, markdown_page, terminal_view
-from .work import run_rows
 
 
 def write(ledger: Ledger, out: Path, table: str) -> Path:
-    """ledger.md, ledger.json and, where anything was run, the report's page. Returns the folder."""
+    """Write ledger.md, ledger.json and, if there are any runs, their report. Returns the folder."""
     folder = out / table
     folder.mkdir(parents=True, exist_ok=True)
     atomic.write(folder / "ledger.md", markdown_page(ledger))
     atomic.write(folder / "ledger.json", json_text(ledger))
     runs = [path for entry in ledger.entries for path in seed_folders(out / entry.runs_of)]
-    if begun := [path for path in dict.fromkeys(runs) if (path / EXPERIMENT_FILE).exists()]:
-        report(begun, folder)
+    if started := [path for path in dict.fromkeys(runs) if (path / EXPERIMENT_FILE).exists()]:
+        report(started, folder)
     return folder
 
 

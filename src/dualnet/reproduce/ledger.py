@@ -1,4 +1,4 @@
-"""The ledger: each row's values and the published ones, their difference, a verdict, and where the protocols differ."""
+"""The ledger: for each row our values, the published ones, their difference, a verdict and protocol differences."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 from dualnet.metrics import sample_of, summary
 from dualnet.report.cost import mean_cost
-from dualnet.report.rows import differing
+from dualnet.report.rows import differing_keys
 from dualnet.report.tables import METRICS
 from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, differences
 from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_one_root
@@ -16,40 +16,41 @@ from dualnet.ttest import Difference, Sample, welch
 from .published import Published, read_published
 from .table import TableRow
 
-MAX_SEEDS = 100  # that `seeds_needed` looks at
+MAX_SEEDS = 100  # largest number that `seeds_needed` tries
 REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
 NOT_RUN, NOTHING_PUBLISHED = "not run", "—"
-PLACES = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # that say where things lie, and what lies there
+NOT_COMPARED = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # where the images are, not how a run learns
 
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """One metric of a row, on both sides."""
+    """One metric of a row: our value, the published one, and their comparison."""
 
     ours: Sample | None
     published: Sample | None
     margin: float
     difference: Difference | None
     verdict: str
-    seeds_needed: int | None  # to decide what is inconclusive
+    seeds_needed: int | None  # for another verdict than inconclusive
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A row of the ledger, as ledger.json has it."""
+    """A row of the ledger, with the field names of ledger.json."""
 
     name: str
-    runs_of: str  # the row whose runs they are
-    verdict: str  # that of ACC
+    runs_of: str  # the row whose runs are used; mostly the row itself
+    verdict: str  # the verdict for ACC
     seeds: list[int]  # finished
-    seeds_asked: int
+    seeds_asked: int  # number of seeds in the table
     metrics: dict[str, Metric]
-    protocol_differs: dict[str, tuple[Any, Any]]  # fields that are not what the paper states: ours, the paper's
-    options_changed: dict[str, tuple[str, str]]  # options that our runs have and the row has otherwise: theirs, its
-    unknown: list[str]  # fields of the protocol that the paper leaves open
-    manifest: dict[str, Any]  # of our runs; empty if there are none, or if they are older than manifests
+    protocol_differs: dict[str, tuple[Any, Any]]  # fields in which our runs and the paper differ: ours, the paper's
+    options_changed: dict[str, tuple[str, str]]  # options in which our runs and the table differ: ours, the table's
+    unknown: list[str]  # protocol fields that the paper does not state
+    manifest: dict[str, Any]  # of our runs; empty if there are none, or if they have no manifest
     cost: dict[str, float | None]
-    source: str | None  # these four: of what is published
+    # The remaining fields describe the published values.
+    source: str | None
     published_runs: int | None
     published_spread: str | None
     note: str
@@ -57,11 +58,11 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Ledger:
-    titles: dict[str, str]  # of the tables
+    titles: dict[str, str]  # by table
     entries: list[Entry]
-    missing: dict[str, str]  # rows that the paper names without a value, and why
+    missing: dict[str, str]  # rows for which the paper has no value: the reason
     settings: str
-    margin: float  # of a verdict, in points
+    margin: float  # of the verdicts, in points
 
 
 def make_metric(ours: Sample | None, published: Sample | None, margin: float) -> Metric:
@@ -74,7 +75,7 @@ def make_metric(ours: Sample | None, published: Sample | None, margin: float) ->
 
 
 def verdict_of(found: Difference, margin: float) -> str:
-    """By the 95 % interval: within the margin, or without 0 and beyond the margin, or neither.
+    """The verdict by the 95 % interval: reproduced if it lies within the margin, else above or below if it excludes 0.
 
     >>> verdict_of(Difference(1.0, 0.9, 8, 0.03), 2.0), verdict_of(Difference(1.0, 1.1, 8, 0.07), 2.0)
     ('reproduced', 'inconclusive')
@@ -85,8 +86,10 @@ def verdict_of(found: Difference, margin: float) -> str:
 
 
 def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
-    """The number of our seeds that would decide what is inconclusive, if our mean and both standard deviations stay
-    as they are. None: more than MAX_SEEDS, or no number."""
+    """The number of our seeds for a conclusive verdict if our mean and both standard deviations do not change.
+
+    None if that takes more than MAX_SEEDS, or no number of seeds is enough.
+    """
     std = published.std if ours.std is None else ours.std
     for size in range(ours.size + 1, MAX_SEEDS + 1):
         if verdict_of(welch(Sample(ours.mean, std, size), published), margin) != INCONCLUSIVE:
@@ -95,23 +98,23 @@ def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
 
 
 def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float) -> Ledger:
-    """From the run folders below out. Only finished runs count."""
+    """Make the ledger from the finished runs below `out`."""
     published, missing = read_published()
     groups = {row.group for row in rows}
-    entries = [make_entry(row, published.get(row.beside or row.name, Published()), out, margin) for row in rows]
+    entries = [make_entry(row, published.get(row.compared_with or row.name, Published()), out, margin) for row in rows]
     missing = {name: why for name, why in missing.items() if name.rpartition("/")[0] in groups}
     return Ledger({row.name.partition("/")[0]: row.title for row in rows}, entries, missing, settings, margin)
 
 
 def make_entry(row: TableRow, published: Published, out: Path, margin: float) -> Entry:
-    finished = [folder for folder in seed_folders(out / row.home) if (folder / RESULT_FILE).exists()]
+    finished = [folder for folder in seed_folders(out / row.runs_of) if (folder / RESULT_FILE).exists()]
     runs = with_one_root([read_record(folder) for folder in finished])
-    check_same(runs)
+    check_same_experiment(runs)
     metrics = {name: make_metric(our_sample(runs, name), published.metrics.get(name), margin) for name in METRICS}
     manifest = {key: value for key, value in runs[0].manifest.items() if key in FIELDS} if runs else {}
     return Entry(
         name=row.name,
-        runs_of=row.home,
+        runs_of=row.runs_of,
         verdict=metrics["ACC"].verdict,
         seeds=[int(run.seed) for run in runs],
         seeds_asked=row.num_seeds,
@@ -128,16 +131,16 @@ def make_entry(row: TableRow, published: Published, out: Path, margin: float) ->
     )
 
 
-def seed_folders(home: Path) -> list[Path]:
-    """By seed. A copy that somebody keeps beside them, such as seed-0.old, is not one more seed."""
-    folders = [path for path in home.glob("seed-*") if path.name.removeprefix("seed-").isdecimal()]
+def seed_folders(folder: Path) -> list[Path]:
+    """The run folders of a row in the order of seeds; other names, such as seed-0.old, are ignored."""
+    folders = [path for path in folder.glob("seed-*") if path.name.removeprefix("seed-").isdecimal()]
     return sorted(folders, key=lambda path: int(path.name.removeprefix("seed-")))
 
 
-def check_same(runs: Sequence[RunRecord]) -> None:
-    """Seeds are averaged only if they are seeds of one experiment under one protocol."""
+def check_same_experiment(runs: Sequence[RunRecord]) -> None:
+    """Raises ValueError unless all seeds are of one experiment under one protocol, so that they can be averaged."""
     for run in runs[1:]:
-        options = [key for key in differing([runs[0].options, run.options]) if key != IMAGES]  # the split tells them
+        options = [key for key in differing_keys([runs[0].options, run.options]) if key != IMAGES]  # `split` covers it
         fields = list(differences(run.manifest, runs[0].manifest))  # an older manifest may lack a field
         if options or fields:
             what = ", ".join([*options, *fields][:3])
@@ -152,9 +155,9 @@ def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
 
 
 def changed_options(row: TableRow, runs: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
-    """How our runs differ from the row as it stands in its table: options of a command line, other settings."""
+    """Options in which our runs differ from the row in its table, such as those given on the command line."""
     if not runs:
         return {}
-    asked = compared_options(row.experiment().mapping())
-    keys = [key for key in differing([runs[0].options, asked]) if key not in PLACES]
-    return {key: (runs[0].options.get(key, "—"), asked.get(key, "—")) for key in keys}
+    expected = compared_options(row.experiment().mapping())
+    keys = [key for key in differing_keys([runs[0].options, expected]) if key not in NOT_COMPARED]
+    return {key: (runs[0].options.get(key, "—"), expected.get(key, "—")) for key in keys}

@@ -1,4 +1,4 @@
-"""What the paper publishes of each row: values, their spread, how many runs, where they stand, by which protocol."""
+"""The published results: for each row its values, number of runs, source and protocol."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,16 +13,16 @@ from .table import FOLDER, PUBLISHED_FILE
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    source: str | None = None  # the table's label and the line in the LaTeX source
+    source: str | None = None  # label of the table and line in the LaTeX source
     runs: int | None = None
-    spread: str | None = None  # what the number after ± is: std
+    spread: str | None = None  # meaning of the number after ±: std
     metrics: dict[str, Sample] = field(default_factory=dict)  # some rows have no FM and LA
-    protocol: dict[str, Any] = field(default_factory=dict)  # the fields of a manifest that the paper states
+    protocol: dict[str, Any] = field(default_factory=dict)  # the manifest fields that the paper states
     note: str = ""
 
 
 def read_published() -> tuple[dict[str, Published], dict[str, str]]:
-    """By the row's full name: what is published, and why something is not."""
+    """Published results, and reasons for missing ones, both by the full name of the row."""
     file = next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE)
     content = read_yaml(file)
     assert content["spread"] == "std"

@@ -1,4 +1,4 @@
-"""Result tables: files that say once what their rows share, and of each row only what differs."""
+"""Result tables: YAML files of options shared by all rows, by a group of rows, or given for one row."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,32 +9,32 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.files import read_yaml
-from dualnet.options import check_keys, merged, nearest
+from dualnet.options import check_keys, merged, nearest, whole
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.option_files import find, shipped_files
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")
-LAYERS = ("shared", *SETTINGS)  # options of a table or a group: always, or under one of the settings
-LINKS = ("like", "beside")  # to other rows
+LAYERS = ("shared", *SETTINGS)  # options of a table or a group: for all settings, or for one of them
+LINKS = ("like", "beside")  # keys that name another row: the one to inherit from, the published one to compare with
 FOLDER = "tables"  # below experiments/
 EXAMPLE = f"{FOLDER}/table-1.yaml"
-PUBLISHED_FILE = "published.yaml"  # lies beside the tables and is none
+PUBLISHED_FILE = "published.yaml"  # in the same folder, but not a table
 
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
     name: str  # table/group/row
-    options: dict[str, Any]  # nested, as the tables have them
+    options: dict[str, Any]  # nested, as in the file
     num_seeds: int
-    home: str  # the row whose runs serve this one too; mostly itself
+    runs_of: str  # the row whose runs are used; mostly the row itself
     title: str = ""  # of its table
-    beside: str | None = None  # the published row that it is compared with; None: itself
+    compared_with: str | None = None  # the published row; None: that of the same name
 
     def experiment(self, overrides: Mapping[str, Any] | None = None) -> Experiment:
-        """Raises ValueError, one line, if the options are not sound."""
+        """Raises ValueError, in one line, if an option is invalid."""
         try:
-            return parse({**merged(self.options, overrides or {}), "name": self.home})
+            return parse({**merged(self.options, overrides or {}), "name": self.runs_of})
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
 
@@ -44,12 +44,12 @@ class TableRow:
 
     @property
     def names(self) -> tuple[str, str]:
-        """With and without the table's."""
+        """The name with and without that of the table."""
         return self.name, self.name.partition("/")[2]
 
 
 def read_rows(name_or_file: str, settings: str = "authors") -> list[TableRow]:
-    """Those of the table of that name, or in that file; `all`: of every table of the paper."""
+    """The rows of a shipped table or of a file; `all` means every table of the paper."""
     names = PAPER if name_or_file == "all" else (name_or_file,)
     return [row for name in names for row in read_table(name, settings)]
 
@@ -58,9 +58,7 @@ def read_table(name_or_file: str, settings: str) -> list[TableRow]:
     path = find(name_or_file, table_files(), "table")
     content = read_yaml(path)
     try:
-        num_seeds = content.get("seeds", 1)
-        if not isinstance(num_seeds, int) or num_seeds < 1:
-            raise ValueError(f"seeds: {num_seeds!r} is not 1 or more")
+        num_seeds = whole(content.get("seeds", 1), "seeds")
         written, title = written_rows(content, path.stem, settings), str(content.get("title", path.stem))
         return [table_row(name, written, settings, num_seeds, title) for name in list(written)]
     except ValueError as error:
@@ -69,16 +67,16 @@ def read_table(name_or_file: str, settings: str) -> list[TableRow]:
 
 @dataclass(frozen=True, slots=True)
 class WrittenRow:
-    """A row as its file has it."""
+    """A row as written in its file."""
 
-    shared: list[dict[str, Any]]  # options of its table and its group, one layer over the other
+    shared: list[dict[str, Any]]  # options of its table and group; later ones override earlier ones
     own: list[dict[str, Any]]
-    like: str | None  # the row that it is like: what the row says goes before its group and its table
-    beside: str | None  # the published row, likewise
+    like: str | None  # the row to inherit from; given by the row, its group or its table, in this order
+    beside: str | None  # the published row to compare with; given likewise
 
 
 def written_rows(content: Mapping[str, Any], table: str, settings: str) -> dict[str, WrittenRow]:
-    """By full name."""
+    """The rows of a file by their full names."""
     check_keys(content, ("title", "seeds", *LINKS, "groups", *LAYERS))
     rows = {}
     for group_name, group in section(content, "groups").items():
@@ -97,27 +95,30 @@ def written_rows(content: Mapping[str, Any], table: str, settings: str) -> dict[
 
 
 def table_row(name: str, written: dict[str, WrittenRow], settings: str, num_seeds: int, title: str) -> TableRow:
-    """Options of the table, the group, the row that it is like, its own, each laid over those before."""
-    names = similar_rows(name, written, settings)
+    """Merge the options of the table, the group, the inherited rows and the row itself; later ones override.
+
+    A row that ends up with the same options as a row it inherits from uses the runs of that row.
+    """
+    names = inheritance(name, written, settings)
     options = [
         reduce(merged, [*written[names[i]].shared, *(own for like in names[i:][::-1] for own in written[like].own)], {})
         for i in range(len(names))
     ]
     num_same = len(list(takewhile(lambda other: other == options[0], options)))
-    return TableRow(name, options[0], num_seeds, names[num_same - 1], title, written[name].beside or name)
+    return TableRow(name, options[0], num_seeds, names[num_same - 1], title, written[name].beside)
 
 
-def similar_rows(name: str, written: dict[str, WrittenRow], settings: str) -> list[str]:
-    """The row, the one that it is like, the one that this is like, and so on; rows of other tables join `written`."""
+def inheritance(name: str, written: dict[str, WrittenRow], settings: str) -> list[str]:
+    """The row, the row it is `like`, and so on. Rows of other tables are read and added to `written`."""
     names = [name]
     while like := written[names[-1]].like:
         table = like.partition("/")[0]
         if "/" in like and not any(known.startswith(f"{table}/") for known in written):
             written |= written_rows(read_yaml(find(table, table_files(), "table")), table, settings)
         if like not in written:
-            raise ValueError(f"{names[-1]}: like {like!r}, but there is no such row; name one as table/group/row")
+            raise ValueError(f"{names[-1]}: like: no such row {like!r}; rows are named table/group/row")
         if like in names:
-            raise ValueError(f"{like}: is like itself; `like` must name another row")
+            raise ValueError(f"{like}: like: the row inherits from itself; name another row")
         names.append(like)
     return names
 
@@ -136,15 +137,15 @@ def mapping(value: Any, name: Any) -> dict[str, Any]:
 
 
 def select(rows: Sequence[TableRow], patterns: Sequence[str]) -> list[TableRow]:
-    """The rows that have a name that fits a pattern such as `core50-*/er`; all if there is no pattern."""
+    """The rows whose names match a pattern such as `core50-*/er`; all rows if there are no patterns."""
     chosen = list(rows) if not patterns else []
     for pattern in patterns:
-        fitting = [row for row in rows if any(fnmatchcase(name, pattern) for name in row.names)]
-        if not fitting:
+        matching = [row for row in rows if any(fnmatchcase(name, pattern) for name in row.names)]
+        if not matching:
             names = [name for row in rows for name in row.names]
             hint = nearest(pattern, names) or "; `dualnet reproduce TABLE --list` names them all"
             raise ValueError(f"--rows {pattern}: no such row{hint}")
-        chosen += fitting
+        chosen += matching
     return [row for row in rows if row in chosen]
 
 

@@ -1,4 +1,4 @@
-"""The ledger for people and programs: in a terminal of 120 columns, as Markdown, as JSON."""
+"""The ledger as text for a terminal of 120 columns, as Markdown and as JSON."""
 
 import dataclasses
 import json
@@ -19,33 +19,33 @@ from dualnet.ttest import Sample
 
 from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger
 
-ARROWS = {"ACC": "ACC ↑", "FM": "FM ↓", "LA": "LA ↑"}
-COSTS = ("fwd", "bwd", "s / run", "memory")
+METRIC_HEADER = {"ACC": "ACC ↑", "FM": "FM ↓", "LA": "LA ↑"}
+COST_HEADER = ("fwd", "bwd", "s / run", "memory")
 DIFFERS = "†"
 MARKS = {REPRODUCED: "=", ABOVE: ">", BELOW: "<", INCONCLUSIVE: "?"}
-FOOT = (
-    "diff: ours minus published, ± half of its 95 % interval, by Welch's t-test from mean, standard deviation and "
-    "number of runs on both sides. A single run is assumed to spread as the published ones do.",
+DEFINITIONS = (
+    "diff: our mean minus the published one, ± half of its 95 % interval by Welch's t-test. A single run is assumed to "
+    "have the standard deviation of the published runs.",
     "reproduced (=): the interval lies within ±{margin:g} points. above (>), below (<): the interval excludes 0 and "
-    "reaches beyond {margin:g} points. inconclusive (?): anything else. The row's verdict is that of ACC; the "
-    "differences of FM and LA are marked with theirs. Higher is not always better: FM is not.",
-    "needs: how many seeds of ours would decide what is inconclusive, if our mean and both standard deviations stay "
-    f"as they are; > {MAX_SEEDS} also where no number would, because the published runs are too few.",
-    "Published ± is taken as a standard deviation, as the paper says; the authors' code prints 2 std / √runs. "
-    "fwd, bwd: samples that went through a network, and back.",
-    f"{DIFFERS}: the protocol is not the one that the paper states, or the options are not the row's; both are named. "
-    "Unknown: the paper leaves these fields of the protocol open, so they are not compared.",
+    "exceeds {margin:g} points. inconclusive (?): all other cases. The verdict column is for ACC; FM and LA have their "
+    "marks after the difference. For FM, lower is better.",
+    "needs: the number of our seeds for a conclusive verdict, if our mean and both standard deviations do not change; "
+    f"> {MAX_SEEDS} includes rows for which no number is enough, because there are too few published runs.",
+    "The published ± is read as a standard deviation, as the paper states; the authors' code prints 2 std / √runs. "
+    "fwd, bwd: images that passed through a network, forward and backward.",
+    f"{DIFFERS}: the protocol differs from the paper's, or the options differ from the table's; the notes list how. "
+    "Not stated: protocol fields that the paper does not give, so they are not compared.",
 )
 
 
 def terminal_view(ledger: Ledger) -> Group:
-    """One table for each group of rows, what must be known of its rows, and what the words mean."""
+    """A table with notes for each group of rows, the number of rows by verdict, and the definitions."""
     parts: list[Any] = []
     for name, entries in groups(ledger):
         table = ledger_table(entries)
         without_source = range(len(table.header) - 1)
         parts += [rich_table(table, name, without_source), *map(dim, notes(name, entries, ledger)), ""]
-    return Group(*parts, Text(counts_text(ledger), style="bold"), *map(dim, foot(ledger)))
+    return Group(*parts, Text(counts_text(ledger), style="bold"), *map(dim, definitions(ledger)))
 
 
 def dim(text: str) -> Text:
@@ -59,9 +59,9 @@ def markdown_page(ledger: Ledger) -> str:
         title = f"## {markdown_text(f'{table}: {ledger.titles[table]}')}"
         parts += [title] if title not in parts else []
         parts += [f"### {markdown_text(name)}", markdown_table(ledger_table(entries))]
-        parts += [markdown_list(said)] if (said := notes(name, entries, ledger)) else []
-    if words := foot(ledger):
-        parts += ["## What the words mean", markdown_list(words)]
+        parts += [markdown_list(lines)] if (lines := notes(name, entries, ledger)) else []
+    if lines := definitions(ledger):
+        parts += ["## Definitions", markdown_list(lines)]
     return "\n\n".join(parts) + "\n"
 
 
@@ -69,7 +69,7 @@ def json_text(ledger: Ledger) -> str:
     content = {
         "settings": ledger.settings,
         "margin": ledger.margin,
-        "definitions": foot(ledger),
+        "definitions": definitions(ledger),
         "rows": [dataclasses.asdict(entry) for entry in ledger.entries],
         "not_published": ledger.missing,
     }
@@ -80,20 +80,20 @@ def groups(ledger: Ledger) -> list[tuple[str, list[Entry]]]:
     return [(name, list(same)) for name, same in groupby(ledger.entries, lambda entry: entry.name.rpartition("/")[0])]
 
 
-def foot(ledger: Ledger) -> list[str]:
-    """What the words mean, where there is anything to compare."""
-    return [line.format(margin=ledger.margin) for line in FOOT if any(entry.source for entry in ledger.entries)]
+def definitions(ledger: Ledger) -> list[str]:
+    """The definitions, if any row has published values to compare with."""
+    return [line.format(margin=ledger.margin) for line in DEFINITIONS if any(entry.source for entry in ledger.entries)]
 
 
 def ledger_table(entries: Sequence[Entry]) -> TextTable:
-    """For each row ours with what it cost, the published line and, where there is one, the difference."""
-    header = ["row", "", "runs", *ARROWS.values(), "verdict", *COSTS, "source"]
+    """Up to three lines for each row: ours with its cost, the published values, and the difference."""
+    header = ["row", "", "runs", *METRIC_HEADER.values(), "verdict", *COST_HEADER, "source"]
     lines = [line for entry in entries for line in entry_lines(entry)]
     return TextTable(header, lines, numeric=[2, 3, 4, 5, 7, 8, 9, 10])
 
 
 def entry_lines(entry: Entry) -> Iterator[list[str]]:
-    metrics, no_cost = entry.metrics.values(), [""] * len(COSTS)
+    metrics, no_cost = entry.metrics.values(), [""] * len(COST_HEADER)
     done, asked = len(entry.seeds), entry.seeds_asked
     runs = str(done) if done >= asked else f"{done}/{asked}"
     verdict = f"{entry.verdict} {DIFFERS}" if entry.protocol_differs or entry.options_changed else entry.verdict
@@ -125,36 +125,36 @@ def sample_text(sample: Sample | None) -> str:
 
 
 def notes(group: str, entries: Sequence[Entry], ledger: Ledger) -> list[str]:
-    """What must be known of the rows of a group; what holds for many is said once."""
-    words: dict[str, list[str]] = {}
+    """The notes on the rows of a group; rows with the same note are named together."""
+    rows: dict[str, list[str]] = {}
     for entry in entries:
         for note in entry_notes(entry):
-            words.setdefault(note, []).append(short_name(entry.name))
+            rows.setdefault(note, []).append(short_name(entry.name))
     missing = [f"{short_name(name)}: {why}" for name, why in ledger.missing.items() if name.startswith(f"{group}/")]
-    return [f"{', '.join(names)}: {note}" for note, names in words.items()] + missing
+    return [f"{', '.join(names)}: {note}" for note, names in rows.items()] + missing
 
 
 def entry_notes(entry: Entry) -> Iterator[str]:
     if changed := entry.protocol_differs:
         fields = ", ".join(f"{name} ({ours}, published {theirs})" for name, (ours, theirs) in changed.items())
-        yield f"{DIFFERS} differs in {fields}"
+        yield f"{DIFFERS} protocol differs in {fields}"
     if changed := entry.options_changed:
-        options = ", ".join(f"{name} {ours} (the row: {row})" for name, (ours, row) in changed.items())
+        options = ", ".join(f"{name} {ours} (in the table {row})" for name, (ours, row) in changed.items())
         yield f"{DIFFERS} run with {options}"
     if entry.seeds and not entry.manifest:
-        yield "the runs have no manifest, so their protocol is not compared"
+        yield "the runs have no manifest, so the protocol is not compared"
     if entry.seeds and entry.unknown:
-        yield f"unknown in the paper: {', '.join(entry.unknown)}"
+        yield f"not stated in the paper: {', '.join(entry.unknown)}"
     if entry.runs_of != entry.name:
-        yield f"the runs are those of {entry.runs_of}"
+        yield f"uses the runs of {entry.runs_of}"
     if entry.note:
         yield entry.note
 
 
 def counts_text(ledger: Ledger) -> str:
-    """How many rows have which verdict."""
+    """The number of rows by verdict."""
     verdicts = [entry.verdict for entry in ledger.entries]
-    words = [word for word in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if word != DASH]
-    counts = ", ".join(f"{verdicts.count(word)} {word}" for word in words)
+    kinds = [verdict for verdict in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if verdict != DASH]
+    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in kinds)
     without = f", {verdicts.count(DASH)} run without a published value" if DASH in verdicts else ""
     return f"{len(verdicts)} rows, settings of the {ledger.settings}: {counts}{without}."

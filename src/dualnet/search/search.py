@@ -1,4 +1,4 @@
-"""Runs a search: the points of one stage after the other, each stage around the best point of the one before."""
+"""Runs a search stage by stage: each stage starts from the best point of the stage before it."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -17,17 +17,17 @@ from dualnet.runs.record import FREE_TO_CHANGE
 from dualnet.runs.run_folder import RunFolder, environment
 from dualnet.runs.runner import Benchmarks, checked_folders, seeds_apart, stream_of
 from dualnet.runs.stop import Stop, StopAsked
-from dualnet.search.plan import SearchPlan, said
-from dualnet.search.point import Point, left_in, point_of, read_own, short, write_failure
-from dualnet.search.progress import SearchDisplay
+from dualnet.search.display import SearchDisplay
+from dualnet.search.plan import SearchPlan, options_text
+from dualnet.search.point import Point, make_point, read_outcome, read_search_file, shorten_names, write_failure
 
 
 class NothingChosenError(RuntimeError):
-    """Every point of a stage has failed."""
+    """Every point of a stage failed."""
 
 
 class Search:
-    """A plan being carried out in a folder: search.json, chosen.yaml, and the run folders below points/."""
+    """A plan and its folder, which holds search.json, chosen.yaml, and the run folders below points/."""
 
     def __init__(
         self, plan: SearchPlan, out: Path, device: torch.device, jobs: int | None, display: SearchDisplay
@@ -35,10 +35,10 @@ class Search:
         self.plan, self.out, self.device, self.display = plan, out, device, display
         self.jobs = num_jobs(device.type, jobs)
         self.file = out / "search.json"
-        self.log_file = out / "processes.log"  # what the processes print, with the traceback of a learner that raised
+        self.log_file = out / "processes.log"  # output of the processes, including tracebacks
         self.stages: list[list[Point]] = []
         self.chosen: list[Point] = []  # by stage
-        self.troubles: dict[Path, str] = {}  # run folders that failed now and may not the next time
+        self.failures: dict[Path, str] = {}  # reasons by run folder; the next call runs these again
         self.benchmarks = Benchmarks(validation=True)
 
     def run(self) -> None:
@@ -47,19 +47,32 @@ class Search:
         threads = num_threads(self.device.type)
         self.environment = environment(self.device) | {"threads": threads, "processes": self.jobs}
         with RunFolder(self.out).locked():
-            self.check_same()
+            self.check_same_search()
             with LocalPool(self.jobs, threads, self.log_file) as pool:
                 for number in range(len(self.plan.stages)):
                     self.run_stage(number, pool)
             self.write_chosen()
 
     def check_points(self) -> list[Experiment]:
-        """All experiments, each accepted by its learner, before the first one runs."""
+        """All experiments of the plan, each checked by its learner before the first one runs."""
         stages = enumerate(self.plan.stages)
-        found = [self.plan.experiment(self.plan.before(i) | options) for i, stage in stages for options in stage]
+        found = [self.plan.experiment(self.plan.first_values(i) | options) for i, stage in stages for options in stage]
         for experiment in found:
             stream_of(experiment, self.benchmarks.get(experiment.benchmark), self.device)
         return found
+
+    def check_same_search(self) -> None:
+        """Raises ValueError if the folder holds another search. Values, seeds and stages may have been added."""
+        saved = read_search_file(self.file) if self.file.exists() else {}
+        device = saved.get("environment", {}).get("device", self.device.type)
+        if device != self.device.type:
+            remedy = f"resume it with --device {device}, or choose another --out"
+            raise ValueError(f"{self.out}: the search was started on {device}; {remedy}")
+        options = saved.get("experiment", {})
+        for option, value in self.common.items():
+            if options.get(option, value) != value and option not in FREE_TO_CHANGE:
+                what = f"{option} is {options[option]} there, {value} here"
+                raise ValueError(f"{self.out}: holds another search ({what}); choose another --out")
 
     def run_stage(self, number: int, pool: JobPool) -> None:
         points = self.points(number)
@@ -69,24 +82,25 @@ class Search:
         )
         best = min(points, key=lambda point: point.rank(self.plan.metric))
         if best.mean is None:
-            more = f"; see {self.log_file}" if self.troubles else ""
-            raise NothingChosenError(f"{self.out}: every point has failed; {said(best.options)}: {best.failed}{more}")
+            log = f"; see {self.log_file}" if self.failures else ""
+            first = f"{options_text(best.options)}: {best.failed}"
+            raise NothingChosenError(f"{self.out}: every point failed; {first}{log}")
         self.chosen.append(best)
         self.write()
 
     def points(self, number: int) -> list[Point]:
-        """The points of a stage, around what was chosen before; those refused come last."""
-        before = self.chosen[-1].written if self.chosen else {}
-        points, refused = [], []
+        """The points of a stage with the values chosen before; invalid combinations come last."""
+        chosen = self.chosen[-1].written if self.chosen else {}
+        points, invalid = [], []
         for options in self.plan.stages[number]:
             try:
-                points.append(point_of(self.plan, before | options))
+                points.append(make_point(self.plan, chosen | options))
             except ValueError as error:
-                refused.append(Point(before | options, None, before | options, failed=str(error)))
-        return points + refused
+                invalid.append(Point(chosen | options, None, chosen | options, failed=str(error)))
+        return points + invalid
 
     def run_points(self, points: Sequence[Point], title: str, pool: JobPool) -> None:
-        jobs = list(self.unsettled(points))
+        jobs = list(self.pending_jobs(points))
         if jobs:
             (self.out / "chosen.yaml").unlink(missing_ok=True)  # it exists only while the search is complete
         self.update(points)
@@ -94,56 +108,45 @@ class Search:
         try:
             with Stop() as stop:
                 for job, result in pool.run(jobs, stop):
-                    self.settle(job, result)
+                    self.record(job, result)
                     self.update(points)
-                if not all(point.settled for point in points):
+                if not all(point.is_done for point in points):
                     raise StopAsked(f"{self.out}: stopped; all runs are saved, and the same command resumes them")
         finally:
             self.display.end()
 
-    def unsettled(self, points: Sequence[Point]) -> Iterator[Job]:
+    def pending_jobs(self, points: Sequence[Point]) -> Iterator[Job]:
+        """Jobs for the seeds that have neither finished nor diverged."""
         for point in points:
             assert point.experiment is not None
             folders = point.folders(self.out, self.plan.seeds)
             checked_folders(point.experiment, folders, self.benchmarks)
-            todo = {seed: folder for seed, folder in folders.items() if not left_in(folder)}
-            name, mapping, device = said(short(point.options)), point.experiment.mapping(), self.device.type
-            for group in seeds_apart(todo, device):
-                yield Job(name, mapping, group, device, validation=True)
+            todo = {seed: folder for seed, folder in folders.items() if not read_outcome(folder)}
+            name, mapping = options_text(shorten_names(point.options)), point.experiment.mapping()
+            for group in seeds_apart(todo, self.device.type):
+                yield Job(name, mapping, group, self.device.type, validation=True)
 
-    def settle(self, job: Job, result: JobResult) -> None:
+    def record(self, job: Job, result: JobResult) -> None:
+        """Record failures of a job that has ended, and print the outcome of each of its seeds."""
         for seed, folder in job.folders.items():
             if seed in result.diverged:
                 write_failure(folder, result.diverged[seed])
-            elif result.status == "failed" and not left_in(folder):
-                self.troubles[folder] = result.reason
-            left = left_in(folder) or self.troubles.get(folder)
-            if isinstance(left, dict):
-                value = left["metrics"][self.plan.metric]
+            elif result.status == "failed" and not read_outcome(folder):
+                self.failures[folder] = result.reason
+            outcome = read_outcome(folder) or self.failures.get(folder)
+            if isinstance(outcome, dict):
+                value = outcome["metrics"][self.plan.metric]
                 figure = "-" if value is None else f"{value:.2f}"
-                self.display.settled(f"{job.name}, seed {seed}: {self.plan.metric} {figure}")
-            elif left:
-                self.display.settled(f"{job.name}, seed {seed}: failed, {left}")
+                self.display.run_ended(f"{job.name}, seed {seed}: {self.plan.metric} {figure}")
+            elif outcome:
+                self.display.run_ended(f"{job.name}, seed {seed}: failed, {outcome}")
 
     def update(self, points: Sequence[Point]) -> None:
-        """Read the results that the points have by now, and write search.json."""
+        """Read the results available so far, and write search.json."""
         for point in points:
-            if not point.settled:
-                point.update(self.out, self.plan, self.troubles)
+            if not point.is_done:
+                point.update(self.out, self.plan, self.failures)
         self.write()
-
-    def check_same(self) -> None:
-        """Raises ValueError if the folder holds another search. More values, seeds and stages are the same one."""
-        there = read_own(self.file) if self.file.exists() else {}
-        device = there.get("environment", {}).get("device", self.device.type)
-        if device != self.device.type:
-            remedy = f"resume it with --device {device}, or choose another --out"
-            raise ValueError(f"{self.out}: was begun on {device}; {remedy}")
-        before = there.get("experiment", {})
-        for option, value in self.common.items():
-            if before.get(option, value) != value and option not in FREE_TO_CHANGE:
-                what = f"{option} is {before[option]} there, {value} here"
-                raise ValueError(f"{self.out}: holds another search ({what}); choose another --out")
 
     def write(self) -> None:
         chosen = [point.options for point in self.chosen]
@@ -162,7 +165,7 @@ class Search:
         atomic.write(self.file, json.dumps(content, indent=1) + "\n")
 
     def write_chosen(self) -> None:
-        """A whole experiment, for `dualnet run`."""
+        """Write the chosen experiment in full, for `dualnet run`."""
         chosen = self.chosen[-1]
         assert chosen.experiment is not None
         figure = f"{self.plan.metric} {chosen.mean:.2f}" + (f" ± {chosen.spread:.2f}" if chosen.spread else "")
@@ -176,7 +179,7 @@ class Search:
 def search(
     plan: SearchPlan, out: Path, device: torch.device, jobs: int | None = None, display: SearchDisplay | None = None
 ) -> Search:
-    """Search on the validation tasks; finished runs are kept. Raises StopAsked, NothingChosenError."""
+    """Run a search, or resume it; finished runs are kept. Raises StopAsked, NothingChosenError."""
     found = Search(plan, out, device, jobs, display or SearchDisplay())
     found.run()
     return found

@@ -1,4 +1,4 @@
-"""Runs what is missing of some rows, in processes: a row that fails leaves the others alone."""
+"""Runs the missing seeds of rows in separate processes, so that a row that fails does not stop the others."""
 
 import traceback
 from collections.abc import Mapping, Sequence
@@ -22,24 +22,24 @@ def run_rows(
     jobs: int,
     overrides: Mapping[str, Any],
 ) -> dict[str, str]:
-    """Run the seeds that have no result yet, `jobs` at a time. Returns what went wrong, by name of the row.
+    """Run the seeds without a result, `jobs` at a time. Returns the reasons of failures by row.
 
-    Raises ValueError if the options of a row are wrong or if no row can run, and StopAsked once all jobs have stopped.
+    Raises ValueError if an option of a row is invalid or no row can run, and StopAsked once all jobs have stopped.
     """
     check_absent(
         overrides,
-        seed="a table runs every row with its seeds; give --seeds",
-        name="the rows of a table have names of their own; give --out for another folder",
+        seed="a table runs every row with its own seeds; use --seeds",
+        name="every row of a table has its own name; use --out for another folder",
     )
-    wanted = [(row, row.experiment(overrides), row_seeds) for row, row_seeds in homes(rows, seeds).values()]
+    wanted = [(row, row.experiment(overrides), row_seeds) for row, row_seeds in merge_shared_runs(rows, seeds).values()]
     todo: list[Job] = []
     failed: dict[str, str] = {}
     benchmarks = Benchmarks()
     for row, experiment, row_seeds in wanted:
         try:
-            folders = {seed: out / row.home / f"seed-{seed}" for seed in row_seeds}
-            there = checked_folders(experiment, folders, benchmarks)
-            missing = {seed: folder.path for seed, folder in there.items() if not folder.finished}
+            folders = {seed: out / row.runs_of / f"seed-{seed}" for seed in row_seeds}
+            run_folders = checked_folders(experiment, folders, benchmarks)
+            missing = {seed: folder.path for seed, folder in run_folders.items() if not folder.finished}
             todo += [Job(row.name, experiment.mapping(), seeds, device) for seeds in seeds_apart(missing, device)]
         except Exception as error:
             if not isinstance(error, ValueError | OSError):
@@ -55,11 +55,11 @@ def run_rows(
     return failed
 
 
-def homes(rows: Sequence[TableRow], seeds: Sequence[int] | None) -> dict[str, tuple[TableRow, list[int]]]:
-    """By the row whose runs they are, a row and the seeds: two rows may share their runs, and want more or fewer."""
+def merge_shared_runs(rows: Sequence[TableRow], seeds: Sequence[int] | None) -> dict[str, tuple[TableRow, list[int]]]:
+    """The seeds to run, by the row that owns the runs: rows that share runs may ask for different numbers of seeds."""
     found: dict[str, tuple[TableRow, list[int]]] = {}
     for row in rows:
-        first, before = found.get(row.home, (row, []))
-        more = [seed for seed in seeds or range(row.num_seeds) if seed not in before]
-        found[row.home] = first, before + more
+        first, known = found.get(row.runs_of, (row, []))
+        more = [seed for seed in seeds or range(row.num_seeds) if seed not in known]
+        found[row.runs_of] = first, known + more
     return found

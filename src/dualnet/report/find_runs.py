@@ -1,4 +1,4 @@
-"""The run folders of a report: found, read, and those left out that are damaged or no results."""
+"""Finds and reads the run folders of a report; damaged runs and runs of a search are left out."""
 
 import re
 import warnings
@@ -10,31 +10,33 @@ from dualnet.runs.record import EXPERIMENT_FILE, IMAGES, RESULT_FILE, RunRecord,
 
 
 def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
-    """All runs at or below the folders, at any depth, each once, in the order of the folders and then by name.
+    """All runs at or below the folders, each once, in the order of the folders and then by name.
 
-    Those of a search are left out: figures on validation tasks are no results.
+    Runs of a search are left out: they were evaluated on validation tasks.
     """
     found = {folder.resolve(): folder for root in folders for folder in _run_folders(Path(root))}
     if not found:
         below = ", ".join(str(folder) for folder in folders) or "no folder"
         raise ValueError(f"no runs found in {below}; run an experiment first or give the folder that holds its runs")
-    runs = whole_runs(found.values())
+    runs = readable_runs(found.values())
     results = [run for run in runs if not run.validation]
     if not results:
-        raise ValueError(f"{found.popitem()[1]}: a run of a search, on validation tasks; see the search's search.json")
+        raise ValueError(f"{found.popitem()[1]}: a run of a search, evaluated on validation tasks; see its search.json")
     if left_out := len(runs) - len(results):
-        warnings.warn(f"{left_out} runs of a search are left out: they are on validation tasks", stacklevel=2)
-    return with_images(with_one_root(results))
+        warnings.warn(
+            f"{left_out} runs of a search are left out: they were evaluated on validation tasks", stacklevel=2
+        )
+    return with_inferred_images(with_one_root(results))
 
 
-def whole_runs(folders: Iterable[Path]) -> list[RunRecord]:
-    """Those that can be read; one warning tells of the others. Raises ValueError if there are only others."""
+def readable_runs(folders: Iterable[Path]) -> list[RunRecord]:
+    """The runs that can be read, with one warning for all others. Raises ValueError if none can be read."""
     runs: list[RunRecord] = []
     damaged: list[str] = []
     for folder in folders:
         try:
             run = read_record(folder)
-            assert run.classes is None or run.classes.counts  # read here, so that a damaged one is told of
+            assert run.classes is None or run.classes.counts  # reads the file now, so that damage is reported here
             runs.append(run)
         except ValueError as error:
             damaged.append(str(error))
@@ -46,8 +48,8 @@ def whole_runs(folders: Iterable[Path]) -> list[RunRecord]:
     return runs
 
 
-def with_images(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """A run that is older than manifests is taken to have the images of its benchmark, if all others have the same."""
+def with_inferred_images(runs: Sequence[RunRecord]) -> list[RunRecord]:
+    """Assume that a run without a manifest used the same images as all other runs of its benchmark, if these agree."""
     known: dict[object, set[str]] = {}
     for run in runs:
         known.setdefault(_benchmark(run), set()).update(filter(None, [run.options.get(IMAGES)]))
@@ -62,8 +64,8 @@ def _benchmark(run: RunRecord) -> tuple[tuple[str, str], ...]:
 def _run_folders(root: Path) -> list[Path]:
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder; give a folder that holds runs")
-    marks = [*root.rglob(EXPERIMENT_FILE), *root.rglob(RESULT_FILE)]
-    return sorted({mark.parent for mark in marks}, key=_natural)
+    files = [*root.rglob(EXPERIMENT_FILE), *root.rglob(RESULT_FILE)]
+    return sorted({file.parent for file in files}, key=_natural)
 
 
 def _natural(folder: Path) -> list[tuple[int, str]]:

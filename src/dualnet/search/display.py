@@ -1,4 +1,4 @@
-"""What a user sees of a search: its progress, and a table of each stage at the end."""
+"""Terminal output of a search: its progress, and a table of each stage."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from dualnet.text import printable
 
 
 class SearchDisplay:
-    """A line for each run that ends and, on a terminal, a bar over the runs of a stage. Silent without a console."""
+    """Prints a line for each run that ends and, on a terminal, a progress bar for the stage. Silent by default."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(quiet=True)
@@ -25,9 +25,9 @@ class SearchDisplay:
         self.title, self.done, self.total = title, total - todo, total
         self.task = self.bar.add_task(title, total=total, completed=self.done)
         self.bar.start()
-        echo(self.console, f"{title}: {total} runs" + (f", {self.done} of them finished before" if self.done else ""))
+        echo(self.console, f"{title}: {total} runs" + (f", {self.done} of them already finished" if self.done else ""))
 
-    def settled(self, line: str) -> None:
+    def run_ended(self, line: str) -> None:
         self.done += 1
         self.bar.advance(self.task)
         echo(self.console, f"{self.title}, {self.done}/{self.total}: {line}")
@@ -37,8 +37,8 @@ class SearchDisplay:
         self.bar.remove_task(self.task)  # the next stage must not draw it again
 
 
-def table_of(title: str, points: Sequence[Point], chosen: Point, metric: str) -> Table:
-    """The best point first, failed ones last."""
+def stage_table(title: str, points: Sequence[Point], chosen: Point, metric: str) -> Table:
+    """The points of a stage, the best first and failed ones last."""
     table = Table(title=Text(printable(title)), title_justify="left")
     options = list(dict.fromkeys(option for point in points for option in point.options))
     for option in options:
