@@ -135,7 +135,7 @@ def small_model(folder: Path, **options: Any) -> Path:
     """Saved, without a class."""
     from dualnet.options import merged
     from dualnet.runs.model import Model
-    from dualnet.serve.saved import LEARNER
+    from dualnet.serve.state_folder import DEFAULT_LEARNER
 
-    Model.create(image_size=SIZE, learner=merged(LEARNER, merged(SMALL, options))).save(folder)
+    Model.create(image_size=SIZE, learner=merged(DEFAULT_LEARNER, merged(SMALL, options))).save(folder)
     return folder

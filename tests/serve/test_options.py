@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dualnet.serve import saved
+from dualnet.serve import state_folder
 from dualnet.serve.options import Options
 
 
@@ -34,4 +34,4 @@ def test_a_value_that_cannot_be_is_refused_with_its_option(name: str, value: Any
 @pytest.mark.parametrize("size", [0, 100_000])
 def test_the_images_of_a_new_model_have_a_size_that_can_be_decoded(tmp_path: Path, size: int) -> None:
     with pytest.raises(ValueError, match=f"--image-size: {size}"):
-        saved.open_model(Options(tmp_path, image_size=size, device="cpu"))
+        state_folder.open_model(Options(tmp_path, image_size=size, device="cpu"))

@@ -27,8 +27,8 @@ import dualnet
 from dualnet.cli import main
 from dualnet.serve.errors import ConflictError
 from dualnet.serve.options import Options
-from dualnet.serve.published import Published
 from dualnet.serve.service import Service
+from dualnet.serve.serving_model import ServingModel
 
 pytest.importorskip("fastapi")
 
@@ -217,7 +217,7 @@ def exporters(state: Path) -> list[str]:
     return found
 
 
-def test_the_export_as_onnx_answers_alike(server: Server) -> None:
+def test_the_export_export_onnx_answers_alike(server: Server) -> None:
     runtime = pytest.importorskip("onnxruntime")
     server.send("POST", "/v1/background", {"paused": True})
     with exporting(server) as first:
@@ -301,13 +301,13 @@ def test_a_stop_ends_an_export_and_after_a_restart_all_is_there(server: Server) 
 def test_an_export_imports_nothing_from_the_working_directory(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dualnet.serve.onnx import as_onnx
+    from dualnet.serve.onnx import export_onnx
 
     (tmp_path / "yaml.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(dualnet.__file__).resolve().parent.parent))
     with pytest.raises(ConflictError, match="no class"):
-        as_onnx(Service(Options(tmp_path / "state")), model)
+        export_onnx(Service(Options(tmp_path / "state")), model)
 
 
 def test_a_learner_whose_words_cannot_be_read_is_ended(
@@ -315,7 +315,7 @@ def test_a_learner_whose_words_cannot_be_read_is_ended(
 ) -> None:
     """Rather than left alone: nothing that it learns would be published."""
     service = Service(Options(tmp_path / "state", model=model))
-    monkeypatch.setattr(Published, "put", lambda *_: 1 // 0)
+    monkeypatch.setattr(ServingModel, "update", lambda *_: 1 // 0)
     with pytest.raises(ValueError, match=f"exit code -{signal.SIGKILL:d}"):
         service.start()
     assert not service.process.is_alive() and "ZeroDivisionError" in capsys.readouterr().err
