@@ -47,9 +47,9 @@ class Server:
         command = ["serve", "--state", state, "--port", 0, "--device", "cpu", *words]
         self.process = Program(*command) if as_program else CommandLine(*command, both=True)
         self.said, line = "", ""
-        while "answers" not in self.said and (line := self.process.output.readline()):
+        while "http://" not in self.said and (line := self.process.output.readline()):
             self.said += line
-        self.port = int(line.split()[1].rpartition(":")[2]) if "answers" in self.said else 0
+        self.port = int(line.split()[1].rpartition(":")[2]) if "http://" in self.said else 0
         self.token: str | None = None
 
     def __enter__(self) -> Server:

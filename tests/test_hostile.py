@@ -25,7 +25,7 @@ from test_files import JSON, YAML
 
 import dualnet
 from dualnet import cli
-from dualnet.cli.terminal import show
+from dualnet.cli.terminal import print_rich
 from dualnet.search.point import Point
 from dualnet.search.progress import SearchDisplay, table_of
 
@@ -405,7 +405,7 @@ def test_a_search_escapes_names_and_values(capsys) -> None:
     display.begin(hostile, 1, 1)
     display.settled(hostile)
     display.end()
-    show(table_of(hostile, [point], point, "ACC"), width=140)
+    print_rich(table_of(hostile, [point], point, "ACC"), width=140)
     out, err = capsys.readouterr()
     assert out.count("a\\x1b[2J\\nb") == 3 and err.count("a\\x1b[2J\\nb") == 3 and "\x1b" not in out + err
 

@@ -155,7 +155,7 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     assert dualnet.load("m").class_names == ("cat", "dog"), "the model before stays"
     assert "memory" not in record, "a finished model does not carry the images of the measurement"
     assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
-    assert "finished before" in capsys.readouterr().out and checkpoint.steps(Path("m2/checkpoint")) == [1, 2]
+    assert "finished" in capsys.readouterr().out and checkpoint.steps(Path("m2/checkpoint")) == [1, 2]
     images = [Image.open("test/owl/0.png"), np.asarray(Image.open("test/cat/1.png"))]
     assert {one.name for one in dualnet.load("m2").predict(images)} <= {"cat", "dog", "owl"}
 

@@ -1,4 +1,4 @@
-"""Options of `dualnet serve` that are refused before anything starts."""
+"""Invalid options of `dualnet serve`."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ from dualnet.serve.options import Options
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[
-            ("port", -1),
-            ("port", 65536),
-            ("port", 10**20),
-            ("batch_size", 0),
-            ("most_classes", 0),
-            ("margin", math.nan),
-        ],
-        *[("share", 0.0), ("share", 1.5), ("save_seconds", math.nan), ("body_seconds", 0.0), ("device", "tpu")],
+        ("port", -1),
+        ("port", 65536),
+        ("port", 10**20),
+        ("batch_size", 0),
+        ("most_classes", 0),
+        ("margin", math.nan),
+        ("share", 0.0),
+        ("share", 1.5),
+        ("save_seconds", math.nan),
+        ("body_seconds", 0.0),
+        ("device", "tpu"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_its_option(name: str, value: Any) -> None:
+def test_an_invalid_value_is_reported_with_its_option(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} {value}"):
         Options(Path(), **{name: value})
 

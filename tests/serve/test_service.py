@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -371,10 +372,10 @@ def test_teach_sends_a_folder_once_and_goes_on_after_a_bad_file(
     (tmp_path / "plain" / "1.png").write_bytes(png(picture("green", 400)))
     before = server.get("/v1/status")
     url = ["--url", f"http://127.0.0.1:{server.port}"]
-    for expected in ("4 taught, 0 there already, 1 refused", "0 taught, 4 there already, 1 refused"):
+    for expected in ([4, 0, 1], [0, 4, 1]):  # taught, already stored, rejected
         assert main(["teach", str(tmp_path / "labelled"), *url]) == 1
         said = capsys.readouterr()
-        assert expected in said.out and "broken.png" in said.err
+        assert [int(word) for word in re.findall(r"\d+", said.out)] == expected and "broken.png" in said.err
     assert main(["teach", str(tmp_path / "plain"), "--unlabelled", *url]) == 0
     after = server.get("/v1/status")
     assert (after["examples"], after["unlabelled"]) == (before["examples"] + 5, before["unlabelled"] + 1)

@@ -39,7 +39,7 @@ def address() -> Iterator[str]:
 def test_it_gives_up_in_the_end(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(teach, "PATIENCE", 0.2)
+    monkeypatch.setattr(teach, "RETRY_SECONDS", 0.2)
     (tmp_path / "1.png").write_bytes(png(picture("red", 1)))
     assert main(["teach", str(tmp_path), "--unlabelled", "--url", address]) != 0
     assert address in (said := capsys.readouterr().err) and "Traceback" not in said

@@ -15,7 +15,9 @@ class Options:
     state: Path  # the folder for everything that is stored
     host: str = option("127.0.0.1", "address to listen on; any other than loopback requires --token-file")
     port: int = option(8000, "port to listen on; 0: any free port", at_least=0)
-    token_file: Path | None = dataclasses.field(default=None, metadata={"help": "file with the token of all requests"})
+    token_file: Path | None = dataclasses.field(
+        default=None, metadata={"help": "file with the token that requests must send"}
+    )
     model: Path | None = dataclasses.field(default=None, metadata={"help": "run folder or saved model to start from"})
     image_size: int = option(48, "height and width in pixels of a new model's images")
     seed: int = option(0, "random seed of a new model")
@@ -25,7 +27,9 @@ class Options:
     # Background training
     share: float = option(1.0, "share of one core's time for background training, above 0 and up to 1")
     steps_per_example: int = option(100, "maximum background steps per example received; 0: none", at_least=0)
-    flat_steps: int = option(200, "rest if the loss has not fallen by 1 percent over this many steps", at_least=1)
+    flat_steps: int = option(
+        200, "pause the background if its loss has not fallen by 1 percent over as many steps", at_least=1
+    )
     # Storage
     held_out_every: int = option(10, "hold out every n-th labelled example of a class for testing; 0: none", at_least=0)
     margin: float = option(20.0, "roll back if held-out accuracy falls by more than these points", at_least=0)
