@@ -1,4 +1,4 @@
-"""Every mistake is one line, the right exit code, and nothing left behind."""
+"""Every error is one line with the right exit code, and leaves no files behind."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SYNONYMS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "
 
 
 def lists(train: str, test: str = "a/0.png,0\n") -> list[str]:
-    """The command that runs on miniImageNet with these lists; the image a/0.png is there."""
+    """The command that runs on miniImageNet with these lists; the image a/0.png exists."""
     picture(Path("mini", "a", "0.png"), 0)
     Path("mini", "cl_train.csv").write_text(train)
     Path("mini", "cl_test.csv").write_text(test)
@@ -205,7 +205,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(case: str, here: Path, monkeyp
 
 
 @pytest.mark.parametrize("words", [["run", "tiny.yaml"], ["search", "demo-er"], ["reproduce", "small-table-1"]])
-def test_a_run_folder_is_no_place_for_runs(words: list[str], trained: Path, capsys) -> None:
+def test_a_run_folder_cannot_contain_runs(words: list[str], trained: Path, capsys) -> None:
     before = sorted(trained.rglob("*"))
     assert cli.main([*words, "--out", str(trained), "--device", "cpu"]) == 2
     err = capsys.readouterr().err

@@ -24,7 +24,7 @@ COMMANDS = ["run", "learn", "search", "reproduce", "report", "show", "predict", 
 
 
 @pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)])
-def test_help_names_no_file_that_a_wheel_does_not_have(words: list[str], capsys) -> None:
+def test_help_mentions_no_file_that_is_missing_from_the_wheel(words: list[str], capsys) -> None:
     assert cli.main(words) == 0
     out = capsys.readouterr().out
     assert "usage: dualnet" in out
@@ -35,8 +35,8 @@ WORDS = [["--version"], ["--help"], *([command, "--help"] for command in COMMAND
 
 
 @pytest.mark.parametrize("words", WORDS)
-def test_help_does_not_wait_for_pytorch(words: list[str]) -> None:
-    """Modules rather than seconds: a busy machine is slow with any."""
+def test_help_does_not_import_pytorch(words: list[str]) -> None:
+    """Checks modules rather than time, which depends on the machine."""
     code = (
         "import sys, dualnet, dualnet.cli; dualnet.cli.main(sys.argv[1:]);"
         "sys.exit(' '.join({'torch', 'numpy', 'rich', 'yaml', 'PIL', 'matplotlib'} & sys.modules.keys()) or 0)"
@@ -45,7 +45,7 @@ def test_help_does_not_wait_for_pytorch(words: list[str]) -> None:
     assert done.returncode == 0
 
 
-def test_the_package_has_its_names_before_it_imports_them_and_needs_no_scikit_learn() -> None:
+def test_the_package_imports_its_names_lazily_and_does_not_need_scikit_learn() -> None:
     code = (
         "import sys, dualnet\n"
         "assert 'torch' not in sys.modules and {*dualnet.__all__, '__version__'} <= {*dir(dualnet)}\n"

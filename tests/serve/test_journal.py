@@ -34,34 +34,34 @@ def add(journal: Journal, numbers: Sequence[int], label: str | None = None) -> N
     journal.add_examples(ids, images, [label] * len(ids), True)
 
 
-def kept(journal: Journal) -> set[int]:
+def with_pixels(journal: Journal) -> set[int]:
     rows = journal.rows("SELECT id FROM examples WHERE pixels IS NOT NULL")
     return {int(id.removeprefix("example-")) for (id,) in rows}
 
 
-def test_images_that_neither_queue_nor_memory_nor_measuring_needs_are_dropped(journal: Journal) -> None:
-    add(journal, range(10), "cat")  # of which 4 and 9 are held out
+def test_pruning_keeps_images_of_the_log_the_memory_and_the_held_out_examples(journal: Journal) -> None:
+    add(journal, range(10), "cat")  # 4 and 9 are held out
     add(journal, range(10, 20))
     contained = journal.last_position()
     add(journal, range(20, 22), "cat")
     prune(journal, contained, [digest_of(image(3).tobytes())])
-    assert kept(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
+    assert with_pixels(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
     assert [entry.example for entry in journal.entries_after(0, 100)] == [21, 22]  # numbers from 1
     assert len(journal.counts()) == 2 and sum(journal.counts().values()) == 22
     with pytest.raises(ConflictError, match="example-10"):
         journal.set_label("example-10", "cat", False)
 
 
-def test_many_held_out_images_are_bounded_too(journal: Journal) -> None:
+def test_held_out_images_are_limited(journal: Journal) -> None:
     add(journal, range(120), "cat")
     prune(journal, journal.last_position(), [])
-    assert kept(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
+    assert with_pixels(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
 
 
-def test_a_request_is_kept_as_a_whole_or_not_at_all(journal: Journal) -> None:
+def test_a_request_is_atomic(journal: Journal) -> None:
     add(journal, [1], "cat")
     position = journal.last_position()
-    with pytest.raises(ConflictError, match="example-1"):  # the second one is there with another image
+    with pytest.raises(ConflictError, match="example-1"):  # the second id exists with another image
         journal.add_examples(["new", "example-1"], [image(5), image(6)], ["dog", "dog"], True)
     assert journal.classes() == ["cat"] and journal.last_position() == position
     with pytest.raises(NotFoundError, match="new"):
@@ -72,7 +72,7 @@ def test_a_request_is_kept_as_a_whole_or_not_at_all(journal: Journal) -> None:
     assert journal.classes() == ["cat", "dog"]
 
 
-def test_entries_come_in_order_and_those_of_a_request_share_its_number(journal: Journal) -> None:
+def test_entries_are_in_order_and_those_of_a_request_share_its_number(journal: Journal) -> None:
     add(journal, [1, 2], "cat")
     journal.set_label("example-1", "cat", False)  # as it is: nothing to learn
     journal.set_label("example-1", "dog", True)
@@ -98,7 +98,7 @@ def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
     assert journal.expected_in_memory(end + 1, digests[2:3]) == {digests[2]: {"cat": 2}}
 
 
-def test_statuses_are_kept_over_all_the_time_and_sent_before_the_last_events(tmp_path: Path) -> None:
+def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(tmp_path: Path) -> None:
     service, count = Service(Options(tmp_path)), 3000
     service.journal.database.execute("PRAGMA synchronous=OFF")  # for speed
     for seconds in range(count):

@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("page")
     model = small_model(folder / "model")
     server = Server(folder / "state", "--model", model, "--held-out-every", 3, "--share", 0.3, as_program=True)
-    assert server.port, server.said
+    assert server.port, server.log
     yield server
     server.end()
 
@@ -91,7 +91,7 @@ def expect_prediction(page: playwright.Page, colour: str) -> None:
     expect(card.get_by_role("button", name=colour)).to_have_text(re.compile(r"\d+ %$"))
 
 
-def test_classes_are_taught_one_after_another_and_the_first_are_still_right(page: playwright.Page) -> None:
+def test_classes_taught_in_sequence_are_all_predicted_correctly(page: playwright.Page) -> None:
     add_class(page, "red")
     page.get_by_label("Add images to red").set_input_files(files("red", 0, 6))
     dropped = [base64.b64encode(png(picture("green", n))).decode() for n in range(6)]

@@ -66,7 +66,7 @@ def hold_out(worker: Worker, count: int) -> None:
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, lambda folder: (folder / "model.yaml").write_text("{")])
-def test_a_snapshot_that_cannot_be_read_is_not_restored_and_learning_goes_on(
+def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     made: tuple[Worker, Connection], damage: Any
 ) -> None:
     worker, link = made
@@ -79,7 +79,7 @@ def test_a_snapshot_that_cannot_be_read_is_not_restored_and_learning_goes_on(
     assert worker.position == worker.journal.last_position()
 
 
-def test_a_restore_is_on_the_disk_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
+def test_a_restore_is_saved_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
     worker, link = made
     number = state_folder.create_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
     position = worker.journal.restore(number)
@@ -101,12 +101,12 @@ def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(made: tup
     assert set(worker.accuracy.values()) == {0.0}
 
 
-def test_a_class_that_is_added_does_not_make_unmeasured_weights_good(made: tuple[Worker, Connection]) -> None:
+def test_unmeasured_weights_are_evaluated_before_a_class_is_added(made: tuple[Worker, Connection]) -> None:
     worker, link = made
     hold_out(worker, 20)
     worker.evaluate()
     for weights in worker.model.learner.parameters():
-        weights.data.mul_(-1)  # an update that went wrong
+        weights.data.mul_(-1)  # a harmful update
     worker.unmeasured = True
     worker.journal.add_classes(["cow"])
     follow(worker)
@@ -114,7 +114,7 @@ def test_a_class_that_is_added_does_not_make_unmeasured_weights_good(made: tuple
 
 
 def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Connection]) -> None:
-    """Then the learner is started again, like one that was killed."""
+    """Later failures restart the learner."""
     worker, _ = made
     service = Service(worker.options)
     service.on_failed("at the start")
@@ -125,7 +125,7 @@ def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Conn
     service.journal.database.close()
 
 
-def test_a_snapshot_is_deleted_once_and_what_is_left_of_one_is_removed_at_the_start(
+def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
     made: tuple[Worker, Connection],
 ) -> None:
     options = made[0].options
@@ -147,7 +147,7 @@ def stored(worker: Worker) -> list[str]:
     return sorted(name for *_, name in stored_examples(worker.model))
 
 
-def test_of_two_examples_with_equal_pixels_one_can_go(tmp_path: Path) -> None:
+def test_one_of_several_examples_with_equal_pixels_can_be_deleted(tmp_path: Path) -> None:
     options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=0)
     (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
     ours, theirs = Pipe()
@@ -213,7 +213,7 @@ def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_traini
         worker.journal.database.close()
 
 
-def test_a_publication_older_than_the_checkpoint_is_passed_over(made: tuple[Worker, Connection]) -> None:
+def test_a_publication_older_than_the_checkpoint_is_ignored(made: tuple[Worker, Connection]) -> None:
     """A learner that catches up after a crash may save before its first publication is read."""
     worker, _ = made
     older = worker.status(), prediction_weights(worker.model).numpy().tobytes()
@@ -232,7 +232,7 @@ def test_a_publication_older_than_the_checkpoint_is_passed_over(made: tuple[Work
         )
 
 
-def test_a_pause_and_the_curves_outlive_a_restart(made: tuple[Worker, Connection]) -> None:
+def test_a_pause_and_the_history_survive_a_restart(made: tuple[Worker, Connection]) -> None:
     worker, _ = made
     worker.set_paused(True)
     assert Worker(worker.options, worker.link, 2).background.paused
