@@ -28,7 +28,7 @@ from dualnet.options import merged
 from dualnet.runs.experiment import Experiment, open_ended
 from dualnet.runs.model import Model
 from dualnet.runs.runner import run, stream_of
-from dualnet.serve.saved import LEARNER
+from dualnet.serve.state_folder import DEFAULT_LEARNER
 from dualnet.stream.labels import LabelsConfig
 from dualnet.ttest import Sample, welch
 
@@ -40,7 +40,7 @@ ALL_TAUGHT = ("--held-out-every", 0, "--device", "cpu")
 
 def experiment(seed: int, train_per_class: int, label_share: float) -> Experiment:
     """The learner of the service, smaller and with soft labels at insertion, on the embedded benchmark."""
-    name, learner = open_ended(merged(LEARNER, SMALL))
+    name, learner = open_ended(merged(DEFAULT_LEARNER, SMALL))
     benchmark, labels = Procedural(train_per_class=train_per_class), LabelsConfig(label_share, drawn_per="batch")
     return Experiment("served", "procedural", benchmark, name, learner, seed, "task_free", labels)
 

@@ -1,4 +1,4 @@
-"""Requests that no friendly client sends, and what the service must do with each: no 5xx, no hang.
+"""Malformed and malicious requests, to which the service must respond without a 5xx status and without hanging.
 
 As a script against a running service: `python tests/serve_hostile.py PORT 1000`.
 """
@@ -19,7 +19,7 @@ from serving import picture, png
 
 from dualnet.cli.teach import form
 
-WAIT = 20.0  # seconds that an answer may take: more is a hang
+WAIT = 20.0  # seconds after which a request counts as hanging
 NAMES = [
     "<script>alert(1)</script>",
     '"><img src=x onerror=alert(1)>',
@@ -203,11 +203,11 @@ def bad_ids(draw: random.Random) -> bytes:
 
 
 def send(port: int, request: bytes) -> int | None:
-    """The status of the answer, or None if the connection was closed without one. Raises TimeoutError for a hang."""
+    """The status of the response, or None if the connection was closed without one. Raises TimeoutError on a hang."""
     with socket.create_connection(("127.0.0.1", port), timeout=WAIT) as link:
         try:
             link.sendall(request)
-            if b"\r\n\r\n" not in request.strip():  # no service can answer before there is more
+            if b"\r\n\r\n" not in request.strip():  # incomplete, so that the service would wait for more
                 link.shutdown(socket.SHUT_WR)
             found = link.recv(12)
         except (ConnectionResetError, BrokenPipeError):
@@ -216,7 +216,7 @@ def send(port: int, request: bytes) -> int | None:
 
 
 def attack(port: int, count: int, seed: int = 0) -> Counter[int | None]:
-    """All of them. Returns how often there was which status."""
+    """Send all requests. Returns the number of responses by status."""
     statuses: Counter[int | None] = Counter()
     for request in hostile(count, seed):
         status = send(port, request)

@@ -1,4 +1,4 @@
-"""Ends the service at random moments while it is taught, labelled and asked; what it acknowledged must be there.
+"""Kills the service at random moments under load; everything that it acknowledged must still be stored.
 
 As a script: `python tests/serve_kills.py 50`.
 """
@@ -21,7 +21,7 @@ GONE = (OSError, http.client.HTTPException)
 
 
 class Load:
-    """Three threads that teach, label and ask, until the service is gone. It notes what was acknowledged."""
+    """Three threads that teach, label and predict until the service is gone, and record what was acknowledged."""
 
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
@@ -34,7 +34,8 @@ class Load:
 
     def run(self, server: Server, seconds: float) -> None:
         threads = [
-            threading.Thread(target=self.until_gone, args=(act, server)) for act in (self.teach, self.label, self.ask)
+            threading.Thread(target=self.until_gone, args=(act, server))
+            for act in (self.teach, self.label, self.predict)
         ]
         self.ended.clear()
         for thread in threads:
@@ -62,8 +63,8 @@ class Load:
         colour, id = self.random.choice(list(COLOURS)), f"example-{self.number}"
         label = colour if self.number % 3 else None
         self.sent[id] = (colour, self.number)
-        status, answer = server.teach(png(picture(colour, self.number)), label, id=id)
-        assert status == 201 and answer == [{"id": id, "duplicate": False}], answer
+        status, content = server.teach(png(picture(colour, self.number)), label, id=id)
+        assert status == 201 and content == [{"id": id, "duplicate": False}], content
         self.labels[id] = label
 
     def label(self, server: Server) -> None:
@@ -74,21 +75,21 @@ class Load:
         id = self.random.choice(unlabelled)
         colour = self.sent[id][0]
         self.in_doubt[id] = colour
-        status, answer = server.send("PUT", f"/v1/examples/{id}/label", {"label": colour, "new_class": True})
-        assert status == 200, answer
+        status, content = server.send("PUT", f"/v1/examples/{id}/label", {"label": colour, "new_class": True})
+        assert status == 200, content
         self.labels[id] = self.in_doubt.pop(id)
 
-    def ask(self, server: Server) -> None:
+    def predict(self, server: Server) -> None:
         assert server.upload("/v1/predict", png(picture("red", 1)))[0] == 200
 
     def check(self, server: Server) -> None:
-        """All that was acknowledged is there, with its label, and nothing is there that was not sent."""
+        """Everything acknowledged is stored with its label, and nothing else."""
         for id, (colour, number) in list(self.sent.items()):
             status, found = server.request("GET", f"/v1/examples/{id}")
             if id in self.labels:
                 assert status == 200, f"{id} was acknowledged and is gone"
                 assert found["label"] in (self.labels[id], self.in_doubt.get(id)), (id, found, self.labels[id])
-            elif status == 404:  # in doubt: it came or it did not; sent again, it is there once
+            elif status == 404:  # not acknowledged: it may be stored or not; sent again, it is stored once
                 assert server.teach(png(picture(colour, number)), id=id)[0] == 201
                 found = {"label": None}
             self.labels[id] = found["label"]
@@ -97,7 +98,7 @@ class Load:
         assert status["examples"] == len(self.sent)
         labelled = [id for id, label in self.labels.items() if label is not None]
         held_out = [id for id in labelled if server.get(f"/v1/examples/{id}")["held_out"]]
-        # Each is in the memory once, which has a place for all of them: none was lost, none learned twice.
+        # The memory has a slot for each: none was lost, none learned twice.
         in_memory = sum(one["in_memory"] for one in status["classes"])
         assert in_memory == len(labelled) - len(held_out) <= status["memory_slots"]
 
@@ -107,7 +108,7 @@ def kill_under_load(folder: Path, kills: int, seed: int = 0) -> Load:
     load = Load(seed)
     for kill in range(kills + 1):
         with Server(folder / "state", "--model", model, "--save-seconds", 0.3, "--share", 0.5) as server:
-            assert server.port, server.said
+            assert server.port, server.log
             load.check(server)
             if kill < kills:
                 load.run(server, load.random.uniform(0.05, 1.5))

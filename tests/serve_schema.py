@@ -1,7 +1,7 @@
-"""Every request of the OpenAPI, valid and not, by schemathesis (`pip install schemathesis`) against a service.
+"""Valid and invalid requests generated from the OpenAPI description by schemathesis (`pip install schemathesis`).
 
-As a script: `python tests/serve_schema.py 50`, the number of examples for each request. This file holds the hooks too:
-real images, and ids and snapshots that are there.
+As a script: `python tests/serve_schema.py 50`, the number of examples per request. This file also contains hooks, which
+insert real images and existing ids and snapshots.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 import schemathesis
 from serving import Server, picture, png, small_model
 
-LEFT_OUT = ("/v1/events", "/v1/export")  # a stream without an end; seconds for each
+LEFT_OUT = ("/v1/events", "/v1/export")  # an endless stream; takes seconds
 BEYOND_SCHEMAS = "positive_data_acceptance"  # no schema says that bytes are an image, or that ids are as many as images
 IDS = [f"example-{number}" for number in range(6)]
 
 
 @schemathesis.hook
 def map_body(context: Any, body: Any) -> Any:
-    """Most images are images."""
+    """Replace most images by real ones."""
     if isinstance(body, dict) and isinstance(body.get("image"), list):
         body["image"] = [png(picture("red", number)) for number, _ in enumerate(body["image"])]
     return body
@@ -37,7 +37,7 @@ def map_path_parameters(context: Any, path_parameters: Any) -> Any:
 
 
 def check(server: Server, examples: int) -> subprocess.CompletedProcess[str]:
-    """Schemathesis's own run; exit code 0: nothing was found."""
+    """Run schemathesis; exit code 0 means that it found nothing."""
     for number, id in enumerate(IDS):
         server.teach(png(picture("red", number)), "red" if number % 2 else None, id=id)
     server.send("POST", "/v1/snapshots", {"title": "first"})

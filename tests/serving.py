@@ -1,4 +1,4 @@
-"""What the tests of the service share: real server processes on loopback, a small model, requests, images."""
+"""Shared by the tests of the service: server processes on loopback, a small model, requests, images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ START_SECONDS = 120.0  # on a machine that is busy with other tests
 
 
 class Program(subprocess.Popen[str]):
-    """`dualnet` as a user starts it: an interpreter of its own, which imports everything."""
+    """`dualnet` in an interpreter of its own, as a user starts it."""
 
     def __init__(self, *words: object) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
@@ -40,28 +40,28 @@ class Program(subprocess.Popen[str]):
 
 
 class Server:
-    """`dualnet serve` on a port of its own. The learner's process is in its group."""
+    """`dualnet serve` on a free port. The learner process is in its process group."""
 
     def __init__(self, state: Path, *words: object, as_program: bool = False) -> None:
         self.state = state
         command = ["serve", "--state", state, "--port", 0, "--device", "cpu", *words]
         self.process = Program(*command) if as_program else CommandLine(*command, both=True)
-        self.said, line = "", ""
-        while "answers" not in self.said and (line := self.process.output.readline()):
-            self.said += line
-        self.port = int(line.split()[1].rpartition(":")[2]) if "answers" in self.said else 0
+        self.log, line = "", ""
+        while "http://" not in self.log and (line := self.process.output.readline()):
+            self.log += line
+        self.port = int(line.split()[1].rpartition(":")[2]) if "http://" in self.log else 0
         self.token: str | None = None
 
     def __enter__(self) -> Server:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """One that a failed test left running is ended."""
+        """Kills a server that a failed test left running."""
         if self.process.poll() is None:
             self.end(signal.SIGKILL)
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        """By a signal: SIGKILL reaches both processes at once."""
+        """Send a signal; SIGKILL is sent to both processes. Returns the exit code."""
         if number == signal.SIGKILL:
             os.killpg(self.process.pid, number)
         else:
@@ -69,16 +69,16 @@ class Server:
         return self.code()
 
     def code(self) -> int:
-        """The exit code, once it has ended."""
+        """Wait for the end, and return the exit code."""
         code = self.process.wait(START_SECONDS)
         with self.process.output as output:
-            self.said += output.read()
+            self.log += output.read()
         return code
 
     def request(
         self, method: str, path: str, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> tuple[int, Any]:
-        """Status, and the answer: what JSON means, else bytes."""
+        """The status, and the body: parsed if it is JSON, otherwise bytes."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=START_SECONDS)
         try:
             token = {"Authorization": f"Bearer {self.token}"} if self.token else {}
@@ -91,9 +91,9 @@ class Server:
             connection.close()
 
     def get(self, path: str) -> Any:
-        status, answer = self.request("GET", path)
-        assert status == 200, answer
-        return answer
+        status, content = self.request("GET", path)
+        assert status == 200, content
+        return content
 
     def send(self, method: str, path: str, content: Any = None) -> tuple[int, Any]:
         return self.request(method, path, json.dumps(content).encode(), {"Content-Type": "application/json"})
@@ -107,20 +107,20 @@ class Server:
         return self.upload("/v1/examples", image, **labelled, **fields)
 
     def status_when(self, condition: Callable[[dict[str, Any]], Any]) -> dict[str, Any]:
-        """The first status for which it holds."""
+        """Wait for a status that meets the condition."""
         end = time.monotonic() + START_SECONDS
         while time.monotonic() < end:
             if condition(status := self.get("/v1/status")):
                 return status
             time.sleep(0.05)
-        raise AssertionError(f"it took too long: {status}")
+        raise AssertionError(f"timeout: {status}")
 
     def learned(self) -> dict[str, Any]:
         return self.status_when(lambda status: status["waiting"] == 0)
 
 
 def picture(colour: str, number: int, size: tuple[int, int] = (SIZE, SIZE)) -> np.ndarray:
-    """Noise in a colour; the number makes it another one."""
+    """Coloured noise; `number` is its seed."""
     noise = np.random.default_rng(number).integers(0, 60, (*size, 3))
     return (noise + np.array(COLOURS[colour]) * 0.75).clip(0, 255).astype(np.uint8)
 
@@ -132,10 +132,10 @@ def png(array: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
 
 
 def small_model(folder: Path, **options: Any) -> Path:
-    """Saved, without a class."""
+    """Save a small model without classes."""
     from dualnet.options import merged
     from dualnet.runs.model import Model
-    from dualnet.serve.saved import LEARNER
+    from dualnet.serve.state_folder import DEFAULT_LEARNER
 
-    Model.create(image_size=SIZE, learner=merged(LEARNER, merged(SMALL, options))).save(folder)
+    Model.create(image_size=SIZE, learner=merged(DEFAULT_LEARNER, merged(SMALL, options))).save(folder)
     return folder

@@ -43,7 +43,7 @@ def test_every_learner_has_a_page_with_all_of_its_options(name: str) -> None:
         ("docs/learners/er.md", [field.name for field in dataclasses.fields(MemoryConfig)]),
         ("docs/protocols.md", get_args(Protocol)),
         ("docs/reproduce.md", [f"{table}.yaml" for table in shipped_tables()]),
-        ("docs/architecture.md", ["list", *(verb for verb in flags.SYNONYMS.values() if " " not in verb)]),
+        ("docs/architecture.md", ["list", *(name for name in flags.SYNONYMS.values() if " " not in name)]),
     ],
 )
 def test_every_name_is_documented(page: str, names: object) -> None:

@@ -66,7 +66,7 @@ def test_scikit_learn_checks_it(estimator: Any, check: Any) -> None:
 # With scikit-learn
 
 
-def test_it_learns_what_is_bright() -> None:
+def test_it_learns_which_quarter_is_bright() -> None:
     estimator = small(epochs=3).fit(pictures(LABELS), LABELS)
     assert estimator.score(pictures(LABELS, seed=1), LABELS) > 0.9
     assert estimator.predict_proba(pictures(LABELS[:5])).sum(axis=1) == pytest.approx(1)
@@ -93,7 +93,7 @@ def test_it_is_a_model_that_learns_in_the_order_given() -> None:
         )
 
 
-def test_classes_come_when_they_come_and_are_sorted() -> None:
+def test_classes_can_be_added_at_any_time_and_are_sorted() -> None:
     estimator = small().partial_fit(pictures(LABELS))  # no label yet
     with pytest.raises(ValueError, match="no class"):
         estimator.predict(pictures(LABELS))
@@ -118,7 +118,7 @@ def test_classes_come_when_they_come_and_are_sorted() -> None:
         (np.array([3, 300, 3], np.uint16), [3, 300]),
     ],
 )
-def test_labels_keep_their_kind(given: Any, classes: list[Any], tmp_path: Path) -> None:
+def test_labels_keep_their_type(given: Any, classes: list[Any], tmp_path: Path) -> None:
     estimator = small().partial_fit(pictures([0, 1, 2]), given)
     estimator.save(tmp_path / "model")
     for each in (estimator, DualNetClassifier.load(tmp_path / "model")):
@@ -126,7 +126,7 @@ def test_labels_keep_their_kind(given: Any, classes: list[Any], tmp_path: Path) 
         assert type(each.predict(pictures([0])).tolist()[0]) is type(classes[0])
 
 
-def test_a_name_that_pandas_has_not() -> None:
+def test_a_missing_name_in_pandas() -> None:
     pandas = pytest.importorskip("pandas", reason="scikit-learn is installed without it")
     estimator = small().partial_fit(pictures([0, 1, 2]), pandas.Series(["cat", None, "dog"]))
     assert estimator.classes_.tolist() == ["cat", "dog"]
@@ -139,7 +139,7 @@ def refused(call: Any, *words: str) -> None:
     assert [word for word in words if word not in str(caught.value)] == [], str(caught.value)
 
 
-def test_what_is_refused(tmp_path: Path) -> None:
+def test_invalid_input_is_rejected(tmp_path: Path) -> None:
     images, rows = pictures(LABELS), np.linspace(0, 1, 600).reshape(60, 10)
     fitted = small().partial_fit(images[:9], LABELS[:9])
     refused(lambda: small().fit(images, np.where(LABELS > 0, 1, -1)), "y:", "-1")
@@ -168,7 +168,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 
 def test_rows_are_images_of_their_shape() -> None:
-    """A row gives what the image gives that it stands for."""
+    """A row gives the same result as the corresponding image."""
     rows, digits = load_digits(return_X_y=True)
     images = list((rows.reshape(-1, 8, 8) / 16).astype(np.float32))
     colour = np.random.default_rng(0).integers(0, 256, (30, 3, 9, 9), np.uint8)
@@ -184,7 +184,7 @@ def test_rows_are_images_of_their_shape() -> None:
 # Saving
 
 
-def test_saved_and_loaded_it_learns_on_with_the_same_bits(tmp_path: Path) -> None:
+def test_a_loaded_estimator_continues_bit_identically(tmp_path: Path) -> None:
     rows, digits = load_digits(return_X_y=True)
     whole = small(value_range=[0, 16], batch_size=np.int64(10)).partial_fit(rows[:20], digits[:20])
     whole.save(tmp_path / "model")
@@ -237,7 +237,7 @@ def test_river_evaluates_it_on_images_and_on_features() -> None:
     assert piped["DualNetClassifier"].classes_.tolist() == [0, 1, 2]
 
 
-def test_a_late_label_is_learned_when_it_comes() -> None:
+def test_a_late_label_is_learned_when_it_arrives() -> None:
     river()
     model = small()
     image = pictures([1])[0]
@@ -248,7 +248,7 @@ def test_a_late_label_is_learned_when_it_comes() -> None:
     assert model.predict_one(image) == "cat"
 
 
-def test_the_page_is_run_as_it_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_examples_of_the_documentation_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("river", "datasets"):
         pytest.importorskip(package, reason=f"{package}, which the page uses, is not installed")
     monkeypatch.chdir(tmp_path)

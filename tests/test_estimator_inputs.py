@@ -1,4 +1,4 @@
-"""Mixtures of kinds, types, shapes and sizes of input to the estimator: right, or one line that says what to give."""
+"""All kinds, types, shapes and sizes of input to the estimator: accepted, or rejected with a one-line message."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def refused(call: Any) -> bool:
 
 
 def check(fitted: DualNetClassifier, form: Any, plain: list[Any], data: Any) -> None:
-    """Images that are right give what the plain ones give, and are learned unless their labels are wrong."""
+    """Valid images give the same result as plain arrays, and are learned unless their labels are invalid."""
     assert np.abs(fitted.predict_proba(form) - fitted.predict_proba(plain)).max() < 1e-6
     given, known = data.draw(labels(len(plain)))
     learning = copy.deepcopy(fitted)

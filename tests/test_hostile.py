@@ -25,7 +25,7 @@ from test_files import JSON, YAML
 
 import dualnet
 from dualnet import cli
-from dualnet.cli.terminal import show
+from dualnet.cli.terminal import print_rich
 from dualnet.search.display import SearchDisplay, stage_table
 from dualnet.search.point import Point
 
@@ -405,7 +405,7 @@ def test_a_search_escapes_names_and_values(capsys) -> None:
     display.begin(hostile, 1, 1)
     display.run_ended(hostile)
     display.end()
-    show(stage_table(hostile, [point], point, "ACC"), width=140)
+    print_rich(stage_table(hostile, [point], point, "ACC"), width=140)
     out, err = capsys.readouterr()
     assert out.count("a\\x1b[2J\\nb") == 3 and err.count("a\\x1b[2J\\nb") == 3 and "\x1b" not in out + err
 

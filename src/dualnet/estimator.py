@@ -1,7 +1,4 @@
-"""The classifier that scikit-learn and river know: `fit` or `partial_fit` images and labels, then `predict`.
-
-It is a `Model` with their conventions; how a model learns is decided there. docs/estimator.md describes it.
-"""
+"""A classifier with the interfaces of scikit-learn and river, around a `Model`. See docs/estimator.md."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -29,29 +26,29 @@ from dualnet.options import whole
 from dualnet.runs.model import NEW_MODEL, Model, load
 
 FILE = "estimator.json"  # beside model.yaml
-LEARNED = ("_label_kind", "_feature_order", "n_features_in_", "feature_names_in_", "value_range_")  # beside the model
-KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}  # of labels, by NumPy's letter
+FITTED = ("_label_kind", "_feature_order", "n_features_in_", "feature_names_in_", "value_range_")  # besides `model_`
+LABEL_KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}  # by NumPy's `dtype.kind`
 
 
 class DualNetClassifier(ClassifierMixin, BaseEstimator):
-    """A classifier of images that goes on learning: `partial_fit` adds images, and classes, to what it knows.
+    """An image classifier for continual learning: `partial_fit` can add images and classes at any time.
 
     X: arrays [n, H, W], [n, H, W, C] or [n, C, H, W], tensors, or a list of paths, bytes, Pillow images or arrays.
-    Rows [n, features] are grey images of `image_shape`, or of the smallest square that holds the features.
+    Rows [n, features] are grey images of `image_shape`, or of the smallest square with that many pixels.
     y: names or numbers of the classes; -1 or None where unknown.
     """
 
-    _supervised = True  # river asks it of a model
-    _label_kind = "str"  # of the classes; that of the first labels
+    _supervised = True  # read by river
+    _label_kind = "str"  # the type of the class labels, set by the first labels
 
     def __init__(
         self,
-        learner: Mapping[str, Any] | None = None,  # name and options, as in an experiment; None: as in Model.create
+        learner: Mapping[str, Any] | None = None,  # as in an experiment; None: as in Model.create
         *,
-        image_size: int = 64,  # side in pixels that every image is resized to
+        image_size: int = 64,  # height and width in pixels; all images are resized to it
         image_shape: Sequence[int] | None = None,  # of a row: (H, W), (H, W, C) or (C, H, W)
-        value_range: Sequence[float] | None = None,  # of rows: black and white; None: of a byte, else of the first X
-        epochs: int = 1,  # passes of `fit` over the images, shuffled; `partial_fit` makes one, in the order given
+        value_range: Sequence[float] | None = None,  # of rows; None: 0 to 255 for uint8, else that of the first X
+        epochs: int = 1,  # of `fit`, shuffled; `partial_fit` makes one pass in the order given
         batch_size: int = 10,
         random_state: int | None = 0,
         device: str = "cpu",
@@ -66,17 +63,17 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         self.device = device
 
     def fit(self, X: Any, y: Any) -> Self:
-        """Learn from these images alone; what was learned before is forgotten."""
+        """Learn from these images only, starting from a new model."""
         if y is None:
-            raise ValueError("y: fit requires y to be passed, but the target y is None; partial_fit takes images alone")
+            raise ValueError("y: fit requires y to be passed, but the target y is None; partial_fit does not need it")
         epochs = whole(self.epochs, "epochs")
-        for name in ("model_", *LEARNED):
+        for name in ("model_", *FITTED):
             self.__dict__.pop(name, None)
         pixels, labels = self._checked(X, y)
         known = {label for label in labels if label is not None}
         if len(known) < 2 and len(known) < len(set(labels)):
-            raise ValueError(f"y: -1 and None mark rows without a label, so {len(known)} classes are left; name two")
-        self._declare(known)
+            raise ValueError(f"y: -1 and None mark rows without a label, which leaves {len(known)} classes; give two")
+        self._add_classes(known)
         generator = np.random.default_rng(self.random_state)
         for _ in range(epochs):
             order = generator.permutation(len(pixels))
@@ -84,38 +81,38 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
-        """Learn on, in the order given. Labels that were not seen before become classes, declared or not."""
+        """Continue learning, in the order given. New labels become classes, whether `classes` lists them or not."""
         pixels, labels = self._checked(X, y)
-        declared = [] if classes is None else self._labels(classes)
-        if None in declared:
+        announced = [] if classes is None else self._labels(classes)
+        if None in announced:
             raise ValueError("classes: -1 and None mark rows without a label; give that class another name")
-        self._declare({label for label in (*declared, *labels) if label is not None})
+        self._add_classes({label for label in (*announced, *labels) if label is not None})
         self._learn(pixels, labels)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         probabilities = self.predict_proba(X)
         if not probabilities.shape[1]:
-            raise ValueError("no class is known yet; give labels to partial_fit first")
+            raise ValueError("there are no classes yet; call partial_fit with labels first")
         return self.classes_[probabilities.argmax(axis=1)]
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Float [n, classes], in the order of `classes_`."""
         check_is_fitted(self, "model_")
         probabilities = self.model_.probabilities(self._pixels(X))
-        return probabilities.double().cpu().numpy()[:, np.argsort(self._numbered(), kind="stable")]
+        return probabilities.double().cpu().numpy()[:, np.argsort(self._model_classes(), kind="stable")]
 
     @property
     def classes_(self) -> np.ndarray:
         """Sorted, as scikit-learn expects."""
-        return np.sort(self._numbered())
+        return np.sort(self._model_classes())
 
     def learn_one(self, x: Any, y: Any = None) -> None:
-        """One image, or the features of a row by name."""
+        """Learn from one image, or from a dictionary of features."""
         self.partial_fit([self._sample(x)], [y])
 
     def predict_one(self, x: Any) -> Any:
-        """None while no class is known."""
+        """None while there are no classes."""
         return max(found, key=found.__getitem__) if (found := self.predict_proba_one(x)) else None
 
     def predict_proba_one(self, x: Any) -> dict[Any, float]:
@@ -124,31 +121,29 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         return dict(zip(self.classes_.tolist(), self.predict_proba([self._sample(x)])[0].tolist(), strict=True))
 
     def save(self, folder: str | Path) -> None:
-        """Everything that was learned, as `Model.save` does: no pickle, so that loading it runs no code from it."""
+        """Save the fitted estimator, like `Model.save` without pickle: loading runs no code from the folder."""
         check_is_fitted(self, "model_")
-        learned = {name: self.__dict__[name] for name in LEARNED if name in self.__dict__}
-        content = {"parameters": self.get_params(), "learned": learned}
-        text = json.dumps(content, indent=1, default=lambda value: value.tolist())  # arrays and numbers of NumPy
+        fitted = {name: self.__dict__[name] for name in FITTED if name in self.__dict__}
+        content = {"parameters": self.get_params(), "learned": fitted}
+        text = json.dumps(content, indent=1, default=lambda value: value.tolist())  # NumPy arrays and scalars
         self.model_.save(folder)
         atomic.write(Path(folder) / FILE, text)
 
     @classmethod
     def load(cls, folder: str | Path, device: str = "cpu", trust: bool = False) -> Self:
-        """One that was saved, or any model that `dualnet.load` reads."""
+        """Load a saved estimator, or any model that `dualnet.load` reads."""
         model, file = load(folder, device, trust), Path(folder) / FILE
         content = read_json(file) if file.is_file() else {"parameters": {}, "learned": {}}
         try:
             estimator = cls(**{**content["parameters"], "device": device})
-            estimator.__dict__.update(
-                {name: content["learned"][name] for name in LEARNED if name in content["learned"]}
-            )
+            estimator.__dict__.update({name: value for name, value in content["learned"].items() if name in FITTED})
         except DAMAGES as error:
             raise ValueError(f"{because(file, error)}; save the estimator again") from error
         estimator.model_ = model
         return estimator
 
-    def _declare(self, labels: set[Any]) -> None:
-        """Make the model, or add the classes that it does not know."""
+    def _add_classes(self, labels: set[Any]) -> None:
+        """Create the model, or add the classes that it does not have."""
         names = list(map(str, sorted(labels)))
         if hasattr(self, "model_"):
             if new := [name for name in names if name not in self.model_.class_names]:
@@ -163,8 +158,8 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         names = [None if label is None else str(label) for label in labels]
         self.model_.learn(pixels, names, batch_size=self.batch_size)
 
-    def _numbered(self) -> np.ndarray:
-        """The classes by the model's numbers, as labels of the kind that was given."""
+    def _model_classes(self) -> np.ndarray:
+        """The classes in the order of the model, as labels of the type that was given."""
         check_is_fitted(self, "model_")
         names, kind = np.array(self.model_.class_names, dtype=str), self._label_kind
         return names == "True" if kind == "bool" else names.astype(kind)
@@ -173,30 +168,30 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         pixels = self._pixels(X, first=not hasattr(self, "model_"))
         labels = [None] * len(pixels) if y is None else self._labels(y)
         if len(pixels) != len(labels):
-            raise ValueError(f"y: {len(labels)} labels for {len(pixels)} images; give one for each, -1 where unknown")
+            raise ValueError(f"y: {len(labels)} labels for {len(pixels)} images; give one per image, -1 where unknown")
         return pixels, labels
 
     def _labels(self, y: Any) -> list[Any]:
-        """Of the kind of the first ones; None where unknown."""
-        values, unknown = known_labels(y)
+        """Labels of the type of the first ones; None where unknown."""
+        values, unknown = split_known(y)
         if len(values):
-            kind = KINDS[values.dtype.kind]
+            kind = LABEL_KINDS[values.dtype.kind]
             if not (hasattr(self, "model_") and self.model_.class_names):
                 self._label_kind = kind
             if (kind == "str") != (self._label_kind == "str") or (values.astype(self._label_kind) != values).any():
-                raise ValueError(f"y: {kind} labels, and the classes so far are {self._label_kind}; give the same kind")
+                raise ValueError(f"y: {kind} labels, but the classes so far are {self._label_kind}; use the same type")
         rest = iter(values.astype(self._label_kind).tolist())
         return [None if missing else next(rest) for missing in unknown]
 
     def _sample(self, x: Any) -> Any:
-        """An image, or the row of what river calls features, in the order of the first ones; one may be the image."""
+        """An image, or a row of the features that river passes as a dictionary, in the order of the first call."""
         if not isinstance(x, Mapping):
             return x
         if len(x) == 1 and is_one_image(value := next(iter(x.values()))):
             return value
         names = self.__dict__.setdefault("_feature_order", list(x))
         if set(names) != set(x):
-            raise ValueError(f"x: its {len(x)} features are not the {len(names)} of the first one; give the same")
+            raise ValueError(f"x: its {len(x)} features differ from the {len(names)} of the first call; give the same")
         return [x[name] for name in names]
 
     def _pixels(self, X: Any, first: bool = False) -> Tensor:
@@ -205,7 +200,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         if images is None:
             images = list(self._from_rows(X, first))
         if not images:
-            raise ValueError(f"X: holds no image; give a list of {FORMS}, or rows of features")
+            raise ValueError(f"X: contains no image; give a list of {FORMS}, or rows of features")
         return pixels_of(images, self._image_shape())
 
     def _image_shape(self) -> tuple[int, int, int]:
@@ -216,23 +211,23 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
 
     def _from_rows(self, X: Any, first: bool) -> np.ndarray:
         if not first and not hasattr(self, "value_range_"):
-            raise ValueError("X: rows of features, and it was fitted on images; give images")
+            raise ValueError("X: rows of features, but the estimator was fitted on images; give images")
         try:
             rows = np.asarray(validate_data(self, X, reset=first, ensure_all_finite=False))
-        except ValueError as error:  # of several lines, some with the values
+        except ValueError as error:  # several lines, some of which quote the array
             lines = [line for line in str(error).splitlines() if not line.startswith(("array=", "[", " "))]
             raise ValueError(f"X: {' '.join(lines)}") from None
-        if rows.dtype.kind not in "biuf":  # as in a list of arrays of objects
-            raise ValueError(f"X: {rows.dtype} is not read; give numbers, or images")
+        if rows.dtype.kind not in "biuf":  # such as a list of object arrays
+            raise ValueError(f"X: {rows.dtype} is not supported; give numbers, or images")
         if not np.isfinite(rows).all():
-            raise ValueError("X: contains NaN or infinity (inf); leave such rows out")
+            raise ValueError("X: contains NaN or infinity (inf); remove such rows")
         if first:
             self.value_range_ = checked_range(range_of(rows) if self.value_range is None else self.value_range)
         return grey_images(rows, self.value_range_, self.image_shape)
 
 
 def image_list(X: Any) -> list[Any] | None:
-    """One for each sample; None if these are no images, but rows of features."""
+    """A list of images; None if X contains rows of features instead."""
     if is_single(X) and not hasattr(X, "ndim"):
         raise ValueError(f"X: {type(X).__name__} is a single image; give a list of images")
     if getattr(X, "ndim", 1) > 2:
@@ -245,24 +240,25 @@ def is_one_image(sample: Any) -> bool:
     return is_single(sample) and getattr(sample, "ndim", 2) >= 2
 
 
-def known_labels(y: Any) -> tuple[np.ndarray, list[bool]]:
-    """Those that are known, and for each of all whether it is not."""
-    # As objects: an array of names and -1 would turn that into a name.
+def split_known(y: Any) -> tuple[np.ndarray, list[bool]]:
+    """The known labels, and a mask of the unknown ones."""
+    # As objects: an array of strings would turn -1 into a string.
     values = column_or_1d(np.array(y, dtype=object) if isinstance(y, list | tuple) else y, warn=True).tolist()
     names = [isinstance(value, str) for value in values]
     unknown = [value is None or (not name and value == UNLABELLED) for name, value in zip(names, values, strict=True)]
-    if any(names):  # pandas writes NaN for a missing one
+    if any(names):  # pandas represents missing strings by NaN
         unknown = [missing or value != value for missing, value in zip(unknown, values, strict=True)]
     known = [value for value, missing in zip(values, unknown, strict=True) if not missing]
     if len({isinstance(value, str) for value in known}) > 1:
-        raise ValueError("y: holds names and numbers; give the classes one kind of label")
+        raise ValueError("y: contains names and numbers; use one type of label")
     found = np.array(known)
-    if found.dtype.kind not in KINDS or (found.dtype.kind == "f" and not all(map(float.is_integer, found.tolist()))):
+    is_fraction = found.dtype.kind == "f" and not all(map(float.is_integer, found.tolist()))
+    if found.dtype.kind not in LABEL_KINDS or is_fraction:
         raise ValueError(f"y: Unknown label type: {found.dtype}; give names or whole numbers, -1 or None where unknown")
     return found, unknown
 
 
-if find_spec("river"):  # its evaluation takes what it knows to be a classifier
+if find_spec("river"):  # its evaluation checks for a subclass of Classifier
     from river.base import Classifier  # pyright: ignore[reportMissingImports]
 
     Classifier.register(DualNetClassifier)

@@ -1,4 +1,4 @@
-"""Every mistake is one line, the right exit code, and nothing left behind."""
+"""Every error is one line with the right exit code, and leaves no files behind."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from commands import OWN_LEARNER, class_folders, experiment_file, files, image_f
 
 from dualnet import cli
 
-NEAR_VERBS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "tune": "search"}
+SYNONYMS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "tune": "search"}
 
 
 def lists(train: str, test: str = "a/0.png,0\n") -> list[str]:
-    """The command that runs on miniImageNet with these lists; the image a/0.png is there."""
+    """The command that runs on miniImageNet with these lists; the image a/0.png exists."""
     picture(Path("mini", "a", "0.png"), 0)
     Path("mini", "cl_train.csv").write_text(train)
     Path("mini", "cl_test.csv").write_text(test)
@@ -66,11 +66,11 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
         for url in ("nowhere", "http://", "http://here:port", "http://here:99999", "http://[::1", "ftp://here")
     },
     "an option like nothing": (lambda: run_tiny("--xyzzy", "1"), "xyzzy: ", "learner, out, seeds, device\n"),
-    # Verbs and flags
-    "no verb": (lambda: [], "", "VERB"),
-    "unknown verb": (lambda: ["rnu"], "rnu: ", "run?"),
-    "a verb like nothing": (lambda: ["xyzzy"], "xyzzy: ", "dualnet --help"),
-    **{word: (lambda word=word: [word], f"{word}: ", f"{verb}?") for word, verb in NEAR_VERBS.items()},
+    # Commands and flags
+    "no command": (lambda: [], "", "COMMAND"),
+    "unknown command": (lambda: ["rnu"], "rnu: ", "run?"),
+    "a command like nothing": (lambda: ["xyzzy"], "xyzzy: ", "dualnet --help"),
+    **{word: (lambda word=word: [word], f"{word}: ", f"{command}?") for word, command in SYNONYMS.items()},
     "no experiment": (lambda: ["run"], "", "NAME_OR_FILE"),
     "unknown device": (lambda: run_tiny("--device", "gpu"), "argument --device: ", "'gpu'"),
     "no cuda": (lambda: run_tiny("--device", "cuda"), "--device cuda: ", "--device cpu"),
@@ -168,7 +168,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "a label is no integer": (lambda: lists("a/0.png,cat\n"), "", "mini/cl_train.csv, line 1: 'a/0.png,cat'"),
     "a list of other columns": (lambda: lists("a/0.png\n"), "", "mini/cl_train.csv, line 1: "),
     "an image in both lists": (lambda: lists("a/0.png,0\n"), "", "mini/a/0.png is also in cl_train.csv"),
-    # Other verbs
+    # Other commands
     "a name that no file can have": (lambda: ["list", "a" * 300], "a" * 300, "another path"),
     "a folder that cannot be so called": (lambda: ["report", "a" * 300], "a" * 300, "another path"),
     "list of the unknown": (lambda: ["list", "demo-e"], "demo-e: ", "demo-er?"),
@@ -205,7 +205,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(case: str, here: Path, monkeyp
 
 
 @pytest.mark.parametrize("words", [["run", "tiny.yaml"], ["search", "demo-er"], ["reproduce", "small-table-1"]])
-def test_a_run_folder_is_no_place_for_runs(words: list[str], trained: Path, capsys) -> None:
+def test_a_run_folder_cannot_contain_runs(words: list[str], trained: Path, capsys) -> None:
     before = sorted(trained.rglob("*"))
     assert cli.main([*words, "--out", str(trained), "--device", "cpu"]) == 2
     err = capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Version, help and the package itself: quick, without PyTorch; an interrupt."""
+"""`--version`, `--help` and `import dualnet` do not import PyTorch; interrupts."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ def test_version(capsys) -> None:
     assert capsys.readouterr().out == f"dualnet {dualnet.__version__}\n"
 
 
-VERBS = ("run", "search", "reproduce", "report", "predict", "list")
+COMMANDS = ["run", "learn", "search", "reproduce", "report", "show", "predict", "export", "serve", "teach", "list"]
 
 
-@pytest.mark.parametrize("words", [["--help"], *([verb, "--help"] for verb in VERBS)])
-def test_help_names_no_file_that_a_wheel_does_not_have(words: list[str], capsys) -> None:
+@pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)])
+def test_help_mentions_no_file_that_is_missing_from_the_wheel(words: list[str], capsys) -> None:
     assert cli.main(words) == 0
     out = capsys.readouterr().out
     assert "usage: dualnet" in out
     assert not re.search(r"docs/|README|CONTRIBUTING|experiments/", out)
 
 
-@pytest.mark.parametrize("words", [["--version"], ["--help"], *([verb, "--help"] for verb in VERBS), ["train"]])
-def test_help_does_not_wait_for_pytorch(words: list[str]) -> None:
-    """Modules rather than seconds: a busy machine is slow with any."""
+WORDS = [["--version"], ["--help"], *([command, "--help"] for command in COMMANDS), ["train"]]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_help_does_not_import_pytorch(words: list[str]) -> None:
+    """Checks modules rather than time, which depends on the machine."""
     code = (
         "import sys, dualnet, dualnet.cli; dualnet.cli.main(sys.argv[1:]);"
         "sys.exit(' '.join({'torch', 'numpy', 'rich', 'yaml', 'PIL', 'matplotlib'} & sys.modules.keys()) or 0)"
@@ -42,7 +45,7 @@ def test_help_does_not_wait_for_pytorch(words: list[str]) -> None:
     assert done.returncode == 0
 
 
-def test_the_package_has_its_names_before_it_imports_them_and_needs_no_scikit_learn() -> None:
+def test_the_package_imports_its_names_lazily_and_does_not_need_scikit_learn() -> None:
     code = (
         "import sys, dualnet\n"
         "assert 'torch' not in sys.modules and {*dualnet.__all__, '__version__'} <= {*dir(dualnet)}\n"
@@ -62,11 +65,11 @@ def test_the_package_has_its_names_before_it_imports_them_and_needs_no_scikit_le
 
 
 def test_an_interrupt_within_an_exec_is_exit_code_130(tmp_path: Path) -> None:
-    """CPython remembers it there, and `python -m` would end by SIGINT although it was handled."""
+    """CPython remembers it, and `python -m` would die by SIGINT although it was handled."""
     code = """
 import sys
 from dualnet import cli
-cli.perform = lambda *_: exec("raise KeyboardInterrupt")
+cli.run_command = lambda *_: exec("raise KeyboardInterrupt")
 sys.exit(cli.main([]))
 """
     (tmp_path / "interrupted.py").write_text(code)

@@ -1,4 +1,4 @@
-"""`dualnet list`: everything that is registered, with options that a file can hold."""
+"""`dualnet list`: everything that is registered, with options in the format of an experiment file."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:
 
 
 @pytest.mark.parametrize("name", [*LEARNERS, *BENCHMARKS, *MEMORIES, *OBJECTIVES])
-def test_list_shows_options_that_a_file_can_hold(name: str, capsys) -> None:
-    """With the defaults, and for each option its type and the comment beside it."""
+def test_list_shows_options_in_the_format_of_a_file(name: str, capsys) -> None:
+    """With the default, the type and the comment of each option."""
     assert cli.main(["list", name]) == 0
     out = capsys.readouterr().out
     sections = yaml.safe_load(out)

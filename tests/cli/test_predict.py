@@ -71,7 +71,7 @@ def test_a_table_that_cannot_be_written(table: str, named: str, trained: Path, c
     assert capsys.readouterr().err.startswith(f"dualnet: {named}: ")
 
 
-def test_predict_leaves_out_what_cannot_be_read(trained: Path, capsys) -> None:
+def test_predict_skips_unreadable_images(trained: Path, capsys) -> None:
     for number in range(3):
         picture(Path(f"some/{number}.gif"), seed=number)
     Path("some/1.gif").write_bytes(b"")
@@ -79,9 +79,9 @@ def test_predict_leaves_out_what_cannot_be_read(trained: Path, capsys) -> None:
     assert cli.main(words) == 2 and not Path("out.csv").exists()
     assert "some/1.gif" in capsys.readouterr().err
     assert cli.main([*words, "--on-error", "skip"]) == 0
-    told = capsys.readouterr()
-    assert [line.partition(": ")[0] for line in told.out.splitlines()] == ["some/0.gif", "some/2.gif"]
-    assert told.err.startswith("dualnet: warning: some/1.gif: ") and told.err.count("\n") == 1
+    captured = capsys.readouterr()
+    assert [line.partition(": ")[0] for line in captured.out.splitlines()] == ["some/0.gif", "some/2.gif"]
+    assert captured.err.startswith("dualnet: warning: some/1.gif: ") and captured.err.count("\n") == 1
     with Path("out.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [(row["image"], bool(row["class_1"]), row["error"]) for row in rows] == [
@@ -103,19 +103,19 @@ def test_predict_as_json(trained: Path, capsys) -> None:
 
 
 @pytest.mark.parametrize("json_too", [[], ["--json"]])
-def test_predict_warns_where_a_task_aware_model_is_told_no_task(json_too: list[str], trained: Path, capsys) -> None:
-    """Its answers look as sure as those with a task, and are far less often right."""
+def test_predict_warns_if_a_task_aware_model_is_given_no_task(json_too: list[str], trained: Path, capsys) -> None:
+    """Its predictions look as confident as those with a task, but are far less accurate."""
     words = ["predict", str(trained), "image.png", *json_too]
     assert cli.main(words) == 0
-    untold = capsys.readouterr()
-    assert untold.err.startswith("dualnet: warning: ") and untold.err.count("\n") == 1
-    assert "--task (0 to 1)" in untold.err and "task_free_boundaries" in untold.err
-    assert len(untold.out.splitlines()) == 1 and untold.out.startswith("{" if json_too else "image.png: ")
+    captured = capsys.readouterr()
+    assert captured.err.startswith("dualnet: warning: ") and captured.err.count("\n") == 1
+    assert "--task (0 to 1)" in captured.err and "task_free_boundaries" in captured.err
+    assert len(captured.out.splitlines()) == 1 and captured.out.startswith("{" if json_too else "image.png: ")
     assert cli.main([*words, "--task", "1"]) == 0
     assert capsys.readouterr().err == ""
 
 
-def test_predict_says_nothing_of_tasks_to_a_task_free_model(capsys) -> None:
+def test_predict_does_not_warn_for_a_task_free_model(capsys) -> None:
     assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--protocol", "task_free_boundaries")) == 0
     capsys.readouterr()
     assert cli.main(["predict", "out/seed-0", "image.png"]) == 0

@@ -1,4 +1,4 @@
-"""`dualnet report`: what it writes, and what it refuses before it writes."""
+"""`dualnet report`: what it writes, and which arguments it rejects."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def test_a_report_into_a_file(trained: Path, capsys) -> None:
     assert out == "" and err.startswith("dualnet: tiny.yaml") and "--out" in err and err.count("\n") == 1
 
 
-def test_a_picture_that_cannot_be_drawn_is_refused_before_the_report_is_written(trained: Path, capsys) -> None:
+def test_an_unknown_picture_format_is_rejected_before_the_report_is_written(trained: Path, capsys) -> None:
     assert cli.main(["report", str(trained), "--out", "report", "--picture", "x.gif"]) == 2
     out, err = capsys.readouterr()
     assert out == "" and err.startswith("dualnet: ") and "x.gif" in err and ".svg" in err and err.count("\n") == 1
     assert not Path("report").exists()
 
 
-def test_a_terminal_that_knows_ascii_only(trained: Path) -> None:
+def test_a_terminal_that_supports_only_ascii(trained: Path) -> None:
     """The report has dashes and ±."""
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     command = [sys.executable, "-m", "dualnet.cli", "report", str(trained), "--out", "report"]

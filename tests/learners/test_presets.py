@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dualnet.cli import flags
-from dualnet.cli.learn import options_of
+from dualnet.cli.learn import learn_options
 from dualnet.learners import DualNet
 from dualnet.learners.presets import BEST, FEW, PAPER
 from dualnet.reproduce.table import read_rows
@@ -104,7 +104,7 @@ def test_soft_labels_of_a_new_model_are_taken_at_boundaries_if_there_are_some():
 )
 def test_without_the_starter_the_encoder_of_a_new_model_learns(words, start, width, learns):
     arguments, rest = flags.parse(["learn", "photos", "--out", "model", *words.split()])
-    config = Model.create(image_size=28, learner=options_of(arguments, rest, None, "photos").learner).learner.config
+    config = Model.create(image_size=28, learner=learn_options(arguments, rest, None, "photos").learner).learner.config
     assert (config.start, config.width, config.encoder_lr != 0) == (start, width, learns)
 
 
@@ -112,8 +112,8 @@ def test_without_the_starter_the_encoder_of_a_new_model_learns(words, start, wid
 def test_a_folder_may_be_called_as_something_else_is_written(folder):
     arguments, rest = flags.parse(["learn", folder, "--out", "model", "--unlabelled", folder, "--test", "other"])
     with pytest.raises(ValueError, match="--unlabelled"):
-        options_of(arguments, rest, None, folder)
-    options = options_of(arguments, rest, None, "photos")
+        learn_options(arguments, rest, None, folder)
+    options = learn_options(arguments, rest, None, "photos")
     assert (options.train, options.unlabelled, options.test) == ("photos", folder, "other")
 
 

@@ -133,7 +133,7 @@ def test_a_finished_run_warns_of_new_images_and_classes(change: str, on, capsys)
         shutil.rmtree("images")
     assert cli.main(words) == 0
     out, err = capsys.readouterr()
-    assert "out/seed-0: finished before" in out
+    assert "out/seed-0: already finished" in out
     if change == "gone":
         assert err == ""
     else:

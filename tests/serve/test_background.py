@@ -1,4 +1,4 @@
-"""When the background learns, and what a model goes back to."""
+"""When the background trains, and what a rollback restores."""
 
 from __future__ import annotations
 
@@ -10,57 +10,58 @@ from serving import SIZE, SMALL
 from dualnet.options import merged
 from dualnet.runs.model import Model
 from dualnet.serve.background import Background
-from dualnet.serve.good import Good
 from dualnet.serve.options import Options
-from dualnet.serve.saved import LEARNER
+from dualnet.serve.rollback import RollbackPoint
+from dualnet.serve.state_folder import DEFAULT_LEARNER
 
 
-def test_it_waits_for_something_keeps_its_share_and_its_number_of_steps() -> None:
+def test_it_starts_with_the_first_images_and_keeps_its_share_and_its_number_of_steps() -> None:
     background = Background(Options(Path(), share=0.25, steps_per_example=2, flat_steps=100))
     assert background.activity(received=1) == "nothing to learn from"
-    background.news(taught=True)
-    assert background.activity(received=1) == "learning" and background.wait() == 0
-    background.done(seconds=10.0, loss=1.0)
-    assert 29 < background.wait() <= 30  # a quarter of the time
-    background.done(seconds=0.0, loss=1.0)
+    background.on_new_entries(taught=True)
+    assert background.activity(received=1) == "learning" and background.delay() == 0
+    background.on_step(seconds=10.0, loss=1.0)
+    assert 29 < background.delay() <= 30  # a quarter of the time
+    background.on_step(seconds=0.0, loss=1.0)
     assert background.activity(received=1) == "all steps done" and background.activity(received=2) == "learning"
     background.paused = True
     assert background.activity(received=2) == "paused"
 
 
-def test_it_pauses_while_the_loss_stays_flat_until_something_comes() -> None:
+def test_it_rests_while_the_loss_is_flat_until_new_entries_arrive() -> None:
     background = Background(Options(Path(), flat_steps=3))
-    background.news(taught=True)
+    background.on_new_entries(taught=True)
     for loss in (5.0, 5.0, 5.0, 4.9, 4.8, 4.7):  # 4 % lower
         assert background.activity(received=9) == "learning"
-        background.done(0.0, loss)
+        background.on_step(0.0, loss)
     assert background.activity(received=9) == "learning"
     for loss in (4.8, 4.8, 4.8):
-        background.done(0.0, loss)
+        background.on_step(0.0, loss)
     assert background.activity(received=9) == "flat"
-    background.news(taught=True)
+    background.on_new_entries(taught=True)
     assert background.activity(received=9) == "learning"
 
 
-def test_a_fall_counts_on_the_examples_that_were_measured_before_if_they_are_enough() -> None:
-    model = Model.create(["a"], image_size=SIZE, learner=merged(LEARNER, SMALL))
-    good = Good(model, {(number, "a"): number < 8 for number in range(10)})
-    assert good.fall({(number, "a"): number < 5 for number in range(10)}) == 30
-    assert good.fall({(number, "a"): number < 8 for number in range(30)}) == 0  # a new class that is not learned yet
-    assert Good(model, {(1, "a"): True}).fall({(1, "a"): False}) == 0
+def test_a_drop_in_accuracy_is_measured_on_the_common_examples_if_there_are_enough() -> None:
+    model = Model.create(["a"], image_size=SIZE, learner=merged(DEFAULT_LEARNER, SMALL))
+    good = RollbackPoint(model, {(number, "a"): number < 8 for number in range(10)})
+    assert good.accuracy_drop({(number, "a"): number < 5 for number in range(10)}) == 30
+    assert good.accuracy_drop({(number, "a"): number < 8 for number in range(30)}) == 0  # the others are new
+    assert RollbackPoint(model, {(1, "a"): True}).accuracy_drop({(1, "a"): False}) == 0
 
 
-def test_weights_averages_and_optimizers_go_back_and_the_memory_stays() -> None:
-    model = Model.create(["a", "b"], image_size=SIZE, learner=merged(LEARNER, merged(SMALL, {"slow_momentum": 0.9})))
+def test_a_rollback_restores_weights_averages_and_optimizers_and_keeps_the_memory() -> None:
+    learner = merged(DEFAULT_LEARNER, merged(SMALL, {"slow_momentum": 0.9}))
+    model = Model.create(["a", "b"], image_size=SIZE, learner=learner)
     images = torch.randint(0, 256, (4, 3, SIZE, SIZE), dtype=torch.uint8)
     model.learn(images[:2], ["a", "b"])
-    good, before = Good(model), model.probabilities(images)
+    good, before = RollbackPoint(model), model.probabilities(images)
     momenta = [state["momentum_buffer"].clone() for state in model.learner.optimizers()["slow"].state.values()]
     model.learn(images[2:], ["a", "b"])
     memory = model.learner.memories[0]
     memory.logits[3] = float("nan")
     assert not torch.equal(model.probabilities(images), before)
-    good.put_back(model)
+    good.restore(model)
     assert torch.equal(model.probabilities(images), before)
     after = [state["momentum_buffer"] for state in model.learner.optimizers()["slow"].state.values()]
     assert len(after) > 0 and all(map(torch.equal, after, momenta))

@@ -1,4 +1,4 @@
-"""What is checked before a request reaches the application."""
+"""Access control before a request reaches the application."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def app(_: Any, __: Any, send: Any) -> None:
 
 
 async def never() -> MutableMapping[str, Any]:
-    """A body that does not come."""
+    """A body that never arrives."""
     await asyncio.sleep(60)
     raise AssertionError
 
@@ -38,9 +38,9 @@ def status(path: str) -> int:
 
 
 @pytest.mark.parametrize("path", ["/", "/healthz", "/static/page.js"])
-def test_without_a_token_no_body_is_waited_for(path: str) -> None:
+def test_paths_without_a_token_read_no_body(path: str) -> None:
     assert status(path) == 200
 
 
-def test_elsewhere_the_token_comes_first() -> None:
+def test_the_token_is_checked_before_the_body_is_read() -> None:
     assert status("/v1/predict") == 401

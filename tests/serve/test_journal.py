@@ -1,4 +1,4 @@
-"""The journal: what it keeps, what it drops, what it refuses."""
+"""The journal: what it stores, what is pruned, which writes conflict."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dualnet.serve.errors import ConflictError, MissingError
+from dualnet.serve.errors import ConflictError, NotFoundError
 from dualnet.serve.journal import Journal, digest_of
-from dualnet.serve.kept import STATUSES_KEPT, drop_images, keep_status
 from dualnet.serve.options import Options
-from dualnet.serve.service import EVENTS_KEPT, Service
+from dualnet.serve.retention import MAX_HISTORY, add_status, prune
+from dualnet.serve.service import MAX_EVENTS, Service
 
 
 @pytest.fixture
@@ -34,37 +34,37 @@ def add(journal: Journal, numbers: Sequence[int], label: str | None = None) -> N
     journal.add_examples(ids, images, [label] * len(ids), True)
 
 
-def kept(journal: Journal) -> set[int]:
+def with_pixels(journal: Journal) -> set[int]:
     rows = journal.rows("SELECT id FROM examples WHERE pixels IS NOT NULL")
     return {int(id.removeprefix("example-")) for (id,) in rows}
 
 
-def test_images_that_neither_queue_nor_memory_nor_measuring_needs_are_dropped(journal: Journal) -> None:
-    add(journal, range(10), "cat")  # of which 4 and 9 are held out
+def test_pruning_keeps_images_of_the_log_the_memory_and_the_held_out_examples(journal: Journal) -> None:
+    add(journal, range(10), "cat")  # 4 and 9 are held out
     add(journal, range(10, 20))
     contained = journal.last_position()
     add(journal, range(20, 22), "cat")
-    drop_images(journal, contained, [digest_of(image(3).tobytes())])
-    assert kept(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
-    assert [entry.example for entry in journal.after(0, 100)] == [21, 22]  # numbers from 1
+    prune(journal, contained, [digest_of(image(3).tobytes())])
+    assert with_pixels(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
+    assert [entry.example for entry in journal.entries_after(0, 100)] == [21, 22]  # numbers from 1
     assert len(journal.counts()) == 2 and sum(journal.counts().values()) == 22
     with pytest.raises(ConflictError, match="example-10"):
         journal.set_label("example-10", "cat", False)
 
 
-def test_many_held_out_images_are_bounded_too(journal: Journal) -> None:
+def test_held_out_images_are_limited(journal: Journal) -> None:
     add(journal, range(120), "cat")
-    drop_images(journal, journal.last_position(), [])
-    assert kept(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
+    prune(journal, journal.last_position(), [])
+    assert with_pixels(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
 
 
-def test_a_request_is_kept_as_a_whole_or_not_at_all(journal: Journal) -> None:
+def test_a_request_is_atomic(journal: Journal) -> None:
     add(journal, [1], "cat")
     position = journal.last_position()
-    with pytest.raises(ConflictError, match="example-1"):  # the second one is there with another image
+    with pytest.raises(ConflictError, match="example-1"):  # the second id exists with another image
         journal.add_examples(["new", "example-1"], [image(5), image(6)], ["dog", "dog"], True)
     assert journal.classes() == ["cat"] and journal.last_position() == position
-    with pytest.raises(MissingError, match="new"):
+    with pytest.raises(NotFoundError, match="new"):
         journal.example("new")
     journal.add_classes(["dog"])
     with pytest.raises(ConflictError, match="most-classes"):
@@ -72,17 +72,17 @@ def test_a_request_is_kept_as_a_whole_or_not_at_all(journal: Journal) -> None:
     assert journal.classes() == ["cat", "dog"]
 
 
-def test_entries_come_in_order_and_those_of_a_request_share_its_number(journal: Journal) -> None:
+def test_entries_are_in_order_and_those_of_a_request_share_its_number(journal: Journal) -> None:
     add(journal, [1, 2], "cat")
     journal.set_label("example-1", "cat", False)  # as it is: nothing to learn
     journal.set_label("example-1", "dog", True)
     journal.delete("example-2")
-    entries = journal.after(0, 100)
+    entries = journal.entries_after(0, 100)
     assert [entry.kind for entry in entries] == ["class", "example", "example", "class", "label", "delete"]
     assert [entry.request for entry in entries] == [1, 1, 1, 4, 4, 6]
     assert [entry.position for entry in entries] == [1, 2, 3, 4, 5, 6]
     assert entries[2].pixels is None  # deleted before it was learned
-    assert journal.after(4, 1) == entries[4:5]
+    assert journal.entries_after(4, 1) == entries[4:5]
 
 
 def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
@@ -91,34 +91,34 @@ def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
     journal.set_label("example-2", "dog", True)
     digests = [digest_of(image(number).tobytes()) for number in (1, 2, 3, 4)]  # 4 came with the model
     end = journal.last_position() + 1
-    assert journal.in_memory(end) == {digests[0]: {}, digests[1]: {"dog": 1}, digests[2]: {"cat": 1}}
-    assert journal.in_memory(end - 1, digests[1:2]) == {digests[1]: {"dog": 0}}, "it is to be learned with that label"
+    assert journal.expected_in_memory(end) == {digests[0]: {}, digests[1]: {"dog": 1}, digests[2]: {"cat": 1}}
+    assert journal.expected_in_memory(end - 1, digests[1:2]) == {digests[1]: {"dog": 0}}, "not learned yet"
     journal.add_examples(["twin"], [image(3)], ["cat"], True)
-    assert journal.in_memory(end, digests[2:3]) == {digests[2]: {"cat": 1}}, "the twin comes later"
-    assert journal.in_memory(end + 1, digests[2:3]) == {digests[2]: {"cat": 2}}
+    assert journal.expected_in_memory(end, digests[2:3]) == {digests[2]: {"cat": 1}}, "the twin comes later"
+    assert journal.expected_in_memory(end + 1, digests[2:3]) == {digests[2]: {"cat": 2}}
 
 
-def test_statuses_are_kept_over_all_the_time_and_sent_before_the_last_events(tmp_path: Path) -> None:
+def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(tmp_path: Path) -> None:
     service, count = Service(Options(tmp_path)), 3000
     service.journal.database.execute("PRAGMA synchronous=OFF")  # for speed
     for seconds in range(count):
-        event = service.tell("status", {"time": seconds})
-        service.kept = keep_status(service.journal, service.kept, event)
-    times = [status["time"] for _, _, status in service.kept]
+        event = service.add_event("status", {"time": seconds})
+        service.history = add_status(service.journal, service.history, event)
+    times = [status["time"] for _, _, status in service.history]
     gaps = np.diff(times)
-    assert len(times) == STATUSES_KEPT and (times[0], times[-1]) == (0, count - 1)
-    assert gaps.min() > 0 and gaps.max() <= 2 * count / STATUSES_KEPT
+    assert len(times) == MAX_HISTORY and (times[0], times[-1]) == (0, count - 1)
+    assert gaps.min() > 0 and gaps.max() <= 2 * count / MAX_HISTORY
     again = Service(Options(tmp_path))
-    assert again.events_after(0) == again.kept == service.kept
-    for _ in range(2 * EVENTS_KEPT):
-        again.tell("notice", {})
-    assert again.events_after(0) == [*service.kept, *again.events] and len(again.events) == EVENTS_KEPT
-    assert again.events_after(service.kept[-1][0]) == [*again.events]
+    assert again.events_after(0) == again.history == service.history
+    for _ in range(2 * MAX_EVENTS):
+        again.add_event("notice", {})
+    assert again.events_after(0) == [*service.history, *again.events] and len(again.events) == MAX_EVENTS
+    assert again.events_after(service.history[-1][0]) == [*again.events]
     numbers = [number for number, _, _ in service.events_after(0)]  # it was not restarted
-    assert numbers == sorted({event[0] for event in (*service.kept, *service.events)})
+    assert numbers == sorted({event[0] for event in (*service.history, *service.events)})
     for one in (service, again):
         one.journal.database.close()
 
 
 def test_starts_are_counted(journal: Journal) -> None:
-    assert [journal.start(), journal.start()] == [1, 2]
+    assert [journal.count_start(), journal.count_start()] == [1, 2]

@@ -8,6 +8,6 @@ from serve_kills import kill_under_load
 pytest.importorskip("fastapi")
 
 
-def test_nothing_acknowledged_is_lost_and_nothing_is_there_twice(tmp_path: Path) -> None:
+def test_everything_acknowledged_is_stored_exactly_once(tmp_path: Path) -> None:
     load = kill_under_load(tmp_path, kills=2)
     assert len(load.labels) > 10

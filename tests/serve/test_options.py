@@ -1,4 +1,4 @@
-"""Options of `dualnet serve` that are refused before anything starts."""
+"""Invalid options of `dualnet serve`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,27 @@ from typing import Any
 
 import pytest
 
-from dualnet.serve import saved
+from dualnet.serve import state_folder
 from dualnet.serve.options import Options
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *[
-            ("port", -1),
-            ("port", 65536),
-            ("port", 10**20),
-            ("batch_size", 0),
-            ("most_classes", 0),
-            ("margin", math.nan),
-        ],
-        *[("share", 0.0), ("share", 1.5), ("save_seconds", math.nan), ("body_seconds", 0.0), ("device", "tpu")],
+        ("port", -1),
+        ("port", 65536),
+        ("port", 10**20),
+        ("batch_size", 0),
+        ("most_classes", 0),
+        ("margin", math.nan),
+        ("share", 0.0),
+        ("share", 1.5),
+        ("save_seconds", math.nan),
+        ("body_seconds", 0.0),
+        ("device", "tpu"),
     ],
 )
-def test_a_value_that_cannot_be_is_refused_with_its_option(name: str, value: Any) -> None:
+def test_an_invalid_value_is_reported_with_its_option(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"--{name.replace('_', '-')} {value}"):
         Options(Path(), **{name: value})
 
@@ -34,4 +36,4 @@ def test_a_value_that_cannot_be_is_refused_with_its_option(name: str, value: Any
 @pytest.mark.parametrize("size", [0, 100_000])
 def test_the_images_of_a_new_model_have_a_size_that_can_be_decoded(tmp_path: Path, size: int) -> None:
     with pytest.raises(ValueError, match=f"--image-size: {size}"):
-        saved.open_model(Options(tmp_path, image_size=size, device="cpu"))
+        state_folder.open_model(Options(tmp_path, image_size=size, device="cpu"))

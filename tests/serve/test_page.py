@@ -1,4 +1,4 @@
-"""The page in a real browser, against a real server: what a person does with the keyboard and the mouse, and sees."""
+"""The page in a real browser, against a real server."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("page")
     model = small_model(folder / "model")
     server = Server(folder / "state", "--model", model, "--held-out-every", 3, "--share", 0.3, as_program=True)
-    assert server.port, server.said
+    assert server.port, server.log
     yield server
     server.end()
 
@@ -78,32 +78,32 @@ def add_class(page: playwright.Page, name: str) -> playwright.Locator:
     return class_card(page, name)
 
 
-def ask(page: playwright.Page, colour: str) -> playwright.Locator:
+def classify(page: playwright.Page, colour: str) -> playwright.Locator:
     """The card of an image that the model has not seen."""
     page.locator("#ask input[type=file]").set_input_files(files(colour, 1000, 1))
     return page.locator(".image").first
 
 
-def says(page: playwright.Page, colour: str) -> None:
-    """It does in the end: the answers on the page follow the model."""
-    card = ask(page, colour)
-    expect(card.locator(".says")).to_have_text(f"It says {colour}.")
+def expect_prediction(page: playwright.Page, colour: str) -> None:
+    """In the end: the predictions on the page follow the model."""
+    card = classify(page, colour)
+    expect(card).to_have_attribute("data-prediction", colour)
     expect(card.get_by_role("button", name=colour)).to_have_text(re.compile(r"\d+ %$"))
 
 
-def test_classes_are_taught_one_after_another_and_the_first_are_still_right(page: playwright.Page) -> None:
+def test_classes_taught_in_sequence_are_all_predicted_correctly(page: playwright.Page) -> None:
     add_class(page, "red")
     page.get_by_label("Add images to red").set_input_files(files("red", 0, 6))
     dropped = [base64.b64encode(png(picture("green", n))).decode() for n in range(6)]
     page.evaluate(DROPPED, [add_class(page, "green").element_handle(), dropped])
     expect(class_card(page, "green").locator(".memory img")).to_have_count(4)  # two of six are held out
-    says(page, "red")
-    says(page, "green")
+    expect_prediction(page, "red")
+    expect_prediction(page, "green")
     pasted = [base64.b64encode(png(picture("blue", n))).decode() for n in range(6)]
-    button = add_class(page, "blue").get_by_role("button", name="Take pictures of blue")
+    button = add_class(page, "blue").get_by_role("button", name="Take photos of blue")
     page.evaluate(PASTED, [button.element_handle(), pasted])
     for colour in ("blue", "red", "green"):
-        says(page, colour)
+        expect_prediction(page, colour)
     expect(page.locator("#accuracy .legend li")).to_have_text(
         [re.compile(f"^{colour} ") for colour in ("red", "green", "blue")]
     )
@@ -111,9 +111,9 @@ def test_classes_are_taught_one_after_another_and_the_first_are_still_right(page
         assert page.locator(f"#{chart} path.line").count() >= 1
 
 
-def test_an_answer_is_corrected_with_one_click_and_the_image_deleted(page: playwright.Page, server: Server) -> None:
+def test_a_prediction_is_corrected_with_one_click_and_the_image_deleted(page: playwright.Page, server: Server) -> None:
     before = {one["name"]: one["examples"] for one in server.get("/v1/classes")}
-    card = ask(page, "blue")
+    card = classify(page, "blue")
     card.get_by_role("button", name="green").click()
     expect(card.get_by_role("button", name="green")).to_have_attribute("aria-pressed", "true")
     assert {one["name"]: one["examples"] for one in server.get("/v1/classes")} == before | {
@@ -129,10 +129,10 @@ def test_an_answer_is_corrected_with_one_click_and_the_image_deleted(page: playw
     assert {one["name"]: one["examples"] for one in server.get("/v1/classes")} == before | {"sky": 0}
 
 
-def test_a_picture_is_taken_with_the_camera(page: playwright.Page) -> None:
-    class_card(page, "sky").get_by_role("button", name="Take pictures").click()
+def test_a_photo_is_taken_with_the_camera(page: playwright.Page) -> None:
+    class_card(page, "sky").get_by_role("button", name="Take photos").click()
     expect(page.locator("video")).to_have_js_property("readyState", 4)
-    page.get_by_role("button", name="Take picture", exact=True).click()
+    page.get_by_role("button", name="Take photo", exact=True).click()
     page.keyboard.press("Escape")
     expect(class_card(page, "sky").locator(".memory img")).to_have_count(1)
     assert page.evaluate("document.querySelector('video').srcObject.active") is False
@@ -158,7 +158,7 @@ def test_names_are_text_and_a_phone_scrolls_one_way(page: playwright.Page) -> No
     expect(card.get_by_role("heading")).to_have_text(HTML)
     add_class(page, "w" * 100)
     card.get_by_label("Add images").set_input_files(files("red", 70, 1))
-    expect(page.locator(".image .says").first).to_contain_text(f"Taught as {HTML}")
+    expect(page.locator(".image .summary").first).to_contain_text(HTML)
     assert page.title() == "DualNet live learner" and page.locator("img[src=x]").count() == 0
     page.set_viewport_size({"width": 390, "height": 844})
     assert page.evaluate("document.documentElement.scrollWidth") == 390
@@ -170,19 +170,19 @@ def test_every_control_has_a_name(page: playwright.Page) -> None:
     assert len(controls) > 20 and [line for line in controls if '"' not in line] == []
 
 
-def test_what_is_no_image_is_told(page: playwright.Page) -> None:
+def test_a_file_that_is_not_an_image_is_reported(page: playwright.Page) -> None:
     wrong = {"name": "a.png", "mimeType": "image/png", "buffer": b"no image"}
     page.locator("#ask input[type=file]").set_input_files([wrong])
-    expect(page.locator(".image .says").first).to_contain_text("Not done")
+    expect(page.locator(".image .again").first).to_be_visible()
 
 
-def test_after_a_reload_and_a_restart_all_is_there_and_the_token_is_asked_for_once(
+def test_after_a_reload_and_a_restart_everything_is_shown_and_the_token_is_asked_for_once(
     page: playwright.Page, server: Server, tmp_path: Path
 ) -> None:
     page.reload()
     expect(class_card(page, "red").locator(".memory img")).to_have_count(4)
     assert server.end() == 130
-    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    expect(page.get_by_role("alert")).to_be_visible()
     (tmp_path / "token").write_text(token := "a-token-of-some-length")
     again = Server(server.state, "--port", server.port, "--token-file", tmp_path / "token", "--share", 0.3)
     server.process, server.token = again.process, token
@@ -191,7 +191,7 @@ def test_after_a_reload_and_a_restart_all_is_there_and_the_token_is_asked_for_on
         page.keyboard.press("Enter")
     expect(page.get_by_role("alert")).to_be_hidden()
     for colour in ("red", "green", "blue"):
-        says(page, colour)
+        expect_prediction(page, colour)
     page.reload()
     expect(class_card(page, "red").locator(".memory img")).to_have_count(4)
     expect(page.get_by_role("dialog")).to_be_hidden()

@@ -1,4 +1,4 @@
-"""The service as its users meet it: a real process, taught and asked over HTTP."""
+"""The service as a real process, used over HTTP."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import os
+import re
 import signal
 import socket
 import time
@@ -27,8 +28,8 @@ import dualnet
 from dualnet.cli import main
 from dualnet.serve.errors import ConflictError
 from dualnet.serve.options import Options
-from dualnet.serve.published import Published
 from dualnet.serve.service import Service
+from dualnet.serve.serving_model import ServingModel
 
 pytest.importorskip("fastapi")
 
@@ -43,37 +44,37 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """Taught two classes with ten images each; its checkpoints come often."""
+    """A service taught two classes with ten images each, with frequent checkpoints."""
     with Server(tmp_path_factory.mktemp("serve") / "state", "--model", model, *QUICK) as server:
         teach_two(server)
         yield server
-        assert server.end() == 130 and "Traceback" not in server.said
+        assert server.end() == 130 and "Traceback" not in server.log
 
 
 def teach_two(server: Server) -> None:
-    assert server.port, server.said
+    assert server.port, server.log
     for number in range(10):
         for colour in ("red", "green"):
-            status, answer = server.teach(png(picture(colour, number)), colour, id=f"{colour}-{number}")
-            assert (status, answer) == (201, [{"id": f"{colour}-{number}", "duplicate": False}])
+            status, content = server.teach(png(picture(colour, number)), colour, id=f"{colour}-{number}")
+            assert (status, content) == (201, [{"id": f"{colour}-{number}", "duplicate": False}])
 
 
-def answer(server: Server, colour: str, number: int = 1000) -> str:
+def predicted(server: Server, colour: str, number: int = 1000) -> str:
     status, found = server.upload("/v1/predict", png(picture(colour, number)))
     assert status == 200
     return found["predictions"][0]["classes"][0]["name"]
 
 
-def test_what_was_taught_is_answered_and_held_out_examples_are_measured(server: Server) -> None:
+def test_taught_classes_are_predicted_and_held_out_examples_are_evaluated(server: Server) -> None:
     status = server.status_when(lambda status: status["waiting"] == 0 and status["held_out_accuracy"] == 100)
     assert {one["name"]: one["examples"] for one in status["classes"]} == {"red": 10, "green": 10}
     assert [one["in_memory"] for one in status["classes"]] == [9, 9]
     held_out = [id for id in (f"red-{n}" for n in range(10)) if server.get(f"/v1/examples/{id}")["held_out"]]
     assert held_out == ["red-9"]
-    server.status_when(lambda _: answer(server, "red") == "red" and answer(server, "green") == "green")
+    server.status_when(lambda _: predicted(server, "red") == "red" and predicted(server, "green") == "green")
 
 
-def test_the_background_learns_and_publishes(server: Server) -> None:
+def test_the_background_trains_and_publishes(server: Server) -> None:
     before = server.learned()
     steps, version = before["background"]["steps"], before["version"]
     after = server.status_when(lambda now: now["background"]["steps"] > steps + 2 and now["version"] != version)
@@ -85,7 +86,7 @@ def test_the_background_learns_and_publishes(server: Server) -> None:
     assert server.send("POST", "/v1/background", {"paused": False})[1]["activity"] == "learning"
 
 
-def test_an_answer_is_sent_at_once(server: Server) -> None:
+def test_a_response_is_sent_without_delay(server: Server) -> None:
     """Nagle's algorithm would hold the body back until the client acknowledges the headers, for 40 ms."""
     connection, seconds = http.client.HTTPConnection("127.0.0.1", server.port), []
     for _ in range(40):  # at first a connection acknowledges everything at once
@@ -97,7 +98,7 @@ def test_an_answer_is_sent_at_once(server: Server) -> None:
     assert min(seconds[20:]) < 0.03
 
 
-def test_predict_several_in_the_order_sent(server: Server) -> None:
+def test_predictions_are_in_the_order_of_the_images(server: Server) -> None:
     images = [png(picture(colour, 77)) for colour in ("red", "green", "red")]
     status, found = server.upload("/v1/predict?top=1", *images)
     singles = [server.upload("/v1/predict?top=1", image)[1]["predictions"][0]["classes"][0]["name"] for image in images]
@@ -105,7 +106,7 @@ def test_predict_several_in_the_order_sent(server: Server) -> None:
     assert all(len(one["classes"]) == 1 for one in found["predictions"])
 
 
-def test_an_id_is_one_example_however_often_it_is_sent(server: Server) -> None:
+def test_an_id_is_stored_once_however_often_it_is_sent(server: Server) -> None:
     before = server.get("/v1/status")["examples"]
     assert server.teach(png(picture("red", 0)), "red", id="red-0") == (201, [{"id": "red-0", "duplicate": True}])
     assert server.teach(png(picture("red", 5)), "red", id="red-0")[0] == 409
@@ -113,7 +114,7 @@ def test_an_id_is_one_example_however_often_it_is_sent(server: Server) -> None:
     assert server.get("/v1/status")["examples"] == before
 
 
-def test_a_class_must_be_there_or_asked_for(server: Server) -> None:
+def test_a_class_must_exist_or_be_created_explicitly(server: Server) -> None:
     status, wrong = server.upload("/v1/examples", png(picture("blue", 0)), label="orange")
     assert status == 409 and "orange" in wrong["error"]["message"]
     assert server.send("POST", "/v1/classes", {"classes": ["red"]})[0] == 409
@@ -143,7 +144,7 @@ def files_with(state: Path, content: bytes) -> list[str]:
     return sorted(found)
 
 
-def test_what_is_deleted_leaves_journal_memory_and_checkpoints(server: Server) -> None:
+def test_a_deleted_example_leaves_journal_memory_and_checkpoints(server: Server) -> None:
     pixels = bytes([137]) * SIZE * SIZE  # found again in a file
     server.teach(png(np.full((SIZE, SIZE, 3), 137, np.uint8)), "red", id="secret")
     server.learned()
@@ -157,7 +158,7 @@ def test_what_is_deleted_leaves_journal_memory_and_checkpoints(server: Server) -
     server.status_when(lambda _: files_with(server.state, pixels) == [])
 
 
-def test_images_are_turned_by_their_tag_and_other_metadata_is_dropped(server: Server) -> None:
+def test_images_are_rotated_by_their_exif_orientation_and_other_metadata_is_dropped(server: Server) -> None:
     upright = picture("red", 3, (40, 60))
     tags = Image.Exif()
     tags[0x0112], tags[0x010E] = 6, "a secret description"  # turned by 90 degrees
@@ -169,7 +170,7 @@ def test_images_are_turned_by_their_tag_and_other_metadata_is_dropped(server: Se
     assert files_with(server.state, b"a secret description") == []
 
 
-def test_a_snapshot_is_gone_back_to_and_classes_that_came_since_stay(server: Server) -> None:
+def test_restoring_a_snapshot_keeps_the_classes_added_since(server: Server) -> None:
     status, made = server.send("POST", "/v1/snapshots", {"title": "two classes"})
     assert status == 201 and made in server.get("/v1/snapshots")
     for number in range(3):
@@ -186,7 +187,7 @@ def test_a_snapshot_is_gone_back_to_and_classes_that_came_since_stay(server: Ser
     assert made not in server.get("/v1/snapshots")
 
 
-def test_the_export_is_a_model_that_answers_alike(server: Server, tmp_path: Path) -> None:
+def test_the_exported_model_gives_the_same_predictions(server: Server, tmp_path: Path) -> None:
     server.send("POST", "/v1/background", {"paused": True})
     image = picture("green", 555)
     with zipfile.ZipFile(io.BytesIO(server.get("/v1/export"))) as archive:
@@ -201,11 +202,11 @@ def test_the_export_is_a_model_that_answers_alike(server: Server, tmp_path: Path
 
 @contextlib.contextmanager
 def exporting(server: Server) -> Iterator[Future[tuple[int, Any]]]:
-    """What is asked while an ONNX file is being made, and what came of that."""
+    """Runs the block during an ONNX export; gives the future response to the export."""
     with ThreadPoolExecutor() as pool:
-        answer = pool.submit(server.request, "GET", ONNX)
-        server.status_when(lambda _: exporters(server.state) or answer.done())
-        yield answer
+        response = pool.submit(server.request, "GET", ONNX)
+        server.status_when(lambda _: exporters(server.state) or response.done())
+        yield response
 
 
 def exporters(state: Path) -> list[str]:
@@ -217,7 +218,7 @@ def exporters(state: Path) -> list[str]:
     return found
 
 
-def test_the_export_as_onnx_answers_alike(server: Server) -> None:
+def test_the_onnx_export_gives_the_same_predictions(server: Server) -> None:
     runtime = pytest.importorskip("onnxruntime")
     server.send("POST", "/v1/background", {"paused": True})
     with exporting(server) as first:
@@ -238,7 +239,7 @@ def test_the_export_as_onnx_answers_alike(server: Server) -> None:
     server.send("POST", "/v1/background", {"paused": False})
 
 
-def test_events_tell_the_last_ones_first_and_go_on(server: Server) -> None:
+def test_events_start_with_past_ones_and_continue(server: Server) -> None:
     number = server.send("POST", "/v1/snapshots")[1]["number"]
     assert server.send("POST", f"/v1/snapshots/{number}/restore")[0] == 200  # which is a notice
     with socket.create_connection(("127.0.0.1", server.port), timeout=60) as link:
@@ -255,7 +256,7 @@ def test_events_tell_the_last_ones_first_and_go_on(server: Server) -> None:
         assert numbers == list(range(numbers[0], numbers[-1] + 1)) and content["time"] > 0
 
 
-def test_metrics_and_description(server: Server) -> None:
+def test_metrics_and_openapi(server: Server) -> None:
     assert server.request("GET", "/nothing")[0] == 404
     lines = server.get("/metrics").decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
@@ -264,7 +265,7 @@ def test_metrics_and_description(server: Server) -> None:
     assert "/v1/examples/{id}/label" in server.get("/openapi.json")["paths"]
 
 
-def test_the_learner_is_started_again_if_its_process_ends_and_answers_go_on(server: Server) -> None:
+def test_the_learner_is_restarted_if_its_process_ends_and_predictions_continue(server: Server) -> None:
     children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
     learners = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     before = server.learned()["version"]
@@ -277,16 +278,16 @@ def test_the_learner_is_started_again_if_its_process_ends_and_answers_go_on(serv
     assert {"id": "after", "label": "green"} in server.get("/v1/memory")
 
 
-def test_a_stop_ends_an_export_and_after_a_restart_all_is_there(server: Server) -> None:
+def test_a_stop_ends_an_export_and_a_restart_recovers_everything(server: Server) -> None:
     before = server.learned()
     with exporting(server) as export:
         began = time.monotonic()
-        assert server.end() == 130 and "Traceback" not in server.said
+        assert server.end() == 130 and "Traceback" not in server.log
         stopped = time.monotonic()
         assert exporters(server.state) == []
     assert export.result()[0] == 503 and not list(server.state.glob("export-*"))
     again = Server(server.state, *QUICK)
-    assert stopped - began < time.monotonic() - stopped, "an export takes longer than a start, however busy the machine"
+    assert stopped - began < time.monotonic() - stopped, "an export takes longer than a start"
     server.process, server.port = again.process, again.port
     after = server.learned()
     for key in ("examples", "unlabelled"):
@@ -295,43 +296,43 @@ def test_a_stop_ends_an_export_and_after_a_restart_all_is_there(server: Server) 
     assert [[one[key] for key in kept] for one in after["classes"]] == [
         [one[key] for key in kept] for one in before["classes"]
     ]
-    server.status_when(lambda _: answer(server, "red") == "red")
+    server.status_when(lambda _: predicted(server, "red") == "red")
 
 
 def test_an_export_imports_nothing_from_the_working_directory(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from dualnet.serve.onnx import as_onnx
+    from dualnet.serve.onnx import export_onnx
 
     (tmp_path / "yaml.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(dualnet.__file__).resolve().parent.parent))
     with pytest.raises(ConflictError, match="no class"):
-        as_onnx(Service(Options(tmp_path / "state")), model)
+        export_onnx(Service(Options(tmp_path / "state")), model)
 
 
-def test_a_learner_whose_words_cannot_be_read_is_ended(
+def test_a_learner_whose_messages_cannot_be_handled_is_killed(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Rather than left alone: nothing that it learns would be published."""
+    """Nothing that it learns would be published."""
     service = Service(Options(tmp_path / "state", model=model))
-    monkeypatch.setattr(Published, "put", lambda *_: 1 // 0)
+    monkeypatch.setattr(ServingModel, "update", lambda *_: 1 // 0)
     with pytest.raises(ValueError, match=f"exit code -{signal.SIGKILL:d}"):
         service.start()
     assert not service.process.is_alive() and "ZeroDivisionError" in capsys.readouterr().err
     service.journal.database.close()
 
 
-def test_a_state_folder_has_one_service(server: Server) -> None:
+def test_a_state_folder_is_used_by_one_service(server: Server) -> None:
     second = Server(server.state)
-    assert second.code() == 2 and str(server.state) in second.said
+    assert second.code() == 2 and str(server.state) in second.log
 
 
-# Errors, and who may ask
+# Errors and access control
 
 
 @pytest.mark.parametrize("image", [b"", b"no image", png(picture("red", 0))[:60]], ids=["empty", "text", "cut off"])
-def test_what_is_no_image_is_refused(server: Server, image: bytes) -> None:
+def test_data_that_is_not_an_image_is_rejected(server: Server, image: bytes) -> None:
     before = server.get("/v1/status")["examples"]
     for path in ("/v1/predict", "/v1/examples"):
         status, wrong = server.upload(path, image)
@@ -339,7 +340,7 @@ def test_what_is_no_image_is_refused(server: Server, image: bytes) -> None:
     assert server.get("/v1/status")["examples"] == before
 
 
-def test_another_origin_may_not_write_and_another_host_may_not_ask(server: Server) -> None:
+def test_writes_from_another_origin_and_requests_to_another_host_are_rejected(server: Server) -> None:
     own, other = f"http://127.0.0.1:{server.port}", "http://example.org"
     body = json.dumps({"paused": False}).encode()
     for origin, expected in ((own, 200), (other, 403), ("null", 403)):
@@ -350,7 +351,7 @@ def test_another_origin_may_not_write_and_another_host_may_not_ask(server: Serve
 
 
 @pytest.mark.parametrize("path", ["/", "/static/page.js", "/v1/status", "/nothing"])
-def test_every_answer_has_the_headers_that_protect_the_page(server: Server, path: str) -> None:
+def test_every_response_has_the_security_headers(server: Server, path: str) -> None:
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     with contextlib.closing(connection):
         connection.request("GET", path)
@@ -359,7 +360,7 @@ def test_every_answer_has_the_headers_that_protect_the_page(server: Server, path
     assert "default-src 'none'" in headers["Content-Security-Policy"]
 
 
-def test_teach_sends_a_folder_once_and_goes_on_after_a_bad_file(
+def test_teach_sends_a_folder_once_and_continues_after_an_unreadable_file(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for colour in ("red", "blue"):
@@ -371,17 +372,17 @@ def test_teach_sends_a_folder_once_and_goes_on_after_a_bad_file(
     (tmp_path / "plain" / "1.png").write_bytes(png(picture("green", 400)))
     before = server.get("/v1/status")
     url = ["--url", f"http://127.0.0.1:{server.port}"]
-    for expected in ("4 taught, 0 there already, 1 refused", "0 taught, 4 there already, 1 refused"):
+    for expected in ([4, 0, 1], [0, 4, 1]):  # taught, already stored, rejected
         assert main(["teach", str(tmp_path / "labelled"), *url]) == 1
-        said = capsys.readouterr()
-        assert expected in said.out and "broken.png" in said.err
+        captured = capsys.readouterr()
+        assert [int(word) for word in re.findall(r"\d+", captured.out)] == expected and "broken.png" in captured.err
     assert main(["teach", str(tmp_path / "plain"), "--unlabelled", *url]) == 0
     after = server.get("/v1/status")
     assert (after["examples"], after["unlabelled"]) == (before["examples"] + 5, before["unlabelled"] + 1)
     assert main(["teach", str(tmp_path / "plain"), "--unlabelled", "--url", "nowhere"]) == 2
 
 
-def test_hostile_requests_get_an_answer_below_500_and_the_service_goes_on(server: Server) -> None:
+def test_hostile_requests_get_a_status_below_500_and_the_service_continues(server: Server) -> None:
     statuses = attack(server.port, 160)
     assert {201, 400, 403, 404, 405, 409, 422} <= statuses.keys(), statuses
     assert server.teach(png(picture("red", 300)), "red")[0] == 201
@@ -389,12 +390,12 @@ def test_hostile_requests_get_an_answer_below_500_and_the_service_goes_on(server
     assert server.learned()["learner"] == "running"
 
 
-def test_another_host_without_a_token_is_refused_at_start(tmp_path: Path) -> None:
+def test_another_host_requires_a_token(tmp_path: Path) -> None:
     refused = Server(tmp_path / "state", "--host", "0.0.0.0")
-    assert refused.code() == 2 and "--token-file" in refused.said and not (tmp_path / "state").exists()
+    assert refused.code() == 2 and "--token-file" in refused.log and not (tmp_path / "state").exists()
 
 
-def test_a_full_learning_rate_is_rolled_back_and_the_service_goes_on(tmp_path: Path) -> None:
+def test_a_diverging_step_is_rolled_back_and_the_service_continues(tmp_path: Path) -> None:
     """With a token, limits and a rate that makes the first step diverge."""
     model, token = small_model(tmp_path / "model", lr=1e30), tmp_path / "token"
     token.write_text("a token of some length\n")

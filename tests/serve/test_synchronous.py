@@ -1,4 +1,4 @@
-"""Taught over HTTP, one request after the other, the service has the numbers of `dualnet run`."""
+"""In synchronous mode, the service gives the results of `dualnet run`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learner's side, in this process: what it does when something is damaged, corrected or added."""
+"""The learner, run in this process: damaged snapshots, corrections, rollbacks, new classes, failed saves."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from serving import SIZE, SMALL, small_model
 
 from dualnet.options import merged
 from dualnet.runs.model import Model, load
-from dualnet.serve import saved
-from dualnet.serve.errors import MissingError
-from dualnet.serve.learning import catch_up
+from dualnet.serve import state_folder
+from dualnet.serve.errors import BusyError, NotFoundError
+from dualnet.serve.memory_contents import stored_examples
 from dualnet.serve.options import Options
-from dualnet.serve.published import Published, answering
-from dualnet.serve.remembered import remembered
 from dualnet.serve.service import Service
+from dualnet.serve.serving_model import ServingModel, prediction_weights
+from dualnet.serve.training import catch_up
 from dualnet.serve.worker import SETTLED_STEPS, Worker
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Iterator[tuple[Worker, Connection]]:
-    """A worker with two classes, and what it tells."""
+    """A worker with two classes, and the link on which it sends its messages."""
     options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=1)
-    (options.state / saved.SNAPSHOTS).mkdir(parents=True)
+    (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
     ours, theirs = Pipe()
     worker = Worker(options, theirs, 1)
     worker.journal.add_classes(["cat", "dog"])
@@ -41,13 +41,13 @@ def made(tmp_path: Path) -> Iterator[tuple[Worker, Connection]]:
 
 
 def follow(worker: Worker) -> None:
-    """All that is in the journal."""
-    while worker.journal.after(worker.position, 1):
+    """Process the whole journal."""
+    while worker.journal.entries_after(worker.position, 1):
         worker.work()
 
 
-def told(link: Connection) -> list[str]:
-    """The kinds of the notices."""
+def notices(link: Connection) -> list[str]:
+    """The kinds of the notices sent so far."""
     messages: list[tuple[Any, ...]] = []
     while link.poll():
         messages.append(link.recv())
@@ -57,99 +57,99 @@ def told(link: Connection) -> list[str]:
 
 
 def hold_out(worker: Worker, count: int) -> None:
-    """Examples of the first class that is answered for them."""
+    """Add held-out examples, each labelled with the class that the model predicts."""
     images = np.random.default_rng(0).integers(0, 256, (count, 3, SIZE, SIZE), np.uint8)
-    answers = [str(one.name) for one in worker.model.predict(images, top=1)]
+    labels = [str(found.name) for found in worker.model.predict(images, top=1)]
     ids = [f"example-{number}" for number in range(count)]
-    worker.journal.add_examples(ids, list(images), answers, False)
+    worker.journal.add_examples(ids, list(images), labels, False)
     follow(worker)
 
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, lambda folder: (folder / "model.yaml").write_text("{")])
-def test_a_snapshot_that_cannot_be_read_is_not_restored_and_learning_goes_on(
+def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     made: tuple[Worker, Connection], damage: Any
 ) -> None:
     worker, link = made
-    number = saved.make_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
-    damage(saved.snapshot_folder(worker.options, number))
+    number = state_folder.create_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
+    damage(state_folder.snapshot_folder(worker.options, number))
     worker.journal.restore(number)
     model = worker.model
     follow(worker)
-    assert told(link) == ["restore"] and worker.model is model
+    assert notices(link) == ["restore"] and worker.model is model
     assert worker.position == worker.journal.last_position()
 
 
-def test_a_restore_is_on_the_disk_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
+def test_a_restore_is_saved_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
     worker, link = made
-    number = saved.make_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
+    number = state_folder.create_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
     position = worker.journal.restore(number)
     follow(worker)
-    assert told(link) == ["restored"] and saved.open_model(worker.options)[1]["position"] == position
+    assert notices(link) == ["restored"] and state_folder.open_model(worker.options)[1]["position"] == position
 
 
-def test_corrected_labels_of_held_out_examples_are_no_fall(made: tuple[Worker, Connection]) -> None:
+def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(made: tuple[Worker, Connection]) -> None:
     worker, link = made
     hold_out(worker, 20)
     worker.evaluate()
-    assert sum(worker.good.right.values()) == 20
+    assert sum(worker.last_good.correct.values()) == 20
     for number in range(20):
         label = worker.journal.rows("SELECT label FROM examples WHERE number = ?", number + 1)[0][0]
         worker.journal.set_label(f"example-{number}", {"cat": "dog", "dog": "cat"}[label], False)
     follow(worker)
     worker.evaluate()
-    assert told(link) == [] and not any(worker.good.right.values())
+    assert notices(link) == [] and not any(worker.last_good.correct.values())
     assert set(worker.accuracy.values()) == {0.0}
 
 
-def test_a_class_that_is_added_does_not_make_unmeasured_weights_good(made: tuple[Worker, Connection]) -> None:
+def test_unmeasured_weights_are_evaluated_before_a_class_is_added(made: tuple[Worker, Connection]) -> None:
     worker, link = made
     hold_out(worker, 20)
     worker.evaluate()
     for weights in worker.model.learner.parameters():
-        weights.data.mul_(-1)  # an update that went wrong
+        weights.data.mul_(-1)  # a harmful update
     worker.unmeasured = True
     worker.journal.add_classes(["cow"])
     follow(worker)
-    assert told(link) == ["rolled_back"] and not worker.unmeasured
+    assert notices(link) == ["rolled_back"] and not worker.unmeasured
 
 
 def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Connection]) -> None:
-    """Then the learner is started again, like one that was killed."""
+    """Later failures restart the learner."""
     worker, _ = made
     service = Service(worker.options)
     service.on_failed("at the start")
     assert service.failure == "at the start" and not service.events
-    service.failure, service.published = None, Published(lambda: worker.model)
+    service.failure, service.model = None, ServingModel(lambda: worker.model)
     service.on_failed("later")
     assert service.failure is None and service.events[0][2]["kind"] == "learner_failed"
     service.journal.database.close()
 
 
-def test_a_snapshot_is_deleted_once_and_what_is_left_of_one_is_removed_at_the_start(
+def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
     made: tuple[Worker, Connection],
 ) -> None:
     options = made[0].options
-    number = saved.make_snapshot(made[0].model, options, "", {"position": 0, "steps": 0})["number"]
-    folder = saved.snapshot_folder(options, number)
+    number = state_folder.create_snapshot(made[0].model, options, "", {"position": 0, "steps": 0})["number"]
+    folder = state_folder.snapshot_folder(options, number)
     shutil.copytree(folder, folder.with_name("7.tmp"))
-    saved.delete_snapshot(options, number)
-    with pytest.raises(MissingError):
-        saved.delete_snapshot(options, number)
-    assert saved.snapshots(options) == []
-    saved.clean(options)
-    assert [path.name for path in folder.parent.iterdir()] == [saved.LAST_FILE]
-    again = saved.make_snapshot(made[0].model, options, "", {"position": 0, "steps": 0})["number"]
-    assert again == number + 1, "a restore that is asked for late must not find another snapshot"
+    state_folder.delete_snapshot(options, number)
+    with pytest.raises(NotFoundError):
+        state_folder.delete_snapshot(options, number)
+    assert state_folder.list_snapshots(options) == []
+    state_folder.remove_unfinished(options)
+    assert [path.name for path in folder.parent.iterdir()] == [state_folder.LAST_FILE]
+    again = state_folder.create_snapshot(made[0].model, options, "", {"position": 0, "steps": 0})["number"]
+    assert again == number + 1, "a late request to restore must not find another snapshot"
 
 
 def stored(worker: Worker) -> list[str]:
-    """The labels of what the memory holds."""
-    return sorted(name for *_, name in remembered(worker.model))
+    """The labels of the examples in the memory."""
+    return sorted(name for *_, name in stored_examples(worker.model))
 
 
-def test_of_two_examples_with_equal_pixels_one_can_go(tmp_path: Path) -> None:
+def test_one_of_several_examples_with_equal_pixels_can_be_deleted(tmp_path: Path) -> None:
     options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=0)
-    (options.state / saved.SNAPSHOTS).mkdir(parents=True)
+    (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
     ours, theirs = Pipe()
     image = np.zeros((3, SIZE, SIZE), np.uint8)
     with ours, theirs:
@@ -172,15 +172,16 @@ def test_of_two_examples_with_equal_pixels_one_can_go(tmp_path: Path) -> None:
         journal.database.close()
 
 
-def test_soft_labels_are_taken_when_a_class_comes_after_some_practice(tmp_path: Path) -> None:
-    """Those of an image that has hardly been learned would tell what the model believed before."""
-    fresh, _ = saved.open_model(Options(tmp_path / "fresh", image_size=SIZE, device="cpu"))
+def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_training(tmp_path: Path) -> None:
+    """The predictions for an image that has hardly been learned would be poor soft labels."""
+    fresh, _ = state_folder.open_model(Options(tmp_path / "fresh", image_size=SIZE, device="cpu"))
     assert fresh.learner.config.soft_labels == "task_end"
-    alone, _ = saved.open_model(Options(tmp_path / "alone", image_size=SIZE, device="cpu", synchronous=True))
-    assert alone.learner.config.soft_labels == "insertion", "nothing is practised without a background"
-    Model.create(image_size=SIZE, learner=merged(saved.LEARNER, SMALL), boundaries=True).save(tmp_path / "model")
+    alone, _ = state_folder.open_model(Options(tmp_path / "alone", image_size=SIZE, device="cpu", synchronous=True))
+    assert alone.learner.config.soft_labels == "insertion", "there is no background training"
+    learner = merged(state_folder.DEFAULT_LEARNER, SMALL)
+    Model.create(image_size=SIZE, learner=learner, boundaries=True).save(tmp_path / "model")
     options = Options(tmp_path / "state", model=tmp_path / "model", device="cpu", held_out_every=0)
-    (options.state / saved.SNAPSHOTS).mkdir(parents=True)
+    (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
     images = list(np.random.default_rng(0).integers(0, 256, (6, 3, SIZE, SIZE), np.uint8))
     ours, theirs = Pipe()
     with ours, theirs:
@@ -192,14 +193,14 @@ def test_soft_labels_are_taken_when_a_class_comes_after_some_practice(tmp_path: 
         follow(worker)
         assert memory.filled.sum() == 4 and not memory.has_logits.any()
         for _ in range(SETTLED_STEPS):
-            worker.practise()
+            worker.background_step()
         worker.journal.add_examples(["e"], images[4:5], ["cow"], True)
         follow(worker)
         assert memory.has_logits[memory.filled].tolist() == [True] * 4 + [False]
         first = memory.logits[0].clone()
         worker.journal.add_examples(["f"], images[5:6], [None], True)
         for _ in range(SETTLED_STEPS):
-            worker.practise()
+            worker.background_step()
         worker.save()
         follow(worker)
         worker.journal.add_classes(["hen"])
@@ -207,34 +208,36 @@ def test_soft_labels_are_taken_when_a_class_comes_after_some_practice(tmp_path: 
         assert again.background.steps_since_taught == SETTLED_STEPS
         again.journal.database.close()
         follow(worker)
-        assert memory.has_logits[memory.filled].all(), "images without labels do not teach"
-        assert (memory.logits[0, : len(first)] != first).any(), "all are taken anew"
+        assert memory.has_logits[memory.filled].all(), "images without labels do not reset the count"
+        assert (memory.logits[0, : len(first)] != first).any(), "all are refreshed"
         worker.journal.database.close()
 
 
-def test_a_publication_older_than_the_checkpoint_is_passed_over(made: tuple[Worker, Connection]) -> None:
+def test_a_publication_older_than_the_checkpoint_is_ignored(made: tuple[Worker, Connection]) -> None:
     """A learner that catches up after a crash may save before its first publication is read."""
     worker, _ = made
-    older = worker.status(), answering(worker.model).numpy().tobytes()
+    older = worker.status(), prediction_weights(worker.model).numpy().tobytes()
     worker.journal.add_classes(["cow"])
     follow(worker)
     for _ in range(8):  # the average begins to lag behind
         worker.step(torch.randint(256, (4, 3, SIZE, SIZE), dtype=torch.uint8), ["cat", "dog"] * 2)
     worker.save()
-    published = Published(lambda: load(worker.options.state / saved.MODEL))
-    for status, weights in (older, (worker.status(), answering(worker.model).numpy().tobytes())):
-        published.put(status, weights)
+    published = ServingModel(lambda: load(worker.options.state / state_folder.MODEL))
+    for status, weights in (older, (worker.status(), prediction_weights(worker.model).numpy().tobytes())):
+        published.update(status, weights)
         assert published.current.version == status["version"]
         assert list(published.current.model.class_names) == ["cat", "dog", "cow"]
-        assert answering(published.current.model).equal(answering(worker.model)), "averaged ones, also of a checkpoint"
+        assert prediction_weights(published.current.model).equal(prediction_weights(worker.model)), (
+            "averaged ones, also of a checkpoint"
+        )
 
 
-def test_a_pause_and_the_curves_outlive_a_restart(made: tuple[Worker, Connection]) -> None:
+def test_a_pause_and_the_history_survive_a_restart(made: tuple[Worker, Connection]) -> None:
     worker, _ = made
     worker.set_paused(True)
     assert Worker(worker.options, worker.link, 2).background.paused
     service = Service(worker.options)
-    service.published = Published(lambda: worker.model)
+    service.model = ServingModel(lambda: worker.model)
     service.on_status(worker.status())
     service.journal.database.close()
     again = Service(worker.options)
@@ -242,7 +245,7 @@ def test_a_pause_and_the_curves_outlive_a_restart(made: tuple[Worker, Connection
     again.journal.database.close()
 
 
-def test_what_was_learned_is_answered_right_however_slow_the_average(
+def test_a_learned_image_is_classified_correctly_however_slow_the_average(
     made: tuple[Worker, Connection],
 ) -> None:
     worker, _ = made
@@ -257,3 +260,33 @@ def test_what_was_learned_is_answered_right_however_slow_the_average(
     lagging = worker.model.predict(pixels, top=1)[0].name
     catch_up(worker.model, pixels, ["cow"])
     assert lagging != "cow" and worker.model.predict(pixels, top=1)[0].name == "cow"
+
+
+def test_a_deleted_image_leaves_the_checkpoints_also_after_a_failed_save(
+    made: tuple[Worker, Connection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    worker, link = made
+    hold_out(worker, 1)
+    worker.journal.delete("example-0")
+    follow(worker)
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr(state_folder, "save", lambda *_: state_folder.Path("/proc/no").mkdir())
+        for _ in range(3):
+            worker.do_what_is_due()
+        assert notices(link) == ["not_saved"], "the next attempt waits"
+    worker.saved_at -= worker.options.save_seconds
+    for _ in range(2):
+        assert worker.saves_due > 0
+        worker.do_what_is_due()
+    assert worker.saves_due == 0 and not worker.unsaved
+
+
+def test_a_reply_after_the_timeout_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualnet.serve.service.REPLY_SECONDS", 0.01)
+    service = Service(Options(tmp_path))
+    service.link, theirs = Pipe()
+    with service.link, theirs, pytest.raises(BusyError):
+        service.call("memory")
+    service.on_reply(1, [], None)
+    assert service.pending == {}
+    service.journal.database.close()

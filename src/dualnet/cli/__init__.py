@@ -1,6 +1,6 @@
-"""The command line. Exit codes: 0 done, 1 the run failed, 2 the user's input, 130 stopped.
+"""The command line. Exit codes: 0 success, 1 failure, 2 invalid input, 130 interrupted.
 
-Nothing here or in `flags` imports a package that takes long to load: `--help` and `--version` answer at once.
+Neither this module nor `flags` imports slow packages, so that `--help` and `--version` respond at once.
 """
 
 import errno
@@ -13,7 +13,7 @@ from importlib import import_module
 from dualnet.cli.terminal import fail, handled_signals, prepare_streams, show_warning
 from dualnet.runs.stop import StopAsked
 
-# Errors of a path that can never be used, such as a folder where a file is asked for, or a file as a parent folder.
+# Errors that only another path can fix, such as a folder in place of a file, or a file as a parent folder.
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
 
 
@@ -22,33 +22,34 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             prepare_streams()
             warnings.showwarning = show_warning
-            return perform(sys.argv[1:] if argv is None else list(argv), interruptible)
+            return run_command(sys.argv[1:] if argv is None else list(argv), interruptible)
         except ValueError as error:
             return fail(str(error), 2)
-        except BrokenPipeError:  # the reader of a pipe has enough, as `head` does
+        except BrokenPipeError:  # the reader of a pipe has closed it, as `head` does
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         except OSError as error:
-            what = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
+            reason = f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error)
             if error.errno in PATH_ERRORS:
-                return fail(f"{what}; give another path", 2)
-            return fail(f"{what}; all saved files are complete: fix this and try again", 1)
+                return fail(f"{reason}; give another path", 2)
+            return fail(f"{reason}; saved files are intact: fix this and try again", 1)
         except StopAsked as stopped:
             return fail(str(stopped), 130)
         except KeyboardInterrupt:
-            exec("")  # else `python -m` ends by SIGINT if the interrupt came within an exec, as dataclasses have it
-            return fail("stopped; the same command continues from the last checkpoint, if there is one", 130)
+            # CPython remembers an interrupt within `exec`, which dataclasses use; `python -m` would then die by SIGINT.
+            exec("")
+            return fail("interrupted; the same command continues from the last checkpoint, if there is one", 130)
 
 
-def perform(words: list[str], interruptible: Callable[[], None]) -> int:
+def run_command(argv: list[str], interruptible: Callable[[], None]) -> int:
     from dualnet.cli import flags
 
     try:
-        arguments, options = flags.parse(words)
-        # A module `list` would become an attribute of this one, and hide Python's own.
-        verb = import_module(f"dualnet.cli.{'listing' if arguments.verb == 'list' else arguments.verb}")
+        arguments, options = flags.parse(argv)
+        # A module `list` would become an attribute of this package and shadow the built-in.
+        command = import_module(f"dualnet.cli.{'listing' if arguments.command == 'list' else arguments.command}")
         interruptible()
-        code = verb.main(arguments, options)
+        code = command.main(arguments, options)
     except SystemExit as done:  # --help and --version
         code = int(done.code or 0)
     sys.stdout.flush()

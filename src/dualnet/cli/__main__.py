@@ -1,4 +1,4 @@
-"""`python -m dualnet.cli`: the same as `dualnet`."""
+"""`python -m dualnet.cli` is the same as `dualnet`."""
 
 import sys
 

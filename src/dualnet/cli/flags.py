@@ -1,4 +1,4 @@
-"""The verbs and their flags. Options of an experiment are not among them: those follow, dotted, and are left over."""
+"""The commands and their flags. Dotted options of an experiment are not declared here; parsing leaves them over."""
 
 from __future__ import annotations
 
@@ -12,21 +12,22 @@ from typing import Any, NoReturn
 from dualnet import __version__
 
 EXAMPLES = """examples:
-  dualnet run demo-dualnet                            learn the embedded benchmark
+  dualnet run demo-dualnet                            run DualNet on the embedded benchmark
   dualnet run demo-dualnet --learner.beta 0.5 --out runs/beta
-                                                      any option, dotted
-  dualnet learn photos --out models/mine              a model of your images: photos/cat/*.jpg, photos/dog/*.jpg, ...
+                                                      change any option, by its dotted name
+  dualnet learn photos --out models/mine              train on your images: photos/cat/*.jpg, photos/dog/*.jpg, ...
   dualnet search demo-er                              choose options on validation tasks
   dualnet reproduce small-table-1 --jobs 2            run a result table and compare it with the published one
-  dualnet report runs                                 compare everything below runs/
-  dualnet show runs/demo-dualnet/seed-0               one run: its classes by task, its state, its figures
+  dualnet report runs                                 compare all runs below runs/
+  dualnet show runs/demo-dualnet/seed-0               summarize one run: tasks, classes, state, results
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0
-                                                      name the class of an image
-  dualnet serve --state live                          a learner to teach in a browser and over HTTP
+                                                      predict the class of an image
+  dualnet serve --state live                          a model to teach in the browser and over HTTP
 
-`dualnet VERB --help` shows the options of a verb, `dualnet list` all names, `dualnet list NAME` the options of one.
+`dualnet COMMAND --help` shows the options of a command, `dualnet list` all names, `dualnet list NAME` the options of
+one experiment, learner or benchmark.
 """
-SYNONYMS = {  # what other programs call our verbs
+SYNONYMS = {  # names of commands in other programs
     **dict.fromkeys(("train", "fit", "start", "resume", "continue"), "run"),
     **dict.fromkeys(("eval", "evaluate", "compare", "plot", "results", "summary"), "report"),
     **dict.fromkeys(("test", "infer", "inference", "classify"), "predict"),
@@ -39,7 +40,7 @@ SYNONYMS = {  # what other programs call our verbs
 
 
 class Parser(argparse.ArgumentParser):
-    """Reports a mistake in one line. No abbreviations: `--seed` is an option of the experiment."""
+    """Reports errors in one line. Without abbreviations, because `--seed` is an option of the experiment."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, allow_abbrev=False, **kwargs)
@@ -48,183 +49,197 @@ class Parser(argparse.ArgumentParser):
         raise ValueError(f"{message}; see `{self.prog} --help`")
 
 
-def parse(words: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Verb and flags, and the words that are left: options of an experiment, for the verbs that take them.
+def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """The command with its arguments, and the options of an experiment that follow.
 
-    `flags` has the names of the verb's own: what is left may have been meant as one of them.
+    The attribute `flags` lists the command's own flags, to suggest one for an unknown option.
     """
-    parser = Parser("dualnet", description="Continual learning, fast and slow.", epilog=EXAMPLES)
+    parser = Parser("dualnet", description="Continual learning with fast and slow learners.", epilog=EXAMPLES)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
-    verbs = parser.add_subparsers(required=True, metavar="VERB", dest="verb")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     training = (add_run, add_learn, add_search, add_reproduce)
-    for add_verb in (*training, add_report, add_show, add_predict, add_export, add_serve, add_teach, add_list):
-        add_verb(verbs)
-    word = next((word for word in words if not word.startswith("-")), None)
-    if word is not None and word not in verbs.choices:
+    for add_command in (*training, add_report, add_show, add_predict, add_export, add_serve, add_teach, add_list):
+        add_command(commands)
+    name = next((word for word in argv if not word.startswith("-")), None)
+    if name is not None and name not in commands.choices:
         from dualnet.options import nearest
 
-        hint = f"; did you mean {SYNONYMS[word]}?" if word in SYNONYMS else nearest(word, verbs.choices)
-        raise ValueError(f"{word}: no such verb{hint or '; see `dualnet --help`'}")
-    arguments, rest = parser.parse_known_args(words)
-    if rest and arguments.verb not in ("run", "learn", "search", "reproduce"):
-        kind = "unknown option" if rest[0].startswith("-") else "not expected here"
-        raise ValueError(f"{rest[0]}: {kind}; see `dualnet {arguments.verb} --help`")
-    actions = verbs.choices[arguments.verb]._actions
+        hint = f"; did you mean {SYNONYMS[name]}?" if name in SYNONYMS else nearest(name, commands.choices)
+        raise ValueError(f"{name}: no such command{hint or '; see `dualnet --help`'}")
+    arguments, rest = parser.parse_known_args(argv)
+    if rest and arguments.command not in ("run", "learn", "search", "reproduce"):
+        kind = "unknown option" if rest[0].startswith("-") else "unexpected argument"
+        raise ValueError(f"{rest[0]}: {kind}; see `dualnet {arguments.command} --help`")
+    actions = commands.choices[arguments.command]._actions
     arguments.flags = [action.dest for action in actions if action.option_strings and action.dest != "help"]
     return arguments, rest
 
 
-Verbs = argparse._SubParsersAction
+Commands = argparse._SubParsersAction
 
 
-def add_run(verbs: Verbs[Parser]) -> None:
-    epilog = """Any option of the experiment can follow, dotted: --learner.slow_rounds 10 --benchmark.seed 1. `dualnet
-    list NAME` shows the options of an experiment, a learner or a benchmark. Paths, such as benchmark.root in a file,
-    start at the working directory."""
-    summary = "run an experiment, or continue a stopped one"
-    add = verbs.add_parser("run", help=summary, epilog=epilog).add_argument
-    add("experiment", metavar="NAME_OR_FILE", help="the name of a shipped experiment, or a YAML file")
-    add("--out", **OUT, help="one run folder per seed is made here (default: runs/NAME)")
-    add("--seeds", **SEEDS, help="which seeds to run (default: the experiment's own, mostly 0)")
+def add_run(commands: Commands[Parser]) -> None:
+    epilog = """Any option of the experiment can follow, by its dotted name: --learner.slow_rounds 10 --benchmark.seed
+    1. `dualnet list NAME` shows the options of an experiment, a learner or a benchmark. Paths, such as benchmark.root
+    in a file, are relative to the working directory."""
+    summary = "run an experiment, or continue an interrupted one"
+    add = commands.add_parser("run", help=summary, epilog=epilog).add_argument
+    add("experiment", metavar="NAME_OR_FILE", help="name of a built-in experiment, or a YAML file")
+    add("--out", **OUT, help="folder for the run folders, one per seed (default: runs/NAME)")
+    add("--seeds", **SEEDS, help="seeds to run (default: that of the experiment, usually 0)")
     add("--device", **DEVICE)
 
 
-def add_learn(verbs: Verbs[Parser]) -> None:
-    epilog = """Options of the learner of a new model can follow, dotted, laid over --learner.name dualnet
-    --learner.preset few_images; `dualnet list dualnet` shows them. A stopped session is taken up by the same command.
-    Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine new-photos --out
-    models/mine`."""
-    summary = "teach a model the images of a folder, new classes too; without a model, a new one"
-    parser = verbs.add_parser("learn", help=summary, epilog=epilog)
+def add_learn(commands: Commands[Parser]) -> None:
+    epilog = """Options of the learner of a new model can follow, by their dotted names; the defaults are --learner.name
+    dualnet --learner.preset few_images, and `dualnet list dualnet` shows all. Repeat the command to continue an
+    interrupted session. Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine
+    new-photos --out models/mine`."""
+    summary = "train a new or existing model on a folder of images, which may have new classes"
+    parser = commands.add_parser("learn", help=summary, epilog=epilog)
     parser.usage = "dualnet learn [RUN_OR_MODEL] FOLDER --out MODEL [--unlabelled DIR] [--test DIR] ..."
     add = parser.add_argument
-    of_paths = "a saved model or run folder, if there is one; and images, one sub-folder per class"
-    add("paths", nargs="+", metavar="RUN_OR_MODEL FOLDER", help=of_paths)
-    add("--out", **OUT, required=True, help="where the model is saved; may be RUN_OR_MODEL itself if it is a model")
-    add("--unlabelled", metavar="DIR", help="images without a class, for the slow learner")
-    add("--test", metavar="DIR", help="images to test before and after, one sub-folder per class")
-    add("--task", type=int, metavar="N", help="of a task-aware model: the task of the images (default: a new one)")
+    paths = "optionally a saved model or run folder to continue from; a folder of images, one sub-folder per class"
+    add("paths", nargs="+", metavar="RUN_OR_MODEL FOLDER", help=paths)
+    add("--out", **OUT, required=True, help="folder for the model; may be RUN_OR_MODEL itself if that is a model")
+    add("--unlabelled", metavar="DIR", help="unlabelled images, for the slow learner")
+    add("--test", metavar="DIR", help="images to evaluate on before and after, one sub-folder per class")
+    add("--task", type=int, metavar="N", help="of a task-aware model: the task of new classes (default: a new one)")
     add("--epochs", type=count, default=1, metavar="N", help="passes over the images (default: 1)")
-    add("--batch-size", type=count, default=10, metavar="N", help="images in a step (default: 10)")
-    add("--save-every", type=count, default=100, metavar="STEPS", help="steps between two saves (default: 100)")
-    add("--image-size", type=count, metavar="PIXELS", help="of a new model: side of the images (default: 64)")
-    add("--seed", type=int, metavar="N", help="of a new model (default: 0)")
+    add("--batch-size", type=count, default=10, metavar="N", help="images per step (default: 10)")
+    add("--save-every", type=count, default=100, metavar="STEPS", help="steps between saves (default: 100)")
+    add("--image-size", type=count, metavar="PIXELS", help="of a new model: image height and width (default: 64)")
+    add("--seed", type=int, metavar="N", help="random seed of a new model (default: 0)")
     add("--on-error", **ON_ERROR)
     add("--device", **DEVICE)
-    add("--trust", action="store_true", help="import and run the learner that RUN_OR_MODEL names, also from outside")
+    add("--trust", **TRUST)
 
 
-def add_search(verbs: Verbs[Parser]) -> None:
-    summary = "choose options on validation tasks: run every point of a grid, or continue a stopped search"
-    epilog = """A search file holds `experiment` (a name, a file, or options), `grid` (options, dotted, with a list of
-    values each) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, BWT or FM); `dualnet list
-    mini-imagenet-ta-mir` shows one. Any option of the experiment can follow, dotted, if the grid does not vary it:
-    --learner.width 20."""
-    add = verbs.add_parser("search", help=summary, epilog=epilog).add_argument
-    add("search", metavar="NAME_OR_FILE", help="the name of a shipped search, or a YAML file")
-    add("--out", **OUT, help="where all files go (default: runs/search-NAME)")
-    add("--seeds", **SEEDS, help="which seeds to run (default: the search's own)")
-    add("--jobs", type=count, metavar="N", help="processes at a time (default: 1 on CUDA, else the cores)")
+def add_search(commands: Commands[Parser]) -> None:
+    summary = "choose options on validation tasks by grid search, or continue an interrupted search"
+    epilog = """A search file has `experiment` (a name, a file, or options), `grid` (dotted options, each with a list of
+    values) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, BWT or FM); `dualnet list
+    mini-imagenet-ta-mir` shows one. Any option of the experiment that the grid does not vary can follow, by its dotted
+    name: --learner.width 20."""
+    add = commands.add_parser("search", help=summary, epilog=epilog).add_argument
+    add("search", metavar="NAME_OR_FILE", help="name of a built-in search, or a YAML file")
+    add("--out", **OUT, help="output folder (default: runs/search-NAME)")
+    add("--seeds", **SEEDS, help="seeds to run (default: those of the search)")
+    add("--jobs", type=count, metavar="N", help="parallel processes (default: 1 on CUDA, otherwise one per core)")
     add("--device", **DEVICE)
 
 
-def add_reproduce(verbs: Verbs[Parser]) -> None:
-    epilog = """Any option of the experiments can follow, dotted: --benchmark.root data/mini-imagenet. A stopped table
-    is continued by the same command. ledger.md, ledger.json and report.html have the result: for each row the mean
-    over its seeds, the published value, and whether the difference is significant."""
-    summary = "run a result table of the paper and compare it with the published one"
-    add = verbs.add_parser("reproduce", help=summary, epilog=epilog).add_argument
+def add_reproduce(commands: Commands[Parser]) -> None:
+    epilog = """Any option of the experiments can follow, by its dotted name: --benchmark.root data/mini-imagenet.
+    Repeat the command to continue an interrupted table. ledger.md, ledger.json and report.html have the results: for
+    each row the mean over its seeds, the published value, and whether the difference is significant."""
+    summary = "run a result table of the paper and compare it with the published values"
+    add = commands.add_parser("reproduce", help=summary, epilog=epilog).add_argument
     tables = "table-1 to table-5, small-table-1, small-table-4, all, or a file"
     add("table", nargs="?", metavar="TABLE", help=tables)
-    add("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help="only these, such as */er")
-    add("--seeds", type=count_or_seeds, metavar="5|0,1,2", help="how many, or which (default: 5, small: 3)")
-    add("--out", **OUT, help="where all files go (default: runs/reproduce, or runs/reproduce-paper)")
+    add(
+        "--rows",
+        type=lambda text: text.split(","),
+        default=[],
+        metavar="NAME,...",
+        help="only these rows, such as */er",
+    )
+    add(
+        "--seeds",
+        type=count_or_seeds,
+        metavar="5|0,1,2",
+        help="number of seeds, or a list (default: 5, small tables: 3)",
+    )
+    add("--out", **OUT, help="output folder (default: runs/reproduce, or runs/reproduce-paper)")
     add("--device", **DEVICE)
-    settings = "those of the authors' code, or those of the paper where they differ (default: authors)"
+    settings = "settings of the authors' code, or of the paper where they differ (default: authors)"
     add("--settings", choices=("authors", "paper"), default="authors", help=settings)
-    jobs = "processes at a time (default: 1); on the CPU one per core is fastest"
+    jobs = "parallel processes (default: 1); on the CPU one per core is fastest"
     add("--jobs", type=count, default=1, metavar="N", help=jobs)
-    margin = "how far from the published value counts as reproduced (default: %(default)s)"
+    margin = "largest difference from the published value that counts as reproduced (default: %(default)s)"
     add("--margin", type=number, default=2.0, metavar="POINTS", help=margin)
-    add("--ledger-only", "--dry-run", action="store_true", help="run nothing, show what is there")
-    add("--list", action="store_true", help="name the rows of TABLE, or of the paper's tables")
+    add("--ledger-only", "--dry-run", action="store_true", help="run nothing, show existing results")
+    add("--list", action="store_true", help="list the rows of TABLE, or of all tables of the paper")
 
 
-def add_report(verbs: Verbs[Parser]) -> None:
-    add = verbs.add_parser("report", help="compare runs: a table here, report.md and report.html on disk").add_argument
-    add("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders above them")
-    add("--out", **OUT, help="where the files go (default: the first folder)")
-    spread = """what ± is: the standard deviation over the seeds, the standard error of their mean, half of its 95 %%
-    interval, or what the authors' code prints (default: std)"""
+def add_report(commands: Commands[Parser]) -> None:
+    add = commands.add_parser(
+        "report", help="compare runs: print a table, write report.md and report.html"
+    ).add_argument
+    add("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that contain them")
+    add("--out", **OUT, help="output folder (default: the first DIR)")
+    spread = """the value after ±: standard deviation over the seeds, standard error of the mean, half of the 95 %%
+    confidence interval, or what the authors' code prints (default: std)"""
     add("--spread", choices=("std", "sem", "ci95", "authors"), default="std", help=spread)
-    forgetting = "the definition of forgetting; the report states it (default: paper)"
+    forgetting = "definition of forgetting, which the report explains (default: paper)"
     add("--fm", choices=("paper", "seen", "all"), default="paper", help=forgetting)
-    against = """also show ACC against a number in which the runs differ, such as labels.share, with a line for each
-    combination of the other options; the picture then has this plot alone"""
+    against = """also plot ACC against a numeric option in which the runs differ, such as labels.share, with one line
+    per combination of the other options; --picture then shows only this plot"""
     add("--against", metavar="OPTION", help=against)
-    add("--picture", type=Path, metavar="FILE", help="also draw one picture, .svg or .png")
+    add("--picture", type=Path, metavar="FILE", help="also write the plots as one .svg or .png file")
 
 
-def add_show(verbs: Verbs[Parser]) -> None:
-    add = verbs.add_parser("show", help="say what a run is: data set, tasks, classes, state, figures").add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
+def add_show(commands: Commands[Parser]) -> None:
+    add = commands.add_parser("show", help="summarize a run: data set, tasks, classes, state, results").add_argument
+    add("run", **RUN)
 
 
-def add_predict(verbs: Verbs[Parser]) -> None:
-    epilog = """A task-aware model has learned to tell apart the classes of a task, not the tasks: without --task its
-    accuracy is far lower, and its probabilities do not show it. If the task of an image is not known, train with
-    protocol task_free_boundaries."""
-    add = verbs.add_parser("predict", help="name the classes of images", epilog=epilog).add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
-    add("images", nargs="+", metavar="IMAGE", help="a JPEG, PNG, BMP, WEBP, GIF or TIFF file, or a folder of such")
-    add("--task", type=int, metavar="N", help="predict among the classes of this task only (from 0)")
-    add("--top", type=int, default=3, metavar="K", help="how many classes to name (default: 3)")
-    add("--json", action="store_true", help="one JSON object per image and line")
-    add("--csv", type=Path, metavar="FILE", help="write a table, too: image, classes, probabilities, error")
+def add_predict(commands: Commands[Parser]) -> None:
+    epilog = """A task-aware model has learned to distinguish the classes within a task, but not the tasks: without
+    --task it is far less accurate, and its probabilities do not show that. If the task of an image is unknown, train
+    with the protocol task_free_boundaries."""
+    add = commands.add_parser("predict", help="predict the classes of images", epilog=epilog).add_argument
+    add("run", **RUN)
+    add("images", nargs="+", metavar="IMAGE", help="a JPEG, PNG, BMP, WEBP, GIF or TIFF file, or a folder of these")
+    add("--task", **TASK)
+    add("--top", type=int, default=3, metavar="K", help="number of classes to show (default: 3)")
+    add("--json", action="store_true", help="print one line of JSON per image")
+    add("--csv", type=Path, metavar="FILE", help="also write a table: image, classes, probabilities, error")
     add("--on-error", **ON_ERROR)
-    add("--trust", action="store_true", help="import and run the learner that RUN names, also from outside dualnet")
+    add("--trust", **TRUST)
 
 
-def add_export(verbs: Verbs[Parser]) -> None:
-    epilog = """Input `images`: uint8 [N, channels, height, width] of the model's size; output `probabilities`: [N,
-    classes]; metadata `class_names`: a JSON list. Needs the extra dualnet[onnx]."""
-    add = verbs.add_parser("export", help="write a model as ONNX, for prediction elsewhere", epilog=epilog).add_argument
-    add("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
-    add("file", type=Path, metavar="FILE", help="the file to write, such as mine.onnx")
-    add("--task", type=int, metavar="N", help="predict among the classes of this task only (from 0)")
-    add("--trust", action="store_true", help="import and run the learner that RUN names, also from outside dualnet")
+def add_export(commands: Commands[Parser]) -> None:
+    epilog = """Input `images`: uint8 [N, channels, height, width] in the size of the model; output `probabilities`: [N,
+    classes]; metadata `class_names`: a JSON list. Requires the extra dualnet[onnx]."""
+    summary = "write a model as ONNX, for prediction without dualnet"
+    add = commands.add_parser("export", help=summary, epilog=epilog).add_argument
+    add("run", **RUN)
+    add("file", type=Path, metavar="FILE", help="file to write, such as mine.onnx")
+    add("--task", **TASK)
+    add("--trust", **TRUST)
 
 
-def add_serve(verbs: Verbs[Parser]) -> None:
+def add_serve(commands: Commands[Parser]) -> None:
     from dualnet.serve.options import Options
 
-    summary = "answer and learn over HTTP, with a page to teach it in a browser"
-    epilog = "Everything is kept in the state folder: the same command goes on from there. docs/serve.md tells more."
-    add = verbs.add_parser("serve", help=summary, epilog=epilog).add_argument
-    add("--state", **OUT, required=True, help="the folder that holds everything; it is made")
+    summary = "start a web service that predicts and learns, with a page to teach it in the browser"
+    epilog = "Everything is stored in the state folder; the same command continues from there."
+    add = commands.add_parser("serve", help=summary, epilog=epilog).add_argument
+    add("--state", **OUT, required=True, help="folder for everything that is stored; created if missing")
     for option in dataclasses.fields(Options)[1:]:
         flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
         if option.type is bool:
             add(flag, action="store_true", help=text)
         else:
             kind = option.type if option.type in (int, float, str) else Path
-            shown = "" if option.default is None else f" (default: {option.default})"
-            add(flag, type=kind, default=option.default, metavar=kind.__name__.upper(), help=text + shown)
+            default = "" if option.default is None else f" (default: {option.default})"
+            add(flag, type=kind, default=option.default, metavar=kind.__name__.upper(), help=text + default)
 
 
-def add_teach(verbs: Verbs[Parser]) -> None:
-    summary = "send a folder of images to `dualnet serve`; the same command continues where it stopped"
-    add = verbs.add_parser("teach", help=summary).add_argument
-    add("folder", metavar="FOLDER", help="a sub-folder per class; with --unlabelled the images directly in it")
-    add("--url", default="http://127.0.0.1:8000", metavar="URL", help="of the service (default: %(default)s)")
-    add("--token-file", type=Path, metavar="FILE", help="with the token of the service")
-    add("--unlabelled", action="store_true", help="teach the images without labels")
+def add_teach(commands: Commands[Parser]) -> None:
+    summary = "send a folder of images to `dualnet serve`; repeating it sends only new images"
+    add = commands.add_parser("teach", help=summary).add_argument
+    add("folder", metavar="FOLDER", help="folder with one sub-folder per class; with --unlabelled, a folder of images")
+    add("--url", default="http://127.0.0.1:8000", metavar="URL", help="address of the service (default: %(default)s)")
+    add("--token-file", type=Path, metavar="FILE", help="file with the token of the service")
+    add("--unlabelled", action="store_true", help="send the images without labels")
 
 
-def add_list(verbs: Verbs[Parser]) -> None:
-    summary = "name the experiments, searches, tables, learners, objectives, memories and benchmarks"
-    add = verbs.add_parser("list", help=summary).add_argument
+def add_list(commands: Commands[Parser]) -> None:
+    summary = "list the experiments, searches, tables, learners, objectives, memories and benchmarks"
+    add = commands.add_parser("list", help=summary).add_argument
     add("name", nargs="?", metavar="NAME_OR_FILE", help="show the options of one of them")
 
 
@@ -234,22 +249,26 @@ def seeds(text: str) -> list[int]:
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 0,1,2") from error
     if len(set(found)) != len(found) or min(found) < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: every seed once, and none below 0")
+        raise argparse.ArgumentTypeError(f"{text!r}: seeds must be distinct and not negative")
     return found
 
 
-OUT: Any = {"type": Path, "metavar": "DIR"}  # flags that several verbs have
+# Arguments of several commands
+RUN: Any = {"type": Path, "metavar": "RUN", "help": "a run folder, such as runs/demo-er/seed-0, or a saved model"}
+OUT: Any = {"type": Path, "metavar": "DIR"}
 SEEDS: Any = {"type": seeds, "metavar": "0,1,2"}
+TASK: Any = {"type": int, "metavar": "N", "help": "predict only among the classes of this task (from 0)"}
+TRUST: Any = {"action": "store_true", "help": "allow a learner from outside of dualnet, whose code is then run"}
 ON_ERROR: Any = {
     "choices": ("stop", "skip"),
     "default": "stop",
-    "help": "images that cannot be read: name them all and stop (default), or leave them out",
+    "help": "if images cannot be read: list them and stop (default), or skip them",
 }
-DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": "auto: the GPU where there is one"}
+DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": "auto: the GPU if there is one"}
 
 
 def count_or_seeds(text: str) -> list[int]:
-    """`5` is the seeds 0 to 4; with a comma it is a list: `3,` is seed 3 alone."""
+    """`5` means the seeds 0 to 4; with a comma it is a list, so `3,` means only seed 3."""
     return seeds(text.removesuffix(",")) if "," in text else list(range(count(text)))
 
 

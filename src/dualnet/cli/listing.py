@@ -1,4 +1,4 @@
-"""`dualnet list`: all names, or the options of one of them, written so that an experiment's file can hold them."""
+"""`dualnet list`: all names, or the options of one of them in the format of an experiment file."""
 
 import argparse
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args, get_origin
 
 import yaml
 
-from dualnet.cli.terminal import say
+from dualnet.cli.terminal import print_line
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS, presets
 from dualnet.memory import MEMORIES, MemoryConfig
@@ -25,12 +25,12 @@ from dualnet.runs.option_files import shipped_files
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     for line in lines_of(arguments.name):
-        say(line)
+        print_line(line)
     return 0
 
 
 def lines_of(name: str | None) -> Iterable[str]:
-    """Of all names, or of one. An experiment goes before a search of the same name."""
+    """All names, or the options of one. An experiment takes precedence over a search of the same name."""
     experiments = [path.stem for path in shipped_files()]
     files = {path.stem: path for folder in ("search", "tables") for path in shipped_files(folder)}
     if name is None:
@@ -38,14 +38,14 @@ def lines_of(name: str | None) -> Iterable[str]:
     if name in files and name not in experiments:
         return files[name].read_text(encoding="utf-8").splitlines()
     if name in LEARNERS:
-        words = [f"  # preset: {' | '.join(presets.NAMES)}  # laid under the options"] if name == "dualnet" else []
-        return section(LEARNERS[name], ["learner:", f"  name: {name}", *words], LEARNERS[name].Config)
+        preset = [f"  # preset: {' | '.join(presets.NAMES)}  # sets other defaults"] if name == "dualnet" else []
+        return section(LEARNERS[name], ["learner:", f"  name: {name}", *preset], LEARNERS[name].Config)
     if name in BENCHMARKS:
         return section(BENCHMARKS[name], ["benchmark:", f"  name: {name}"], BENCHMARKS[name])
     if name in MEMORIES:
         return section(MEMORIES[name], ["learner:", "  memory:"], MemoryConfig, policy=name)
     if name in OBJECTIVES:
-        return section(OBJECTIVES[name], ["learner:", "  name: dualnet", f"  objective: {name}  # it has no options"])
+        return section(OBJECTIVES[name], ["learner:", "  name: dualnet", f"  objective: {name}  # has no options"])
     return yaml.safe_dump(experiment.read(name).mapping(), sort_keys=False).splitlines()
 
 
@@ -65,7 +65,7 @@ def overview(experiments: list[str]) -> Iterator[str]:
 
 
 def section(thing: type, head: list[str], kind: Any = None, **values: Any) -> Iterator[str]:
-    """A part of an experiment's file: every option with its default, its type, and the comment beside it."""
+    """A section of an experiment file: every option with its default, its type and its comment."""
     document = thing.__doc__ or sys.modules[thing.__module__].__doc__ or thing.__name__
     yield f"# {document.splitlines()[0]}"
     yield from head
@@ -82,8 +82,9 @@ def option_lines(kind: Any, indent: str, values: dict[str, Any]) -> Iterator[str
         else:
             default = field.default if field.default_factory is MISSING else field.default_factory()
             value = values.get(name, default)
-            written, note = ("", "needed; ") if value is MISSING else (f" {json.dumps(value, ensure_ascii=False)}", "")
-            yield f"{indent}{name}:{written}  # {': '.join(filter(None, (note + type_name(hint), comments.get(name))))}"
+            note = "required; " if value is MISSING else ""
+            default = "" if value is MISSING else f" {json.dumps(value, ensure_ascii=False)}"
+            yield f"{indent}{name}:{default}  # {': '.join(filter(None, (note + type_name(hint), comments.get(name))))}"
 
 
 def type_name(hint: Any) -> str:
@@ -93,16 +94,16 @@ def type_name(hint: Any) -> str:
 
 
 def comments_of(kind: type) -> dict[str, str]:
-    """The comment beside each field of a dataclass, as its source has it."""
+    """The comments of the fields of a dataclass, from its source."""
     comments: dict[str, str] = {}
     for cls in reversed(kind.__mro__):
         try:
             lines = inspect.getsource(cls).splitlines()
-        except (OSError, TypeError):  # not from a file of Python
+        except (OSError, TypeError):  # no Python source
             continue
         field = ""
         for line in lines:
-            if not line.startswith("     "):  # the field above may go on, deeper
+            if not line.startswith("     "):  # a more indented line continues the field above
                 field = "".join(re.findall(r"^    (\w+):", line))
             if field and "  # " in line:
                 comments[field] = line.partition("  # ")[2].strip()

@@ -1,4 +1,4 @@
-"""`dualnet predict`: the classes of images."""
+"""`dualnet predict`: predict the classes of images."""
 
 import argparse
 import csv
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dualnet import atomic
-from dualnet.cli.terminal import say, show_warning
+from dualnet.cli.terminal import print_line, show_warning
 from dualnet.data.decode import UnreadableError
 from dualnet.data.inputs import listed
 from dualnet.runs.model import Prediction, load
@@ -22,12 +22,12 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
         unreadable = UnreadableError(errors, len(images))
         if len(errors) == len(images):
             raise unreadable
-        show_warning(f"{unreadable.summary(len(images))}; left out")
+        show_warning(f"{unreadable.summary(len(images))}; skipped")
     num_tasks = model.learner.spec.num_tasks
     if arguments.task is None and num_tasks > 1:
         show_warning(
             "this model was trained task-aware and is far less accurate without the task; give --task "
-            f"(0 to {num_tasks - 1}), or train with protocol task_free_boundaries"
+            f"(0 to {num_tasks - 1}), or train with the protocol task_free_boundaries"
         )
     if arguments.csv:
         write_csv(arguments.csv, images, predictions)
@@ -37,12 +37,12 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
             error = {"error": prediction.error} if prediction.error else {}
             print(json.dumps({"image": image, "classes": [{"name": n, "probability": p} for n, p in pairs], **error}))
         elif not prediction.error:
-            say(f"{image}: " + ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in pairs))
+            print_line(f"{image}: " + ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in pairs))
     return 0
 
 
 def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction]) -> None:
-    """A line for each image: its path, the classes with their probabilities, and why it could not be read."""
+    """Write one row per image: its path, classes with probabilities, and why it could not be read, if so."""
     text = io.StringIO(newline="")
     writer = csv.writer(text)
     most = max(len(prediction.classes) for prediction in predictions)

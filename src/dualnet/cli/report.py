@@ -1,16 +1,16 @@
-"""`dualnet report`: runs in comparison."""
+"""`dualnet report`: compare runs."""
 
 import argparse
 
 from dualnet import report
-from dualnet.cli.terminal import show
+from dualnet.cli.terminal import print_rich
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     if arguments.picture is not None:
-        report.picture_kind(arguments.picture)  # a name that cannot be drawn is refused before anything is written
-    shown = arguments.spread, arguments.fm, arguments.against
-    show(report.report(arguments.folders, arguments.out, *shown), width=80)
+        report.picture_kind(arguments.picture)  # checks the suffix before anything is written
+    settings = arguments.spread, arguments.fm, arguments.against
+    print_rich(report.report(arguments.folders, arguments.out, *settings), width=80)
     if arguments.picture is not None:
-        report.picture(arguments.folders, arguments.picture, *shown)
+        report.picture(arguments.folders, arguments.picture, *settings)
     return 0

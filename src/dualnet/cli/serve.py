@@ -1,10 +1,10 @@
-"""`dualnet serve`: the live learner."""
+"""`dualnet serve`: start the web service."""
 
 import argparse
 import dataclasses
 import sys
 
-from dualnet.cli.terminal import say
+from dualnet.cli.terminal import print_line
 from dualnet.serve.options import Options
 
 
@@ -20,5 +20,5 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
 
 
 def announce(address: str) -> None:
-    say(f"dualnet: {address} answers; Ctrl-C stops it")
-    sys.stdout.flush()  # also where it is read by a program
+    print_line(f"dualnet: {address} is ready; press Ctrl-C to stop")
+    sys.stdout.flush()  # in case it is a pipe

@@ -1,26 +1,26 @@
-"""`dualnet show`: what a run is, and what came of it; or the classes of a saved model."""
+"""`dualnet show`: a summary of a run, or the classes of a saved model."""
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from dualnet.cli.terminal import say, show
+from dualnet.cli.terminal import print_line, print_rich
 from dualnet.report.show import run_view
 from dualnet.runs.record import EXPERIMENT_FILE
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     if (arguments.run / EXPERIMENT_FILE).is_file() or not (lines := list(model_lines(arguments.run))):
-        show(run_view(arguments.run), width=100)
+        print_rich(run_view(arguments.run), width=100)
     else:
         for line in lines:
-            say(line)
+            print_line(line)
     return 0
 
 
 def model_lines(folder: Path) -> Iterator[str]:
-    """Nothing if the folder holds none."""
-    from dualnet.runs.model import load  # PyTorch takes long to load, and a run needs none of it
+    """Empty if the folder is not a saved model."""
+    from dualnet.runs.model import load  # imports PyTorch, which is slow and not needed for runs
     from dualnet.runs.run_folder import MODEL_FILE
 
     if (folder / MODEL_FILE).is_file():

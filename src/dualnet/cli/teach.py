@@ -1,4 +1,4 @@
-"""`dualnet teach`: sends a folder of images to the service, each once."""
+"""`dualnet teach`: send a folder of images to the service, each image once."""
 
 import argparse
 import contextlib
@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.progress import track
 
-from dualnet.cli.terminal import say, show_warning
+from dualnet.cli.terminal import print_line, show_warning
 from dualnet.data.class_folders import class_folders, files_by_class, images_in
 from dualnet.serve.options import read_token
 
-PATIENCE = 30.0  # seconds to wait for a service that does not answer, such as one that is restarted
-ANSWER_SECONDS = 60.0
+RETRY_SECONDS = 30.0  # how long to retry while the service is busy or restarting
+TIMEOUT_SECONDS = 60.0  # of a request
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
@@ -28,28 +28,28 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     token = None if arguments.token_file is None else read_token(arguments.token_file)
     client = Client(arguments.url, token)
     with contextlib.closing(client.connection):
-        status, answer = client.request("GET", "/v1/status")
+        status, response = client.request("GET", "/v1/status")
         if status != 200:
-            raise ValueError(f"--url {arguments.url}: {answer['error']['message']} (--token-file)")
+            raise ValueError(f"--url {arguments.url}: {response['error']['message']} (--token-file)")
         counts = teach_all(client, images)
-    say(", ".join(f"{count} {what}" for what, count in counts.items()))
-    return 1 if counts["refused"] else 0
+    print_line(", ".join(f"{count} {what}" for what, count in counts.items()))
+    return 1 if counts["rejected"] else 0
 
 
 def teach_all(client: "Client", images: Sequence[tuple[str, str | None]]) -> dict[str, int]:
-    """How many were taught, were there already, or were refused, each of these with a warning."""
-    counts, console = {"taught": 0, "there already": 0, "refused": 0}, Console(stderr=True)
+    """The numbers of images taught, already stored and rejected; a warning is shown for each rejected image."""
+    counts, console = {"taught": 0, "already stored": 0, "rejected": 0}, Console(stderr=True)
     for file, label in track(images, "teaching", console=console, disable=not console.is_terminal):
         try:
             counts[teach(client, file, label)] += 1
         except ValueError as error:
             show_warning(f"{file}: {error}")
-            counts["refused"] += 1
+            counts["rejected"] += 1
     return counts
 
 
 def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]:
-    """File and label, the classes taking turns: one after the other would be the hardest order to learn."""
+    """Files and labels, alternating between classes: class by class would be the hardest order to learn."""
     if unlabelled:
         yield from ((file, None) for file in images_in(folder))
         return
@@ -59,21 +59,21 @@ def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]
 
 
 def teach(client: "Client", file: str, label: str | None) -> str:
-    """The id is made of label and content: an image that is there with its label is not sent again."""
+    """Send an image unless it is already stored. Its id is a digest of label and content. Returns the outcome."""
     data = Path(file).read_bytes()
-    own_id = blake2b(f"{label or ''}\0".encode() + data, digest_size=16).hexdigest()
-    status, _ = client.request("GET", f"/v1/examples/{own_id}")
+    example_id = blake2b(f"{label or ''}\0".encode() + data, digest_size=16).hexdigest()
+    status, _ = client.request("GET", f"/v1/examples/{example_id}")
     if status == 200:
-        return "there already"
-    fields = {"id": own_id, **({} if label is None else {"label": label, "new_class": "true"})}
-    status, answer = client.request("POST", "/v1/examples", *form(fields.items(), data))
+        return "already stored"
+    fields = {"id": example_id, **({} if label is None else {"label": label, "new_class": "true"})}
+    status, response = client.request("POST", "/v1/examples", *form(fields.items(), data))
     if status != 201:
-        raise ValueError(answer["error"]["message"])
+        raise ValueError(response["error"]["message"])
     return "taught"
 
 
 def form(fields: Iterable[tuple[str, str]], *images: bytes) -> tuple[bytes, str]:
-    """A body of multipart/form-data, and its type."""
+    """The body of a multipart/form-data request, and its content type."""
     boundary = os.urandom(16).hex()
     parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{value}'.encode() for name, value in fields]
     parts += [b'Content-Disposition: form-data; name="image"; filename="image"\r\n\r\n' + image for image in images]
@@ -82,7 +82,7 @@ def form(fields: Iterable[tuple[str, str]], *images: bytes) -> tuple[bytes, str]
 
 
 class Client:
-    """Keeps a connection; waits and tries again while the service is busy or away."""
+    """A persistent connection that retries while the service is busy or unreachable."""
 
     def __init__(self, url: str, token: str | None) -> None:
         self.url, self.token = url, token
@@ -91,26 +91,26 @@ class Client:
             kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}[parts.scheme]
             if not parts.hostname:
                 raise ValueError("no host")
-            self.connection = kind(parts.hostname, parts.port, timeout=ANSWER_SECONDS)
-        except (KeyError, ValueError) as error:  # such as a port that is no number
+            self.connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
+        except (KeyError, ValueError) as error:  # such as a port that is not a number
             raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000") from error
 
     def request(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> tuple[int, Any]:
-        """Status and answer. Sent again after a failure: an id makes one example, however often it is sent."""
+        """The status and the parsed body. Retrying is safe: an example is stored once, however often its id is sent."""
         headers = {"Content-Type": kind} if kind else {}
         headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        give_up = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + RETRY_SECONDS
         while True:
             try:
                 self.connection.request(method, path, body, headers)
                 response = self.connection.getresponse()
-                answer = json.loads(response.read())
+                content = json.loads(response.read())
                 if response.status not in (429, 503):
-                    return response.status, answer
-                wait, wrong = float(response.headers.get("Retry-After", "1")), f"is busy ({answer['error']['message']})"
+                    return response.status, content
+                delay, problem = float(response.headers.get("Retry-After", "1")), content["error"]["message"]
             except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
                 self.connection.close()
-                wait, wrong = 0.5, f"does not answer ({error})"
-            if time.monotonic() > give_up:
-                raise ConnectionError(0, wrong, self.url)
-            time.sleep(wait)
+                delay, problem = 0.5, f"no response ({error})"
+            if time.monotonic() > deadline:
+                raise ConnectionError(0, problem, self.url)
+            time.sleep(delay)

@@ -1,4 +1,4 @@
-"""What reaches the terminal, escaped where it comes from data, and the signals that come from it."""
+"""Output to the terminal, with control characters escaped, and signals from it."""
 
 import contextlib
 import io
@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 from dualnet.text import printable
 
 
-def say(line: str) -> None:
+def print_line(line: str) -> None:
     print(printable(line))
 
 
@@ -26,15 +26,15 @@ def show_warning(message: Warning | str, *_: object, **__: object) -> None:
     fail(f"warning: {message}", 0)
 
 
-def show(renderable: Any, width: int) -> None:
-    """Tables of rich, whose cells are escaped already, of that width where the output is no terminal."""
+def print_rich(renderable: Any, width: int) -> None:
+    """Print a rich object whose text is already escaped. `width` is used if the output is not a terminal."""
     from rich.console import Console
 
     Console(width=None if sys.stdout.isatty() else width).print(renderable)
 
 
 def prepare_streams() -> None:
-    """A character that the terminal does not know becomes `?`. Raises ValueError if the output is closed."""
+    """Replace characters that the terminal cannot encode by `?`. Raises ValueError if standard output is closed."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: PTH123, SIM115 (for the whole process)
     if sys.stdout is None:
@@ -46,27 +46,28 @@ def prepare_streams() -> None:
 
 @contextlib.contextmanager
 def handled_signals() -> Iterator[Callable[[], None]]:
-    """SIGINT and SIGTERM wherever no run handles them: one line and the end. A handler that someone else has set stays.
+    """On SIGINT and SIGTERM, print one line and exit, unless the caller has installed its own handlers.
 
-    After a call of what the context gives, they raise KeyboardInterrupt: there may be files to clean up.
+    Once the function that the context yields has been called, they raise KeyboardInterrupt instead, so that files can
+    be cleaned up.
     """
-    usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
+    defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     in_main = threading.current_thread() is threading.main_thread()
-    ours = [number for number, handler in usual.items() if in_main and signal.getsignal(number) == handler]
+    handled = [number for number, handler in defaults.items() if in_main and signal.getsignal(number) == handler]
 
-    def handle(handler: Any = signal.default_int_handler) -> None:
-        for number in ours:
+    def install(handler: Any = signal.default_int_handler) -> None:
+        for number in handled:
             signal.signal(number, handler)
 
-    handle(leave)
+    install(exit_at_once)
     try:
-        yield handle
+        yield install
     finally:
-        for number in ours:
-            signal.signal(number, usual[number])
+        for number in handled:
+            signal.signal(number, defaults[number])
 
 
-def leave(number: int, frame: FrameType | None) -> NoReturn:
-    """At once: an exception within an import may be swallowed, or printed."""
-    os.write(2, b"dualnet: stopped before anything began\n")
+def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
+    """Without an exception, which an import might swallow or print."""
+    os.write(2, b"dualnet: interrupted before it started\n")
     os._exit(130)

@@ -1,1 +1,1 @@
-"""The live learner: a service that is taught over HTTP and keeps learning in its own process. See docs/serve.md."""
+"""A web service that predicts while it learns from examples sent over HTTP. See docs/serve.md."""

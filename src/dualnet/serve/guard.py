@@ -1,4 +1,4 @@
-"""Who may ask what, and how much of it: checked before a request reaches the application."""
+"""ASGI middleware for access control and limits, applied before a request reaches the application."""
 
 import asyncio
 import hmac
@@ -12,58 +12,57 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options, is_loopback
 
-READING = ("GET", "HEAD", "OPTIONS")
-OPEN_PATHS = ("/", "/healthz")  # without a token; the files of the page too, which hold no data
-PAGE_FILES = "/static/"
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+OPEN_PATHS = ("/", "/healthz")  # need no token; nor do the static files of the page
+STATIC_FILES = "/static/"
 EVENTS = "/v1/events"
-MOST_LISTENERS = 16
-DRAIN_SECONDS = 1.0  # so that a client that is still sending reads why it is refused
+MAX_LISTENERS = 16
+DRAIN_SECONDS = 1.0  # so that a client that is still sending can read the error response
 
 
 class Guard:
-    """ASGI: token, host, origin, requests in flight, and the size and time of a body."""
+    """Checks token, host, origin, the number of concurrent requests, and the size and duration of a body."""
 
     def __init__(self, app: ASGIApp, options: Options, token: str | None, counters: Counter[str]) -> None:
         self.app, self.options, self.counters = app, options, counters
         self.token = None if token is None else token.encode()
-        self.requests, self.listeners = asyncio.Semaphore(options.most_requests), asyncio.Semaphore(MOST_LISTENERS)
+        self.requests, self.listeners = asyncio.Semaphore(options.most_requests), asyncio.Semaphore(MAX_LISTENERS)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http"  # uvicorn is told to do without web sockets and lifespan
-        send = self.counting(send)
+        assert scope["type"] == "http"  # uvicorn runs without websockets and lifespan
+        send = self.count_status(send)
         request = Request(scope, receive)
         try:
-            self.check(request)
-            await self.admit(request, send)
-        except RequestError as refused:
-            if refused.status == 413:
+            self.check_access(request)
+            await self.forward(request, send)
+        except RequestError as error:
+            if error.status == 413:
                 await drain(receive)
-            await JSONResponse(refused.body, refused.status, refused.headers)(scope, receive, send)
+            await JSONResponse(error.body, error.status, error.headers)(scope, receive, send)
 
-    def check(self, request: Request) -> None:
+    def check_access(self, request: Request) -> None:
         host = request.headers.get("host", "")
-        if self.token is None and not is_loopback(parsed(f"//{host}").hostname or ""):  # a name that was rebound
-            raise RequestError(403, f"host {host!r}: ask for 127.0.0.1 or localhost", "host")
+        if self.token is None and not is_loopback(split_url(f"//{host}").hostname or ""):  # against DNS rebinding
+            raise RequestError(403, f"host {host!r} is not allowed; use 127.0.0.1 or localhost", "host")
         authorization = request.headers.get("authorization", "").encode("latin-1")
-        right = self.token is None or hmac.compare_digest(authorization, b"Bearer " + self.token)
-        if not right and not is_open(request):
+        authorized = self.token is None or hmac.compare_digest(authorization, b"Bearer " + self.token)
+        if not authorized and not is_open(request):
             raise RequestError(401, "send the header Authorization: Bearer TOKEN", www_authenticate="Bearer")
         origin = request.headers.get("origin")
-        if request.method not in READING and origin is not None and parsed(origin).netloc != host:
-            raise RequestError(403, "a page of another origin may not write here")
+        if request.method not in SAFE_METHODS and origin is not None and split_url(origin).netloc != host:
+            raise RequestError(403, "writes from pages of another origin are not allowed")
 
-    async def admit(self, request: Request, send: Send) -> None:
-        places = self.listeners if request.scope["path"] == EVENTS else self.requests
-        if places.locked():
-            raise RequestError(429, "too many requests are being answered; try again", retry_after="1")
-        async with places:
-            body = b"" if is_open(request) else await self.body(request)
-            await self.app(request.scope, given(body, request.receive), send)
+    async def forward(self, request: Request, send: Send) -> None:
+        slots = self.listeners if request.scope["path"] == EVENTS else self.requests
+        if slots.locked():
+            raise RequestError(429, "too many concurrent requests; try again", retry_after="1")
+        async with slots:
+            body = b"" if is_open(request) else await self.read_body(request)
+            await self.app(request.scope, with_body(body, request.receive), send)
 
-    async def body(self, request: Request) -> bytes:
-        """All of it, before anything is done with it."""
+    async def read_body(self, request: Request) -> bytes:
         most, body = self.options.most_bytes, bytearray()
-        too_large = RequestError(413, f"at most {most} bytes are read (--most-bytes)", connection="close")
+        too_large = RequestError(413, f"the body exceeds {most} bytes (--most-bytes)", connection="close")
         length = request.headers.get("content-length", "0")
         if length.isdecimal() and int(length[:20]) > most:
             raise too_large
@@ -74,13 +73,13 @@ class Guard:
                     if len(body) > most:
                         raise too_large
         except ClientDisconnect:
-            raise RequestError(400, "the request ended early", "cut_off", connection="close") from None
+            raise RequestError(400, "the body is incomplete", "cut_off", connection="close") from None
         except TimeoutError:
-            late = f"the body took more than {self.options.body_seconds:g} seconds (--body-seconds)"
-            raise RequestError(408, late, connection="close") from None
+            message = f"the body took more than {self.options.body_seconds:g} seconds (--body-seconds)"
+            raise RequestError(408, message, connection="close") from None
         return bytes(body)
 
-    def counting(self, send: Send) -> Send:
+    def count_status(self, send: Send) -> Send:
         async def wrapped(message: Message) -> None:
             if message["type"] == "http.response.start":
                 self.counters[f"status_{message['status']}"] += 1
@@ -90,25 +89,25 @@ class Guard:
 
 
 def is_open(request: Request) -> bool:
-    """Asked without a token. Nothing there has a body: none is waited for."""
+    """Whether the path needs no token. No such path takes a body, so none is read."""
     path = request.scope["path"]
-    return path in OPEN_PATHS or path.startswith(PAGE_FILES)
+    return path in OPEN_PATHS or path.startswith(STATIC_FILES)
 
 
-def parsed(address: str) -> SplitResult:
-    """Its parts; none if it is no address."""
+def split_url(url: str) -> SplitResult:
+    """The parts of a URL, all empty if it is malformed."""
     try:
-        return urlsplit(address)
+        return urlsplit(url)
     except ValueError:
         return urlsplit("")
 
 
-def given(body: bytes, receive: Receive) -> Receive:
-    """Receives a body that is there already, then whatever comes."""
-    left = [{"type": "http.request", "body": body, "more_body": False}]
+def with_body(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that gives a body that was already read, then the later messages."""
+    messages = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def next_message() -> Message:
-        return left.pop() if left else await receive()
+        return messages.pop() if messages else await receive()
 
     return next_message
 

@@ -1,7 +1,7 @@
-"""The journal: every example, label and class, on the disk before it is acknowledged; in order, for the learner.
+"""The journal: every example, label and class, written to disk before it is acknowledged, in the order received.
 
-SQLite in WAL mode with synchronous=FULL. The HTTP process writes, the learner's process reads and drops images that
-nobody needs any more.
+SQLite in WAL mode with synchronous=FULL. The HTTP process writes; the learner process reads, and deletes images that
+are no longer needed.
 """
 
 import sqlite3
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet.serve.errors import ConflictError, MissingError
+from dualnet.serve.errors import ConflictError, NotFoundError
 from dualnet.serve.options import Options
 
 SCHEMA = """
@@ -39,15 +39,15 @@ HELD_OUT = "held_out AND label IS NOT NULL AND pixels IS NOT NULL"
 
 
 class Entry(NamedTuple):
-    """A line of the log. `kind`: class, example, label, delete or restore; `name`: of the class or snapshot."""
+    """A log entry. `kind`: class, example, label, delete or restore; `name`: the class or snapshot."""
 
     position: int
-    request: int  # lines of one request have the same number
+    request: int  # entries of one request have the same number
     kind: str
     example: int | None
     name: str | None
-    digest: bytes | None  # of the pixels of a deleted example
-    pixels: bytes | None  # None: not an example, or one that is deleted
+    digest: bytes | None  # of a deleted example's pixels
+    pixels: bytes | None  # None: not an example, or a deleted one
     held_out: bool
 
 
@@ -62,7 +62,7 @@ class Example(NamedTuple):
 
 
 class Journal:
-    """One per process; threads take turns."""
+    """One instance per process; safe to use from several threads."""
 
     def __init__(self, file: Path, options: Options) -> None:
         self.options = options
@@ -74,10 +74,10 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """On the disk when the block ends, all of it or nothing."""
+        """Atomic, and on disk when the block ends."""
         with self.lock, self.database:
             self.database.execute("BEGIN IMMEDIATE")
-            self.request = self.last_position() + 1  # the position of its first line is its number
+            self.request = self.last_position() + 1  # numbered by the position of its first entry
             yield
 
     def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
@@ -85,44 +85,44 @@ class Journal:
             return self.database.execute(query, values).fetchall()
 
     def value(self, query: str, *values: Any) -> Any:
-        """The first one that is found; None if there is none."""
+        """The first column of the first row; None if there is no row."""
         return next((row[0] for row in self.rows(query, *values)), None)
 
-    def start(self) -> int:
-        """The number of this start of the service, from 1."""
+    def count_start(self) -> int:
+        """How often a learner process was started on this journal, including this time."""
         with self.transaction():
             count = self.value("PRAGMA user_version") + 1
             self.rows(f"PRAGMA user_version={count}")
         return count
 
-    # What requests do. Each returns the last position
+    # Writes by the HTTP process. Each returns the last position in the log
 
     def add_classes(self, names: Sequence[str]) -> int:
         with self.transaction():
             known = self.classes()
-            if again := [name for name in names if name in known]:
-                raise ConflictError(f"class {again[0]!r} is there already")
-            return [self.make_class(name) for name in names][-1]
+            if existing := [name for name in names if name in known]:
+                raise ConflictError(f"class {existing[0]!r} already exists")
+            return [self.create_class(name) for name in names][-1]
 
     def add_examples(
         self, ids: Sequence[str], images: Sequence[np.ndarray], labels: Sequence[str | None], new_class: bool
     ) -> tuple[int, list[bool]]:
-        """Keep images with their labels. Returns also which ones were there before.
+        """Store images with their labels. Also returns which of them were duplicates.
 
-        An id that is there with the same image is no second example; with another image it is refused.
+        An existing id with the same image and label is a duplicate and not stored again; with others it is a conflict.
         """
         with self.transaction():
             for name in dict.fromkeys(label for label in labels if label is not None):
-                self.check_class(name, new_class)
-            there = [self.add_example(*one) for one in zip(ids, images, labels, strict=True)]
-            return self.last_position(), there
+                self.ensure_class(name, new_class)
+            duplicates = [self.add_example(*one) for one in zip(ids, images, labels, strict=True)]
+            return self.last_position(), duplicates
 
     def add_example(self, id: str, image: np.ndarray, label: str | None) -> bool:
         pixels = image.tobytes()
         digest = digest_of(pixels)
-        if before := self.rows("SELECT digest, label FROM examples WHERE id = ?", id):
-            if before[0][0] != digest or label not in (None, before[0][1]):
-                raise ConflictError(f"id {id!r} is there with another image or label; use another, or PUT its label")
+        if existing := self.rows("SELECT digest, label FROM examples WHERE id = ?", id):
+            if existing[0][0] != digest or label not in (None, existing[0][1]):
+                raise ConflictError(f"id {id!r} exists with another image or label; use another id, or PUT its label")
             return True
         values = (id, time.time(), digest, pixels, label, self.is_held_out(label))
         query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
@@ -135,14 +135,14 @@ class Journal:
             if example.label == label:
                 return self.last_position()
             if example.pixels is None:
-                raise ConflictError(f"the image of {id!r} is no longer kept; post it again with its label")
-            self.check_class(label, new_class)
+                raise ConflictError(f"the image of {id!r} is no longer stored; post it again with its label")
+            self.ensure_class(label, new_class)
             held_out = self.is_held_out(label) if example.label is None else example.held_out
             self.rows("UPDATE examples SET label = ?, held_out = ? WHERE id = ?", label, held_out, id)
             return self.append("label", example.number, label)
 
     def delete(self, id: str) -> int:
-        """The example leaves the journal, and the memory once the learner has read this."""
+        """Delete an example; the learner removes it from the memory when it reads the entry."""
         with self.transaction():
             digest = self.example(id).digest
             self.rows("DELETE FROM examples WHERE id = ?", id)
@@ -153,7 +153,7 @@ class Journal:
         with self.transaction():
             return self.append("restore", name=str(snapshot))
 
-    # Within a transaction
+    # Helpers, called within a transaction
 
     def append(
         self, kind: str, example: int | None = None, name: str | None = None, digest: bytes | None = None
@@ -161,93 +161,92 @@ class Journal:
         query = "INSERT INTO log (request, kind, example, name, digest) VALUES (?, ?, ?, ?, ?) RETURNING position"
         return self.value(query, self.request, kind, example, name, digest)
 
-    def make_class(self, name: str) -> int:
+    def create_class(self, name: str) -> int:
         most = self.options.most_classes
         if self.value("SELECT COUNT(*) FROM classes") >= most:
-            raise ConflictError(f"there are {most} classes already, which is the limit (--most-classes)")
+            raise ConflictError(f"the limit of {most} classes is reached (--most-classes)")
         self.rows("INSERT INTO classes (name) VALUES (?)", name)
         return self.append("class", name=name)
 
-    def check_class(self, name: str, new: bool) -> None:
+    def ensure_class(self, name: str, create: bool) -> None:
         if name not in self.classes():
-            if not new:
-                raise ConflictError(f"class {name!r} is not there; add it, or send new_class=true")
-            self.make_class(name)
+            if not create:
+                raise ConflictError(f"class {name!r} does not exist; add it, or send new_class=true")
+            self.create_class(name)
 
     def is_held_out(self, label: str | None) -> bool:
-        """The tenth labelled example of a class, the twentieth and so on, if one in 10 is held out."""
+        """Every n-th labelled example of a class is held out, with n = `--held-out-every`."""
         every = self.options.held_out_every
         if label is None or every == 0:
             return False
         return (self.value("SELECT COUNT(*) FROM examples WHERE label = ?", label) + 1) % every == 0
 
-    # What is asked
+    # Queries
 
     def classes(self) -> list[str]:
         return [name for (name,) in self.rows("SELECT name FROM classes ORDER BY number")]
 
     def counts(self) -> dict[str | None, int]:
-        """Examples by label."""
+        """Number of examples by label."""
         return dict(self.rows("SELECT label, COUNT(*) FROM examples GROUP BY label"))
 
     def example(self, id: str) -> Example:
         found = self.rows(f"SELECT {', '.join(Example._fields)} FROM examples WHERE id = ?", id)
         if not found:
-            raise MissingError(f"example {id!r}")
+            raise NotFoundError(f"example {id!r}")
         return Example(*found[0])
 
-    def examples_of(self, digests: Sequence[bytes]) -> list[tuple[str, str | None]]:
-        """Id and label of the examples with these pixels."""
-        marks = ", ".join("?" * len(digests))
-        return self.rows(f"SELECT id, label FROM examples WHERE digest IN ({marks}) ORDER BY number", *digests)
+    def examples_with(self, digests: Sequence[bytes]) -> list[tuple[str, str | None]]:
+        """Id and label of the examples whose pixels have these digests."""
+        parameters = ", ".join("?" * len(digests))
+        return self.rows(f"SELECT id, label FROM examples WHERE digest IN ({parameters}) ORDER BY number", *digests)
 
     def newest_unlabelled(self, most: int) -> list[str]:
         query = f"SELECT id FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?"
         return [id for (id,) in self.rows(query, most)]
 
     def last_position(self) -> int:
-        return self.numbered("log")
+        return self.last_number("log")
 
     def received(self) -> int:
-        """Examples received ever."""
-        return self.numbered("examples")
+        """Number of examples ever received, including deleted ones."""
+        return self.last_number("examples")
 
-    def numbered(self, table: str) -> int:
-        """The last number that was given to a row of it."""
+    def last_number(self, table: str) -> int:
+        """The largest number ever assigned to a row of the table."""
         return self.value("SELECT seq FROM sqlite_sequence WHERE name = ?", table) or 0
 
-    # What the learner does
+    # For the learner process
 
     def adopt_classes(self, names: Sequence[str]) -> None:
-        """Those of a model that came with some."""
+        """Add the classes of a model given by `--model`."""
         with self.transaction():
             for name in names:
                 self.rows("INSERT OR IGNORE INTO classes (name) VALUES (?)", name)
 
-    def in_memory(self, position: int, digests: Sequence[bytes] | None = None) -> dict[bytes, Counter[str]]:
-        """What the memory may hold of the examples with these pixels, or of all: how many of each label, by digest.
+    def expected_in_memory(self, position: int, digests: Sequence[bytes] | None = None) -> dict[bytes, Counter[str]]:
+        """How many examples of each label the memory may hold, by digest; of these digests, or of all in the journal.
 
-        Those that have an entry at the position or later are not counted: they are to be learned, or will be. Pixels
-        that were never here are left out.
+        Examples with a log entry at the position or later do not count: the learner has yet to learn them.
         """
-        some = "" if digests is None else f"WHERE digest IN ({', '.join('?' * len(digests))})"
+        condition = "" if digests is None else f"WHERE digest IN ({', '.join('?' * len(digests))})"
         found: dict[bytes, Counter[str]] = {}
-        for (digest,) in self.rows(f"SELECT digest FROM deleted {some}", *(digests or ())):
+        for (digest,) in self.rows(f"SELECT digest FROM deleted {condition}", *(digests or ())):
             found[digest] = Counter()
-        later = "number IN (SELECT example FROM log WHERE position >= ?)"
-        query = f"SELECT digest, label, held_out OR {later} FROM examples {some}"
-        for digest, label, left_out in self.rows(query, position, *(digests or ())):
-            found.setdefault(digest, Counter())[label] += not left_out
+        pending = "number IN (SELECT example FROM log WHERE position >= ?)"
+        query = f"SELECT digest, label, held_out OR {pending} FROM examples {condition}"
+        for digest, label, excluded in self.rows(query, position, *(digests or ())):
+            found.setdefault(digest, Counter())[label] += not excluded
         return found
 
-    def note(self, name: str) -> int:
-        """What was noted last; 0 before."""
-        return self.value("SELECT value FROM notes WHERE name = ?", name) or 0
+    def is_paused(self) -> bool:
+        """Whether the background is paused, which outlives a restart."""
+        return bool(self.value("SELECT value FROM notes WHERE name = 'paused'"))
 
-    def set_note(self, name: str, value: int) -> None:
-        self.rows("INSERT OR REPLACE INTO notes VALUES (?, ?)", name, value)
+    def set_paused(self, paused: bool) -> None:
+        self.rows("INSERT OR REPLACE INTO notes VALUES ('paused', ?)", int(paused))
 
-    def after(self, position: int, most: int) -> list[Entry]:
+    def entries_after(self, position: int, most: int) -> list[Entry]:
         query = """SELECT position, request, kind, example, log.name, log.digest, pixels, COALESCE(held_out, 0)
             FROM log LEFT JOIN examples ON number = example WHERE position > ? ORDER BY position LIMIT ?"""
         return [Entry(*row) for row in self.rows(query, position, most)]
@@ -255,8 +254,8 @@ class Journal:
     def held_out(self) -> list[tuple[int, str, bytes]]:
         return self.rows(f"SELECT number, label, pixels FROM examples WHERE {HELD_OUT} ORDER BY number")
 
-    def some_unlabelled(self, count: int) -> list[bytes]:
-        """Drawn anew at every call."""
+    def sample_unlabelled(self, count: int) -> list[bytes]:
+        """Pixels of random unlabelled examples."""
         drawn = f"SELECT number FROM examples WHERE {UNLABELLED} ORDER BY random() LIMIT ?"
         return [row[0] for row in self.rows(f"SELECT pixels FROM examples WHERE number IN ({drawn})", count)]
 

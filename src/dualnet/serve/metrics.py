@@ -1,4 +1,4 @@
-"""The figures of the service as Prometheus reads them."""
+"""Metrics of the service in Prometheus text format."""
 
 from dualnet.serve.service import Service
 
@@ -6,25 +6,25 @@ from dualnet.serve.service import Service
 def metrics(service: Service) -> str:
     status, counters = service.status(), service.counters
     lines = [
-        *figure("examples", "gauge", "Examples in the journal.", status["examples"]),
-        *figure("examples_unlabelled", "gauge", "Those without a label.", status["unlabelled"]),
-        *figure("journal_waiting", "gauge", "Journal entries that are not learned yet.", status["waiting"]),
-        *figure("classes", "gauge", "Classes of the model.", len(status["classes"])),
-        *figure("background_steps_total", "counter", "Steps of the background.", status["background"]["steps"]),
-        *figure("learner_up", "gauge", "Whether the learner's process runs.", int(service.alive)),
-        *figure("learner_restarts_total", "counter", "Times that it ended by itself.", counters["learner_restarts"]),
-        *figure("rolled_back_total", "counter", "Updates that were undone.", counters["rolled_back"]),
-        *figure("predictions_total", "counter", "Images that were predicted.", counters["predictions"]),
-        *figure("predict_seconds_total", "counter", "Time for it.", counters["predict_microseconds"] / 1e6),
+        *metric("examples", "gauge", "Examples in the journal.", status["examples"]),
+        *metric("examples_unlabelled", "gauge", "Examples without a label.", status["unlabelled"]),
+        *metric("journal_waiting", "gauge", "Journal entries not learned yet.", status["waiting"]),
+        *metric("classes", "gauge", "Classes of the model.", len(status["classes"])),
+        *metric("background_steps_total", "counter", "Background training steps.", status["background"]["steps"]),
+        *metric("learner_up", "gauge", "Whether the learner process is running.", int(service.alive)),
+        *metric("learner_restarts_total", "counter", "Unexpected learner exits.", counters["learner_ended"]),
+        *metric("rolled_back_total", "counter", "Updates that were rolled back.", counters["rolled_back"]),
+        *metric("predictions_total", "counter", "Images classified.", counters["predictions"]),
+        *metric("predict_seconds_total", "counter", "Time spent predicting.", counters["predict_microseconds"] / 1e6),
     ]
     if status["held_out_accuracy"] is not None:
-        lines += figure("held_out_accuracy", "gauge", "Mean over the classes, percent.", status["held_out_accuracy"])
-    lines += ["# HELP dualnet_requests_total Requests by status.", "# TYPE dualnet_requests_total counter"]
+        lines += metric("held_out_accuracy", "gauge", "Mean over classes, in percent.", status["held_out_accuracy"])
+    lines += ["# HELP dualnet_requests_total Responses by HTTP status.", "# TYPE dualnet_requests_total counter"]
     for name, count in sorted(counters.items()):
         if name.startswith("status_"):
             lines.append(f'dualnet_requests_total{{status="{name.removeprefix("status_")}"}} {count}')
     return "\n".join(lines) + "\n"
 
 
-def figure(name: str, kind: str, text: str, value: float) -> list[str]:
+def metric(name: str, kind: str, text: str, value: float) -> list[str]:
     return [f"# HELP dualnet_{name} {text}", f"# TYPE dualnet_{name} {kind}", f"dualnet_{name} {value}"]

@@ -1,4 +1,4 @@
-"""The model as ONNX, made by a process of its own: it takes seconds of a core, and answers must not wait for it."""
+"""ONNX export in a separate process: it takes seconds of CPU time, and predictions must not wait for it."""
 
 import subprocess
 import sys
@@ -11,34 +11,34 @@ from pathlib import Path
 from dualnet.serve.errors import BusyError, ConflictError, RequestError
 from dualnet.serve.service import Service
 
-MOST_SECONDS = 300.0  # within which it is made
-LOOK_SECONDS = 0.2  # between looks whether the service stops
+TIMEOUT_SECONDS = 300.0
+POLL_SECONDS = 0.2  # between checks whether the service is stopping
 
 
 @contextmanager
-def one_at_a_time(lock: threading.Lock) -> Iterator[None]:
+def exclusive(lock: threading.Lock) -> Iterator[None]:
     if not lock.acquire(blocking=False):
-        raise RequestError(429, "another ONNX file is being made; try again", retry_after="5")
+        raise RequestError(429, "another ONNX export is running; try again", retry_after="5")
     try:
         yield
     finally:
         lock.release()
 
 
-def as_onnx(service: Service, folder: Path) -> Path:
-    """The file, beside the folder of the model. The process ends with the service."""
-    file, end, said = folder.with_suffix(".onnx"), time.monotonic() + MOST_SECONDS, ""
-    # -P: no module is imported from the working directory
+def export_onnx(service: Service, folder: Path) -> Path:
+    """Write the model of a folder to a file beside it. The process is killed if the service stops."""
+    file, deadline, stderr = folder.with_suffix(".onnx"), time.monotonic() + TIMEOUT_SECONDS, ""
+    # -P: import no modules from the working directory
     command = ["nice", sys.executable, "-P", "-m", "dualnet.cli", "export", str(folder), str(file)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.returncode is None:
-            if service.stopping or time.monotonic() > end:
+            if service.stopping or time.monotonic() > deadline:
                 process.kill()
-                raise BusyError("the ONNX file was not made in time; try again later")
+                raise BusyError("the ONNX export did not finish in time; try again later")
             with suppress(subprocess.TimeoutExpired):
-                _, said = process.communicate(timeout=LOOK_SECONDS)
+                _, stderr = process.communicate(timeout=POLL_SECONDS)
     if process.returncode == 2:
-        raise ConflictError(said.strip().removeprefix("dualnet: "))
+        raise ConflictError(stderr.strip().removeprefix("dualnet: "))
     if process.returncode != 0:
-        raise RuntimeError(f"the ONNX file was not made (exit code {process.returncode}): {said}")
+        raise RuntimeError(f"the ONNX export failed (exit code {process.returncode}): {stderr}")
     return file

@@ -1,76 +1,73 @@
-"""The options of `dualnet serve`, with their defaults and what its help says of them."""
+"""The options of `dualnet serve`, with their defaults and help texts."""
 
+import dataclasses
 import ipaddress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 
-def option(default: Any, text: str) -> Any:
-    return field(default=default, metadata={"help": text})
+def option(default: Any, text: str, at_least: float | None = None) -> Any:
+    return dataclasses.field(default=default, metadata={"help": text, "at_least": at_least})
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Options:
-    state: Path  # the folder that holds everything
-    host: str = option("127.0.0.1", "address to listen on; another one than loopback needs --token-file")
-    port: int = option(8000, "port to listen on; 0: any free one")
-    token_file: Path | None = field(default=None, metadata={"help": "file with the token that every request must send"})
-    model: Path | None = field(default=None, metadata={"help": "what to start with: a run folder or a saved model"})
-    image_size: int = option(48, "side in pixels of what a new model sees")
-    seed: int = option(0, "of a new model")
+    state: Path  # the folder for everything that is stored
+    host: str = option("127.0.0.1", "address to listen on; any other than loopback requires --token-file")
+    port: int = option(8000, "port to listen on; 0: any free port", at_least=0)
+    token_file: Path | None = dataclasses.field(
+        default=None, metadata={"help": "file with the token that requests must send"}
+    )
+    model: Path | None = dataclasses.field(default=None, metadata={"help": "run folder or saved model to start from"})
+    image_size: int = option(48, "height and width in pixels of a new model's images")
+    seed: int = option(0, "random seed of a new model")
     device: str = option("auto", "auto, cpu or cuda")
-    batch_size: int = option(10, "examples that are learned together, at most")
-    synchronous: bool = option(False, "learn before answering; a request is a batch; no background")
-    # The background
-    share: float = option(1.0, "of one core's time that the background may take, above 0 to 1")
-    steps_per_example: int = option(100, "background steps for each example received, at most; 0: no background")
-    flat_steps: int = option(200, "pause the background if the loss has not fallen by 1 percent over as many steps")
-    # What is kept
-    held_out_every: int = option(10, "one labelled example of a class in as many is held out to measure; 0: none")
-    margin: float = option(20.0, "points of held-out accuracy that a fall must exceed to be rolled back")
-    unlabelled_kept: int = option(2000, "newest unlabelled images that are kept")
-    most_snapshots: int = option(20, "snapshots that can be kept")
-    save_seconds: float = option(30.0, "between checkpoints, while something is learned")
+    batch_size: int = option(10, "maximum number of examples learned together", at_least=1)
+    synchronous: bool = option(False, "respond after learning; one batch per request; no background training")
+    # Background training
+    share: float = option(1.0, "share of one core's time for background training, above 0 and up to 1")
+    steps_per_example: int = option(100, "maximum background steps per example received; 0: none", at_least=0)
+    flat_steps: int = option(
+        200, "pause the background if its loss has not fallen by 1 percent over as many steps", at_least=1
+    )
+    # Storage
+    held_out_every: int = option(10, "hold out every n-th labelled example of a class for testing; 0: none", at_least=0)
+    margin: float = option(20.0, "roll back if held-out accuracy falls by more than these points", at_least=0)
+    unlabelled_kept: int = option(2000, "number of unlabelled images to keep, the newest", at_least=0)
+    most_snapshots: int = option(20, "maximum number of snapshots", at_least=0)
+    save_seconds: float = option(30.0, "seconds between checkpoints", at_least=0)
     # Limits
-    most_bytes: int = option(20_000_000, "of a request")
-    most_pixels: int = option(30_000_000, "of an image, read before it is decoded")
-    most_images: int = option(50, "of a request")
-    most_requests: int = option(32, "in flight; more are answered with 429")
-    most_classes: int = option(1000, "of the model")
-    body_seconds: float = option(20.0, "within which the body of a request must arrive")
+    most_bytes: int = option(20_000_000, "maximum size of a request body", at_least=1)
+    most_pixels: int = option(30_000_000, "maximum number of pixels of an image", at_least=1)
+    most_images: int = option(50, "maximum number of images in a request", at_least=1)
+    most_requests: int = option(32, "maximum number of concurrent requests; others get status 429", at_least=1)
+    most_classes: int = option(1000, "maximum number of classes", at_least=1)
+    body_seconds: float = option(20.0, "time within which the body of a request must arrive")
 
     def __post_init__(self) -> None:
-        limits = [f"most_{what}" for what in ("bytes", "pixels", "images", "requests", "classes")]
-        for name in ("batch_size", "flat_steps", *limits):
-            check(getattr(self, name) >= 1, name, getattr(self, name), "give 1 or more")
-        for name in (
-            "steps_per_example",
-            "held_out_every",
-            "margin",
-            "unlabelled_kept",
-            "most_snapshots",
-            "save_seconds",
-        ):
-            check(getattr(self, name) >= 0, name, getattr(self, name), "give 0 or more")
-        check(self.body_seconds > 0, "body_seconds", self.body_seconds, "give seconds above 0")
-        check(0 < self.share <= 1, "share", self.share, "give a number above 0, up to 1")
-        check(0 <= self.port <= 65535, "port", self.port, "give 0 to 65535")
-        check(self.device in ("auto", "cpu", "cuda"), "device", self.device, "give auto, cpu or cuda")
-        check(self.token_file is not None or is_loopback(self.host), "host", self.host, "give --token-file too")
+        for field in dataclasses.fields(self):
+            low = field.metadata.get("at_least")
+            self.check(field.name, low is None or getattr(self, field.name) >= low, f"give {low} or more")
+        self.check("body_seconds", self.body_seconds > 0, "give seconds above 0")
+        self.check("share", 0 < self.share <= 1, "give a number above 0, up to 1")
+        self.check("port", self.port <= 65535, "give 0 to 65535")
+        self.check("device", self.device in ("auto", "cpu", "cuda"), "give auto, cpu or cuda")
+        self.check("host", self.token_file is not None or is_loopback(self.host), "give --token-file too")
+
+    def check(self, name: str, valid: bool, remedy: str) -> None:
+        if not valid:
+            raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: {remedy}")
 
     @property
     def has_background(self) -> bool:
         return not self.synchronous and self.steps_per_example > 0
 
     def token(self) -> str | None:
-        """Raises ValueError for a file that holds none."""
+        """Raises ValueError if the file holds no valid token."""
         if self.token_file is None:
             return None
         token = read_token(self.token_file)
-        check(
-            len(token) >= 16 and token.isascii(), "token_file", self.token_file, "its token needs 16 ASCII characters"
-        )
+        self.check("token_file", len(token) >= 16 and token.isascii(), "a token needs at least 16 ASCII characters")
         return token
 
 
@@ -81,13 +78,8 @@ def read_token(file: Path) -> str:
         raise ValueError(f"--token-file {file}: cannot be read ({error})") from error
 
 
-def check(right: bool, name: str, value: Any, remedy: str) -> None:
-    if not right:
-        raise ValueError(f"--{name.replace('_', '-')} {value}: {remedy}")
-
-
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches the address.
+    """Whether an address is reachable from this machine only.
 
     >>> [is_loopback(host) for host in ("127.0.0.1", "localhost", "::1", "0.0.0.0", "example.org")]
     [True, True, True, False, False]

@@ -1,4 +1,4 @@
-"""What requests and answers are made of, and the limits of their values."""
+"""Schemas of requests and responses, with the limits of their values."""
 
 from typing import Annotated, Any
 
@@ -8,20 +8,20 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 from dualnet.serve.errors import ERRORS, RequestError
 
 
-def printable_name(name: str) -> str:
+def check_name(name: str) -> str:
     if not name.isprintable() or name != name.strip():
-        raise ValueError("a name is printable text without space around it")
+        raise ValueError("use printable characters, without spaces at the start or end")
     return name
 
 
-Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(printable_name)]
+Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(check_name)]
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
 Images = Annotated[
-    list[UploadFile], File(min_length=1, description="JPEG, PNG, BMP, GIF, TIFF or WEBP; one field for each image")
+    list[UploadFile], File(min_length=1, description="JPEG, PNG, BMP, GIF, TIFF or WEBP; one field per image")
 ]
 Number = Annotated[int, Path(ge=1, le=10**9)]
-LABELS = "one for all images, or one for each, empty where it is not known"
-NewClass = Annotated[bool, Form(description="make the class if it is not there")]
+LABELS = "one for all images, or one per image; empty: unknown"
+NewClass = Annotated[bool, Form(description="create the class if it does not exist")]
 
 
 class Class(BaseModel):
@@ -34,17 +34,17 @@ class Prediction(BaseModel):
 
 
 class Predictions(BaseModel):
-    version: str = Field(description="of the model that answered")
+    version: str = Field(description="version of the model that predicted")
     predictions: list[Prediction]
 
 
 class Acknowledged(BaseModel):
     id: str
-    duplicate: bool = Field(description="it was there already, and is no second example")
+    duplicate: bool = Field(description="the example existed already and was not stored again")
 
 
 class Body(BaseModel):
-    """What is sent as JSON."""
+    """The body of a JSON request."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 

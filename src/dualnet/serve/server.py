@@ -1,4 +1,4 @@
-"""Runs the service: one process that answers, one that learns."""
+"""Runs the service: an HTTP process, and a learner process that it starts."""
 
 import fcntl
 import logging
@@ -11,13 +11,13 @@ import uvicorn
 
 from dualnet.data.cache_file import locked
 from dualnet.data.decode import decoding
-from dualnet.serve import saved
+from dualnet.serve import state_folder
 from dualnet.serve.app import make_app
 from dualnet.serve.guard import Guard
 from dualnet.serve.options import Options
 from dualnet.serve.service import Service
 
-STOP_SECONDS = 2  # for requests that are being answered
+STOP_SECONDS = 2  # for requests in progress
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -27,14 +27,14 @@ HEADERS = {
 }
 
 
-def serve(options: Options, tell: Callable[[str], None]) -> None:
-    """Until SIGINT or SIGTERM. `tell` is given the address once it answers."""
+def serve(options: Options, on_ready: Callable[[str], None]) -> None:
+    """Serve until SIGINT or SIGTERM. `on_ready` is called with the address once requests are accepted."""
     token = options.token()
     options.state.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)  # the other cores learn
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # a form that cannot be read is the client's fault
-    with only_one(options), listening(options) as listener, decoding():
-        saved.clean(options)
+    torch.set_num_threads(1)  # the other cores are for the learner process
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors
+    with locked_state(options), bound_socket(options) as listener, decoding():
+        state_folder.remove_unfinished(options)
         service = Service(options)
         try:
             service.start()
@@ -44,36 +44,34 @@ def serve(options: Options, tell: Callable[[str], None]) -> None:
                 timeout_graceful_shutdown=STOP_SECONDS, ws="none", lifespan="off", headers=list(HEADERS.items()),
             )  # fmt: skip
             host = f"[{options.host}]" if ":" in options.host else options.host
-            tell(f"http://{host}:{listener.getsockname()[1]}")
+            on_ready(f"http://{host}:{listener.getsockname()[1]}")
             Server(config, service).run([listener])
         finally:
             service.stop()
-            saved.clean(options)  # of exports that were under way
+            state_folder.remove_unfinished(options)  # exports that were in progress
 
 
 @contextmanager
-def only_one(options: Options) -> Iterator[None]:
-    """Raises ValueError if another service has the state folder."""
+def locked_state(options: Options) -> Iterator[None]:
+    """Raises ValueError if another service uses the state folder."""
     try:
-        with locked(options.state / saved.LOCK, fcntl.LOCK_NB):
+        with locked(options.state / state_folder.LOCK, fcntl.LOCK_NB):
             yield
     except BlockingIOError:
-        raise ValueError(
-            f"--state {options.state}: another `dualnet serve` uses it; stop it, or give another"
-        ) from None
+        raise ValueError(f"--state {options.state}: in use by another `dualnet serve`; give another folder") from None
 
 
 @contextmanager
-def listening(options: Options) -> Iterator[socket.socket]:
-    """Raises ValueError for an address that cannot be had."""
+def bound_socket(options: Options) -> Iterator[socket.socket]:
+    """Raises ValueError if the address is not available."""
     try:
         found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
         family, kind, protocol, _, address = found[0]
-        # Without the protocol asyncio does not know it as TCP and leaves Nagle's algorithm on: 40 ms for each answer.
+        # asyncio disables Nagle's algorithm, which delays responses by 40 ms, only if the socket has the TCP protocol.
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(128)  # who asks now is answered once the service has started
+        listener.listen(128)  # requests sent from now on wait until the service has started
     except OSError as error:
         raise ValueError(f"--host {options.host} --port {options.port}: {error.strerror}; give another") from error
     with listener:
@@ -86,5 +84,5 @@ class Server(uvicorn.Server):
         self.service = service
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        self.service.stopping = True  # the streams of events end
+        self.service.stopping = True  # ends the event streams
         super().handle_exit(sig, frame)  # pyright: ignore[reportArgumentType]

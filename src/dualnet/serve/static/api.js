@@ -1,95 +1,97 @@
-// Requests to the service, with its token where it needs one, and the stream of its events.
+// Requests to the service, with a token if it requires one, and its event stream.
 
-const TRIES = 5;
-const PATIENCE = 90_000; // ms for an answer: the service gives the learner 60 s
-const SILENCE = 45_000; // ms: the service sends something every 15 s
+const MAX_TRIES = 5;
+const RESPONSE_TIMEOUT = 90_000; // ms; the service itself waits up to 60 s for the learner
+const STREAM_TIMEOUT = 45_000; // ms; the service sends something every 15 s
 
 let token = sessionStorage.getItem("token");
-let asking = null;
+let tokenDialog = null; // a promise of the token while the dialog is open
 
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** The answer, if it is a good one; otherwise an error with what the service says is wrong. */
-export async function request(method, path, body, options = {}, tries = TRIES) {
-  const sent = token;
-  const headers = sent ? { Authorization: `Bearer ${sent}` } : {};
+/** The response if it is successful; otherwise throws an Error with the message of the service. */
+export async function request(method, path, body, options = {}, tries = MAX_TRIES) {
+  const sentToken = token;
+  const headers = sentToken ? { Authorization: `Bearer ${sentToken}` } : {};
   const isForm = body === undefined || body instanceof FormData;
   if (!isForm) headers["Content-Type"] = "application/json";
   const content = { method, headers, body: isForm ? body : JSON.stringify(body) };
-  const answer = await fetch(path, { signal: AbortSignal.timeout(PATIENCE), ...content, ...options }).catch(() => {
-    throw new Error("the server does not answer");
+  const signal = AbortSignal.timeout(RESPONSE_TIMEOUT);
+  const response = await fetch(path, { signal, ...content, ...options }).catch(() => {
+    throw new Error("the server does not respond");
   });
-  if (answer.ok) return answer;
-  if (answer.status === 401) await newToken(sent);
-  else if (answer.status === 429 && tries > 1) await sleep(1000 * (answer.headers.get("Retry-After") ?? 1));
-  else throw new Error(await reason(answer));
+  if (response.ok) return response;
+  if (response.status === 401) await askForToken(sentToken);
+  else if (response.status === 429 && tries > 1) await sleep(1000 * (response.headers.get("Retry-After") ?? 1));
+  else throw new Error(await errorMessage(response));
   return request(method, path, body, options, tries - 1);
 }
 
-export const json = async (...words) => (await request(...words)).json();
+export const json = async (...parameters) => (await request(...parameters)).json();
 
-async function reason(answer) {
+async function errorMessage(response) {
   try {
-    return (await answer.json()).error.message;
+    return (await response.json()).error.message;
   } catch {
-    return `the service answered ${answer.status}`;
+    return `the service responded with status ${response.status}`;
   }
 }
 
-/** Asks for the token, once however many requests wait for it. */
-async function newToken(refused) {
-  if (token !== refused) return;
-  asking ??= new Promise((resolve) => {
+/** Ask for the token, only once for all requests that wait for it. */
+async function askForToken(rejected) {
+  if (token !== rejected) return;
+  tokenDialog ??= new Promise((resolve) => {
     const dialog = document.getElementById("token");
-    dialog.querySelector("h2").textContent = refused ? "This token is wrong" : "Token";
+    dialog.querySelector("h2").textContent = rejected ? "Wrong token" : "Token";
     dialog.oncancel = (event) => event.preventDefault();
     dialog.onclose = () => resolve(dialog.querySelector("input").value);
     dialog.showModal();
   });
-  token = await asking;
+  token = await tokenDialog;
   sessionStorage.setItem("token", token);
-  asking = null;
+  tokenDialog = null;
 }
 
-/** Calls on.status and on.notice for each event, on.here and on.gone as the service comes and goes. Never ends. */
+/** Call the handlers `status` and `notice` for events, `connected` and `disconnected`; reconnect forever. */
 export async function listen(on) {
   let last = 0;
   for (;;) {
     try {
-      on.here(await json("GET", "/v1/status"));
+      on.connected(await json("GET", "/v1/status"));
       for await (const event of events(last)) {
         last = event.id;
         on[event.kind]?.(event.content);
       }
     } catch (error) {
-      on.gone(error.message);
+      on.disconnected(error.message);
     }
     await sleep(1000);
   }
 }
 
-/** By fetch, because an EventSource cannot send a token. */
+/** With fetch, because EventSource cannot send a token. */
 async function* events(after) {
-  const stop = new AbortController();
-  let timer = setTimeout(() => stop.abort(), SILENCE);
+  const controller = new AbortController();
+  const startTimer = () => setTimeout(() => controller.abort(), STREAM_TIMEOUT);
+  let timer = startTimer();
   try {
-    const answer = await request("GET", `/v1/events?after=${after}`, undefined, { signal: stop.signal });
+    const response = await request("GET", `/v1/events?after=${after}`, undefined, { signal: controller.signal });
     let text = "";
-    for (const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader(); ; ) {
+    for (const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(); ; ) {
       const { done, value } = await reader.read().catch(() => ({ done: true }));
       if (done) return;
       clearTimeout(timer);
-      timer = setTimeout(() => stop.abort(), SILENCE);
+      timer = startTimer();
       const blocks = (text + value).split("\n\n");
       text = blocks.pop();
-      for (const { id, event, data } of blocks.map(parsed)) {
+      for (const { id, event, data } of blocks.map(fieldsOf)) {
         if (data) yield { id: +id, kind: event, content: JSON.parse(data) };
       }
     }
   } finally {
     clearTimeout(timer);
-    stop.abort();
+    controller.abort();
   }
 }
 
-const parsed = (block) => Object.fromEntries(block.split("\n").map((line) => /^(\w*): ?(.*)$/.exec(line).slice(1)));
+const fieldsOf = (block) => Object.fromEntries(block.split("\n").map((line) => /^(\w*): ?(.*)$/.exec(line).slice(1)));

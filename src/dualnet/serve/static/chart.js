@@ -1,16 +1,16 @@
-// Line charts, in SVG. Each point is a publication of the model, so that time in which nothing happened takes no room.
+// Line charts in SVG. The points are evenly spaced whatever the time between them.
 import { clock, make } from "./dom.js";
 
 const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [340, 106, 34, 8, 88];
 
-/** Draw lines {name, colour, values}, with none where there is no value; `times` are those of the points. */
-export function draw(figure, lines, times, top) {
+/** Draw lines {name, colour, values}, where a value may be missing. `times` belong to the points. */
+export function draw(figure, lines, times, maximum) {
   figure.querySelector("svg")?.remove();
   figure.querySelector("ul")?.remove();
-  const known = lines.filter((line) => line.values.some(isThere));
-  figure.hidden = known.length === 0;
+  const shown = lines.filter((line) => line.values.some(isPresent));
+  figure.hidden = shown.length === 0;
   if (figure.hidden) return;
-  const highest = top ?? rounded(Math.max(...known.flatMap((line) => line.values).filter(isThere), 0.01));
+  const highest = maximum ?? roundUp(Math.max(...shown.flatMap((line) => line.values).filter(isPresent), 0.01));
   const x = (index) => LEFT + ((WIDTH - LEFT - 4) * index) / Math.max(1, times.length - 1);
   const y = (value) => BOTTOM - ((BOTTOM - TOP) * Math.min(value, highest)) / highest;
   const chart = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, role: "img" });
@@ -20,16 +20,16 @@ export function draw(figure, lines, times, top) {
   }
   chart.append(svg("text", { x: LEFT, y: HEIGHT - 3 }, clock(times[0])));
   chart.append(svg("text", { x: WIDTH - 4, y: HEIGHT - 3, "text-anchor": "end" }, clock(times.at(-1))));
-  for (const { colour, values } of known) {
-    const points = values.flatMap((value, index) => (isThere(value) ? [`${x(index)} ${y(value)}`] : []));
-    chart.append(svg("path", { class: "line", stroke: colour, d: `M${points.join("L")}h0.1` })); // a single one is seen
+  for (const { colour, values } of shown) {
+    const points = values.flatMap((value, index) => (isPresent(value) ? [`${x(index)} ${y(value)}`] : []));
+    chart.append(svg("path", { class: "line", stroke: colour, d: `M${points.join("L")}h0.1` })); // so that a single point is visible
   }
-  const now = known.map(({ name, values }) => `${name} ${text(values.findLast(isThere))}`);
-  chart.setAttribute("aria-label", `${figure.querySelector("figcaption").textContent}, now: ${now.join(", ")}`);
-  figure.append(chart, make("ul", { className: "legend" }, ...known.map((line, index) => key(line, now[index]))));
+  const latest = shown.map(({ name, values }) => `${name} ${text(values.findLast(isPresent))}`);
+  chart.setAttribute("aria-label", `${figure.querySelector("figcaption").textContent}, now: ${latest.join(", ")}`);
+  figure.append(chart, make("ul", { className: "legend" }, ...shown.map((line, index) => legendItem(line, latest[index]))));
 }
 
-function key({ colour }, text) {
+function legendItem({ colour }, text) {
   const item = make("li", {}, text);
   item.style.setProperty("--colour", colour);
   return item;
@@ -42,11 +42,11 @@ function svg(tag, attributes, text = "") {
   return element;
 }
 
-const isThere = (value) => value !== null && value !== undefined;
+const isPresent = (value) => value !== null && value !== undefined;
 const text = (value) => `${value < 100 ? +value.toPrecision(2) : Math.round(value)}`;
 
-/** 1, 2 or 5 times a power of ten, at or above the value. */
-function rounded(value) {
+/** The next 1, 2 or 5 times a power of ten. */
+function roundUp(value) {
   const power = 10 ** Math.floor(Math.log10(value));
   return power * [1, 2, 5, 10].find((step) => step * power >= value);
 }

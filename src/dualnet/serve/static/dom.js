@@ -1,8 +1,8 @@
-// What all parts of the page use. Text from people goes in as text only: nothing here takes HTML.
+// Helpers for the DOM. User input is only ever inserted as text, never as HTML.
 
 export const byId = (id) => document.getElementById(id);
 
-/** An element with properties and children; a string becomes text. */
+/** An element with properties and children, which may be strings. */
 export function make(tag, properties = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
   element.append(...children);
@@ -11,25 +11,25 @@ export function make(tag, properties = {}, ...children) {
 
 export const fromTemplate = (id) => byId(id).content.firstElementChild.cloneNode(true);
 
-/** Tell it at the foot of the page, and to a screen reader. */
-export function say(text) {
+/** Show a message at the bottom of the page for some seconds; screen readers announce it. */
+export function showMessage(text) {
   byId("message").textContent = text;
-  clearTimeout(say.timer);
-  say.timer = setTimeout(() => (byId("message").textContent = ""), 6000);
+  clearTimeout(showMessage.timer);
+  showMessage.timer = setTimeout(() => (byId("message").textContent = ""), 6000);
 }
 
-/** Do it when a form is sent or a button pressed, and say what went wrong. */
-export const tried = (action) => async (event) => {
+/** An event handler that runs an action and shows a message if it fails. */
+export const handler = (action) => async (event) => {
   event.preventDefault();
   try {
     await action(event);
   } catch (error) {
-    say(`Not done: ${error.message}.`);
+    showMessage(`Error: ${error.message}.`);
   }
 };
 
-/** The function, at most once in so many ms; the last call is never left out. */
-export function atMostEvery(ms, action) {
+/** The action, called at most once per interval; the last call is never dropped. */
+export function throttle(ms, action) {
   let [running, again] = [false, false];
   return async function call() {
     if (running) return void (again = true);

@@ -1,53 +1,53 @@
-// The page: what comes from the service is shown, what a person does is sent.
+// The page: shows the events of the service, and sends what the user does.
 import { json, listen, request } from "./api.js";
 import { openCamera } from "./camera.js";
 import { draw } from "./chart.js";
 import * as classes from "./classes.js";
-import { atMostEvery, byId, clock, colour, make, say, tried } from "./dom.js";
+import { byId, clock, colour, handler, make, showMessage, throttle } from "./dom.js";
 import * as images from "./images.js";
 
-const [POINTS, CURVES, NOTICES] = [1400, 20, 5];
+const [MAX_POINTS, MAX_CURVES, MAX_NOTICES] = [1400, 20, 5];
 const ACTIVITIES = {
-  off: "The background is off.",
-  paused: "The background is paused.",
-  "nothing to learn from": "The background waits for images.",
-  "all steps done": "The background waits for more images.",
-  flat: "The background rests: its loss does not fall any more.",
-  learning: "The background is learning.",
+  off: "Background training is off.",
+  paused: "Background training is paused.",
+  "nothing to learn from": "Background training: waiting for images.",
+  "all steps done": "Background training: done, until new images arrive.",
+  flat: "Background training: resting, because the loss has stopped falling.",
+  learning: "Background training: running.",
 };
 
 const history = []; // status events, oldest first
-let now = null;
+let current = null; // the latest status
 
-// What comes from the service
+// Show the state of the service
 
-const tell = {
-  memory: atMostEvery(2000, classes.updateMemory),
-  answers: atMostEvery(2000, images.refresh),
-  curves: atMostEvery(500, showCurves),
-  snapshots: atMostEvery(500, showSnapshots),
+const update = {
+  memory: throttle(2000, classes.updateMemory),
+  predictions: throttle(2000, images.refresh),
+  curves: throttle(500, showCurves),
+  snapshots: throttle(500, showSnapshots),
 };
 
 function show(status) {
-  const before = now;
-  now = status;
+  const before = current;
+  current = status;
   classes.update(status.classes);
   const { activity } = status.background;
-  byId("activity").textContent = status.learner === "running" ? ACTIVITIES[activity] : "The learner is restarted.";
+  byId("activity").textContent = status.learner === "running" ? ACTIVITIES[activity] : "The learner is restarting.";
   byId("pause").hidden = activity === "off";
   byId("pause").textContent = activity === "paused" ? "Resume" : "Pause";
-  const waiting = status.waiting > 0 ? `, ${status.waiting} to be learned` : "";
-  byId("counts").textContent = `${status.examples} images, ${status.unlabelled} of them without a class${waiting}.`;
-  tell.curves();
-  if (before?.version !== status.version) tell.answers();
-  if (kept(before) !== kept(status)) tell.memory();
+  const waiting = status.waiting > 0 ? `, ${status.waiting} not learned yet` : "";
+  byId("counts").textContent = `${status.examples} images, ${status.unlabelled} without a class${waiting}.`;
+  update.curves();
+  if (before?.version !== status.version) update.predictions();
+  if (imageCounts(before) !== imageCounts(status)) update.memory();
 }
 
-const kept = (status) => JSON.stringify(status?.classes.map((one) => [one.examples, one.in_memory]));
+const imageCounts = (status) => JSON.stringify(status?.classes.map((one) => [one.examples, one.in_memory]));
 
-/** The place of the one whose neighbours are closest in time, as the service chooses what it drops. */
-function closest(points) {
-  const gaps = points.slice(2).map((point, place) => point.time - points[place].time);
+/** The index of the point whose neighbours are closest in time, which the service drops first too. */
+function mostRedundant(points) {
+  const gaps = points.slice(2).map((point, index) => point.time - points[index].time);
   return 1 + gaps.indexOf(Math.min(...gaps));
 }
 
@@ -56,7 +56,7 @@ const line = (name, index, value) => ({ name, colour: colour(index), values: his
 async function showCurves() {
   const times = history.map((status) => status.time);
   const accuracies = classes.names().map((name, index) => line(name, index, (status) => status.accuracy.get(name)));
-  draw(byId("accuracy"), accuracies.slice(-CURVES), times, 100);
+  draw(byId("accuracy"), accuracies.slice(-MAX_CURVES), times, 100);
   const kinds = [...new Set(history.flatMap((status) => Object.keys(status.losses)))];
   const losses = kinds.map((name, index) => line(name.replace("_", " "), index, (status) => status.losses[name]));
   draw(byId("losses"), losses.filter(({ name }) => name !== "slow"), times);
@@ -70,52 +70,52 @@ async function showSnapshots() {
 
 function snapshotItem({ number, title, time, classes: names }) {
   const name = title || `Snapshot ${number}`;
-  const about = ` ${new Date(1000 * time).toLocaleString()}, ${names.length} classes`;
-  const text = make("span", {}, make("strong", {}, name), about);
+  const details = ` ${new Date(1000 * time).toLocaleString()}, ${names.length} classes`;
+  const text = make("span", {}, make("strong", {}, name), details);
   const restore = make("button", { type: "button", ariaLabel: `Restore ${name}` }, "Restore");
-  restore.onclick = tried(async () => {
+  restore.onclick = handler(async () => {
     show(await json("POST", `/v1/snapshots/${number}/restore`));
-    say(`${name} is restored.`);
+    showMessage(`${name} restored.`);
   });
   const remove = make("button", { type: "button", ariaLabel: `Delete ${name}` }, "Delete");
-  remove.onclick = tried(async () => {
+  remove.onclick = handler(async () => {
     await request("DELETE", `/v1/snapshots/${number}`);
     await showSnapshots();
   });
   return make("li", { className: "row" }, text, restore, remove);
 }
 
-// What a person does
+// Handle input
 
-byId("add-class").onsubmit = tried(async ({ target }) => {
+byId("add-class").onsubmit = handler(async ({ target }) => {
   const name = target.elements.name.value.trim();
   await request("POST", "/v1/classes", { classes: [name] });
   target.reset();
   show(await json("GET", "/v1/status"));
-  say(`${name} is added: give it some images.`);
+  showMessage(`${name} added. Now add images of it.`);
 });
 
-byId("pause").onclick = tried(async () => {
-  const background = await json("POST", "/v1/background", { paused: now.background.activity !== "paused" });
-  show({ ...now, background });
+byId("pause").onclick = handler(async () => {
+  const background = await json("POST", "/v1/background", { paused: current.background.activity !== "paused" });
+  show({ ...current, background });
 });
 
-byId("add-snapshot").onsubmit = tried(async ({ target }) => {
+byId("add-snapshot").onsubmit = handler(async ({ target }) => {
   const { number } = await json("POST", "/v1/snapshots", { title: target.elements.title.value.trim() });
   target.reset();
   await showSnapshots();
-  say(`Snapshot ${number} is taken.`);
+  showMessage(`Snapshot ${number} saved.`);
 });
 
-const download = (format, name) => tried(async () => {
-  say("The model is being packed …");
+const download = (format, name) => handler(async () => {
+  showMessage("Preparing the download …");
   const href = URL.createObjectURL(await (await request("GET", `/v1/export?format=${format}`)).blob());
   make("a", { href, download: name }).click();
 });
 byId("export").onclick = download("folder", "model.zip");
 byId("export-onnx").onclick = download("onnx", "model.onnx");
 
-// Images go into the class on which they are dropped, or in which the focus is; elsewhere they are asked about.
+// Images dropped on a class, or pasted while it has the focus, are taught; all others are only classified.
 
 const classOf = (element) => element.closest?.(".class")?.dataset.name;
 
@@ -153,33 +153,33 @@ document.addEventListener("drop", (event) => {
 });
 
 listen({
-  here(status) {
-    if (now !== null && status.classes.length < now.classes.length) location.reload(); // another state folder
-    if (document.body.dataset.server === "gone") say("The server answers again.");
-    if (now === null) Promise.allSettled([images.openUnlabelled()]);
-    document.body.dataset.server = "here";
-    byId("gone").hidden = true;
+  connected(status) {
+    if (current !== null && status.classes.length < current.classes.length) location.reload(); // another state folder
+    if (document.body.dataset.server === "disconnected") showMessage("Connected again.");
+    if (current === null) Promise.allSettled([images.openUnlabelled()]);
+    document.body.dataset.server = "connected";
+    byId("disconnected").hidden = true;
     byId("server").textContent = "Connected";
     show(status);
-    tell.snapshots();
-    tell.memory();
+    update.snapshots();
+    update.memory();
   },
-  gone(reason) {
-    const since = now === null ? "" : ` What you see is from ${clock(Date.now() / 1000)}.`;
-    const text = `No connection: ${reason}.${since} Trying again …`;
-    if (document.body.dataset.server !== "gone") byId("gone").textContent = text;
-    document.body.dataset.server = "gone";
-    byId("gone").hidden = false;
-    byId("server").textContent = "No connection";
+  disconnected(reason) {
+    const since = current === null ? "" : ` This page shows the state at ${clock(Date.now() / 1000)}.`;
+    const text = `Disconnected: ${reason}.${since} Reconnecting …`;
+    if (document.body.dataset.server !== "disconnected") byId("disconnected").textContent = text;
+    document.body.dataset.server = "disconnected";
+    byId("disconnected").hidden = false;
+    byId("server").textContent = "Disconnected";
   },
   status(status) {
     const accuracy = new Map(status.classes.map((one) => [one.name, one.held_out_accuracy]));
     history.push({ ...status, accuracy });
-    if (history.length > POINTS) history.splice(closest(history), 1);
+    if (history.length > MAX_POINTS) history.splice(mostRedundant(history), 1);
     show(status);
   },
   notice({ time, kind, text }) {
     byId("notices").prepend(make("li", {}, make("time", {}, clock(time)), ` ${kind.replace("_", " ")}: ${text}`));
-    [...byId("notices").children].slice(NOTICES).forEach((item) => item.remove());
+    [...byId("notices").children].slice(MAX_NOTICES).forEach((item) => item.remove());
   },
 });

@@ -1,0 +1,66 @@
+"""The examples in a model's memory, identified by the digest of their pixels."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dualnet.memory import Memory
+from dualnet.runs.model import Model
+from dualnet.serve.journal import Journal, digest_of
+
+
+def stored_examples(model: Model) -> Iterator[tuple[Memory, int, bytes, str]]:
+    """Memory, slot, digest and class of every stored example."""
+    for memory in model.learner.memories:
+        for slot in memory.filled.nonzero().flatten().tolist():
+            name = model.class_names[int(memory.labels[slot])]
+            yield memory, slot, digest_of(memory.images[slot].cpu().numpy().tobytes()), name
+
+
+def digests(model: Model) -> list[bytes]:
+    return [digest for _, _, digest, _ in stored_examples(model)]
+
+
+def counts(model: Model) -> dict[str, Any]:
+    """The number of slots, and of stored examples by class."""
+    memories = model.learner.memories
+    stored = Counter(number for memory in memories for number in memory.labels[memory.filled].tolist())
+    examples = {model.class_names[number]: count for number, count in sorted(stored.items())}
+    return {"slots": sum(memory.num_slots for memory in memories), "examples": examples}
+
+
+def remove_outdated(model: Model, journal: Journal, position: int, digests: Sequence[bytes] | None = None) -> None:
+    """Remove stored examples that the journal no longer has, with that label, before a position.
+
+    `digests` limits this to some images. Of several examples with the same pixels, as many stay as the journal has.
+    """
+    expected, found = journal.expected_in_memory(position, digests), Counter[tuple[Memory, bytes, str]]()
+    outdated: dict[Memory, list[int]] = {}
+    for memory, slot, digest, name in stored_examples(model):
+        found[memory, digest, name] += 1
+        if digest in expected and found[memory, digest, name] > expected[digest][name]:
+            outdated.setdefault(memory, []).append(slot)
+    for memory, slots in outdated.items():
+        memory.remove(torch.tensor(slots, device=memory.filled.device))
+
+
+def sample_images(model: Model, count: int) -> Tensor | None:
+    """Stored images, uint8 [count, C, H, W], drawn with replacement; None if the memory is empty."""
+    for memory in model.learner.memories:
+        if len(filled := memory.filled.nonzero().flatten()) > 0:
+            return memory.images[filled[torch.randint(len(filled), (count,))]]
+    return None
+
+
+def refresh_soft_labels(model: Model) -> None:
+    """Replace the soft labels of all stored examples by the current predictions, before new classes are learned.
+
+    Only for learners that compute soft labels at the end of a task.
+    """
+    if model.learner.needs_boundaries(model.learner.config):
+        for memory in model.learner.memories:
+            memory.has_logits.zero_()
+        model.learner.end_task()

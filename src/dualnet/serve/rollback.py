@@ -1,0 +1,67 @@
+"""The last known good state of a model, restored when an update makes the model worse."""
+
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+
+import torch
+
+from dualnet.memory import Memory
+from dualnet.runs.model import Model
+from dualnet.serve.images import to_tensor
+
+MIN_EXAMPLES = 10  # held-out examples needed to measure a drop in accuracy
+
+Results = Mapping[tuple[int, str], bool]  # whether held-out examples are classified correctly, by number and label
+
+
+def held_out_results(model: Model, examples: Sequence[tuple[int, str, bytes]]) -> Results:
+    """`examples` are number, label and pixels."""
+    known = [example for example in examples if example[1] in model.class_names]
+    if not known:
+        return {}
+    predictions = model.predict(to_tensor([pixels for *_, pixels in known]), top=1)
+    return {(number, label): found.name == label for (number, label, _), found in zip(known, predictions, strict=True)}
+
+
+class RollbackPoint:
+    """A copy of weights, averaged weights and optimizers. The memory is left out: a rollback keeps its examples."""
+
+    def __init__(self, model: Model, correct: Results | None = None) -> None:
+        self.correct: Results = correct or {}
+        self.update(model)
+
+    def update(self, model: Model) -> None:
+        """Copy the state of the model; the measured accuracy stays."""
+        learner = model.learner
+        memories = tuple(f"{name}." for name, module in learner.named_modules() if isinstance(module, Memory))
+        state = learner.state_dict().items()
+        self.state = {
+            name: value.clone() for name, value in state if name != "_extra_state" and not name.startswith(memories)
+        }
+        self.optimizers = deepcopy({name: one.state_dict() for name, one in learner.optimizers().items()})
+
+    def accuracy(self) -> dict[str, float]:
+        """Accuracy in percent, by class."""
+        by_class: dict[str, list[bool]] = {}
+        for (_, name), is_correct in self.correct.items():
+            by_class.setdefault(name, []).append(is_correct)
+        return {name: 100 * sum(results) / len(results) for name, results in sorted(by_class.items())}
+
+    def accuracy_drop(self, correct: Results) -> float:
+        """Percentage points lost since this state, on the examples measured both times; 0 if these are too few."""
+        common = self.correct.keys() & correct.keys()
+        if len(common) < MIN_EXAMPLES:
+            return 0.0
+        return 100 * sum(self.correct[example] - correct[example] for example in common) / len(common)
+
+    @torch.no_grad()
+    def restore(self, model: Model) -> None:
+        learner = model.learner
+        learner.load_state_dict(self.state, strict=False)
+        for name, optimizer in learner.optimizers().items():
+            optimizer.load_state_dict(deepcopy(self.optimizers[name]))
+        model.engine = None  # CUDA graphs captured before would use the old momentum buffers
+        for memory in learner.memories:  # diverged weights may have stored soft labels that are not finite
+            invalid = ~memory.logits.isfinite().all(dim=1)
+            memory.logits[invalid] = 0
+            memory.has_logits[invalid] = False

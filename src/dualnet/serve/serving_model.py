@@ -1,0 +1,78 @@
+"""The model that serves predictions: a copy of the learner's weights, so that predictions never wait for training."""
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dualnet.learners.ema import predicting
+from dualnet.runs.model import Model, Prediction
+
+
+class ModelCopy:
+    """A model with the weights of one publication. `load` reads the saved model."""
+
+    def __init__(self, load: Callable[[], Model]) -> None:
+        self.load, self.version = load, ""
+        self.lock = threading.Lock()
+        self.reload()
+
+    @torch.no_grad()
+    def reload(self) -> None:
+        """Load the saved model, with the averaged weights as its weights: publications contain only those."""
+        self.model = self.load()
+        self.write(prediction_weights(self.model))
+        self.model.learner.ema = None
+
+    def write(self, flat: Tensor) -> None:
+        values = [value for _, value in predicting(self.model.learner)]
+        for value, new in zip(values, flat.split([value.numel() for value in values]), strict=True):
+            value.copy_(new.view(value.shape))
+
+    @torch.no_grad()
+    def update(self, status: dict[str, Any], weights: bytes) -> None:
+        flat = torch.from_numpy(np.frombuffer(weights, np.float32).copy())  # NumPy copies without holding the GIL
+        with self.lock:
+            if len(status["classes"]) < len(self.model.class_names):  # the learner restarted from its checkpoint
+                self.reload()
+            self.version = status["version"]
+            if len(status["classes"]) < len(self.model.class_names):
+                return  # the checkpoint is newer than this publication
+            for name in status["classes"][len(self.model.class_names) :]:  # one by one, as the learner added them
+                self.model.add_classes([name])
+            self.write(flat)
+
+    def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
+        with self.lock:
+            if not self.model.class_names:
+                return self.version, [Prediction((), ())] * len(images)
+            return self.version, self.model.predict(images, top=top)
+
+
+class ServingModel:
+    """Two copies of the model: one predicts while the other receives the next weights."""
+
+    def __init__(self, load: Callable[[], Model]) -> None:
+        self.current, self.idle = ModelCopy(load), ModelCopy(load)
+
+    def update(self, status: dict[str, Any], weights: bytes) -> None:
+        self.idle.update(status, weights)
+        self.current, self.idle = self.idle, self.current
+
+    def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
+        """The version of the model, and a prediction for each image; without classes while the model has none."""
+        return self.current.predict(images, top)
+
+
+@torch.no_grad()
+def prediction_weights(model: Model) -> Tensor:
+    """The weights and statistics used for prediction, averaged ones where the learner has them: a flat float tensor.
+
+    One flat buffer, because unpickling about 50 MB of tensors would hold the GIL, and delay predictions, for 0.1 s.
+    """
+    learner = model.learner
+    means = {} if learner.ema is None else learner.ema.means()
+    return torch.cat([means.get(name, value).float().flatten() for name, value in predicting(learner)]).cpu()

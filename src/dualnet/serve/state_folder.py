@@ -1,0 +1,102 @@
+"""The files in the state folder: the model with the journal position up to which it has learned, and snapshots."""
+
+import contextlib
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from dualnet import atomic
+from dualnet.data.decode import MAX_SIZE
+from dualnet.engine import choose_device
+from dualnet.options import whole
+from dualnet.runs import checkpoint, model_folder
+from dualnet.runs.model import Model, load, load_with_state
+from dualnet.runs.run_folder import RunFolder
+from dualnet.serve.errors import NotFoundError
+from dualnet.serve.options import Options
+
+JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
+INFO_FILE, LAST_FILE, EXPORT = "snapshot.json", "last", "export-"
+DEFAULT_LEARNER: dict[str, Any] = {"name": "dualnet", "preset": "live", "memory": {"slots": 1000}}
+
+
+def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
+    """The saved model and its progress: journal position and background steps. Creates the model if there is none."""
+    folder, device = options.state / MODEL, choose_device(options.device).type  # pyright: ignore[reportArgumentType]
+    if checkpoint.steps(RunFolder(folder).checkpoints):
+        model, state = load_with_state(folder, device, trust=False)
+        return model, state["serve"]
+    if options.model is None:
+        size = whole(options.image_size, "--image-size", 1, MAX_SIZE)
+        new = {"image_size": size, "seed": options.seed, "boundaries": options.has_background}
+        model = Model.create(learner=DEFAULT_LEARNER, device=device, **new)
+    else:
+        model = load(options.model, device)
+    check_model(model, options)
+    progress = {"position": 0, "steps": 0}
+    save(model, folder, progress)
+    return model, progress
+
+
+def check_model(model: Model, options: Options) -> None:
+    """Raises ValueError if the service cannot use the model."""
+    spec = model.learner.spec
+    channels, height, width = spec.image_shape
+    if spec.num_tasks > 1:
+        raise ValueError(f"--model {options.model}: it was trained with {spec.num_tasks} tasks; give a task-free model")
+    if channels != 3 or height != width:
+        raise ValueError(f"--model {options.model}: its images are {list(spec.image_shape)}; square colour is needed")
+
+
+def save(model: Model, folder: Path, progress: dict[str, Any]) -> None:
+    model_folder.write(folder, model.learner, model.class_names, {**model.state(), "serve": progress})
+
+
+def create_snapshot(model: Model, options: Options, title: str, progress: dict[str, Any]) -> dict[str, Any]:
+    folder = options.state / SNAPSHOTS
+    existing = [one["number"] for one in list_snapshots(options)]
+    if len(existing) >= options.most_snapshots:
+        raise ValueError(f"the limit of {options.most_snapshots} snapshots is reached (--most-snapshots); delete one")
+    last = folder / LAST_FILE  # numbers of deleted snapshots are not reused
+    number = max([*existing, int(last.read_text()) if last.exists() else 0]) + 1
+    atomic.write(last, str(number))
+    info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
+    unfinished = folder / f"{number}{atomic.TEMPORARY}"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    save(model, unfinished, progress)
+    atomic.write(unfinished / INFO_FILE, json.dumps(info))
+    unfinished.rename(folder / str(number))
+    atomic.flush(folder)
+    return info
+
+
+def list_snapshots(options: Options) -> list[dict[str, Any]]:
+    """Number, title, time and classes of each snapshot, oldest first."""
+    found = []
+    for file in (options.state / SNAPSHOTS).glob(f"*/{INFO_FILE}"):
+        with contextlib.suppress(FileNotFoundError):  # deleted in the meantime
+            found += [] if file.parent.name.endswith(atomic.TEMPORARY) else [json.loads(file.read_text())]
+    return sorted(found, key=lambda info: info["number"])
+
+
+def snapshot_folder(options: Options, number: int) -> Path:
+    return options.state / SNAPSHOTS / str(number)
+
+
+def delete_snapshot(options: Options, number: int) -> None:
+    folder = snapshot_folder(options, number)
+    deleted = folder.with_name(f"{number}-{uuid4().hex}{atomic.TEMPORARY}")
+    try:
+        folder.rename(deleted)
+    except FileNotFoundError:
+        raise NotFoundError(f"snapshot {number}") from None
+    shutil.rmtree(deleted, ignore_errors=True)
+
+
+def remove_unfinished(options: Options) -> None:
+    """Remove exports and snapshots that an earlier process did not complete."""
+    for folder in (*options.state.glob(f"{EXPORT}*"), *(options.state / SNAPSHOTS).glob(f"*{atomic.TEMPORARY}")):
+        shutil.rmtree(folder, ignore_errors=True)
