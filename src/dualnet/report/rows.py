@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualnet.metrics import Matrix, Vector, average_accuracy, spread
-from dualnet.runs.record import LABELS, RunRecord, texts
+from dualnet.runs.record import LABELS, RunRecord, options_as_text
 from dualnet.text import printable
 
 from .data_set import count_text, data_set_name
@@ -66,7 +66,7 @@ class ReportRow(Shown):
     @property
     def unusual_labels(self) -> list[str]:
         """The options of missing or late labels."""
-        usual = texts({"labels": LABELS})  # every example has its label, at once
+        usual = options_as_text({"labels": LABELS})  # every example has its label, at once
         return [f"{key} {value}" for key, value in self.options.items() if key in usual and value != usual[key]]
 
     @property

@@ -13,10 +13,10 @@ from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.jobs import Job, JobPool, JobResult
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
-from dualnet.runs.record import FREE_TO_CHANGE
+from dualnet.runs.record import RESULT_NEUTRAL_OPTIONS
 from dualnet.runs.run_folder import RunFolder, environment
-from dualnet.runs.runner import Benchmarks, checked_folders, seeds_apart, stream_of
-from dualnet.runs.stop import Stop, StopAsked
+from dualnet.runs.runner import Benchmarks, checked_folders, seed_groups, stream_of
+from dualnet.runs.stop import Stop, StopRequested
 from dualnet.search.plan import SearchPlan, said
 from dualnet.search.point import Point, left_in, point_of, read_own, short, write_failure
 from dualnet.search.progress import SearchDisplay
@@ -97,7 +97,7 @@ class Search:
                     self.settle(job, result)
                     self.update(points)
                 if not all(point.settled for point in points):
-                    raise StopAsked(f"{self.out}: stopped; all runs are saved, and the same command resumes them")
+                    raise StopRequested(f"{self.out}: stopped; all runs are saved, and the same command resumes them")
         finally:
             self.display.end()
 
@@ -108,7 +108,7 @@ class Search:
             checked_folders(point.experiment, folders, self.benchmarks)
             todo = {seed: folder for seed, folder in folders.items() if not left_in(folder)}
             name, mapping, device = said(short(point.options)), point.experiment.mapping(), self.device.type
-            for group in seeds_apart(todo, device):
+            for group in seed_groups(todo, device):
                 yield Job(name, mapping, group, device, validation=True)
 
     def settle(self, job: Job, result: JobResult) -> None:
@@ -141,7 +141,7 @@ class Search:
             raise ValueError(f"{self.out}: was begun on {device}; {remedy}")
         before = there.get("experiment", {})
         for option, value in self.common.items():
-            if before.get(option, value) != value and option not in FREE_TO_CHANGE:
+            if before.get(option, value) != value and option not in RESULT_NEUTRAL_OPTIONS:
                 what = f"{option} is {before[option]} there, {value} here"
                 raise ValueError(f"{self.out}: holds another search ({what}); choose another --out")
 
@@ -176,7 +176,7 @@ class Search:
 def search(
     plan: SearchPlan, out: Path, device: torch.device, jobs: int | None = None, display: SearchDisplay | None = None
 ) -> Search:
-    """Search on the validation tasks; finished runs are kept. Raises StopAsked, NothingChosenError."""
+    """Search on the validation tasks; finished runs are kept. Raises StopRequested, NothingChosenError."""
     found = Search(plan, out, device, jobs, display or SearchDisplay())
     found.run()
     return found
