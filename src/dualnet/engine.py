@@ -112,13 +112,13 @@ class Engine:
 
     def learn(self, batches: Sequence[Batch], costs: Sequence[Cost]) -> Losses:
         if not self.streams:
-            return [self.learn_one(*parts) for parts in zip(self.learners, batches, costs, strict=True)]
+            return list(map(self.learn_one, self.learners, batches, costs))
         main = torch.cuda.current_stream(self.device)
         losses = []
-        for stream, *parts in zip(self.streams, self.learners, batches, costs, strict=True):
+        for stream, learner, batch, cost in zip(self.streams, self.learners, batches, costs, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
-                losses.append(self.learn_one(*parts))
+                losses.append(self.learn_one(learner, batch, cost))
         for stream in self.streams:
             main.wait_stream(stream)
         return losses
