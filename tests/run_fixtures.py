@@ -26,7 +26,7 @@ from dualnet.options import merged
 from dualnet.runs import checkpoint, runner
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.stop import StopAsked
+from dualnet.runs.stop import StopRequested
 
 # Options that make any learner small; those that it lacks are left out.
 # Momentum gives the slow optimizer a state that a checkpoint must hold.
@@ -254,7 +254,7 @@ def stopped_once(
 ) -> Path:
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("stopped") / "seed-0"
-    with pytest.raises(StopAsked):
+    with pytest.raises(StopRequested):
         run(tiny(), folder, stop_at(5))
     return folder
 

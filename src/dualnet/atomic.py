@@ -1,4 +1,4 @@
-"""Files that are there as a whole or not at all."""
+"""Files that are written as a whole or not at all."""
 
 import contextlib
 import os
@@ -7,11 +7,11 @@ from pathlib import Path
 
 from dualnet.text import printable
 
-TEMPORARY = ".tmp"  # how the name of a file in the making ends
+TEMPORARY = ".tmp"  # suffix of a file that is being written
 
 
 def write(path: Path, data: bytes | str) -> None:
-    """Write beside the path, flush to the disk, then put into place: a crash leaves the old file or the new one."""
+    """Write to a temporary file, flush it to the disk, then rename it: a crash leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         with naming(path):
@@ -25,9 +25,15 @@ def write(path: Path, data: bytes | str) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def remove_temporary(folder: Path) -> None:
+    """Delete the temporary files of a process that was killed while it wrote."""
+    for path in folder.glob(f"*{TEMPORARY}"):
+        path.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """What the system says about a full disk does not name the file, or names one in the making: name this one."""
+    """Put the path into errors of the system: on a full disk they name no file, or the temporary one."""
     try:
         yield
     except OSError as error:
@@ -36,7 +42,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def make_folder(path: Path, remedy: str) -> None:
-    """With those above it. Raises ValueError where a file is in the way, or the user may not."""
+    """Make a folder with its parents. Raises ValueError if a file is in the way or permission is missing."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
@@ -44,7 +50,7 @@ def make_folder(path: Path, remedy: str) -> None:
 
 
 def flush(path: Path) -> None:
-    """Make what was written to a file, or renamed in a folder, last through a power cut."""
+    """Flush a file, or the renames in a folder, to the disk, so that they survive a power failure."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -9,7 +9,7 @@ from numbers import Integral
 import torch
 from torch import Tensor
 
-from dualnet.options import whole
+from dualnet.options import whole_number
 
 UNLABELLED = -1
 
@@ -70,10 +70,10 @@ class StreamSpec:
         >>> StreamSpec((3, 32, 32), torch.ones(1, 2, dtype=torch.bool)).with_classes(1).class_mask
         tensor([[True, True, True]])
         """
-        count = whole(count, "classes")
+        count = whole_number(count, "classes")
         own = 0 if self.num_tasks == 1 and task is None else task
         if own is not None:
-            whole(own, "task", 0, self.num_tasks - 1)
+            whole_number(own, "task", 0, self.num_tasks - 1)
         mask = torch.zeros(self.num_tasks + (own is None), self.num_classes + count, dtype=torch.bool)
         mask[: self.num_tasks, : self.num_classes] = self.class_mask
         mask[-1 if own is None else own, self.num_classes :] = True

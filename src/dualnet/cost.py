@@ -1,4 +1,4 @@
-"""The cost of learning, independent of the machine: images that pass through the encoders."""
+"""The cost of learning, independent of the machine: the number of images that pass through the encoders."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Cost:
     """Images passed through an encoder, each counted once per pass."""
 
     forward_samples: int = 0
-    backward_samples: int = 0  # a pass whose gradient goes back to the first map
+    backward_samples: int = 0  # only passes whose gradient reaches the first map
 
     def add(self, other: Cost) -> None:
         self.forward_samples += other.forward_samples
@@ -25,10 +25,10 @@ class Cost:
 
 @contextmanager
 def counted(network: nn.Module, cost: Cost) -> Iterator[None]:
-    """Adds every pass through an encoder of the network to the cost, within the context.
+    """Adds the passes through the encoders of the network to the cost, within the context.
 
     A backward pass is counted at the first map, which it reaches from any later one. Nothing is read from the device,
-    so that a step can be captured.
+    so that a step can be captured in a CUDA graph.
     """
 
     def count(encoder: nn.Module, images: tuple[Tensor, ...], maps: list[Tensor]) -> None:

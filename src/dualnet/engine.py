@@ -1,7 +1,7 @@
-"""Steps learners as fast as the device allows, with the same numbers; several side by side.
+"""The engine: steps one or several learners side by side, on CUDA by replaying a CUDA graph.
 
-On the CPU a step runs eagerly. On CUDA the first steps of a shape do, too; then `learn` of all learners, each on a
-stream of its own, is captured in one CUDA graph and replayed.
+On the CPU a step runs eagerly. On CUDA the first steps of a shape do too; then `learn` of all learners, each on its own
+CUDA stream, is captured in one CUDA graph and replayed. The results are those of the eager step.
 """
 
 import warnings
@@ -18,17 +18,18 @@ from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
 from dualnet.learners import Learner
 from dualnet.machine import keep_freed_memory, lacks_bf16, peak_main_memory
+from dualnet.text import one_line
 
-EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses its kernels, optimizers make their state
+EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses kernels, optimizers create their state
 
 Losses = list[dict[str, Tensor]]
-# Of each learner's batch: the shape of the images, and whether there are labels.
+# For the batch of each learner: the shape of the images, and whether it has labels.
 Shape = tuple[tuple[tuple[int, ...], bool], ...]
 
 
 @dataclass(frozen=True)
 class Captured:
-    """A step as a CUDA graph: fill `inputs`, replay, read `losses`."""
+    """A step captured in a CUDA graph, with its inputs and outputs."""
 
     graph: torch.cuda.CUDAGraph
     inputs: list[Batch]
@@ -36,19 +37,19 @@ class Captured:
     costs: list[Cost]  # of one step, by learner
 
     def replay(self, batches: Sequence[Batch]) -> Losses:
-        for held, batch in zip(self.inputs, batches, strict=True):
-            held.images.copy_(batch.images)
-            held.task_ids.copy_(batch.task_ids)
-            if held.labels is not None and batch.labels is not None:
-                held.labels.copy_(batch.labels)
+        for own, batch in zip(self.inputs, batches, strict=True):
+            own.images.copy_(batch.images)
+            own.task_ids.copy_(batch.task_ids)
+            if own.labels is not None and batch.labels is not None:
+                own.labels.copy_(batch.labels)
         self.graph.replay()
         return [{name: loss.clone() for name, loss in losses.items()} for losses in self.losses]
 
 
 class Engine:
-    """Steps learners that are on one device. `precision` bf16 is autocast. The weights become channels-last.
+    """Steps learners that are on one device. `precision` bf16 uses autocast.
 
-    The cost of learning is added to `costs`, one for each learner; `logits` costs nothing.
+    The cost of learning is added to `costs`, one for each learner; that of `logits` is not counted.
     """
 
     def __init__(
@@ -72,7 +73,7 @@ class Engine:
             keep_freed_memory()
 
     def step(self, batches: Sequence[Batch]) -> Losses:
-        """Each learner learns from its batch; all batches are checked before. The losses stay on the device."""
+        """Each learner learns from its batch, after all batches were checked. The losses stay on the device."""
         for learner, batch in zip(self.learners, batches, strict=True):
             learner.check_batch(batch)
         with ExitStack() as entered:
@@ -82,7 +83,7 @@ class Engine:
 
     def step_checked(self, batches: Sequence[Batch]) -> Losses:
         if any(learner.spec is not spec for learner, spec in zip(self.learners, self.specs, strict=True)):
-            self.specs = [learner.spec for learner in self.learners]  # classes were added: every step is another one
+            self.specs = [learner.spec for learner in self.learners]  # classes were added: captured steps are invalid
             self.calls.clear()
             self.captured.clear()
         shape = tuple((tuple(batch.images.shape), batch.labels is not None) for batch in batches)
@@ -91,9 +92,10 @@ class Engine:
             self.try_capture(shape, batches)
         if shape not in self.captured:
             return self.learn(batches, self.costs)
-        for cost, of_a_step in zip(self.costs, self.captured[shape].costs, strict=True):
-            cost.add(of_a_step)
-        return self.captured[shape].replay(batches)
+        captured = self.captured[shape]
+        for cost, step_cost in zip(self.costs, captured.costs, strict=True):
+            cost.add(step_cost)
+        return captured.replay(batches)
 
     def end_task(self) -> None:
         for learner, cost in zip(self.learners, self.costs, strict=True):
@@ -105,16 +107,15 @@ class Engine:
             return learner.logits(images, task_ids)
 
     def autocast(self) -> torch.autocast:
-        # Its cache of cast weights is off: it would return those of before the optimizer steps inside of `learn`.
+        # Without its cache, which would return stale weights after the optimizer steps inside of `learn`.
         return torch.autocast(self.device.type, torch.bfloat16, self.precision == "bf16", cache_enabled=False)
 
     def learn(self, batches: Sequence[Batch], costs: Sequence[Cost]) -> Losses:
-        each = list(zip(self.learners, batches, costs, strict=True))
         if not self.streams:
-            return [self.learn_one(learner, batch, cost) for learner, batch, cost in each]
+            return list(map(self.learn_one, self.learners, batches, costs))
         main = torch.cuda.current_stream(self.device)
         losses = []
-        for stream, (learner, batch, cost) in zip(self.streams, each, strict=True):
+        for stream, learner, batch, cost in zip(self.streams, self.learners, batches, costs, strict=True):
             stream.wait_stream(main)
             with torch.cuda.stream(stream):
                 losses.append(self.learn_one(learner, batch, cost))
@@ -123,23 +124,23 @@ class Engine:
         return losses
 
     def learn_one(self, learner: Learner, batch: Batch, cost: Cost) -> dict[str, Tensor]:
-        with self.autocast(), counted(learner, cost), kernels_tried():
+        with self.autocast(), counted(learner, cost), cudnn_benchmark():
             return learner.step(batch)
 
     def try_capture(self, shape: Shape, batches: Sequence[Batch]) -> None:
-        """Keeps the step as a graph; if a learner cannot be captured, says why in one line and never tries again."""
+        """Capture the step. If a learner cannot be captured, warn with the reason and run all later steps eagerly."""
         states = [learner.generator.get_state() for learner in self.learners]
         try:
             self.captured[shape] = self.capture(batches)
         except RuntimeError as error:
             self.capture_steps = False
-            self.captured.clear()  # the graphs so far draw from the generators that are replaced here
+            self.captured.clear()  # earlier graphs use the generators that are replaced here
             for learner, state in zip(self.learners, states, strict=True):
-                # The generator may still be marked as being captured: a new one replaces it.
+                # The generator may still be marked as being captured, so a new one replaces it.
                 learner.generator = torch.Generator(self.device)
                 learner.generator.set_state(state)
                 learner.zero_grad()
-            reason = " ".join(str(first_cause(error)).split())[:200]
+            reason = one_line(first_cause(error), 200)
             warnings.warn(f"the step cannot be captured in a CUDA graph and runs eagerly: {reason}", stacklevel=2)
 
     def capture(self, batches: Sequence[Batch]) -> Captured:
@@ -147,13 +148,13 @@ class Engine:
         graph = torch.cuda.CUDAGraph()
         for learner in self.learners:
             graph.register_generator_state(learner.generator)
-            # A gradient left by an eager step would be added to, then freed: every replay would write to memory that
-            # has another owner by then, or that cuDNN returned to the device after trying its kernels.
+            # A gradient of an eager step would be accumulated into and then freed: every replay would write to memory
+            # that is used for something else by then, or that cuDNN returned to the device after its benchmark.
             learner.zero_grad()
         torch.cuda.synchronize(self.device)
-        costs = [Cost() for _ in self.learners]  # a capture runs nothing: its cost counts with every replay
+        costs = [Cost() for _ in self.learners]  # capturing runs nothing: the cost is added at each replay
         with warnings.catch_warnings():
-            # As it is for learners that skip a batch without labels.
+            # It is empty for learners that skip a batch without labels.
             warnings.filterwarnings("ignore", message="The CUDA Graph is empty")
             with torch.cuda.graph(graph):
                 losses = self.learn(inputs, costs)
@@ -161,43 +162,43 @@ class Engine:
 
 
 @contextmanager
-def kernels_tried() -> Iterator[None]:
-    """cuDNN tries its kernels on each new shape: with those of its heuristic the stem's gradient took 6.8 of 31 ms.
+def cudnn_benchmark() -> Iterator[None]:
+    """Lets cuDNN time its kernels on each new shape: with its heuristic the stem's gradient took 6.8 of 31 ms.
 
-    Not for `logits`: steps have few shapes and repeat them, predictions have many, each of them once.
+    Not for `logits`: steps have few shapes and repeat them, predictions have many shapes.
     """
-    before = torch.backends.cudnn.benchmark
+    previous = torch.backends.cudnn.benchmark
     torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        torch.backends.cudnn.benchmark = previous
 
 
-def choose_device(asked: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """Raises ValueError if CUDA is asked for and not available."""
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: this PyTorch sees no CUDA device; use --device cpu")
-    return torch.device("cuda" if asked != "cpu" and torch.cuda.is_available() else "cpu")
+def choose_device(requested: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device; auto is CUDA if it is available. Raises ValueError if CUDA is requested and not available."""
+    if requested == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: PyTorch finds no CUDA device; use --device cpu")
+    return torch.device("cuda" if requested != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def precision_on(device: torch.device, asked: Literal["auto", "fp32", "bf16"] = "auto") -> Literal["fp32", "bf16"]:
-    """auto: bf16 on CUDA, fp32 on the CPU. Warns of bf16 on a CPU that is slower with it."""
-    if asked == "auto":
+def precision_on(device: torch.device, requested: Literal["auto", "fp32", "bf16"] = "auto") -> Literal["fp32", "bf16"]:
+    """The precision; auto is bf16 on CUDA and fp32 on the CPU. Warns if bf16 is slower than fp32 on this CPU."""
+    if requested == "auto":
         return "bf16" if device.type == "cuda" else "fp32"
-    if asked == "bf16" and device.type == "cpu" and lacks_bf16():
-        reason = "this processor has no instructions for it and is several times slower than in fp32"
+    if requested == "bf16" and device.type == "cpu" and lacks_bf16():
+        reason = "this processor has no bf16 instructions and is several times slower than with fp32"
         warnings.warn(f"--precision bf16: {reason}; use --precision fp32", stacklevel=2)
-    return asked
+    return requested
 
 
 def peak_memory(device: torch.device) -> int:
-    """Bytes that this process has held at most, on the GPU or of main memory."""
+    """Peak memory of this process in bytes: of the GPU, or main memory."""
     return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_main_memory()
 
 
 def first_cause(error: BaseException) -> BaseException:
-    """The error that ended a capture: ending it raises another one in its context."""
+    """The error that made a capture fail: ending the capture raises another one in its context."""
     while error.__context__ is not None:
         error = error.__context__
     return error

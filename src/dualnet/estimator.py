@@ -21,8 +21,8 @@ from dualnet.batch import UNLABELLED
 from dualnet.data.decode import MAX_SIZE
 from dualnet.data.inputs import FORMS, is_single, pixels_of
 from dualnet.data.rows import checked_range, grey_images, range_of
-from dualnet.files import DAMAGES, because, read_json
-from dualnet.options import whole
+from dualnet.files import READ_ERRORS, describe_file_error, read_json
+from dualnet.options import whole_number
 from dualnet.runs.model import NEW_MODEL, Model, load
 
 FILE = "estimator.json"  # beside model.yaml
@@ -66,7 +66,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         """Learn from these images only, starting from a new model."""
         if y is None:
             raise ValueError("y: fit requires y to be passed, but the target y is None; partial_fit does not need it")
-        epochs = whole(self.epochs, "epochs")
+        epochs = whole_number(self.epochs, "epochs")
         for name in ("model_", *FITTED):
             self.__dict__.pop(name, None)
         pixels, labels = self._checked(X, y)
@@ -137,8 +137,8 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         try:
             estimator = cls(**{**content["parameters"], "device": device})
             estimator.__dict__.update({name: value for name, value in content["learned"].items() if name in FITTED})
-        except DAMAGES as error:
-            raise ValueError(f"{because(file, error)}; save the estimator again") from error
+        except READ_ERRORS as error:
+            raise ValueError(f"{describe_file_error(file, error)}; save the estimator again") from error
         estimator.model_ = model
         return estimator
 
@@ -150,7 +150,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
                 self.model_.add_classes(new)
             return
         seed = np.random.default_rng().integers(2**31).item() if self.random_state is None else self.random_state
-        seed = whole(seed, "random_state", 0, 2**32 - 1)
+        seed = whole_number(seed, "random_state", 0, 2**32 - 1)
         learner = NEW_MODEL if self.learner is None else self.learner
         self.model_ = Model.create(names, image_size=self.image_size, learner=learner, seed=seed, device=self.device)
 
@@ -206,7 +206,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
     def _image_shape(self) -> tuple[int, int, int]:
         if hasattr(self, "model_"):
             return self.model_.learner.spec.image_shape
-        size = whole(self.image_size, "image_size", 1, MAX_SIZE)
+        size = whole_number(self.image_size, "image_size", 1, MAX_SIZE)
         return 3, size, size
 
     def _from_rows(self, X: Any, first: bool) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""The one reader of YAML and JSON files. A file that is hostile or damaged is refused in one line, with its path."""
+"""Reading of YAML and JSON files. A damaged or malicious file is refused with one line that names its path."""
 
 import json
 import math
@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from dualnet.text import printable
+from dualnet.text import one_line, printable
 
 try:
     from yaml import CSafeLoader as SafeLoader  # ten times as fast; not every build of PyYAML has it
@@ -20,28 +20,29 @@ except ImportError:
 MEGABYTE = 1 << 20
 LARGEST_YAML, LARGEST_JSON = MEGABYTE, 64 * MEGABYTE  # bytes
 DEEPEST, DEEPEST_RELAXED = 50, 300  # levels of nesting
-MOST_NODES = 250_000  # values in a YAML file with its aliases written out
+MOST_NODES = 250_000  # values in a YAML file with its aliases expanded
 LONGEST_NUMBER = 40  # characters
 NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
 MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`
-DAMAGES = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
+# What reading a damaged file, or using its content, can raise.
+READ_ERRORS = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a file."""
+    """The mapping that a file holds."""
     return mapping_in_file(path, "YAML", LARGEST_YAML, parsed_yaml)
 
 
 def read_json(path: Path, relaxed: bool = False) -> dict[str, Any]:
-    """The mapping in a file. `relaxed`: any number goes, and deeper nesting, for content that a digest protects."""
+    """The mapping that a file holds. `relaxed` allows any number and deeper nesting, for content with a digest."""
     return mapping_in_file(path, "JSON", LARGEST_JSON, lambda text: parsed_json(text, relaxed))
 
 
 def mapping_in_file(path: Path, kind: str, limit: int, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
         content = parse(read_text(path, limit))
-    except (*DAMAGES, yaml.YAMLError) as error:
-        raise ValueError(f"{printable(path)}: cannot be read as {kind} ({reason(error)})") from error
+    except (*READ_ERRORS, yaml.YAMLError) as error:
+        raise ValueError(f"{printable(path)}: cannot be read as {kind} ({describe_error(error)})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{printable(path)}: is not a {kind} mapping")
     return content
@@ -52,7 +53,7 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def read_bytes(path: str | Path, limit: int) -> bytes:
-    """A regular file of at most `limit` bytes. Raises ValueError for anything else, OSError if there is none."""
+    """The content of a regular file of at most `limit` bytes. Raises ValueError for others, OSError if missing."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO without a writer would block
     with os.fdopen(handle, "rb") as file:
         found = os.fstat(handle)
@@ -85,7 +86,7 @@ def parsed_json(text: str, relaxed: bool = False) -> Any:
 
 
 def check_depth(events: Iterable[yaml.Event]) -> None:
-    """Before nodes are composed, which is recursive: PyYAML's C code would crash."""
+    """Limit the nesting before nodes are composed: that is recursive, and PyYAML's C code would crash."""
     depth = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -94,7 +95,7 @@ def check_depth(events: Iterable[yaml.Event]) -> None:
 
 
 def check_nodes(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Number of nodes in the tree with its aliases written out; `sizes` has those of the nodes that were visited."""
+    """Limit and return the number of nodes with aliases expanded; `sizes` caches it by the id of a node."""
     line = node.start_mark.line + 1
     if sizes.setdefault(id(node), -1) > 0:
         return sizes[id(node)]
@@ -104,7 +105,7 @@ def check_nodes(node: yaml.Node, sizes: dict[int, int]) -> int:
         children: list[yaml.Node] = []
     else:
         pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        check_keys_once([key for key, _ in pairs])
+        check_unique_keys([key for key, _ in pairs])
         children = [child for pair in pairs for child in pair] or node.value
     size = 1
     for child in children:
@@ -112,19 +113,19 @@ def check_nodes(node: yaml.Node, sizes: dict[int, int]) -> int:
             raise ValueError(f"line {line}: an alias refers to itself")
         size += check_nodes(child, sizes)
         if size > MOST_NODES:
-            raise ValueError(f"line {line}: more than {MOST_NODES} values with aliases written out")
+            raise ValueError(f"line {line}: more than {MOST_NODES} values with aliases expanded")
     sizes[id(node)] = size
     return size
 
 
-def check_keys_once(keys: Iterable[yaml.Node]) -> None:
-    """YAML forbids a key that is given twice; PyYAML keeps the last one. What `<<` merges may be given again."""
+def check_unique_keys(keys: Iterable[yaml.Node]) -> None:
+    """YAML forbids duplicate keys, of which PyYAML keeps the last. Keys merged by `<<` may be given again."""
     seen: set[tuple[str, str]] = set()
     for key in keys:
-        word = (key.tag, str(key.value))
-        if word in seen and key.tag != MERGE:
+        identity = (key.tag, str(key.value))
+        if identity in seen and key.tag != MERGE:
             raise ValueError(f"line {key.start_mark.line + 1}: `{key.value}` is given twice; keep one of them")
-        seen.add(word)
+        seen.add(identity)
 
 
 def mapping_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -135,7 +136,7 @@ def mapping_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def check_values(value: Any, relaxed: bool = False, depth: int = 0) -> None:
-    """Mappings, lists, texts, finite numbers that fit 64 bits, true, false and null: nothing else is read."""
+    """Allow mappings, lists, strings, finite numbers that fit 64 bits, booleans and null; nothing else."""
     if depth > (deepest := DEEPEST_RELAXED if relaxed else DEEPEST):
         raise ValueError(f"nested more than {deepest} levels deep")
     if isinstance(value, dict):
@@ -152,10 +153,10 @@ def check_values(value: Any, relaxed: bool = False, depth: int = 0) -> None:
         if not relaxed and not math.isfinite(value):
             raise ValueError(f"{value} is not a finite number")
     elif value is not None and not isinstance(value, str):
-        raise ValueError(f"{value} is read as a {type(value).__name__}; write it in quotes if it is text")
+        raise ValueError(f"{value} is read as a {type(value).__name__}; quote it if it is text")
 
 
-def reason(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     """What is wrong with a file, and where, in one line."""
     if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
         return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
@@ -168,13 +169,13 @@ def reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"
     if isinstance(error, KeyError):
-        return f"it has no {error}"
+        return f"{error} is missing"
     if isinstance(error, (AttributeError, TypeError, ArithmeticError, IndexError)):
         return "a value has the wrong type"
-    return " ".join(str(error).split())[:400]
+    return one_line(error)
 
 
-def because(file: Path, error: Exception) -> str:
-    """What is wrong with a file, which the reader of files may have named already."""
-    words = reason(error)
-    return words if words.startswith(printable(file)) else f"{printable(file)}: cannot be used ({words})"
+def describe_file_error(file: Path, error: Exception) -> str:
+    """What is wrong with a file, with its path, which the message of the error may already begin with."""
+    message = describe_error(error)
+    return message if message.startswith(printable(file)) else f"{printable(file)}: cannot be used ({message})"

@@ -1,4 +1,4 @@
-"""This machine: its cores, its processor, and the most memory that this process has held."""
+"""This machine: its cores and processor, and the memory of this process."""
 
 import ctypes
 import os
@@ -12,24 +12,24 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
 
 def num_cores() -> int:
-    """Those that this process may use, where the system tells."""
+    """Number of cores that this process may use, or of all cores if the system does not say."""
     allowed = getattr(os, "sched_getaffinity", None)
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 def cpu_name() -> str:
-    """The processor's model where the system tells it, else its kind."""
-    return told("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
+    """The model of the processor, or its architecture if the system does not say."""
+    return proc_value("/proc/cpuinfo", "model name") or platform.processor() or platform.machine()
 
 
 def lacks_bf16() -> bool:
-    """Whether the processor is an x86 one without instructions for bfloat16, as far as the system tells."""
-    flags = set(told("/proc/cpuinfo", "flags").split())
+    """Whether the processor is known to be an x86 processor without bfloat16 instructions."""
+    flags = set(proc_value("/proc/cpuinfo", "flags").split())
     return platform.machine() in ("x86_64", "AMD64") and bool(flags) and not flags & {"avx512_bf16", "amx_bf16"}
 
 
-def told(file: str, key: str) -> str:
-    """The first value of a key in a file of Linux; empty on other systems, and where it is not there."""
+def proc_value(file: str, key: str) -> str:
+    """The first value of a key in a file below /proc; empty if it is missing, as on other systems than Linux."""
     with suppress(OSError):
         for line in Path(file).read_text().splitlines():
             if line.startswith(key):
@@ -38,9 +38,9 @@ def told(file: str, key: str) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Makes the C library reuse freed memory instead of returning it to the system, where it is glibc.
+    """Make glibc keep freed memory for reuse instead of returning it to the system.
 
-    Every step allocates and frees feature maps of the same sizes: a page that was returned costs a page fault again.
+    Every step allocates and frees feature maps of the same sizes: returned memory would cost page faults again.
     """
     with suppress(OSError, AttributeError):  # another C library
         mallopt = ctypes.CDLL("libc.so.6").mallopt
@@ -49,8 +49,8 @@ def keep_freed_memory() -> None:
 
 
 def peak_main_memory() -> int:
-    """Bytes. Linux hands the parent's `ru_maxrss` down to a child, but counts VmHWM anew."""
-    if peak := told("/proc/self/status", "VmHWM"):  # not in every sandbox
+    """Peak memory in bytes. On Linux from VmHWM, since a child inherits the parent's `ru_maxrss`."""
+    if peak := proc_value("/proc/self/status", "VmHWM"):  # missing in some sandboxes
         return int(peak.split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024

@@ -1,8 +1,8 @@
 """Metrics of the accuracy matrix of a run, and their spread over seeds. Every definition has a name.
 
-The matrix is square: row i holds the test accuracies in percent after task i, column j belongs to task j, NaN means
-"not evaluated". Paper: DualNet, appendix "Datasets and Evaluation Metrics". A metric that the matrix does not define
-is NaN (forgetting with one task, or where only the end was evaluated); the spread of a single seed is None.
+The matrix is square: row i holds the test accuracies in percent after task i, column j those of task j, NaN means "not
+evaluated". See the DualNet paper, appendix "Datasets and Evaluation Metrics". A metric that is undefined is NaN
+(forgetting with one task, or if only the end was evaluated); the spread of a single seed is None.
 """
 
 import math
@@ -51,7 +51,7 @@ def learning_accuracy(accuracy: ArrayLike) -> float:
 
 
 def backward_transfer(accuracy: ArrayLike) -> float:
-    """BWT: mean change of earlier tasks by later ones, a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
+    """BWT: mean change of accuracy since a task was learned, a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
 
     >>> backward_transfer([[80, None], [60, 70]])
     -20.0
@@ -74,9 +74,9 @@ def forgetting(accuracy: ArrayLike, definition: str = "paper") -> float:
 def forgetting_per_task(accuracy: ArrayLike, definition: str = "paper") -> Vector:
     """Best accuracy minus the final one, for each task but the last, by one of the definitions in FORGETTING.
 
-    paper: the best over l in 1..T-1, as the paper prints it. Negative where the last task helped.
-    seen: the best over l in j..T-1, so that accuracy before task j was learned does not count (Chaudhry et al., 2018).
-    all: the authors' code: the best over all l with the last one, accuracies rounded to 0.1 points. Never negative.
+    paper: the best over l in 1..T-1, as defined in the paper. Negative if the last task improved the accuracy.
+    seen: the best over l in j..T-1, without the evaluations before task j was learned (Chaudhry et al., 2018).
+    all: the authors' code: the best over l in 1..T, with accuracies rounded to 0.1 points. Never negative.
 
     >>> matrix = [[50, 90, 0], [40, 60, 0], [55, 30, 80]]
     >>> forgetting_per_task(matrix, "paper"), forgetting_per_task(matrix, "seen"), forgetting_per_task(matrix, "all")
@@ -87,9 +87,9 @@ def forgetting_per_task(accuracy: ArrayLike, definition: str = "paper") -> Vecto
     matrix = accuracy_matrix(accuracy)
     if definition == "seen":
         matrix = np.where(np.tri(len(matrix), dtype=bool), matrix, np.nan)
-    if definition == "all":  # their code rounds fractions to three digits, and the mean once more, which we do not
+    if definition == "all":  # the authors also round the mean, which we do not
         matrix = np.round(matrix / 100, 3) * 100
-    # Not np.nanmax, which warns where nothing was evaluated.
+    # np.nanmax would warn about columns that were not evaluated.
     best, final = np.fmax.reduce(matrix[:-1], axis=0, initial=np.nan)[:-1], matrix[-1, :-1]
     return (np.maximum(best, final) if definition == "all" else best) - final
 
@@ -105,7 +105,7 @@ def seen_accuracy(accuracy: ArrayLike) -> Vector:
 
 
 def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
-    """All metrics of one run by name; fm names the definition of forgetting.
+    """All metrics of one run by name; `fm` is the definition of forgetting.
 
     >>> summary([[80, None], [60, 70]])
     {'ACC': 65.0, 'FM': 20.0, 'LA': 75.0, 'BWT': -20.0}
@@ -119,10 +119,10 @@ def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
 
 
 def stability_summary(accuracy: ArrayLike, measured: ArrayLike) -> dict[str, float]:
-    """Metrics of a run whose earlier tasks were evaluated while it learned, by name (De Lange et al., 2023).
+    """Metrics of a run whose earlier tasks were evaluated during training, by name (De Lange et al., 2023).
 
-    measured has a row for each evaluation and a column for each task, NaN where a task was not learned yet.
-    min-ACC: mean over all tasks but the last of their lowest accuracy. WC-ACC: the same with the last one's final.
+    `measured` has a row for each evaluation and a column for each task, NaN if the task was not learned yet.
+    min-ACC: mean lowest accuracy of all tasks but the last. WC-ACC: the same including the last one's final accuracy.
 
     >>> stability_summary([[80, None], [60, 70]], [[50, None], [60, None]])
     {'min-ACC': 50.0, 'WC-ACC': 60.0}
@@ -153,11 +153,11 @@ def _sem(values: Vector) -> float:
 
 
 SPREADS: dict[str, Callable[[Vector], float]] = {
-    "std": lambda values: values.std(ddof=1),  # standard deviation of a sample
+    "std": lambda values: values.std(ddof=1),  # sample standard deviation
     "sem": _sem,  # standard error of the mean
-    # half the width of the 95 % interval of the mean, Student's t
+    # half the width of the 95 % confidence interval of the mean, by Student's t
     "ci95": lambda values: two_sided_t(0.05, len(values) - 1) * _sem(values),
-    # what the authors' code prints as +-: 2 std / sqrt(runs), with numpy's std, which divides by n and not by n - 1
+    # what the authors' code prints: 2 std / sqrt(runs), with the population standard deviation
     "authors": lambda values: 2 * values.std(ddof=0) / math.sqrt(len(values)),
 }
 

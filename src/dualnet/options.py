@@ -1,6 +1,6 @@
-"""Options: plain values or text become the typed fields of a dataclass, and the checks that Configs share.
+"""Options: conversion of plain values or text to typed dataclasses, and checks that Configs share.
 
-Every mistake is a ValueError of one line that begins with the option's dotted name.
+Every error is a ValueError of one line that starts with the dotted name of the option.
 """
 
 import dataclasses
@@ -15,28 +15,28 @@ from numbers import Integral
 from types import NoneType, UnionType
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
-Kind = TypeVar("Kind")
+Config = TypeVar("Config")
 SHOWN = 80  # characters of a value in a message
 DEEPEST = 20  # levels of nested options
-TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
+BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 
-def build(kind: type[Kind], options: Any, prefix: str = "") -> Kind:
-    """A dataclass from a mapping of options, nested where its fields are dataclasses; text takes the field's type."""
+def build(kind: type[Config], options: Any, prefix: str = "") -> Config:
+    """A dataclass from a mapping of options, nested if fields are dataclasses; text is converted to their types."""
     if not isinstance(options, Mapping):
-        raise ValueError(f"{prefix}: options below it are needed, not {shown(options)}")
+        raise ValueError(f"{prefix}: a section of options is needed, not {shown(options)}")
     types = field_types(kind)
     check_keys(options, types, prefix)
     for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
         if field.name not in options and field.default is MISSING and field.default_factory is MISSING and field.init:
-            raise ValueError(f"{below(prefix, field.name)}: missing, and it has no default; give it a value")
-    values = {name: convert(value, types[name], below(prefix, name)) for name, value in options.items()}
+            raise ValueError(f"{join(prefix, field.name)}: missing, and has no default; give it a value")
+    values = {name: convert(value, types[name], join(prefix, name)) for name, value in options.items()}
     try:
         return kind(**values)
-    except (ValueError, TypeError, ArithmeticError) as error:  # from its __post_init__, which does not know its section
+    except (ValueError, TypeError, ArithmeticError) as error:  # from its __post_init__, which does not know the prefix
         message = str(error).removeprefix(f"{prefix.rpartition('.')[2]}.")
         names_option = re.split(r"\W", message, maxsplit=1)[0] in types
-        raise ValueError(below(prefix, message) if names_option or not prefix else f"{prefix}: {message}") from error
+        raise ValueError(join(prefix, message) if names_option or not prefix else f"{prefix}: {message}") from error
 
 
 def field_types(kind: Any) -> dict[str, Any]:
@@ -44,12 +44,13 @@ def field_types(kind: Any) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
-def below(prefix: str, name: Any) -> str:
+def join(prefix: str, name: Any) -> str:
+    """The dotted name of an option in a section."""
     return f"{prefix}.{name}" if prefix else str(name)
 
 
 def convert(value: Any, hint: Any, option: str) -> Any:
-    """The value as its type wants it: text is read, a whole number may be a float, a list may be a tuple."""
+    """The value converted to a type: text is parsed, an integer may become a float, a list a tuple."""
     kind = get_origin(hint) or hint
     if kind in (Union, UnionType):
         return convert_union(value, get_args(hint), option)
@@ -68,14 +69,14 @@ def convert(value: Any, hint: Any, option: str) -> Any:
     if kind is dict:
         items = from_yaml(value, "{", option)
         items = items if isinstance(items, Mapping) else refuse("a mapping", value, option)
-        return {str(key): convert(item, get_args(hint)[1], below(option, key)) for key, item in items.items()}
+        return {str(key): convert(item, get_args(hint)[1], join(option, key)) for key, item in items.items()}
     if kind in SCALARS:
         return convert_scalar(value, kind, option)
     return value if isinstance(kind, type) and isinstance(value, kind) else refuse(f"a value of {kind}", value, option)
 
 
 def convert_union(value: Any, kinds: Sequence[Any], option: str) -> Any:
-    """By the first type that accepts the value; None and, unless it is text, the value's own type come first."""
+    """Converted by the first type that accepts the value. None and, unless it is text, its own type come first."""
     errors = []
     for kind in sorted(kinds, key=lambda kind: kind is not NoneType and (kind is str or kind is not type(value))):
         try:
@@ -99,10 +100,10 @@ def convert_list(value: Any, kind: Any, kinds: tuple[Any, ...], option: str) -> 
 
 
 def from_yaml(value: Any, opening: str, option: str) -> Any:
-    """Text that is a list or a mapping in YAML's short form, its parts as text; anything else as it is."""
+    """A list or mapping in YAML's flow style, with its items as text; any other value unchanged."""
     if not isinstance(value, str) or not value.strip().startswith(opening):
         return value
-    import yaml  # who reads no such text need not load it
+    import yaml  # only if needed: loading it takes time
 
     try:
         return yaml.load(value, yaml.BaseLoader)
@@ -118,6 +119,7 @@ def from_json(text: str) -> Any:
 
 
 def choose(value: Any, choices: Sequence[Any], option: str) -> Any:
+    """The choice that is equal to the value, or to which it is the text. Raises ValueError if there is none."""
     for choice in choices:
         if value == str(choice) or (value == choice and type(value) is type(choice)):
             return choice
@@ -134,10 +136,10 @@ def convert_scalar(value: Any, kind: Any, option: str) -> Any:
     return found if type(found) is kind and fits(found) else refuse(wanted, value, option)
 
 
-SCALARS: dict[Any, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {  # what is needed, read from text, fits
+SCALARS: dict[Any, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {  # name, parser, check
     int: ("a whole number of 64 bits", lambda text: int(text, 16 if "0x" in text else 10), lambda n: abs(n) < 2**63),
     float: ("a finite number", float, math.isfinite),
-    bool: ("true or false", lambda text: TRUTH[text.lower()], lambda _: True),
+    bool: ("true or false", lambda text: BOOLEANS[text.lower()], lambda _: True),
     str: ("text without NUL", str, lambda text: "\0" not in text),
 }
 
@@ -147,38 +149,38 @@ def refuse(wanted: str, value: Any, option: str) -> NoReturn:
 
 
 def shown(value: Any) -> str:
-    """A value as a message has it, a long one cut."""
+    """A value for messages, truncated if it is long."""
     try:
-        words = repr(value) if isinstance(value, str) else reprlib.repr(value)
-    except ValueError:  # Python writes no number of more than 4,300 digits
-        words = "a number of thousands of digits"
-    return words if len(words) <= SHOWN else f"{words[:SHOWN]}..."
+        text = repr(value) if isinstance(value, str) else reprlib.repr(value)
+    except ValueError:  # Python refuses to print integers of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "") -> None:
-    """Raises ValueError for the first key that is not valid, with the nearest one that is."""
+    """Raises ValueError for the first invalid key, with the nearest valid one."""
     valid = list(valid)
     for key in options:
         if key not in valid:
             near = nearest(str(key), valid, prefix) or f"; there are {', '.join(valid)}"
-            raise ValueError(f"{below(prefix, str(key)[:SHOWN])}: unknown option{near}")
+            raise ValueError(f"{join(prefix, str(key)[:SHOWN])}: unknown option{near}")
 
 
 def check_absent(options: Mapping[str, Any], **reasons: str) -> None:
-    """Raises ValueError for an option of a command line that would be ignored, with the reason."""
+    """Raises ValueError for options that would be ignored, with the reason for each."""
     for key, reason in reasons.items():
         if key in options:
             raise ValueError(f"--{key}: {reason}")
 
 
 def nearest(word: str, valid: Iterable[str], prefix: str = "") -> str:
-    """A hint at the nearest valid word, or nothing."""
+    """A hint with the nearest valid word, or an empty string."""
     near = difflib.get_close_matches(word[:SHOWN], list(valid), n=1, cutoff=0.5)
-    return f"; did you mean {below(prefix, near[0])}?" if near else ""
+    return f"; did you mean {join(prefix, near[0])}?" if near else ""
 
 
 def dotted(words: Sequence[str]) -> dict[str, Any]:
-    """The words of a command line as nested options, values as text.
+    """The options of a command line as nested mappings, with values as text.
 
     >>> dotted(["--learner.slow_rounds", "10", "--batch_size=20"])
     {'learner': {'slow_rounds': '10'}, 'batch_size': '20'}
@@ -187,18 +189,18 @@ def dotted(words: Sequence[str]) -> dict[str, Any]:
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
-            raise ValueError(f"{word}: an option begins with --, for example --learner.lr 0.1")
+            raise ValueError(f"{word}: an option starts with --, for example --learner.lr 0.1")
         option, equals, value = word[2:].partition("=")
         if not equals and (value := next(rest, None)) is None:
-            raise ValueError(f"{word}: a value must follow")
+            raise ValueError(f"{word}: needs a value")
         if option.count(".") > DEEPEST:
             raise ValueError(f"{word[:SHOWN]}...: no option is nested more than {DEEPEST} levels deep")
-        place(out, option, value)
+        set_option(out, option, value)
     return out
 
 
-def place(options: dict[str, Any], option: str, value: Any) -> None:
-    """Writes a dotted option into nested ones. Raises ValueError where a word is a value and a section."""
+def set_option(options: dict[str, Any], option: str, value: Any) -> None:
+    """Set a dotted option in nested ones. Raises ValueError if a name is both a value and a section."""
     words = option.split(".")
     for depth, word in enumerate(words, 1):
         is_section = depth < len(words)
@@ -212,7 +214,7 @@ def place(options: dict[str, Any], option: str, value: Any) -> None:
 
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """`base` with the values of `over` laid over it, section by section.
+    """`base` updated with `over`, recursively.
 
     >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
@@ -238,19 +240,19 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """As JSON holds it, tuples as lists: YAML and JSON then write and read the same."""
+    """The value as JSON represents it, with tuples as lists, so that YAML and JSON preserve it."""
     return json.loads(json.dumps(value))
 
 
 def check_choices(config: Any) -> None:
-    """Raises ValueError naming the first option whose value its type does not list."""
+    """Raises ValueError for the first option whose value is not one of its Literal type."""
     for option, hint in get_type_hints(type(config)).items():
         if get_origin(hint) is Literal:
             choose(getattr(config, option), get_args(hint), option)
 
 
 def check_at_least(config: Any, smallest: float, *options: str, most: float = math.inf) -> None:
-    """Raises ValueError naming the first of the options, numbers or pairs of them, that is out of range."""
+    """Raises ValueError for the first of the options, numbers or tuples of numbers, that is out of range."""
     for option in options:
         value = getattr(config, option)
         if not all(smallest <= number <= most for number in (value if isinstance(value, tuple) else (value,))):
@@ -259,14 +261,14 @@ def check_at_least(config: Any, smallest: float, *options: str, most: float = ma
 
 
 def check_range(config: Any, option: str, most: float) -> None:
-    """Raises ValueError unless the option is a range of positive numbers."""
+    """Raises ValueError unless the option is a pair 0 < low <= high <= most."""
     low, high = getattr(config, option)
     if not 0 < low <= high <= most:
         raise ValueError(f"{option}: {(low, high)} is not 0 < low <= high <= {most}")
 
 
 def is_whole(value: Any) -> bool:
-    """Whether it is a whole number that an array can hold.
+    """Whether it is an integer that a float can represent exactly; booleans are not.
 
     >>> is_whole(3), is_whole(True), is_whole(10**400)
     (True, False, False)
@@ -274,8 +276,8 @@ def is_whole(value: Any) -> bool:
     return isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**53
 
 
-def whole(value: Any, option: str, least: int = 1, most: int | None = None) -> int:
-    """The value. Raises ValueError unless it is a whole number of that range."""
+def whole_number(value: Any, option: str, least: int = 1, most: int | None = None) -> int:
+    """The value as int. Raises ValueError unless it is an integer in the range."""
     if not is_whole(value) or value < least or (most is not None and value > most):
         wanted = f"{least} or more" if most is None else f"a whole number from {least} to {most}"
         raise ValueError(f"{option}: {shown(value)} is not {wanted}")

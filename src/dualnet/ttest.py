@@ -1,9 +1,9 @@
-"""Student's t distribution, and Welch's t-test on two groups known by mean, standard deviation and size."""
+"""Student's t distribution, and Welch's t-test from means, standard deviations and sizes of two groups."""
 
 import math
 from dataclasses import dataclass
 
-LEVEL = 0.05  # of tests; intervals have a confidence of 95 %
+LEVEL = 0.05  # significance level; confidence intervals have 95 %
 
 
 def two_sided_p(t: float, freedom: float) -> float:
@@ -31,17 +31,17 @@ def two_sided_t(p: float, freedom: float) -> float:
 
 
 def incomplete_beta(x: float, a: float, b: float) -> float:
-    """I_x(a, b), regularised: the continued fraction of Abramowitz and Stegun 26.5.8, where it converges fast."""
+    """The regularised incomplete beta function I_x(a, b), by the continued fraction Abramowitz and Stegun 26.5.8."""
     if x <= 0 or x >= 1:
         return 0.0 if x <= 0 else 1.0
-    if x > (a + 1) / (a + b + 2):
+    if x > (a + 1) / (a + b + 2):  # where the continued fraction converges slowly
         return 1 - incomplete_beta(1 - x, b, a)
     log_front = a * math.log(x) + b * math.log1p(-x) + math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b)
     return math.exp(log_front) / (a * continued_fraction(x, a, b))
 
 
 def continued_fraction(x: float, a: float, b: float) -> float:
-    """1 + d_1 / (1 + d_2 / (1 + ...)), from the inside; the terms after the last one are negligible."""
+    """1 + d_1 / (1 + d_2 / (1 + ...)), evaluated from the inside with 60 terms; later ones are negligible."""
     value = 1.0
     for number in range(60, 0, -1):
         m = number // 2
@@ -55,21 +55,21 @@ def continued_fraction(x: float, a: float, b: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Runs, as a paper reports them."""
+    """A group of runs, as a paper reports it."""
 
     mean: float
-    std: float | None  # standard deviation of a sample; None: a single run has none
+    std: float | None  # sample standard deviation; None for a single run
     size: int
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Of two means: the first minus the second."""
+    """The difference of two means: the first minus the second."""
 
     mean: float
-    half_width: float  # of its interval of confidence 1 - LEVEL
+    half_width: float  # of its confidence interval
     freedom: float  # degrees of freedom
-    p: float  # two-sided, of the hypothesis that there is none
+    p: float  # two-sided p-value of no difference
 
     @property
     def low(self) -> float:
@@ -85,7 +85,7 @@ class Difference:
 
 
 def welch(ours: Sample, theirs: Sample) -> Difference:
-    """The difference of ours from theirs (Welch, 1947). A single run is assumed to spread as the other group does.
+    """The difference of two groups (Welch, 1947). A single run is assumed to have the variance of the other group.
 
     >>> found = welch(Sample(57.73, 1.38, 5), Sample(53.43, 1.18, 5))
     >>> round(found.mean, 2), round(found.half_width, 2), round(found.freedom, 1), round(found.p, 4)
@@ -99,9 +99,9 @@ def welch(ours: Sample, theirs: Sample) -> Difference:
 
 
 def standard_error(a: Sample, b: Sample) -> tuple[float, float]:
-    """Of the difference of two means, with its degrees of freedom (Welch and Satterthwaite)."""
+    """The standard error of the difference of two means, and its degrees of freedom (Welch-Satterthwaite)."""
     if a.std is None and b.std is None:
-        raise ValueError("two single runs cannot be compared: neither has a spread; run more seeds")
+        raise ValueError("two single runs cannot be compared; run more seeds")
     if a.std is None or b.std is None:
         known = b if a.std is None else a
         assert known.std is not None
@@ -110,5 +110,5 @@ def standard_error(a: Sample, b: Sample) -> tuple[float, float]:
     total = sum(parts)
     if total == 0:
         return 0.0, a.size + b.size - 2
-    shares = parts[0] / total, parts[1] / total  # before they are squared: squares of tiny numbers underflow
+    shares = parts[0] / total, parts[1] / total  # divided before squaring: squares of tiny numbers underflow
     return math.sqrt(total), 1 / (shares[0] ** 2 / (a.size - 1) + shares[1] ** 2 / (b.size - 1))

@@ -145,18 +145,18 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "pipe": (pipe, {}, r"/train: .*\(not a regular file\); benchmark.root must hold"),
     "empty": (write("train", b""), {}, r"/train: not a batch of images \(Ran out of input\); benchmark.root"),
     "text": (write("meta", b"hello"), {}, r"/meta: not a batch of images \(.*\); benchmark.root"),
-    "a-list": (write("test", pickle.dumps([1])), {}, r"\(a list where a dictionary should be\); benchmark.root"),
-    "other-key": (write("test", pickle.dumps({1: 2})), {}, r"\(a int where text should be\); benchmark.root"),
-    "no-data": (spoil("train", data=None), {}, "/train: data is no array of rows of 3072 bytes; unpack cifar-100-py"),
-    "grey": (spoil("train", data=np.zeros((200, 1024), np.uint8)), {}, "/train: data is no array of rows of 3072"),
+    "a-list": (write("test", pickle.dumps([1])), {}, r"/test: .*benchmark.root"),
+    "other-key": (write("test", pickle.dumps({1: 2})), {}, r"/test: .*benchmark.root"),
+    "no-data": (spoil("train", data=None), {}, "/train: data .*3072 bytes"),
+    "grey": (spoil("train", data=np.zeros((200, 1024), np.uint8)), {}, "/train: data .*3072"),
     "floats": (
         spoil("train", data=np.zeros((200, 3072), np.float32)),
         {},
-        r"/train: not a batch of images \(an array of 'f4' where bytes, 'u1', should be\); benchmark.root",
+        r"/train: .*'f4'.*; benchmark.root",
     ),
-    "objects": (spoil("train", data=np.array([None, "x"])), {}, r"\(an array of 'O8' where bytes, 'u1', should be\)"),
-    "cifar10": (spoil("train", fine_labels=None), {}, "/train: fine_labels is no list of labels from 0 to 99; unpack"),
-    "label": (spoil("test", fine_labels=[*range(99), 100]), {}, "/test: fine_labels is no list of labels from 0 to 99"),
+    "objects": (spoil("train", data=np.array([None, "x"])), {}, r"/train: .*'O8'"),
+    "cifar10": (spoil("train", fine_labels=None), {}, "/train: fine_labels .*0 to 99"),
+    "label": (spoil("test", fine_labels=[*range(99), 100]), {}, "/test: fine_labels .*0 to 99"),
     "few-labels": (spoil("test", fine_labels=[0] * 99), {}, "/test: 100 images, but 99 labels; unpack"),
     "one-side": (spoil("test", fine_labels=[0] * 100), {}, r"'ab' has no test images \(and 98 more classes\)"),
     "no-names": (write("meta", pickle.dumps({})), {}, "/meta: no list fine_label_names; unpack"),
@@ -165,10 +165,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "fewer-classes": (
         spoil("meta", fine_label_names=NAMES[:60]),
         {},
-        "/meta: 60 classes, .* where 100 should be; complete it, or use image_folder for classes of your own",
+        "/meta: 60 classes, .* 100; .*image_folder",
     ),
-    "order": (lambda root: None, {"class_order": ["zz"]}, "class_order names 'zz', which is no class; there are aa"),
-    "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 5 need more classes than the 100"),
+    "order": (lambda root: None, {"class_order": ["zz"]}, "class_order names 'zz', .* aa"),
+    "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 5 .*num_tasks"),
     "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
 }
 
@@ -184,10 +184,10 @@ def test_mistakes_are_explained(config: Cifar100, tmp_path: Path, kind: str) -> 
 
 
 FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a-class-less": (lambda root: shutil.rmtree(root / "train" / "ab"), "/train: 99 classes, .* where 100 should be"),
+    "a-class-less": (lambda root: shutil.rmtree(root / "train" / "ab"), "/train: 99 classes, .* 100"),
     "other-test-classes": (
         lambda root: (root / "test" / "ab").rename(root / "test" / "xy"),
-        "/test: its classes are not those of .*/train: 'ab' is in one of them only; give both folders the same",
+        "/test: .*/train: .*'ab'",
     ),
     "empty-class": (lambda root: (root / "test" / "ab" / "empty").mkdir(), "/test/ab: no images"),
     "no-test": (lambda root: shutil.rmtree(root / "test"), r"/test: cannot be read as a folder \(No such file.*\);"),
@@ -219,7 +219,7 @@ def test_nothing_that_a_file_names_is_called(config: Cifar100, tmp_path: Path, n
     file = Path(config.root) / "cifar-100-python" / name
     content = {**BATCHES[name], "other": Evil(tmp_path / "touched")}
     file.write_bytes(pickle.dumps(content, protocol))
-    with pytest.raises(ValueError, match=rf"/{name}: not a batch of images \(it wants to call .* which was not done"):
+    with pytest.raises(ValueError, match=rf"/{name}: .* not allowed"):
         config.make()
     assert not (tmp_path / "touched").exists()
     assert pickle.loads(file.read_bytes()) and (tmp_path / "touched").exists(), "plain pickle does call it"

@@ -150,10 +150,10 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "unknown-object": (
         lambda root: None,
         {"class_order": ["o2", "o51"]},
-        "class_order names 'o51', which is no class; there are o1, o10",
+        "class_order names 'o51', .* o1, o10",
     ),
-    "both-orders": (lambda root: None, {"order_seed": 1}, "class_order and order_seed both say"),
-    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 1 need more classes than the 2"),
+    "both-orders": (lambda root: None, {"order_seed": 1}, "class_order and order_seed"),
+    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 1 .*num_tasks"),
     "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),
     "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
 }

@@ -94,7 +94,7 @@ def test_large_images_are_decoded_one_at_a_time(tmp_path: Path, monkeypatch: pyt
     save_smooth(tmp_path / "a.png", 30, 20)
     monkeypatch.setattr(decode, "LARGE", 300)
     thread = threading.Thread(target=read, args=(tmp_path / "a.png",))
-    with decode._large_one:
+    with decode._large_image:
         thread.start()
         thread.join(0.2)
         assert thread.is_alive()

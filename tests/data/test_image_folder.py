@@ -68,8 +68,8 @@ def test_folders_that_tools_leave_behind_are_no_classes(name: str, config: Image
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert config.make().class_names == ("a", "b", "c", "d")
-    told = [str(warning.message) for warning in caught]
-    assert len(told) == (not name.startswith(".")) and all(repr(name) in line for line in told)
+    messages = [str(warning.message) for warning in caught]
+    assert len(messages) == (not name.startswith(".")) and all(f"/{name}: " in message for message in messages)
 
 
 def test_an_empty_folder_is_named_before_the_tasks_are_counted(config: ImageFolder) -> None:
@@ -193,16 +193,16 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "nul": (lambda root: None, {"root": "/no\0where"}, "cannot be read as a folder .*null"),
     "missing": (lambda root: None, {"root": "/nowhere"}, r"^/nowhere: .*\(No such file"),
     "a-file": (lambda root: None, {"root": __file__}, r"\(Not a directory\)"),
-    "no-classes": (lambda root: None, {"root": "{root}/a"}, "/a: no class sub-folders; put the images of every class"),
+    "no-classes": (lambda root: None, {"root": "{root}/a"}, "/a: no class sub-folders"),
     "empty-class": (
         lambda root: (root / "e").mkdir(),
         {"num_tasks": 1, "classes_per_task": 5},
         "/images/e: no images",
     ),
-    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 2 need more classes than the 4 there are; lower"),
+    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 2 .*num_tasks"),
     "list": (lambda root: None, {"classes_per_task": (3, 2)}, r"classes_per_task: \[3, 2\] for 4 classes"),
     "zero": (lambda root: None, {"classes_per_task": (4, 0)}, r"classes_per_task: \(4, 0\) is not 1 or more"),
-    "order": (lambda root: None, {"class_order": ["a", "x"]}, "class_order names 'x', which is no class; there are a"),
+    "order": (lambda root: None, {"class_order": ["a", "x"]}, "class_order names 'x', .* a"),
     "share": (lambda root: None, {"test_share": 0.0}, "test_share: 0.0"),
     "seed": (lambda root: None, {"split_seed": -1}, "split_seed: -1"),
     "on-error": (lambda root: None, {"on_error": "ignore"}, "on_error: 'ignore' is not one of stop, skip"),
@@ -217,12 +217,12 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "other-classes": (
         lambda root: fill(root.parent / "test", "abc"),
         {"test_root": "{root}/../test"},
-        "/test: its classes are not those of .*: 'd' is in one of them only; give both folders the same",
+        "/test: .*'d'",
     ),
     "same-root": (
         lambda root: None,
         {"test_root": "{root}/../images"},
-        "test_root is root itself; name another folder",
+        "test_root is the same",
     ),
     "no-test-root": (lambda root: None, {"test_root": "{root}/../gone"}, "/gone: cannot be read as a folder"),
 }

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from image_forms import SIDE, Given, arrays, images, nonsense, unreadable
 
 from dualnet.batch import StreamSpec
-from dualnet.data.inputs import listed, readable
+from dualnet.data.inputs import list_images, readable
 from dualnet.learners import ER, make_learner
 from dualnet.runs.model import Model
 
@@ -62,6 +62,6 @@ def test_a_folder_stands_for_its_regular_files(tmp_path: Path) -> None:
         (folder / name).symlink_to(target)
     os.mkfifo(folder / "pipe.jpg")
     expected = [str(folder / name) for name in ("a.png", "b.png")]
-    assert listed(folder) == listed(str(folder)) == expected
+    assert list_images(folder) == list_images(str(folder)) == expected
     with os.scandir(tmp_path) as entries:
-        assert listed(entries) == expected
+        assert list_images(entries) == expected

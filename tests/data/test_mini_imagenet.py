@@ -97,7 +97,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "three-columns": (edit("val_test.csv", lambda rows: [rows[0] + ",x", *rows]), "line 1: '.*,14,x' is not"),
     "too-few-classes": (
         lambda root: [edit(f"val_{part}.csv", lambda rows: rows[:-1])(root) for part in ("train", "test")],
-        "/val_train.csv: 14 classes, .* where 15 should be; complete it, or use image_folder",
+        "/val_train.csv: 14 classes, .* 15; .*image_folder",
     ),
     "only-in-train": (edit("val_test.csv", lambda rows: rows[1:]), "class '14' has no test images; add some"),
     "only-in-test": (edit("val_train.csv", lambda rows: rows[:-1]), "class '0' has no training images; add some"),

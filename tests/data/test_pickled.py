@@ -15,7 +15,7 @@ from dualnet.data.pickled import read_pickled
 
 def reading(folder: Path, data: bytes) -> dict:
     (folder / "file").write_bytes(data)
-    return read_pickled(str(folder / "file"), "unpack it anew")
+    return read_pickled(str(folder / "file"), "unpack it again")
 
 
 @pytest.mark.parametrize("protocol", range(6))
@@ -40,12 +40,12 @@ def test_what_python_2_wrote(tmp_path: Path) -> None:
 
 
 REFUSED = {
-    "a-call": (b"cos\nsystem\n(S'touch x'\ntR.", "it wants to call os.system, which was not done"),
-    "eval": (b"cbuiltins\neval\n(S'1'\ntR.", "it wants to call builtins.eval"),
-    "lines": (b"\x80\x04\x8c\x04o\ns\n\x8c\x07sys\ntem\x93.", r"it wants to call o s \.sys tem, which"),
-    "a-long-name": (b"c" + b"x" * 5000 + b"\ny\n.", "it wants to call x{80}"),
-    "numpys-own": (b"cnumpy\nload\n(S'x'\ntR.", "it wants to call numpy.load"),
-    "a-dtype-alone": (pickle.dumps({"a": np.dtype("f8"), "b": np.float64(1)}), "it wants to call numpy"),
+    "a-call": (b"cos\nsystem\n(S'touch x'\ntR.", "os.system"),
+    "eval": (b"cbuiltins\neval\n(S'1'\ntR.", "builtins.eval"),
+    "lines": (b"\x80\x04\x8c\x04o\ns\n\x8c\x07sys\ntem\x93.", r"o s \.sys tem"),
+    "a-long-name": (b"c" + b"x" * 5000 + b"\ny\n.", "x{80}"),
+    "numpys-own": (b"cnumpy\nload\n(S'x'\ntR.", "numpy.load"),
+    "a-dtype-alone": (pickle.dumps({"a": np.dtype("f8"), "b": np.float64(1)}), "numpy"),
     "too-little-data": (
         pickle.dumps({"a": np.zeros(3, np.uint8)}, 2).replace(b"K\x03\x85", b"K\x04\x85"),
         "cannot reshape",

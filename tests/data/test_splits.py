@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualnet.data.splits import Split, benchmark_of, class_mask, held_out, shuffled, stream_order, tasks_of
+from dualnet.data.splits import Split, benchmark_of, class_mask, held_out, permutation, stream_order, tasks_of
 
 seeds = st.integers(0, 2**40)
 names = st.lists(st.text("abcdef", min_size=1), min_size=1, max_size=20, unique=True)
@@ -16,12 +16,12 @@ FILES = ["0.png", "1.png", "2.png", "3.png"]
 
 @given(st.integers(0, 200), seeds)
 def test_a_shuffle_is_a_permutation(count: int, seed: int) -> None:
-    assert sorted(shuffled(count, seed)) == list(range(count))
-    assert np.array_equal(shuffled(count, seed), shuffled(count, seed))
+    assert sorted(permutation(count, seed)) == list(range(count))
+    assert np.array_equal(permutation(count, seed), permutation(count, seed))
 
 
 def test_shuffles_never_change() -> None:
-    assert shuffled(10, 7).tolist() == [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
+    assert permutation(10, 7).tolist() == [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
 
 
 @given(names, seeds)
@@ -60,14 +60,14 @@ def test_every_class_gives_its_share(classes: list[int], share: float, seed: int
     ("call", "message"),
     [
         (lambda: tasks_of(0, 5), "the 0 there are"),
-        (lambda: tasks_of(10, 5, 3), "3 tasks of 5 need more classes than the 10 there are; lower num_tasks"),
+        (lambda: tasks_of(10, 5, 3), "3 tasks of 5 .*num_tasks"),
         (lambda: tasks_of(5, [2, 2]), r"classes_per_task: \[2, 2\] for 5 classes; .* class_order"),
         (lambda: tasks_of(5, []), r"classes_per_task: \[\] for 5 classes"),
         (lambda: held_out({"a": FILES}, 1.0, 0), "test_share: 1.0"),
         (lambda: held_out({"a": FILES}, float("nan"), 0), "test_share: nan"),
-        (lambda: stream_order(["a"], order=["b"]), "class_order names 'b', which is no class; there are a"),
-        (lambda: stream_order(["a", "b"], order=["a", "a"]), "class_order names 'a' twice; name every class once"),
-        (lambda: stream_order(["a"], order=["a"], seed=1), "class_order and order_seed both .* give one"),
+        (lambda: stream_order(["a"], order=["b"]), "class_order names 'b', .* a"),
+        (lambda: stream_order(["a", "b"], order=["a", "a"]), "class_order names 'a' twice"),
+        (lambda: stream_order(["a"], order=["a"], seed=1), "class_order and order_seed"),
         (lambda: small([0, 0, 1, 1], [0, 1, 0, 0]), "class 'one' has no test images; add some"),
         (lambda: small([0, 0, 1, 1], [1, 1, 1, 1]), r"class 'zero' has no training images \(and 1 more classes\); add"),
     ],

@@ -123,17 +123,17 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "fewer-ids": (
         edit("wnids.txt", lambda text: text[:-10]),
         {},
-        "/wnids.txt: 199 classes, 199 of them different, where 200 should be; complete it, or use image_folder",
+        "/wnids.txt: 199 classes, 199 .*200; .*image_folder",
     ),
     "an-id-twice": (
         edit("wnids.txt", lambda text: text.replace(IDS[1], IDS[0])),
         {},
-        "/wnids.txt: 200 classes, 199 of them different, where 200 should be",
+        "/wnids.txt: 200 classes, 199 .*200",
     ),
     "no-word": (
         edit("words.txt", lambda text: text.replace(f"{IDS[4]}\t", f"{IDS[4]} ")),
         {},
-        f"/words.txt: no word for {IDS[4]}; unpack it anew, or add a line",
+        f"/words.txt: no word for {IDS[4]}",
     ),
     "no-class-folder": (
         lambda root: shutil.rmtree(root / "train" / IDS[7]),
@@ -148,7 +148,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "annotation": (
         edit("val/val_annotations.txt", lambda text: text.replace("\t", " ")),
         {},
-        "/val_annotations.txt, line 1: not `image<tab>id` with an id of wnids.txt; unpack it anew",
+        "/val_annotations.txt, line 1: .*wnids.txt",
     ),
     "unknown-id": (
         edit("val/val_annotations.txt", lambda text: text.replace(IDS[17], "n1")),
@@ -180,8 +180,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         {},
         r"/val_2.JPEG: unreadable image \(empty file\); replace it",
     ),
-    "order": (lambda root: None, {"class_order": ["cat"]}, "class_order names 'cat', which is no class; there are n0"),
-    "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 10 need more classes than the 200"),
+    "order": (lambda root: None, {"class_order": ["cat"]}, "class_order names 'cat', .* n0"),
+    "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 10 .*num_tasks"),
     "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),
 }
 

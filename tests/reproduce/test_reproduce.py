@@ -322,7 +322,7 @@ def test_a_seed_of_other_images_is_refused_before_it_runs(capsys) -> None:
     run = Path("out/tiny/g/er/seed-0/experiment.yaml")
     run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
     assert reproduce(table(er=ER, seeds=2)) == 2
-    assert "er: out/tiny/g/er/seed-0: was begun with other images or classes" in capsys.readouterr().err
+    assert "er: out/tiny/g/er/seed-0: was started with other images or classes" in capsys.readouterr().err
     assert not Path("out/tiny/g/er/seed-1").exists()
 
 

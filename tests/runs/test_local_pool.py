@@ -18,9 +18,10 @@ import pytest
 import torch
 import yaml
 from forked import SOURCE, CommandLine, forked
+from PIL import Image
 
 from dualnet.runs.jobs import Job, JobResult
-from dualnet.runs.local_pool import PRELOAD, LocalPool, ended, start_server
+from dualnet.runs.local_pool import PRELOAD, LocalPool, result_of_exit, start_server
 from dualnet.runs.stop import Stop
 
 LEARNERS = """
@@ -90,6 +91,20 @@ def test_each_job_has_its_own_process_and_peak_of_memory(job) -> None:
     }
     large, small = (json.loads((Path(name) / "seed-0/result.json").read_text()) for name in ("large", "small"))
     assert large["peak_memory_bytes"] - small["peak_memory_bytes"] > 250 * 2**20
+
+
+def test_a_job_does_not_repeat_warnings_of_ignored_files(tiny) -> None:
+    """The parent has read the same folder."""
+    for name in ("images/a", "images/b", "images/__MACOSX"):
+        Path(name).mkdir(parents=True)
+        for number in range(4):
+            Image.new("RGB", (8, 8), (60 * number, 0, 0)).save(f"{name}/{number}.png")
+    Path("images/a/notes.txt").touch()
+    Path("images/b/empty.png").touch()
+    benchmark = {"name": "image_folder", "root": "images", "classes_per_task": 2, "image_size": 28, "on_error": "skip"}
+    experiment = tiny({"name": "finetune", "width": 2, "updates": 1}).mapping() | {"benchmark": benchmark}
+    found = run([Job("quiet", experiment, {0: Path("quiet/seed-0")}, "cpu")])
+    assert found["quiet"] == JobResult("finished") and Path("log").read_text() == ""
 
 
 def test_a_process_that_dies_costs_its_job_only(job) -> None:
@@ -167,7 +182,7 @@ def stop_without_server(job: Job) -> None:
     with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
 
         def end() -> None:
-            stop.asked = True
+            stop.requested = True
             os.kill(server, signal.SIGKILL)
 
         threading.Timer(0.3, end).start()
@@ -182,7 +197,7 @@ def test_a_stop_that_has_ended_the_server_is_a_stop(job) -> None:
 
 def test_once_a_stop_is_requested_no_job_is_started(job) -> None:
     with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
-        stop.asked = True
+        stop.requested = True
         assert list(pool.run([job("a")], stop)) == []
     assert not Path("a").exists()
 
@@ -191,7 +206,7 @@ def test_a_stop_while_a_process_is_starting_is_not_lost(job) -> None:
     """The first signal comes long before the job runs."""
     with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
         pool.start(job("a"))
-        stop.asked = True
+        stop.requested = True
         assert [result.status for _, result in pool.run([job("b")], stop)] == ["stopped"]
     assert not Path("b").exists()
 
@@ -201,10 +216,10 @@ def test_a_process_that_ends_during_a_stop_is_stopped(job) -> None:
     with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
         pool.start(job("a", "pool_learners.Exits"))
         wait(list(pool.busy))
-        stop.asked = True
+        stop.requested = True
         assert [result for _, result in pool.run([], stop)] == [JobResult("stopped")]
 
 
 def test_how_a_process_has_ended() -> None:
-    assert ended(-signal.SIGTERM).status == "stopped"
-    assert "SIGSEGV" in ended(-signal.SIGSEGV).reason and "code 3" in ended(3).reason
+    assert result_of_exit(-signal.SIGTERM).status == "stopped"
+    assert "SIGSEGV" in result_of_exit(-signal.SIGSEGV).reason and "code 3" in result_of_exit(3).reason

@@ -44,10 +44,10 @@ def test_a_learner_without_a_memory_tells_nothing(tiny, run, tmp_path: Path) -> 
 def test_classes_that_occur_in_several_tasks_do_not_give_the_task_away(benchmark: Benchmark) -> None:
     aware, free = (Stream(benchmark, protocol, 4, torch.device("cpu")) for protocol in ("task_aware", "task_free"))
     stored = torch.tensor([[1, 2, 0, 0], [0, 0, 3, 4]])
-    assert aware.by_task(stored) == [3, 7]
-    assert free.by_task(stored.sum(dim=0, keepdim=True)) == [3, 7]
-    free.classes_of_tasks = torch.ones(2, 4, dtype=torch.bool)
-    assert free.by_task(stored.sum(dim=0, keepdim=True)) is None
+    assert aware.count_by_task(stored) == [3, 7]
+    assert free.count_by_task(stored.sum(dim=0, keepdim=True)) == [3, 7]
+    free.class_mask = torch.ones(2, 4, dtype=torch.bool)
+    assert free.count_by_task(stored.sum(dim=0, keepdim=True)) is None
 
 
 def test_several_memories_are_added_up(small_learner, random_batch) -> None:

@@ -43,7 +43,7 @@ def create() -> Callable[..., Model]:
 def test_it_begins_with_no_class_and_learns_what_comes(create: Any) -> None:
     model = create(width=8)
     assert "0 classes" in repr(model) and len(repr(model)) < 100
-    with pytest.raises(ValueError, match=r"no class yet; .*add_classes=True"):
+    with pytest.raises(ValueError, match="add_classes=True"):
         model.predict(pictures("red"))
     for seed in range(12):
         names = ["red", "green", None] * 3 if seed < 6 else ["red", "green", "blue"] * 3
@@ -143,13 +143,13 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown class": ({"labels": ["red", "gren"]}, r"^labels: 'gren' .*did you mean green\?"),
     "far from any": ({"labels": ["red", "x"]}, r"^labels: 'x' .*add_classes=True"),
     "too few labels": ({"labels": ["red"]}, r"^labels: 1 for 2 images"),
-    "numbers": ({"labels": [0, 1]}, r"^labels\[0\]: 0 is not the name"),
+    "numbers": ({"labels": [0, 1]}, r"^labels\[0\]: 0 "),
     "not a number": ({"labels": ["red", float("nan")]}, r"^labels\[1\]: nan .*None"),
     "a label that is no name": ({"labels": 3}, r"^labels\[0\]: 3 "),
     "no batch": ({"batch_size": 0}, r"^batch_size: 0 "),
     "half a batch": ({"batch_size": 2.5}, r"^batch_size: 2.5 "),
     "a task that is not there": ({"labels": "red", "task": 1}, r"^task: 1 "),
-    "no images": ({"images": 7}, r"^images: int is no image"),
+    "no images": ({"images": 7}, r"^images: int "),
     "a file that is not there": ({"images": ["missing.png", "too.png"]}, r"^2 of 2 images unreadable: missing.png "),
     "channels": ({"images": np.zeros((2, 4, 9, 9), np.uint8)}, r"^images: .*channels"),
     "floats": ({"images": np.full((2, 9, 9, 3), 7.0)}, r"^images: float from 7"),
@@ -180,7 +180,7 @@ def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
     ("given", "message"),
     [
         ({"class_names": "cat"}, r"^names: 'cat' is not a list"),
-        ({"class_names": ["cat", "cat"]}, r"^names: 'cat' is there already"),
+        ({"class_names": ["cat", "cat"]}, r"^names: 'cat' "),
         ({"class_names": [1]}, r"^names: "),
         ({"image_size": 0}, r"^image_shape: \(3, 0, 0\)"),
         ({"image_size": 4}, r"too small"),
@@ -244,7 +244,7 @@ def test_it_is_saved_again_and_again_as_it_grows(create: Any, tmp_path: Path, st
     assert loaded.class_names == tuple(COLOURS) and not differing(states[2], state_of(loaded.learner))
     newest = folder / "checkpoint" / "step-00000003.safetensors"
     newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match="the one before it is used"):
+    with pytest.warns(UserWarning, match="damaged checkpoint"):
         earlier = dualnet.load(folder)
     assert earlier.class_names == ("red", "green") and not differing(states[1], state_of(earlier.learner))
     with pytest.raises(ValueError, match="holds another model"):

@@ -93,7 +93,7 @@ def test_the_first_steps_tell_how_long_it_takes(
     monkeypatch.setattr(progress, "SHORT", 0.0)
     monkeypatch.setattr(progress, "LONG", longest)
     out = console(terminal)
-    display = RunDisplay(out, quicker="--learner.updates 2")
+    display = RunDisplay(out, faster="--learner.updates 2")
     display.begin("demo seed 0", 1_000_000, 100)
     for step in range(101, 131):
         clock.now += 0.5 if step == 103 else 0.001  # the first ones may be slow
@@ -116,7 +116,7 @@ def test_slow_steps_are_estimated_earlier(clock: Clock) -> None:
 
 def test_a_short_run_is_not_estimated() -> None:
     out = console(terminal=False)
-    display = RunDisplay(out, quicker="--learner.updates 2")
+    display = RunDisplay(out, faster="--learner.updates 2")
     display.begin("demo seed 0", 40, 0)
     for step in range(1, 41):
         display.step(0, 1, step)

@@ -120,7 +120,7 @@ def test_other_images_are_refused(folder: RunFolder, tiny, benchmark: Benchmark)
     renamed = dataclasses.replace(benchmark, class_names=("a", "b", "c", "d"))
     moved = dataclasses.replace(benchmark, split_digest="of a file with a new name")
     for other in (fewer, renamed, moved):
-        with pytest.raises(ValueError, match="was begun with other images or classes; bring those back or choose"):
+        with pytest.raises(ValueError, match="other images or classes"):
             folder.prepare(tiny(), other, CPU)
 
 
@@ -173,15 +173,12 @@ def test_the_newest_checkpoint(folder: RunFolder) -> None:
     checkpoint.write(folder.checkpoints, 5, checkpoint.snapshot({"x": 2}))
     assert checkpoint.newest(folder.checkpoints, folder.identity) == (5, {"x": 2})
     (folder.checkpoints / "step-00000005.json").write_text("")
-    with pytest.warns(UserWarning, match="step-00000005.json: .*; the one before it is used"):
+    with pytest.warns(UserWarning, match="step-00000005.json: "):
         assert checkpoint.newest(folder.checkpoints, folder.identity) == (3, {"x": 1})
     (folder.checkpoints / "step-00000003.json").write_text("")
     with pytest.warns(UserWarning) as warned:
         assert checkpoint.newest(folder.checkpoints, folder.identity) is None
-    assert [str(warning.message).rpartition("; ")[2] for warning in warned] == [
-        "the one before it is used",
-        "there is none before it",
-    ]
+    assert ["step-00000005" in str(warned[0].message), "step-00000003" in str(warned[1].message)] == [True, True]
 
 
 def test_class_names_of_any_script_are_written_readably(tmp_path: Path, tiny, benchmark: Benchmark) -> None:

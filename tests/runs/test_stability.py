@@ -14,7 +14,7 @@ from dualnet import cli, load
 from dualnet.metrics import stability_summary
 from dualnet.runs import evaluation
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.stop import StopAsked
+from dualnet.runs.stop import StopRequested
 from dualnet.stream import stream as stream_module
 from dualnet.stream.stream import Stream
 
@@ -92,7 +92,7 @@ def test_stopped_and_resumed_equals_never_stopped(
     step, quick_tiny, run, stop_at, remembered, watched, tmp_path
 ) -> None:
     experiment = quick_tiny("er", benchmark=THREE_TASKS, stability_every=2)
-    with pytest.raises(StopAsked):
+    with pytest.raises(StopRequested):
         run(experiment, tmp_path, stop_at(step))
     assert remembered(run(experiment, tmp_path)) == remembered(watched)
 
@@ -132,7 +132,7 @@ def test_an_accuracy_stays_on_the_device(finished: Path, benchmark, synchronisin
 
 
 def test_how_often_it_is_measured_is_part_of_the_experiment(tiny, run, stop_at, tmp_path: Path) -> None:
-    with pytest.raises(StopAsked):
+    with pytest.raises(StopRequested):
         run(tiny("er", stability_every=2), tmp_path, stop_at(4))
     with pytest.raises(ValueError, match="stability_every is 2 there, 3 here"):
         run(tiny("er", stability_every=3), tmp_path)

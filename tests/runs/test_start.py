@@ -13,7 +13,7 @@ from dualnet import cli
 from dualnet.nets import Encoder
 from dualnet.nets.start import save_weights, starter_file
 from dualnet.runs.experiment import parse
-from dualnet.runs.stop import StopAsked
+from dualnet.runs.stop import StopRequested
 
 OWN = {"encoder": "own_encoder.ThreeMaps", "slow_rounds": 0}
 
@@ -66,7 +66,7 @@ def test_a_run_goes_on_and_its_model_is_loaded_without_the_file(
     experiment = tiny({"start": str(file)})
     whole = remembered(run(experiment, tmp_path / "whole"))
     assert whole != remembered(run(tiny(), tmp_path / "random"))
-    with pytest.raises(StopAsked):
+    with pytest.raises(StopRequested):
         run(experiment, tmp_path / "stopped", stop_at(3))
     file.unlink()
     assert remembered(run(experiment, tmp_path / "stopped")) == whole

@@ -211,7 +211,7 @@ def test_figures_of_other_images_are_not_compared(capsys) -> None:
     run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
     assert run_search(*words) == 2
     assert Path("out/chosen.yaml").exists(), "nothing was done, and nothing is lost"
-    assert "seed-0: was begun with other images or classes; bring those back" in capsys.readouterr().err
+    assert "seed-0: was started with other images or classes" in capsys.readouterr().err
 
 
 def test_stages_that_both_change_the_benchmark_can_be_repeated() -> None:
@@ -461,7 +461,7 @@ def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
 
 def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -> None:
     """The point has failed all the same; the figures of the other seed are kept."""
-    monkeypatch.setattr("dualnet.runs.runner.seeds_apart", lambda folders, device: [folders])
+    monkeypatch.setattr("dualnet.runs.runner.seed_groups", lambda folders, device: [folders])
     learner = {"name": own_learner, "loss_breaks_at": 1, "only_seed": 1}
     content = {"experiment": {**EXPERIMENT, "learner": learner}, "seeds": [0, 1], "grid": {"learner.lr": [0.1]}}
     plan = read_plan(write("one.yaml", content))

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from dualnet.cli.terminal import fail, handled_signals, prepare_streams, show_warning
-from dualnet.runs.stop import StopAsked
+from dualnet.runs.stop import StopRequested
 
 # Errors that only another path can fix, such as a folder in place of a file, or a file as a parent folder.
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             if error.errno in PATH_ERRORS:
                 return fail(f"{reason}; give another path", 2)
             return fail(f"{reason}; saved files are intact: fix this and try again", 1)
-        except StopAsked as stopped:
+        except StopRequested as stopped:
             return fail(str(stopped), 130)
         except KeyboardInterrupt:
             # CPython remembers an interrupt within `exec`, which dataclasses use; `python -m` would then die by SIGINT.

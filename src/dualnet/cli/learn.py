@@ -81,7 +81,7 @@ def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:
 
 
 def is_model(path: str) -> bool:
-    return (Path(path) / MODEL_FILE).is_file() or RunFolder(Path(path)).begun
+    return (Path(path) / MODEL_FILE).is_file() or RunFolder(Path(path)).started
 
 
 def summary(out: Path, session: Session, was_finished: bool) -> list[str]:

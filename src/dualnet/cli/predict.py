@@ -10,13 +10,13 @@ from pathlib import Path
 from dualnet import atomic
 from dualnet.cli.terminal import print_line, show_warning
 from dualnet.data.decode import UnreadableError
-from dualnet.data.inputs import listed
+from dualnet.data.inputs import list_images
 from dualnet.runs.model import Prediction, load
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     model = load(arguments.run, trust=arguments.trust)
-    images = listed(arguments.images)
+    images = list_images(arguments.images)
     predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
     if errors := {image: one.error for image, one in zip(images, predictions, strict=True) if one.error}:
         unreadable = UnreadableError(errors, len(images))

@@ -10,7 +10,7 @@ from dualnet.cli.terminal import fail, print_line
 from dualnet.options import check_absent
 from dualnet.runs import experiment, runner
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.run import NotFiniteError
+from dualnet.runs.run import SeedsDivergedError
 from dualnet.runs.run_folder import check_out
 
 QUICK_SIZE, QUICK_UPDATES = 48, 2  # input size of the networks in pixels, updates per batch
@@ -28,7 +28,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     try:
         faster = faster_options(chosen) if device.type == "cpu" else ""
         finished_before = runner.run(chosen, folders, device, RunDisplay(Console(stderr=True), faster))
-    except NotFiniteError as error:
+    except SeedsDivergedError as error:
         for reason in error.reasons.values():
             fail(reason, 1)
         if len(error.reasons) < len(folders):

@@ -1,4 +1,4 @@
-"""Benchmarks by the name that an experiment file gives them."""
+"""Benchmarks, by their names in experiment files."""
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig, Examples, Task
 from dualnet.data.cifar100 import Cifar100

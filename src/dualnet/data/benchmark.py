@@ -1,4 +1,4 @@
-"""A benchmark is data: tasks of labelled images, and the spec of the stream they make."""
+"""A benchmark: tasks of labelled images, and the spec of their stream."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from dualnet.batch import StreamSpec
 from dualnet.data.image_cache import CachedImages
 from dualnet.options import check_at_least, check_choices
 
-VALIDATION_TASKS = 3  # as many as the paper's
+VALIDATION_TASKS = 3  # as in the paper
 Images = np.ndarray | CachedImages  # either is read by `images[rows]`, which copies
 AT_LEAST = {  # the smallest value of an option, in every benchmark that has it
     **dict.fromkeys(("num_tasks", "classes_per_task", "train_per_class", "test_per_class"), 1),
@@ -24,21 +24,21 @@ AT_LEAST = {  # the smallest value of an option, in every benchmark that has it
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Labelled images: some rows of one array that many tasks share."""
+    """Labelled images: rows of an array that several tasks share."""
 
     array: Images  # uint8 [N, C, H, W]
-    rows: np.ndarray  # int64 [n]: which rows of the array these examples are
-    labels: np.ndarray  # int64 [n]: class numbers of the benchmark
+    rows: np.ndarray  # int64 [n]: rows of the array
+    labels: np.ndarray  # int64 [n]: class numbers
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def load(self) -> tuple[Tensor, Tensor]:
-        """Images uint8 [n, C, H, W] and labels int64 [n], copied out of the array."""
+        """Images uint8 [n, C, H, W] and labels int64 [n], copied from the array."""
         return torch.from_numpy(self.array[self.rows]), torch.from_numpy(self.labels.astype(np.int64))
 
     def name(self, number: int) -> str:
-        """Folder and file of one of them; empty where the images are no files."""
+        """Folder and file name of an example; empty if the images are not files."""
         array = self.array
         return "/".join(Path(array.file(self.rows[number])).parts[-2:]) if isinstance(array, CachedImages) else ""
 
@@ -54,12 +54,12 @@ class Benchmark:
     spec: StreamSpec  # task-aware: one mask row per task
     tasks: Sequence[Task]
     class_names: tuple[str, ...]  # by class number
-    split_digest: str = ""  # of which images are for training and which for testing; "": not known
-    validation: bool = False  # True: options are chosen on these tasks, and no result is reported from them
+    split_digest: str = ""  # of which images are for training and which for testing; empty if unknown
+    validation: bool = False  # for choosing options only: no result is reported on these tasks
 
 
 class BenchmarkConfig(ABC):
-    """Options of one kind of benchmark: a frozen dataclass that can make it."""
+    """Options of one kind of benchmark: a frozen dataclass that makes it."""
 
     def __post_init__(self) -> None:
         check_choices(self)
@@ -72,13 +72,13 @@ class BenchmarkConfig(ABC):
 
     @abstractmethod
     def make(self) -> Benchmark:
-        """Read or draw the images. A user's mistake raises ValueError with the path and the remedy."""
+        """Read or draw the images. Raises ValueError, with the path and the remedy, if they cannot be used."""
 
     def current_split(self) -> str | None:
-        """`split_digest` of what `make` would give now, without decoding an image; None where that is not known."""
+        """The `split_digest` that `make` would give now, without decoding images; None if that is not known."""
         return None
 
     def make_validation(self) -> Benchmark:
-        """Validation tasks. They share no test image with `make`: other classes, or training images alone."""
-        remedy = "search on a benchmark that has some, such as mini_imagenet, and use the chosen options here"
-        raise ValueError(f"benchmark: {type(self).__name__} has no validation tasks to choose options on; {remedy}")
+        """Validation tasks, without any test image of `make`: other classes, or training images only."""
+        remedy = "search on a benchmark that has them, such as mini_imagenet, and use the chosen options here"
+        raise ValueError(f"benchmark: {type(self).__name__} has no validation tasks; {remedy}")

@@ -1,7 +1,7 @@
-"""The file of an image cache: a .npy array of images, followed by a CRC-32 of each chunk of its rows.
+"""The file of an image cache: a .npy array of images, followed by a CRC-32 of each chunk of rows.
 
-It is built under a temporary name that is its own lock: one process builds, the others wait and then find it finished.
-The kernel releases the lock of a dead process, so a temporary file without a lock is abandoned.
+It is built in a temporary file that is locked: one process builds, the others wait and then find it finished. The
+kernel releases the lock of a process that ends, so a temporary file without a lock is abandoned.
 """
 
 import contextlib
@@ -19,16 +19,16 @@ import numpy as np
 
 from dualnet import atomic
 
-NAME_LENGTH = 32  # hexadecimal digits of a cache's name
-OWN_NAME = re.compile(rf"[0-9a-f]{{{NAME_LENGTH}}}")
-CHUNK_ROWS = 128  # images of 84 pixels: 2.7 MB, which fits the cache of a core
+NAME_LENGTH = 32  # hexadecimal digits in the name of a cache
+CACHE_NAME = re.compile(rf"[0-9a-f]{{{NAME_LENGTH}}}")
+CHUNK_ROWS = 128  # 2.7 MB of 84-pixel images, which fits into the cache of a core
 CHUNK_BYTES = 16_000_000  # at most, unless one image is larger
 
-Write = Callable[[int], None]  # (descriptor): writes all images to their `offset` in the file
+Write = Callable[[int], None]  # writes all images at their `offset` to the file descriptor
 
 
 class DamagedError(Exception):
-    """The file is not what was written."""
+    """The content of the file has changed since it was written."""
 
 
 class CacheFile:
@@ -40,43 +40,44 @@ class CacheFile:
         self.row_bytes = math.prod(shape[1:])
         self.chunk_rows = max(1, min(CHUNK_ROWS, CHUNK_BYTES // self.row_bytes))
         self.num_chunks = -(-shape[0] // self.chunk_rows)
-        self.end = self.offset(shape[0])  # of the images; the checksums follow
+        self.end = self.offset(shape[0])  # where the checksums start
 
     def offset(self, row: int) -> int:
         return len(self.header) + row * self.row_bytes
 
     def open(self) -> int:
-        """Descriptor of the finished file, whose images are not checked yet. A damaged one counts as not found."""
+        """Open the file and return its descriptor. Raises FileNotFoundError, also if its size or header is wrong."""
         file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
-        whole = os.fstat(file).st_size == self.end + 4 * self.num_chunks
-        if whole and os.pread(file, len(self.header), 0) == self.header:
+        complete = os.fstat(file).st_size == self.end + 4 * self.num_chunks
+        if complete and os.pread(file, len(self.header), 0) == self.header:
             return file
         self.discard(file)
         os.close(file)
         raise FileNotFoundError(self.path)
 
     def read_row(self, file: int, row: int, into: np.ndarray) -> None:
-        """A row of a chunk that was checked before."""
+        """Read a row of a chunk that was verified before."""
         if os.preadv(file, [into.data], self.offset(row)) != self.row_bytes:
             raise DamagedError
 
     def check(self, file: int, chunk: int) -> None:
+        """Raises DamagedError if the checksum of a chunk is wrong."""
         if os.pread(file, 4, self.end + 4 * chunk) != self._checksum(file, chunk):
             raise DamagedError
 
     def _checksum(self, file: int, chunk: int) -> bytes:
-        """CRC-32 finds every change within 4 bytes. It begins with the name: another cache's chunk does not match."""
+        """CRC-32, which detects every change within 4 bytes. It includes the name, so that files cannot be swapped."""
         start = self.offset(chunk * self.chunk_rows)
         data = os.pread(file, min(self.chunk_rows * self.row_bytes, self.end - start), start)
         return zlib.crc32(data, zlib.crc32(f"{self.path.stem} {chunk}".encode())).to_bytes(4, "little")
 
     def build(self, write: Write) -> int:
-        """Descriptor of the file, once it is finished."""
+        """Write the file, unless another process does, and return its descriptor."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_suffix(".tmp")
         with locked(unfinished) as file:
             try:
-                if not self.path.exists():  # else another process finished it while this one waited
+                if not self.path.exists():  # otherwise another process finished it while this one waited
                     self._write(file, write)
                     os.replace(unfinished, self.path)
             finally:
@@ -93,7 +94,7 @@ class CacheFile:
         os.fsync(file)
 
     def discard(self, file: int) -> None:
-        """Remove a damaged file, unless another process has already replaced the one that is open here."""
+        """Remove a damaged file, unless another process has already replaced it."""
         warnings.warn(f"{self.path}: the image cache is damaged; its images are decoded again", stacklevel=2)
         if _is_at(file, self.path):
             self.path.unlink(missing_ok=True)
@@ -101,7 +102,7 @@ class CacheFile:
 
 @contextlib.contextmanager
 def locked(path: Path, flags: int = 0) -> Iterator[int]:
-    """Descriptor of the file, locked for this process alone. Waits for the process that holds it, unless LOCK_NB."""
+    """Lock a file exclusively and give its descriptor. Waits for another process that holds it, unless LOCK_NB."""
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -114,7 +115,7 @@ def locked(path: Path, flags: int = 0) -> Iterator[int]:
 
 
 def _is_at(file: int, path: Path) -> bool:
-    """Whether the open file still has that name: another process may have renamed or removed it."""
+    """Whether the path still is the open file: another process may have renamed or removed it."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -122,15 +123,16 @@ def _is_at(file: int, path: Path) -> bool:
 
 
 def remove_abandoned(folder: Path) -> None:
+    """Delete temporary files of processes that have ended."""
     for path in folder.glob("*.tmp"):
-        if OWN_NAME.fullmatch(path.stem):  # the folder is the user's, and may hold other files
-            with contextlib.suppress(OSError), locked(path, fcntl.LOCK_NB):  # OSError: in use, or not ours to remove
+        if CACHE_NAME.fullmatch(path.stem):  # the folder may hold other files of the user
+            with contextlib.suppress(OSError), locked(path, fcntl.LOCK_NB):  # OSError: in use, or no permission
                 path.unlink()
 
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
-    """Plain writes: on a full disk they raise an error, where a memory map would kill the process."""
-    left = memoryview(data).cast("B")
-    while left:
-        written = os.pwrite(file, left, offset)
-        left, offset = left[written:], offset + written
+    """Write all data at an offset. On a full disk this raises an error; a memory map would kill the process."""
+    remaining = memoryview(data).cast("B")
+    while remaining:
+        written = os.pwrite(file, remaining, offset)
+        remaining, offset = remaining[written:], offset + written

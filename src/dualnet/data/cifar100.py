@@ -26,8 +26,8 @@ REMEDY = (
 class Cifar100(FileBenchmark):
     """The 100 fine classes, in order of their names. Test images are the data set's own."""
 
-    root: str = "data/cifar-100"  # from the working directory: holds cifar-100-python, or train and test
-    input_size: int | None = None  # side that the networks see; None: 32, as stored
+    root: str = "data/cifar-100"  # contains cifar-100-python, or train and test; relative to the working directory
+    input_size: int | None = None  # side of the networks' input; None: 32, as stored
 
     def make(self) -> Benchmark:
         root = unpacked(self.root, ARCHIVE)
@@ -54,20 +54,20 @@ class Cifar100(FileBenchmark):
 def _class_names(path: str) -> list[str]:
     names = read_pickled(path, REMEDY).get("fine_label_names")
     if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
-        raise ValueError(f"{path}: no list fine_label_names; unpack {ARCHIVE} anew")
+        raise ValueError(f"{path}: no list fine_label_names; unpack {ARCHIVE} again")
     names = [as_text(name) for name in names]
     check_complete(path, names, NUM_CLASSES)
     return names
 
 
 def _read_batch(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of red, green and blue plane, uint8 [n, 3072], and fine labels of the data set, int64 [n]."""
+    """Images as rows of red, green and blue planes, uint8 [n, 3072], and fine labels, int64 [n]."""
     content = read_pickled(path, REMEDY)
     pixels, labels = content.get("data"), content.get("fine_labels")
     if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3 * SIZE**2:
-        raise ValueError(f"{path}: data is no array of rows of {3 * SIZE**2} bytes; unpack {ARCHIVE} anew")
+        raise ValueError(f"{path}: data is not an array of rows of {3 * SIZE**2} bytes; unpack {ARCHIVE} again")
     if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < NUM_CLASSES for label in labels):
-        raise ValueError(f"{path}: fine_labels is no list of labels from 0 to {NUM_CLASSES - 1}; unpack {ARCHIVE} anew")
+        raise ValueError(f"{path}: fine_labels is not a list of 0 to {NUM_CLASSES - 1}; unpack {ARCHIVE} again")
     if len(labels) != len(pixels):
-        raise ValueError(f"{path}: {len(pixels)} images, but {len(labels)} labels; unpack {ARCHIVE} anew")
+        raise ValueError(f"{path}: {len(pixels)} images, but {len(labels)} labels; unpack {ARCHIVE} again")
     return pixels, np.array(labels, np.int64)

@@ -9,7 +9,7 @@ from dualnet.data.file_benchmark import FileBenchmark, split_of
 
 ARCHIVE = "core50_128x128"
 SESSIONS = range(1, 12)
-TEST_SESSIONS = (3, 7, 10)  # as the data set's authors
+TEST_SESSIONS = (3, 7, 10)  # chosen by the authors of the data set
 OBJECTS = [f"o{number}" for number in range(1, 51)]
 CATEGORIES = ("plug_adapter", "mobile_phone", "scissor", "light_bulb", "can")
 CATEGORIES += ("glass", "ball", "marker", "cup", "remote_control")
@@ -21,12 +21,12 @@ REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold the sessions s1 to s11
 class Core50(FileBenchmark):
     """Classes are objects. Sessions 3, 7 and 10 are for testing: the same objects in other places."""
 
-    root: str = "data/core50"  # folder of core50_128x128, or that folder itself; relative to the working directory
-    classes_per_task: int = 5  # new objects in every task; in order, five are one category
-    class_order: list[str] | None = None  # the objects to use, such as o7, in order of the stream; None: o1 to o50
-    order_seed: int | None = None  # shuffles o1 to o50; None: leaves them in order
+    root: str = "data/core50"  # contains core50_128x128, or is that folder; relative to the working directory
+    classes_per_task: int = 5  # objects of each task; in order, five are one category
+    class_order: list[str] | None = None  # the objects to use, such as o7, in this order; None: o1 to o50
+    order_seed: int | None = None  # shuffles o1 to o50; None: not shuffled
     image_size: int = 128  # side in pixels of the images as stored
-    input_size: int | None = 84  # side that the networks see; None: as stored
+    input_size: int | None = 84  # side of the networks' input; None: as stored
 
     def make(self) -> Benchmark:
         in_order = self.class_order is None and self.order_seed is None  # sorted by name, o10 would follow o1
@@ -38,7 +38,7 @@ class Core50(FileBenchmark):
 
 
 def _name(folder: str) -> str:
-    """The data set's own names.
+    """The name of an object in the data set's documentation.
 
     >>> _name("o1"), _name("o50")
     ('plug_adapter1', 'remote_control5')
@@ -48,9 +48,9 @@ def _name(folder: str) -> str:
 
 
 def _frames(root: str, session: int, name: str) -> list[str]:
-    """Files of an object in a session."""
+    """The files of an object in a session."""
     files = images_in(os.path.join(root, f"s{session}", name), REMEDY)
     start = f"C_{session:02d}_{int(name[1:]):02d}_"
-    if strange := [file for file in files if not os.path.basename(file).startswith(start)]:
-        raise ValueError(f"{strange[0]}: not one of {start}*.png; move it away, or {REMEDY}")
+    if others := [file for file in files if not os.path.basename(file).startswith(start)]:
+        raise ValueError(f"{others[0]}: not one of {start}*.png; move it away, or {REMEDY}")
     return files

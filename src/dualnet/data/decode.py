@@ -1,4 +1,4 @@
-"""Decodes one image file to one RGB square: EXIF orientation applied, short side resized, centre kept."""
+"""Decoding of an image to an RGB square: EXIF orientation applied, short side resized, centre cropped."""
 
 import contextlib
 import io
@@ -14,30 +14,30 @@ from PIL import Image as Pillow
 from PIL import UnidentifiedImageError
 from PIL.Image import Image, Resampling, Transpose
 
-from dualnet.text import printable
+from dualnet.text import one_line, printable
 
 MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
-READ_AT_ONCE = 8_000_000  # bytes; Pillow reads larger files piece by piece
-# A decode stays below 300 MB: it takes 4 bytes a pixel, 8 of a progressive JPEG, 16 of a WebP (measured, Pillow 13).
+READ_AT_ONCE = 8_000_000  # bytes; Pillow reads larger files in pieces
+# So that decoding takes less than 300 MB: 4 bytes a pixel, 8 for a progressive JPEG, 16 for WebP (Pillow 13).
 MAX_PIXELS = {"JPEG": 64_000_000, "progressive JPEG": 32_000_000, "WEBP": 12_500_000, "TIFF": 16_000_000}
 MOST_PIXELS = max(MAX_PIXELS.values())  # of the other formats
-LARGE = 8_000_000  # pixels: up to here, conversions of the whole image stay below 300 MB too
-BAND_PIXELS = 1_000_000  # of a large image that are converted at a time
+LARGE = 8_000_000  # pixels: up to here, converting the whole image takes less than 300 MB too
+BAND_PIXELS = 1_000_000  # pixels of a large image that are converted at a time
 RESIZE_RULE = "short side, centre, bilinear; transparency on white; large ones reduced first"
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF")  # the first image, of a file that holds several
-ORIENTATION = 0x0112  # the number of that EXIF tag
-TURNS = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Transpose, by orientation
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF")  # of a file with several images the first one
+ORIENTATION = 0x0112  # an EXIF tag
+TRANSPOSES = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Transpose, by orientation
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
-APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, where an orientation would be
-NAMED, LONGEST_NAME = 10, 300  # unreadable images in a message, and the last characters of each one's name
-OnError = Literal["stop", "skip"]  # what is done about unreadable images: all are named in an error, or left out
+APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, which can hold an orientation
+NAMED, LONGEST_NAME = 10, 300  # unreadable images in a message, and characters of a name, counted from its end
+OnError = Literal["stop", "skip"]  # for unreadable images: raise an error that names them, or leave them out
 
-_large_one = threading.Lock()  # large images are decoded one at a time
+_large_image = threading.Lock()  # large images are decoded one at a time
 
 
 class UnreadableError(ValueError):
-    """Images that cannot be read: by name, mostly the path, the reason for each. In one line, which names some."""
+    """Images that cannot be read: `reasons` by name, mostly a path. The message, one line, names up to NAMED."""
 
     def __init__(self, reasons: Mapping[str, str], total: int = 1) -> None:
         self.reasons = dict(reasons)
@@ -46,7 +46,7 @@ class UnreadableError(ValueError):
         super().__init__(f"{self.summary(total)}; {remedy}")
 
     def summary(self, total: int) -> str:
-        """How many of the images, and which."""
+        """How many images are unreadable, and which."""
         shown = {printable(name)[-LONGEST_NAME:]: reason for name, reason in self.reasons.items()}
         if len(shown) == 1:
             return "{}: unreadable image ({})".format(*next(iter(shown.items())))
@@ -56,23 +56,20 @@ class UnreadableError(ValueError):
 
 
 def read_image(path: str, into: np.ndarray) -> None:
-    """Decode a file into uint8 [size, size, 3]. UnreadableError says what is wrong with the file.
-
-    Call it inside `decoding`.
-    """
+    """Decode a file into uint8 [size, size, 3], within the context of `decoding`. Raises UnreadableError."""
     with _naming(path):
         found = os.stat(path)
-        if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait, and reading a device might never end
+        if not stat.S_ISREG(found.st_mode):  # a pipe would block, and a device might never end
             raise ValueError("not a regular file")
         _check_bytes(found.st_size)
-        with open(path, "rb") as file:  # a Path for every file costs more than the read
+        with open(path, "rb") as file:  # creating a Path takes longer than reading the file
             if found.st_size > READ_AT_ONCE or not _read_plain_jpeg(file.read(READ_AT_ONCE), into):
                 file.seek(0)
                 into[...] = _read_any(file, size=into.shape[0])
 
 
 def read_bytes(data: bytes, into: np.ndarray, name: str) -> None:
-    """The same for the content of a file; `name` is that of the image in a message."""
+    """The same for the content of a file; `name` identifies the image in messages."""
     with _naming(name):
         _check_bytes(len(data))
         if not _read_plain_jpeg(data, into):
@@ -80,16 +77,17 @@ def read_bytes(data: bytes, into: np.ndarray, name: str) -> None:
 
 
 def read_pillow(image: Image, into: np.ndarray, name: str) -> None:
-    """The same for an image that Pillow holds."""
+    """The same for a Pillow image."""
     with _naming(name):
         into[...] = np.asarray(_square(_rgb(_upright(image, image)), into.shape[0]))
 
 
 @contextlib.contextmanager
 def _naming(name: str) -> Iterator[None]:
+    """Turns any error into an UnreadableError of the image."""
     try:
         yield
-    except Exception as error:  # damaged files make Pillow raise many kinds, from SyntaxError to struct.error
+    except Exception as error:  # for damaged files Pillow raises anything from SyntaxError to struct.error
         raise UnreadableError({name: _reason(error)}) from None
 
 
@@ -106,13 +104,13 @@ def _reason(error: Exception) -> str:
     if isinstance(error, Pillow.DecompressionBombError | Pillow.DecompressionBombWarning):
         return f"more than {MOST_PIXELS / 1e6:g} megapixels"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return " ".join(text.split()) or type(error).__name__
+    return one_line(text) or type(error).__name__
 
 
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
-    """Hides Pillow's warnings about unusual files, but for the one about too many pixels, which becomes an error."""
-    Pillow.init()  # once, before threads do it all together
+    """Hides Pillow's warnings about unusual files; the one about too many pixels becomes an error."""
+    Pillow.init()  # before several threads would do it at the same time
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Pillow.DecompressionBombWarning)
@@ -120,7 +118,7 @@ def decoding() -> Iterator[None]:
 
 
 def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
-    """The fast way, for a JPEG that needs nothing but decoding; Pillow reads all others."""
+    """Decode a JPEG that needs neither resizing nor rotation with simplejpeg, which is faster; False for all others."""
     try:
         import simplejpeg
     except ImportError:
@@ -142,7 +140,7 @@ def _read_any(file: IO[bytes], size: int) -> np.ndarray:
         _check_pixels(image)
         if image.width * image.height <= LARGE:
             return np.asarray(_square(_rgb(_upright(image, image)), size))
-        with _large_one:
+        with _large_image:
             return np.asarray(_upright(_large_square(image, size), image))
 
 
@@ -154,19 +152,19 @@ def _check_pixels(image: Image) -> None:
 
 
 def _upright(image: Image, tagged: Image) -> Image:
-    """Turned as the orientation tag says. No other tag is read, so that one that is broken does no harm."""
+    """The image rotated by the orientation tag of `tagged`. Other tags, which may be invalid, are not read."""
     if tagged.format == "TIFF":
-        tagged.load()  # Pillow turns a TIFF while it loads it, and then removes the tag
+        tagged.load()  # Pillow rotates a TIFF while loading, and then removes the tag
     try:
-        turn = TURNS.get(tagged.getexif().get(ORIENTATION, 1))
-    except Exception:  # whatever Pillow raises for tags that are no list of tags
+        transpose = TRANSPOSES.get(tagged.getexif().get(ORIENTATION, 1))
+    except Exception:  # Pillow raises many types for invalid EXIF data
         return image
-    return image if turn is None else image.transpose(Transpose(turn))
+    return image if transpose is None else image.transpose(Transpose(transpose))
 
 
 def _rgb(image: Image) -> Image:
     if image.mode == "F":
-        raise ValueError("its pixels are float, of which black and white are not known; save it with 8 or 16 bits")
+        raise ValueError("its pixels are floats of an unknown range; save it with 8 or 16 bits")
     if image.mode.startswith("I"):  # 16 bits of grey, which Pillow would clip rather than scale
         return Pillow.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8)).convert("RGB")
     if image.has_transparency_data:
@@ -176,7 +174,7 @@ def _rgb(image: Image) -> Image:
 
 
 def _large_square(image: Image, size: int) -> Image:
-    """As `_square`, but reduced to twice the size first, in bands: no copy of the whole image is made."""
+    """Like `_square`, but first reduced to twice the size, in bands, so that the whole image is not copied."""
     image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
@@ -185,12 +183,12 @@ def _large_square(image: Image, size: int) -> Image:
     starts = range(top, top + side, height)
     bands = (image.crop((left, start, left + side, min(start + height, top + side))) for start in starts)
     reduced = Pillow.fromarray(np.concatenate([np.asarray(_rgb(band).reduce(factor)) for band in bands]))
-    exact = side / factor  # the last row and column may stand for fewer pixels than the others
+    exact = side / factor  # the last row and column may cover fewer pixels than the others
     return reduced.resize((size, size), Resampling.BILINEAR, box=(0, 0, exact, exact))
 
 
 def _square(image: Image, size: int) -> Image:
-    """The largest square in the middle, resized; an image that has the size stays as it is."""
+    """The largest centred square, resized; an image of the right size is returned unchanged."""
     if image.size == (size, size):
         return image
     side = min(image.size)

@@ -1,6 +1,6 @@
-"""The pictures of the procedural benchmark, in integers alone, so that every machine draws the same bits.
+"""Drawing of the images of the procedural benchmark, in integer arithmetic, so that every machine draws the same bits.
 
-The random bits are those of PCG64 itself, whose stream numpy promises to keep; it makes no such promise for the
+Random bits come from PCG64 directly, whose output NumPy guarantees not to change; it gives no such guarantee for the
 distributions of `Generator`.
 """
 
@@ -10,7 +10,7 @@ from dualnet.data.shapes import SHAPES, TEXTURES, shape_and_texture
 
 FIELD = 2048  # from the centre of an image to its border
 DISTRACTORS = 3  # small plain discs and boxes behind the object
-TYPICAL_IN_TEN = 7  # objects in the typical colour of their class; the others have any
+TYPICAL_IN_TEN = 7  # of ten objects in the typical colour of their class; the others have a random one
 BATCH_PIXELS = 1 << 16  # drawn at a time, so that the working arrays stay in the processor's cache
 
 COSINES = np.rint(1024 * np.cos(np.arange(64) * (np.pi / 32))).astype(np.int32)
@@ -18,15 +18,15 @@ SINES = np.roll(COSINES, 16)
 
 
 def _colours(text: str) -> np.ndarray:
-    """int32 [n, 3]"""
+    """Colours from hexadecimal RGB: int32 [n, 3]."""
     return np.frombuffer(bytes.fromhex(text), np.uint8).astype(np.int32).reshape(-1, 3)
 
 
 VIVID = _colours("e63946 f4842a f6c830 8ac926 2a9d61 26bebe 3a86ff 434cc9 8338ec d640c4 ff7896 a06234")
 
 
-# Where a task takes place: colours of the ground, and the light's red, green and blue in 1/256. A network that follows
-# the stream adapts to the last one, and so forgets the others.
+# Background colours of a task, and red, green and blue of its light in 1/256. A network adapts to those of the last
+# task, and so forgets the others.
 WORLDS = (
     (_colours("c4beb2 dee2e6 f0ecdc"), (256, 256, 256)),  # paper
     (_colours("0e1430 182254 0a0c1a"), (180, 205, 310)),  # night
@@ -40,7 +40,7 @@ WORLDS = (
 
 
 def draw(number: int, task: int, count: int, size: int, seed: tuple[int, ...]) -> np.ndarray:
-    """Images of a class uint8 [count, 3, size, size]. A larger count begins with the images of a smaller one."""
+    """Images of a class, uint8 [count, 3, size, size]. The first images do not depend on the count."""
     choices, noise = np.random.PCG64((*seed, 0)), np.random.PCG64((*seed, 1))
     at_a_time = max(1, BATCH_PIXELS // size**2)
     sizes = [min(at_a_time, count - start) for start in range(0, count, at_a_time)]
@@ -48,7 +48,7 @@ def draw(number: int, task: int, count: int, size: int, seed: tuple[int, ...]) -
 
 
 class Choices:
-    """Random integers for n images, a column at a time; an image uses the same bits whatever n is."""
+    """Random integers for n images. The integers of an image do not depend on n."""
 
     PER_IMAGE = 48
 
@@ -57,11 +57,11 @@ class Choices:
         self._columns = iter((raw >> np.uint64(33)).astype(np.int64).T)
 
     def between(self, low: int, high: int) -> np.ndarray:
-        """int32 [n, 1, 1] of low..high, both included."""
+        """Integers from low to high, both included: int32 [n, 1, 1]."""
         return (next(self._columns) % (high - low + 1) + low).astype(np.int32)[:, None, None]
 
     def colour(self, palette: np.ndarray) -> np.ndarray:
-        """int32 [n, 3, 1, 1]"""
+        """Random colours of the palette: int32 [n, 3, 1, 1]."""
         return palette[self.between(0, len(palette) - 1).ravel()][:, :, None, None]
 
 
@@ -78,12 +78,12 @@ def _draw(number: int, task: int, choices: Choices, noise: np.random.PCG64, size
 
 
 def _positions(side: int) -> np.ndarray:
-    """int32 [side]: centres of the pixels, the image going from -FIELD to FIELD."""
+    """Centres of the pixels along a side, from -FIELD to FIELD: int32 [side]."""
     return ((2 * np.arange(side, dtype=np.int32) + 1 - side) * FIELD) // side
 
 
 def _ground(choices: Choices, colours: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Two muted colours that run into each other."""
+    """A gradient between two muted colours."""
     ramp = np.clip(128 + (_slope(choices, at) >> 4), 0, 256)[:, None]
     return (choices.colour(colours) * ramp + choices.colour(colours) * (256 - ramp)) >> 8
 
@@ -114,9 +114,9 @@ def _distractor(choices: Choices, at: np.ndarray) -> np.ndarray:
 
 
 def _object(picture: np.ndarray, number: int, choices: Choices, at: np.ndarray) -> np.ndarray:
-    """The shape that the image is about, in a vivid colour with a dark or bright second one."""
+    """The object on the picture, in a vivid colour and a darker or brighter one."""
     shape, texture = shape_and_texture(number)
-    typical = VIVID[number * 5 % len(VIVID)]  # 5 is coprime to the 12 colours: neighbours are far apart
+    typical = VIVID[number * 5 % len(VIVID)]  # 5 is coprime to the 12 colours, so consecutive classes differ clearly
     u, v = _posed(choices, at)
     inside = SHAPES[shape](u, v)
     marked = inside & TEXTURES[texture](u + choices.between(-18, 18), v + choices.between(-18, 18))
@@ -126,7 +126,7 @@ def _object(picture: np.ndarray, number: int, choices: Choices, at: np.ndarray) 
 
 
 def _posed(choices: Choices, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Coordinates in units of the shape: position, rotation and scale undone."""
+    """Coordinates relative to a random position, rotation and scale, in units of the shape."""
     x, y = at - choices.between(-450, 450), at[:, None] - choices.between(-450, 450)
     angle, radius = choices.between(-6, 6), choices.between(1200, 1650)
     cosine, sine = COSINES[angle], SINES[angle]
@@ -134,7 +134,7 @@ def _posed(choices: Choices, at: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _coverage(inside: np.ndarray) -> np.ndarray:
-    """How many of a pixel's four samples are inside: int32 [n, 1, H, W]."""
+    """How many of the four samples of each pixel are inside: int32 [n, 1, H, W]."""
     rows = inside[:, ::2].astype(np.int32) + inside[:, 1::2]
     return (rows[:, :, ::2] + rows[:, :, 1::2])[:, None]
 

@@ -1,4 +1,4 @@
-"""What the benchmarks of image files share: options, the choice of classes, and lists in text files."""
+"""Shared code of benchmarks of image files: options, the choice of classes, and reading of text tables."""
 
 import csv
 import io
@@ -19,29 +19,29 @@ ImageFile = tuple[str, str, bool]  # path, class, whether it is for testing
 
 @dataclass(frozen=True)
 class FileBenchmark(BenchmarkConfig):
-    root: str  # folder of the images; relative: from the working directory
-    classes_per_task: tuple[int, ...] | int = 5  # new classes of a task, the last may get fewer; or a list of them
-    num_tasks: int | None = None  # None: as many as the classes make; fewer leaves the last classes out
-    class_order: list[str] | None = None  # the classes to use, in order of the stream; None: all, sorted by name
-    order_seed: int | None = None  # shuffles the sorted names; None: leaves them sorted
-    input_size: int | None = None  # side that the networks see; None: as stored
+    root: str  # folder of the images, relative to the working directory
+    classes_per_task: tuple[int, ...] | int = 5  # classes of each task, the last may have fewer; or a list
+    num_tasks: int | None = None  # None: all classes; otherwise the last classes are left out
+    class_order: list[str] | None = None  # the classes to use, in this order; None: all, sorted by name
+    order_seed: int | None = None  # shuffles the sorted names; None: not shuffled
+    input_size: int | None = None  # side of the networks' input; None: as stored
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
     def choose(self, classes: Sequence[str]) -> tuple[list[str], Sequence[Sequence[int]]]:
-        """The classes that are used, in order of the stream, and class numbers by task."""
+        """The classes to use, in order of the stream, and the class numbers of each task."""
         classes = stream_order(classes, self.class_order, self.order_seed)
         tasks = tasks_of(len(classes), self.classes_per_task, self.num_tasks)
         return classes[: tasks[-1][-1] + 1], tasks
 
     def decoded(self, split: Split, image_size: int, validation: bool = False) -> Benchmark:
-        """The benchmark of a split whose `names` are files."""
+        """The benchmark of a split whose `names` are image files."""
         return benchmark_of(CachedImages(split.names, image_size, self.cache), split, self.input_size, validation)
 
 
 def split_of(
     files: Sequence[ImageFile], classes: Sequence[str], tasks: Sequence[Sequence[int]], class_names: Sequence[str] = ()
 ) -> Split:
-    """The split of files; `class_names` are for people, if the classes have others in the data set."""
+    """The split of files. `class_names` are names to show, if those in the data set are codes."""
     numbers = {name: number for number, name in enumerate(classes)}
     labels = np.array([numbers[name] for _, name, _ in files], np.int64)
     is_test = np.array([test for _, _, test in files], bool)
@@ -50,13 +50,13 @@ def split_of(
 
 def check_complete(path: str, classes: Sequence[str], wanted: int) -> None:
     if len(classes) != wanted or len(set(classes)) != wanted:
-        found = f"{len(classes)} classes, {len(set(classes))} of them different, where {wanted} should be"
-        raise ValueError(f"{path}: {found}; complete it, or use image_folder for classes of your own")
+        found = f"{len(classes)} classes, {len(set(classes))} of them different, instead of {wanted}"
+        raise ValueError(f"{path}: {found}; complete it, or use image_folder for your own classes")
 
 
 def read_rows(path: str, delimiter: str, remedy: str) -> list[tuple[str, list[str]]]:
-    """Rows of a table: where each is, for messages, and its columns. Blank ones are left out."""
-    from dualnet.files import read_text, reason  # not at the top: it loads PyYAML
+    """The rows of a table that are not blank: file and line, for messages, and columns."""
+    from dualnet.files import describe_error, read_text  # not at the top: it loads PyYAML
 
     quoting = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
     try:
@@ -64,4 +64,4 @@ def read_rows(path: str, delimiter: str, remedy: str) -> list[tuple[str, list[st
         rows = ([cell.strip() for cell in row] for row in csv.reader(text, delimiter=delimiter, quoting=quoting))
         return [(f"{path}, line {number}", row) for number, row in enumerate(rows, 1) if any(row)]
     except (OSError, ValueError, csv.Error) as error:
-        raise ValueError(f"{path}: cannot be read ({reason(error)}); {remedy}") from None
+        raise ValueError(f"{path}: cannot be read ({describe_error(error)}); {remedy}") from None

@@ -1,4 +1,4 @@
-"""Images decoded once and kept on disk: found again by their files, read row by row, checked at their first use."""
+"""A cache of decoded images on disk, keyed by the image files and verified when it is read."""
 
 import errno
 import hashlib
@@ -19,6 +19,7 @@ import numpy as np
 from dualnet import atomic
 from dualnet.data import cache_file
 from dualnet.data.cache_file import CacheFile, DamagedError
+from dualnet.data.class_folders import IgnoredFilesWarning
 from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, OnError, UnreadableError, decoding, read_image
 from dualnet.machine import num_cores
 
@@ -26,16 +27,16 @@ FORMAT_VERSION = 2
 
 
 class CachedImages:
-    """Images uint8 [N, C, H, W] on disk; indexing by one row or several copies them into memory.
+    """Images uint8 [N, C, H, W] on disk; indexing by a row or several rows copies them into memory.
 
-    A chunk is checked when this object first reads from it. Where the file is damaged, or truncated while in use, it is
-    built again with a warning. Plain reads rather than a memory map: truncation would kill a process that maps it.
+    A chunk is verified when this object first reads from it. A file that is damaged, or truncated while in use, is
+    built again with a warning. It is not memory-mapped: truncating a mapped file would kill the process.
     """
 
     def __init__(self, files: Sequence[str | PathLike[str]], size: int, folder: str | PathLike[str] | None = None):
-        """The images of the files, in their order, as squares; in that folder, or in the user's own."""
+        """Decode the files to squares, in their order, unless the cache has them; `folder` as for `cache_folder`."""
         if not files:
-            raise ValueError("there are no images to cache; check the folder or the list that names them")
+            raise ValueError("there are no images; check the folder or the list that names them")
         if not 1 <= size <= MAX_SIZE:
             raise ValueError(f"image_size: {size} is not 1 to {MAX_SIZE} pixels")
         self.shape = (len(files), 3, size, size)
@@ -75,12 +76,12 @@ class CachedImages:
 
     def _build_again(self, damaged: int) -> None:
         with self._lock:
-            if self._opened[0] == damaged:  # else another thread has done so
+            if self._opened[0] == damaged:  # otherwise another thread has rebuilt it
                 self._file.discard(damaged)
                 self._open()
 
     def _open(self) -> None:
-        """Opens the file, which is built first if it is not there."""
+        """Open the file; build it first if it does not exist."""
         try:
             cache_file.remove_abandoned(self._file.path.parent)
             try:
@@ -94,21 +95,21 @@ class CachedImages:
             remedy = f"{need}, or name another folder with the option cache or the variable DUALNET_CACHE"
             reason = f"the image cache cannot be used ({error.strerror or error})"
             raise ValueError(f"{self._file.path.parent}: {reason}; {remedy}") from None
-        self._opened: tuple[int, set[int]] = descriptor, set()  # the file, and which of its chunks are checked
+        self._opened: tuple[int, set[int]] = descriptor, set()  # the file, and its verified chunks
         weakref.finalize(self, os.close, descriptor)
 
     def _write(self, descriptor: int) -> None:
-        """Decodes the images into the file. All that cannot be read are named: nobody need find them one by one."""
+        """Decode the images into the file. Raises UnreadableError with all that cannot be read."""
         starts = range(0, len(self), self._file.chunk_rows)
         with decoding(), ThreadPoolExecutor(num_cores()) as pool:
             chunks = list(pool.map(self._write_chunk, repeat(descriptor), starts))
         if any(chunks):
             raise UnreadableError({path: reason for chunk in chunks for path, reason in chunk.items()}, len(self))
         if _identity(self._paths, self.shape[-1]) != self._name:
-            raise ValueError(f"{self._paths[0]}: this or another image changed before it was decoded; start again")
+            raise ValueError(f"{self._paths[0]}: this or another image changed while images were decoded; start again")
 
     def _write_chunk(self, descriptor: int, start: int) -> dict[str, str]:
-        """Returns what is wrong with the images that cannot be read."""
+        """Decode some images into the file. Returns reasons for those that cannot be read."""
         paths, bad = self._paths[start : start + self._file.chunk_rows], {}
         images = np.empty((len(paths), *self.shape[2:], 3), np.uint8)
         for path, image in zip(paths, images, strict=True):
@@ -122,27 +123,27 @@ class CachedImages:
 
 
 def unreadable(files: Sequence[str], size: int, on_error: OnError, folder: str | None = None) -> dict[str, str]:
-    """The images to leave out, since they cannot be read, and why; a warning tells of them.
+    """The images to leave out because they cannot be read, with reasons; a warning names them.
 
-    Raises UnreadableError if no other is left. With `stop` none is left out: the cache names them all in its error.
+    Raises UnreadableError if none is left. With `stop` the result is empty: the cache will name them in its error.
     """
     reasons = find_unreadable(files, size, folder) if on_error == "skip" else {}
     bad = {file: reasons[path] for file in files if (path := os.path.abspath(file)) in reasons} if reasons else {}
     if bad and len(bad) == len(set(files)):  # a file may be given twice
         raise UnreadableError(bad, len(bad))
     if bad:
-        warnings.warn(f"{UnreadableError(bad).summary(len(files))}; left out", stacklevel=2)
+        warnings.warn(f"{UnreadableError(bad).summary(len(files))}; left out", IgnoredFilesWarning, stacklevel=2)
     return bad
 
 
 def find_unreadable(files: Sequence[str], size: int, folder: str | None) -> dict[str, str]:
-    """What is wrong with which images, by absolute path. Noted beside the cache for the next time."""
-    from dualnet.files import DAMAGES, read_json  # not at the top: it loads PyYAML
+    """Reasons why images cannot be read, by absolute path. Stored beside the cache for the next call."""
+    from dualnet.files import READ_ERRORS, read_json  # not at the top: it loads PyYAML
 
     note = cache_folder(folder) / f"{_identity([os.path.abspath(file) for file in files], size)}.json"
     try:
         return dict(read_json(note)["unreadable"])
-    except DAMAGES:
+    except READ_ERRORS:
         try:
             CachedImages(files, size, folder)
         except UnreadableError as error:
@@ -152,18 +153,18 @@ def find_unreadable(files: Sequence[str], size: int, folder: str | None) -> dict
 
 
 def cache_folder(name: str | PathLike[str] | None = None) -> Path:
-    """The folder of that name, or the user's own."""
+    """The folder of that name, or $DUALNET_CACHE, or ~/.cache/dualnet."""
     return Path(name or os.environ.get("DUALNET_CACHE") or "~/.cache/dualnet").expanduser()
 
 
 def _identity(paths: Sequence[str], size: int) -> str:
-    """A hash that changes with the files and with the way they are read."""
+    """A hash that changes with the files and with the way they are decoded."""
     digest = hashlib.sha256(f"{FORMAT_VERSION}\n{size}\n{RESIZE_RULE}\n".encode())
     for path in paths:
         try:
-            found = os.stat(path)  # pathlib doubles the 0.2 s of 50,000 files
+            found = os.stat(path)  # pathlib takes twice as long: 0.4 s for 50,000 files
             state = f"{found.st_size}\0{found.st_mtime_ns}"
         except OSError:
-            state = "missing"  # or a link to nowhere: unreadable, as will be told
+            state = "missing"  # or a broken link: decoding will report it
         digest.update(f"{path}\0{state}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[: cache_file.NAME_LENGTH]

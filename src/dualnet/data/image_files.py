@@ -1,6 +1,5 @@
-"""Images of some folders for a model to learn: those with a class, one sub-folder each, and those without."""
+"""The images of `dualnet learn`: folders with a sub-folder per class, and folders of unlabelled images."""
 
-import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,11 +7,12 @@ from dataclasses import dataclass
 from dualnet.data.class_folders import class_folders, files_by_class, images_in
 from dualnet.data.decode import OnError
 from dualnet.data.image_cache import CachedImages, unreadable
+from dualnet.data.splits import text_digest
 
 
 @dataclass(frozen=True)
 class ImageFiles:
-    """Files with the names of their classes, None where it is not known, and their pixels."""
+    """Image files with their class names, None if unlabelled, and their pixels."""
 
     paths: Sequence[str]
     names: Sequence[str | None]
@@ -23,26 +23,25 @@ class ImageFiles:
 
     @property
     def classes(self) -> list[str]:
-        """In the order of their first images: sorted, as the folders are read."""
+        """Class names in order of their first images, which is sorted order."""
         return list(dict.fromkeys(name for name in self.names if name is not None))
 
     @property
     def digest(self) -> str:
-        """Of classes, file names and sizes: wherever the folder lies, the same files are the same images."""
+        """Digest of classes, file names and file sizes: independent of the location of the folder."""
         lines = (
             f"{name}\0{os.path.basename(path)}\0{os.path.getsize(path)}\n"
             for path, name in zip(self.paths, self.names, strict=True)
         )
-        content = "".join(lines).encode("utf-8", "surrogateescape")
-        return hashlib.blake2b(content, digest_size=8).hexdigest()
+        return text_digest("".join(lines))
 
 
 def read_files(root: str | None, unlabelled: str | None, size: int, on_error: OnError = "stop") -> ImageFiles:
-    """The images of class sub-folders, sorted, then those directly in a folder without classes."""
+    """The images of the class sub-folders of `root`, sorted, then those directly in the folder `unlabelled`."""
     files = {} if root is None else files_by_class(root, sorted(class_folders(root)))
     pairs: list[tuple[str, str | None]] = [(path, name) for name, paths in files.items() for path in paths]
     if unlabelled is not None:
-        pairs += [(path, None) for path in images_in(unlabelled, "name a folder of images that have no class")]
+        pairs += [(path, None) for path in images_in(unlabelled, "name a folder of unlabelled images")]
     bad = unreadable([path for path, _ in pairs], size, on_error)
     paths, names = zip(*(pair for pair in pairs if pair[0] not in bad), strict=True)
     return ImageFiles(paths, names, CachedImages(paths, size))

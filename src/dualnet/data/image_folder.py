@@ -1,4 +1,4 @@
-"""A benchmark of your own: a folder with one sub-folder of images per class."""
+"""A benchmark of your own images: a folder with one sub-folder per class."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -18,26 +18,26 @@ Files = Mapping[str, Sequence[str]]  # by class
 
 @dataclass(frozen=True)
 class ImageFolder(FileBenchmark):
-    """Classes are sub-folders; test images come from a second folder, or are a share of every class."""
+    """Classes are sub-folders. Test images come from a second folder, or are a share of each class."""
 
-    root: str  # folder with one sub-folder of images per class; relative: from the working directory
-    test_root: str | None = None  # the same for testing; None: hold out test_share of every class
-    test_share: float = 0.2  # held out of every class where there is no test_root
-    split_seed: int = 0  # chooses what is held out
+    root: str  # folder with one sub-folder of images per class, relative to the working directory
+    test_root: str | None = None  # the same for test images; None: test_share of each class is held out
+    test_share: float = 0.2  # of each class, if there is no test_root
+    split_seed: int = 0  # chooses the images that are held out
     image_size: int = 84  # side in pixels of the images as stored
-    on_error: OnError = "stop"  # unreadable images are named and nothing runs; skip: they are left out with a warning
+    on_error: OnError = "stop"  # about unreadable images; skip: they are left out with a warning
 
     def make(self) -> Benchmark:
         return self.decoded(self._split(), self.image_size)
 
     def current_split(self) -> str | None:
-        is_here = os.path.isdir(absolute(self.root))  # the images of a finished run need not be
-        return self._split().digest if is_here else None
+        exists = os.path.isdir(absolute(self.root))  # the images of a finished run may have been deleted
+        return self._split().digest if exists else None
 
     def make_validation(self) -> Benchmark:
-        """The first three tasks, of training images alone: test_share of each class is held out of these once more.
+        """The first three tasks with training images only, of which test_share of each class is held out again.
 
-        The classes are those of the benchmark; no image that `make` tests is among them.
+        The classes are those of the benchmark, but no test image of `make` is used.
         """
         whole = self._split()
         tasks = whole.tasks[:VALIDATION_TASKS]
@@ -46,12 +46,12 @@ class ImageFolder(FileBenchmark):
             rows = np.flatnonzero((whole.labels == number) & ~whole.is_test)
             files[name] = [whole.names[row] for row in rows.tolist()]
             if len(files[name]) < 2:
-                needs = "validation needs some to learn from and some to test; add images or leave the class out"
+                needs = "validation needs 2 or more; add images or leave the class out"
                 raise ValueError(f"image_folder: class {name!r} has {len(files[name])} training images; {needs}")
         return self.decoded(self._held_out(files, tasks), self.image_size, validation=True)
 
     def _split(self) -> Split:
-        """Of all images; those of `test_root` come last."""
+        """The split of all images; those of `test_root` come last."""
         found = class_folders(self.root)
         files = files_by_class(self.root, stream_order(found, self.class_order, self.order_seed))
         names, tasks = self.choose(found)
@@ -64,7 +64,7 @@ class ImageFolder(FileBenchmark):
         return split_of(listed, names, tasks)
 
     def _readable(self, *parts: Files) -> Sequence[Files]:
-        """The files without those that cannot be read, if these are to be left out."""
+        """The files, without the unreadable ones if `on_error` is skip."""
         paths = [path for part in parts for some in part.values() for path in some]
         bad = unreadable(paths, self.image_size, self.on_error, self.cache)
         return [{name: [path for path in some if path not in bad] for name, some in part.items()} for part in parts]
@@ -77,7 +77,7 @@ class ImageFolder(FileBenchmark):
 
 def _check_test_root(root: str, classes: Sequence[str], test_root: str) -> None:
     if different := set(classes) ^ set(class_folders(test_root)):
-        what = f"its classes are not those of {root}: {min(different)!r} is in one of them only"
+        what = f"its classes differ from those of {root}: only one of them has {min(different)!r}"
         raise ValueError(f"{test_root}: {what}; give both folders the same sub-folders")
     if os.path.samefile(absolute(root), absolute(test_root)):
-        raise ValueError(f"{test_root}: test_root is root itself; name another folder, or leave it out for test_share")
+        raise ValueError(f"{test_root}: test_root is the same folder as root; name another one, or leave it out")

@@ -1,4 +1,4 @@
-"""Images in the forms that people have them: files, folders, bytes, Pillow images, NumPy arrays, tensors."""
+"""Conversion of images to a batch: from files, folders, bytes, Pillow images, NumPy arrays and tensors."""
 
 import os
 from collections.abc import Iterable
@@ -19,10 +19,10 @@ CHANNELS = (1, 3)
 
 
 def pixels_of(images: Any, image_shape: tuple[int, int, int]) -> Tensor:
-    """uint8 [B, C, H, W] of one image, of a folder, of a list of any forms, or of an array or a tensor of images.
+    """The images as uint8 [B, C, H, W]: one image, a folder, a list, or an array or a tensor of images.
 
-    Single images become squares of the model's size, as files do. An array or a tensor of images keeps its size.
-    UnreadableError names all that cannot be decoded.
+    Single images are resized to squares of the model's size; an array or a tensor of images keeps its size. Raises
+    UnreadableError with all that cannot be decoded.
     """
     pixels, errors = readable(images, image_shape)
     if errors:
@@ -32,18 +32,16 @@ def pixels_of(images: Any, image_shape: tuple[int, int, int]) -> Tensor:
 
 
 def readable(images: Any, image_shape: tuple[int, int, int]) -> tuple[Tensor, dict[int, UnreadableError]]:
-    """The same of those that can be decoded, and what is wrong with the others, by their number in the list."""
+    """The same for the images that can be decoded, and the errors of the others by their number in the list."""
     if isinstance(images, Tensor) and images.ndim == 4:
-        return (torch.from_numpy(in_bytes(numpy_of(images), "images")) if images.is_floating_point() else images), {}
+        return (torch.from_numpy(to_uint8(numpy_of(images), "images")) if images.is_floating_point() else images), {}
     if isinstance(images, np.ndarray) and images.ndim == 4:
         return batch_of(images), {}
     channels, height, width = image_shape
-    singles = listed(images)
+    singles = list_images(images)
     if channels != 3 or height != width:
         shape = f"uint8 [B, {channels}, {height}, {width}]"
-        raise ValueError(
-            f"images: single ones are read as squares in colour, and this model learned {shape}; give that"
-        )
+        raise ValueError(f"images: single images are read as colour squares, but this model needs {shape}; give that")
     pixels = np.empty((len(singles), height, width, 3), np.uint8)
     errors: dict[int, UnreadableError] = {}
     with decoding():
@@ -55,15 +53,15 @@ def readable(images: Any, image_shape: tuple[int, int, int]) -> tuple[Tensor, di
     return torch.from_numpy(pixels[: len(singles) - len(errors)]).permute(0, 3, 1, 2).contiguous(), errors
 
 
-def listed(images: Any) -> list[Any]:
-    """Single images; the files of a folder stand for it, sorted."""
-    if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # of paths, mostly
+def list_images(images: Any) -> list[Any]:
+    """The single images; a folder is replaced by its files, sorted."""
+    if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # mostly of paths
         images = images.flatten().tolist()
     if is_single(images):
         images = [images]
     if not isinstance(images, Iterable):
-        raise ValueError(f"images: {type(images).__name__} is no image; give {FORMS}")
-    return [each for image in images for each in (images_in(os.fspath(image)) if is_folder(image) else [image])]
+        raise ValueError(f"images: {type(images).__name__} is not an image; give {FORMS}")
+    return [one for image in images for one in (images_in(os.fspath(image)) if is_folder(image) else [image])]
 
 
 def is_single(image: Any) -> bool:
@@ -75,7 +73,7 @@ def is_folder(image: Any) -> bool:
 
 
 def read(image: Any, into: np.ndarray, name: str) -> None:
-    """One image of any form into uint8 [size, size, 3]."""
+    """Decode one image of any form into uint8 [size, size, 3]."""
     if isinstance(image, str | os.PathLike):
         read_image(str(Path(image)), into)
     elif isinstance(image, bytes | bytearray):
@@ -83,44 +81,45 @@ def read(image: Any, into: np.ndarray, name: str) -> None:
     elif isinstance(image, Image):
         read_pillow(image, into, name)
     elif isinstance(image, np.ndarray | Tensor):
-        read_pillow(Pillow.fromarray(colours_last(image, name)), into, name)
+        read_pillow(Pillow.fromarray(channels_last(image, name)), into, name)
     else:
-        raise ValueError(f"{name}: {type(image).__name__} is no image; give {FORMS}")
+        raise ValueError(f"{name}: {type(image).__name__} is not an image; give {FORMS}")
 
 
 def batch_of(images: np.ndarray) -> Tensor:
-    """[B, H, W, C] or [B, C, H, W], uint8 or float from 0 to 1, as uint8 [B, C, H, W]."""
+    """An array [B, H, W, C] or [B, C, H, W], uint8 or float from 0 to 1, as uint8 [B, C, H, W]."""
     if images.shape[3] in CHANNELS:
         images = images.transpose(0, 3, 1, 2)
     elif images.shape[1] not in CHANNELS:
         raise ValueError(f"images: an array {list(images.shape)} has neither 1 nor 3 channels; give [B, H, W, 3]")
-    return torch.from_numpy(np.array(in_bytes(images, "images"), order="C"))  # PyTorch warns of one that is read-only
+    return torch.from_numpy(np.array(to_uint8(images, "images"), order="C"))  # PyTorch warns about read-only arrays
 
 
-def colours_last(image: np.ndarray | Tensor, name: str) -> np.ndarray:
+def channels_last(image: np.ndarray | Tensor, name: str) -> np.ndarray:
     """One image, [H, W], [H, W, C] or [C, H, W], as uint8 [H, W] or [H, W, 3]; if both fit, a tensor is [C, H, W]."""
     array = numpy_of(image) if isinstance(image, Tensor) else image
     first, last = ((array.ndim == 3 and array.shape[side] in CHANNELS) for side in (0, 2))
     if first and (isinstance(image, Tensor) or not last):
         array = array.transpose(1, 2, 0)
     elif array.ndim != 2 and not last:
-        raise ValueError(f"{name}: an array {list(array.shape)} is no image; give [H, W, 3], [3, H, W] or [H, W]")
+        raise ValueError(f"{name}: an array {list(array.shape)} is not an image; give [H, W, 3], [3, H, W] or [H, W]")
     if 0 in array.shape:
-        raise ValueError(f"{name}: an array {list(array.shape)} holds no pixel; give [H, W, 3] with some")
-    return np.ascontiguousarray(in_bytes(array[:, :, 0] if array.shape[2:] == (1,) else array, name))
+        raise ValueError(f"{name}: an array {list(array.shape)} has no pixels; give [H, W, 3]")
+    return np.ascontiguousarray(to_uint8(array[:, :, 0] if array.shape[2:] == (1,) else array, name))
 
 
 def numpy_of(tensor: Tensor) -> np.ndarray:
-    """NumPy knows fewer kinds of float, such as no bfloat16."""
+    """The tensor as an array; floats become float32, since NumPy has no bfloat16."""
     return (tensor.float() if tensor.is_floating_point() else tensor).detach().cpu().numpy()
 
 
-def in_bytes(array: np.ndarray, name: str) -> np.ndarray:
+def to_uint8(array: np.ndarray, name: str) -> np.ndarray:
+    """An array of uint8, or of floats from 0 to 1, as uint8."""
     if array.dtype == np.uint8:
         return array
     if not np.issubdtype(array.dtype, np.floating):
-        raise ValueError(f"{name}: {array.dtype} is not read; give uint8, or float from 0 to 1")
-    if array.size and not (array.min() >= 0 and array.max() <= 1):  # NaN is neither
+        raise ValueError(f"{name}: {array.dtype} is not supported; give uint8, or float from 0 to 1")
+    if array.size and not (array.min() >= 0 and array.max() <= 1):  # false for NaN too
         raise ValueError(
             f"{name}: float from {array.min():g} to {array.max():g}; give 0 to 1 (divide by 255?), or uint8"
         )

@@ -1,4 +1,4 @@
-"""Split miniImageNet from the lists of the paper's authors: 17 tasks of five classes, and 3 more for validation."""
+"""Split miniImageNet with the lists of the paper's authors: 17 tasks of five classes, and 3 for validation."""
 
 import os
 import re
@@ -23,13 +23,13 @@ REMEDY = (
 
 @dataclass(frozen=True)
 class MiniImageNet(BenchmarkConfig):
-    """Tasks of five consecutive labels. Options are chosen on the 3 tasks of `val_*.csv`, whose classes are others."""
+    """Tasks of five consecutive labels. Options are chosen on the 3 tasks of `val_*.csv`, which have other classes."""
 
-    root: str = "data/mini-imagenet"  # from the working directory: holds the lists, with rows `path from here,label`
-    split: Literal["continual"] = "continual"  # the 17 tasks; `make_validation` alone reads the other lists
+    root: str = "data/mini-imagenet"  # contains the lists of `path in root,label`; relative to the working directory
+    split: Literal["continual"] = "continual"  # the 17 tasks; only `make_validation` reads the other lists
     image_size: int = 84  # side in pixels of the images as stored
-    input_size: int | None = None  # side that the networks see; None: as stored
-    validation_classes_per_task: int = 5  # fewer: a stream of more tasks to choose options on, up to 15 of one class
+    input_size: int | None = None  # side of the networks' input; None: as stored
+    validation_classes_per_task: int = 5  # fewer make more validation tasks, up to 15 of one class
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
     def make(self) -> Benchmark:
@@ -51,7 +51,7 @@ class MiniImageNet(BenchmarkConfig):
 
 
 def _read_list(root: str, name: str) -> list[tuple[str, int]]:
-    """Paths and labels."""
+    """The paths and labels of a list."""
     rows = read_rows(os.path.join(root, name), ",", REMEDY)
     if not rows:
         raise ValueError(f"{os.path.join(root, name)}: names no images; write rows `path,label`")

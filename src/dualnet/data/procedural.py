@@ -1,4 +1,4 @@
-"""A benchmark that needs no files: textured shapes with pose, light and clutter, drawn by code."""
+"""A benchmark without files: textured shapes with random pose, light and clutter, drawn by code."""
 
 from dataclasses import dataclass
 
@@ -9,19 +9,19 @@ from dualnet.data.drawing import draw
 from dualnet.data.shapes import MAX_CLASSES, shape_and_texture
 from dualnet.data.splits import Split, benchmark_of, tasks_of
 
-MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: below, shapes blur together; above, an image alone fills a batch
+MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: smaller shapes are indistinguishable, larger images exceed BATCH_PIXELS
 
 
 @dataclass(frozen=True)
 class Procedural(BenchmarkConfig):
-    """Classes are shapes with a texture, mostly in a typical colour; every task takes place in a world of its own."""
+    """Classes are shapes with a texture, mostly in a typical colour. Each task has its own background and light."""
 
-    num_tasks: int = 5  # tasks of the stream
-    classes_per_task: int = 4  # new classes in every task
+    num_tasks: int = 5  # number of tasks
+    classes_per_task: int = 4  # new classes of each task
     train_per_class: int = 100  # training images of a class
     test_per_class: int = 25  # test images of a class
     image_size: int = 32  # side in pixels
-    seed: int = 0  # of the drawing: another seed, other images of the same classes
+    seed: int = 0  # of the drawing: other images of the same classes
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -32,7 +32,7 @@ class Procedural(BenchmarkConfig):
         return self._drawn(0, self.num_tasks)
 
     def make_validation(self) -> Benchmark:
-        """Three tasks of the classes that come after those of the benchmark, in the worlds that come next."""
+        """Three tasks of the classes, backgrounds and lights that follow those of the benchmark."""
         return self._drawn(self.num_tasks, VALIDATION_TASKS, validation=True)
 
     def _drawn(self, first_task: int, num_tasks: int, validation: bool = False) -> Benchmark:
@@ -54,6 +54,6 @@ class Procedural(BenchmarkConfig):
         return benchmark_of(images, split, validation=validation)
 
     def _draw(self, number: int, part: int) -> np.ndarray:
-        """Images of a class for training (part 0) or testing (part 1), from random streams of their own."""
+        """Images of a class for training (part 0) or testing (part 1), each with its own random numbers."""
         count, task = (self.train_per_class, self.test_per_class)[part], number // self.classes_per_task
         return draw(number, task, count, self.image_size, seed=(self.seed, number, part))

@@ -1,6 +1,6 @@
-"""The classes of the procedural benchmark: a shape cut out of a texture, both as integer tests on coordinates.
+"""The classes of the procedural benchmark: shapes and textures, both as integer tests on coordinates.
 
-The coordinates u and v of a sample are int32 and count 1/256 of the shape's radius, after its pose is undone.
+The coordinates u and v of a sample are int32, in 1/256 of the radius of the shape, relative to its pose.
 """
 
 from collections.abc import Callable
@@ -41,10 +41,10 @@ MAX_CLASSES = len(SHAPES) * len(TEXTURES)
 
 
 def shape_and_texture(number: int) -> tuple[str, str]:
-    """Their names, for a class. Neighbours differ in both, and both return later with other partners.
+    """The names of the shape and the texture of a class. Consecutive classes differ in both.
 
     >>> [shape_and_texture(number) for number in (0, 1, 10, 11)]
     [('disc', 'plain'), ('square', 'striped'), ('disc', 'striped'), ('square', 'checked')]
     """
-    turn, position = divmod(number, len(SHAPES))
-    return list(SHAPES)[position], list(TEXTURES)[(position + turn) % len(TEXTURES)]
+    cycle, shape = divmod(number, len(SHAPES))
+    return list(SHAPES)[shape], list(TEXTURES)[(shape + cycle) % len(TEXTURES)]

@@ -1,11 +1,12 @@
-"""From labelled images to tasks: the order of the classes, which images are held out, the classes of each task.
+"""From labelled images to tasks: the order of the classes, the test images, the classes of each task.
 
-Shuffles sort the raw words of PCG64, a stream that numpy promises to keep, so every machine gets the same ones.
+Permutations sort the raw output of PCG64, which NumPy guarantees not to change, so they are the same on every machine.
 """
 
 import hashlib
 import itertools
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -19,7 +20,7 @@ from dualnet.data.benchmark import Benchmark, Examples, Images, Task
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Labelled images, one per row, and the tasks that their classes make. Every class has images on both sides."""
+    """Labelled images, one per row, and the classes of each task. Every class has training and test images."""
 
     labels: np.ndarray  # int64 [N]: class numbers
     is_test: np.ndarray  # bool [N]
@@ -33,18 +34,18 @@ class Split:
             if (missing := np.flatnonzero(counts == 0)).size:
                 name = self.class_names[missing[0]]
                 more = f" (and {missing.size - 1} more classes)" if missing.size > 1 else ""
-                raise ValueError(f"class {name!r} has no {side} images{more}; add some or leave it out")
+                raise ValueError(f"class {name!r} has no {side} images{more}; add some or leave the class out")
 
     @property
     def digest(self) -> str:
-        """Of class, side and name of every image: not of where the files lie or how they are listed."""
+        """Digest of class, side and file name of every image: independent of the folder and the order of the files."""
         rows = zip(self.labels.tolist(), self.is_test.tolist(), self.names, strict=True)
         lines = sorted(f"{self.class_names[label]}\t{test:d}\t{os.path.basename(name)}" for label, test, name in rows)
-        return _digest("\n".join(lines))
+        return text_digest("\n".join(lines))
 
 
 def benchmark_of(images: Images, split: Split, input_size: int | None = None, validation: bool = False) -> Benchmark:
-    """A benchmark whose tasks share one array of images; `input_size` is the side that the networks see."""
+    """A benchmark whose tasks share one array of images; `input_size` is the side of the networks' input."""
     by_class = [np.flatnonzero(split.labels == number) for number in range(len(split.class_names))]
     channels, height, width = images.shape[1:]
 
@@ -62,10 +63,10 @@ def benchmark_of(images: Images, split: Split, input_size: int | None = None, va
     )
 
 
-def shuffled(count: int, seed: int) -> np.ndarray:
-    """A permutation of range(count) that only the seed decides.
+def permutation(count: int, seed: int | Sequence[int]) -> np.ndarray:
+    """A random permutation of range(count).
 
-    >>> shuffled(6, seed=0).tolist()
+    >>> permutation(6, seed=0).tolist()
     [3, 2, 1, 0, 4, 5]
     """
     return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
@@ -78,15 +79,14 @@ def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed:
     ['ant', 'bee', 'cat']
     """
     if order is not None and seed is not None:
-        raise ValueError("class_order and order_seed both say how classes are ordered; give one of them")
+        raise ValueError("class_order and order_seed are both given; give one of them")
     if order is None:
         ordered = sorted(names)
-        return ordered if seed is None else [ordered[index] for index in shuffled(len(ordered), seed)]
+        return ordered if seed is None else [ordered[index] for index in permutation(len(ordered), seed)]
     if unknown := sorted(set(order) - set(names)):
-        raise ValueError(f"class_order names {unknown[0]!r}, which is no class; there are {_some(sorted(names))}")
-    if len(set(order)) < len(order):
-        twice = next(name for name in order if list(order).count(name) > 1)
-        raise ValueError(f"class_order names {twice!r} twice; name every class once")
+        raise ValueError(f"class_order names {unknown[0]!r}, which is not a class; there are {_some(sorted(names))}")
+    if duplicates := [name for name, count in Counter(order).items() if count > 1]:
+        raise ValueError(f"class_order names {duplicates[0]!r} twice; name every class once")
     return list(order)
 
 
@@ -97,30 +97,30 @@ def _some(names: Sequence[str]) -> str:
 def tasks_of(
     num_classes: int, classes_per_task: int | Sequence[int], num_tasks: int | None = None
 ) -> Sequence[Sequence[int]]:
-    """Consecutive classes by task: so many in each, fewer in the last if no more are left, or a number for each task.
+    """Consecutive classes by task: the same number in each but the last, which may have fewer, or a list of numbers.
 
     >>> tasks_of(7, 3), tasks_of(7, 2, num_tasks=2), tasks_of(7, [4, 1, 2])
     ([range(0, 3), range(3, 6), range(6, 7)], [range(0, 2), range(2, 4)], [range(0, 4), range(4, 5), range(5, 7)])
     """
     if not isinstance(classes_per_task, int):
         if sum(classes_per_task) != num_classes or num_tasks is not None:
-            remedy = "give numbers that add up to it, without num_tasks, or choose the classes by class_order"
+            remedy = "give numbers that add up to it, without num_tasks, or choose the classes with class_order"
             raise ValueError(f"classes_per_task: {list(classes_per_task)} for {num_classes} classes; {remedy}")
         ends = list(itertools.accumulate(classes_per_task, initial=0))
         return [range(start, end) for start, end in itertools.pairwise(ends)]
     most = -(-num_classes // classes_per_task)
     if (num_tasks or 1) > most:
-        needed = f"{num_tasks or 1} tasks of {classes_per_task} need more classes"
-        raise ValueError(f"{needed} than the {num_classes} there are; lower num_tasks or classes_per_task")
+        needed = f"{num_tasks or 1} tasks of {classes_per_task} classes"
+        raise ValueError(f"{needed} need more than the {num_classes} there are; lower num_tasks or classes_per_task")
     starts = range(0, (num_tasks or most) * classes_per_task, classes_per_task)
     return [range(start, min(start + classes_per_task, num_classes)) for start in starts]
 
 
 def held_out(files: Mapping[str, Sequence[str]], share: float, seed: int) -> set[str]:
-    """Of the files by class, those kept for testing: the same share of every class.
+    """The test files: the same share of every class.
 
-    They are chosen by a hash of the seed and the names of class and file: the order of the classes changes nothing, and
-    new files move few of the others. A class of two or more always keeps one example on either side.
+    They are chosen by a hash of the seed and the names of class and file: the order of the classes has no effect, and
+    adding files moves few of the others. A class of two or more files has at least one on each side.
 
     >>> sorted(held_out({"cat": [f"{number}.jpg" for number in range(8)], "dog": ["8.jpg", "9.jpg"]}, 0.2, seed=0))
     ['4.jpg', '6.jpg', '8.jpg']
@@ -129,17 +129,18 @@ def held_out(files: Mapping[str, Sequence[str]], share: float, seed: int) -> set
         raise ValueError(f"test_share: {share} is not between 0 and 1, both excluded")
     chosen: set[str] = set()
     for name, paths in files.items():
-        by_hash = sorted(paths, key=lambda path: _digest(f"{seed}/{name}/{os.path.basename(path)}"))
+        by_hash = sorted(paths, key=lambda path: text_digest(f"{seed}/{name}/{os.path.basename(path)}"))
         chosen.update(by_hash[: max(1, min(len(paths) - 1, round(len(paths) * share)))])
     return chosen
 
 
-def _digest(text: str) -> str:
+def text_digest(text: str) -> str:
+    """A short digest; surrogates stand for bytes of file names that are not UTF-8."""
     return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
 def class_mask(tasks: Sequence[Sequence[int]], num_classes: int) -> Tensor:
-    """bool [tasks, classes]: the classes that a task may answer.
+    """bool [tasks, classes]: the classes of each task.
 
     >>> class_mask([range(0, 1), range(1, 3)], 3)
     tensor([[ True, False, False],

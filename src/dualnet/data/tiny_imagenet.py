@@ -16,12 +16,12 @@ REMEDY = f"unpack {ARCHIVE}.zip: benchmark.root must hold wnids.txt, words.txt, 
 
 @dataclass(frozen=True)
 class TinyImageNet(FileBenchmark):
-    """Classes are WordNet ids, in their order. Test images are those of `val`: the labels of `test` were never told."""
+    """Classes are WordNet ids, sorted. Test images are those of `val`: the labels of `test` were never published."""
 
-    root: str = "data/tiny-imagenet"  # from the working directory: holds tiny-imagenet-200, or is that folder itself
-    classes_per_task: int = 10  # new classes in every task
-    class_order: list[str] | None = None  # the WordNet ids to use, in order of the stream; None: all, sorted
-    order_seed: int | None = None  # shuffles the sorted ids; None: leaves them sorted
+    root: str = "data/tiny-imagenet"  # contains tiny-imagenet-200, or is that folder; relative to the working directory
+    classes_per_task: int = 10  # classes of each task
+    class_order: list[str] | None = None  # the WordNet ids to use, in this order; None: all, sorted
+    order_seed: int | None = None  # shuffles the sorted ids; None: not shuffled
     image_size: int = 64  # side in pixels of the images as stored
 
     def make(self) -> Benchmark:
@@ -38,25 +38,25 @@ class TinyImageNet(FileBenchmark):
 
 
 def _class_names(path: str, ids: Sequence[str]) -> list[str]:
-    """The first word for each class; with the id where two classes share it."""
+    """The first word for each class, followed by the id if two classes share it."""
     rows = read_rows(path, "\t", REMEDY)
     words = {columns[0]: columns[1].split(",")[0].strip() for _, columns in rows if len(columns) > 1}
     if missing := [class_id for class_id in ids if not words.get(class_id)]:
-        raise ValueError(f"{path}: no word for {missing[0]}; unpack it anew, or add a line `{missing[0]}<tab>word`")
+        raise ValueError(f"{path}: no word for {missing[0]}; unpack it again, or add a line `{missing[0]}<tab>word`")
     uses = Counter(words[class_id] for class_id in ids)
     return [words[class_id] if uses[words[class_id]] == 1 else f"{words[class_id]} ({class_id})" for class_id in ids]
 
 
 def _test_images(folder: str, ids: set[str]) -> Mapping[str, str]:
-    """The class ids of the files that val_annotations.txt names."""
+    """The class ids by file, from val_annotations.txt."""
     images = os.path.join(folder, "images")
-    there = set(images_in(images, REMEDY))
+    existing = set(images_in(images, REMEDY))
     found: dict[str, str] = {}
     for place, columns in read_rows(os.path.join(folder, "val_annotations.txt"), "\t", REMEDY):
         if len(columns) < 2 or columns[1] not in ids:
-            raise ValueError(f"{place}: not `image<tab>id` with an id of wnids.txt; unpack it anew")
+            raise ValueError(f"{place}: not `image<tab>id` with an id of wnids.txt; unpack it again")
         path = os.path.join(images, columns[0])
-        if path not in there:
+        if path not in existing:
             raise ValueError(f"{place}: {path} is missing; unpack the images there or remove the line")
         if path in found:
             raise ValueError(f"{place}: {path} is named twice; remove a line")

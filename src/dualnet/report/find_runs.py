@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from dualnet.runs.record import EXPERIMENT_FILE, IMAGES, RESULT_FILE, RunRecord, read_record, with_one_root
+from dualnet.runs.record import EXPERIMENT_FILE, IMAGES, RESULT_FILE, RunRecord, read_record, with_common_root
 
 
 def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
@@ -26,7 +26,7 @@ def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
         warnings.warn(
             f"{left_out} runs of a search are left out: they were evaluated on validation tasks", stacklevel=2
         )
-    return with_inferred_images(with_one_root(results))
+    return with_inferred_images(with_common_root(results))
 
 
 def readable_runs(folders: Iterable[Path]) -> list[RunRecord]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dualnet.metrics import Matrix, Vector, average_accuracy, spread
-from dualnet.runs.record import LABELS, RunRecord, texts
+from dualnet.runs.record import LABELS, RunRecord, options_as_text
 from dualnet.text import printable
 
 from .data_set import count_text, data_set_name
@@ -66,7 +66,7 @@ class ReportRow(Series):
     @property
     def label_options(self) -> list[str]:
         """The options for missing or delayed labels that differ from their defaults, as text."""
-        defaults = texts({"labels": LABELS})
+        defaults = options_as_text({"labels": LABELS})
         return [f"{key} {value}" for key, value in self.options.items() if key in defaults and value != defaults[key]]
 
     @property

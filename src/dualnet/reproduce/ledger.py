@@ -10,7 +10,7 @@ from dualnet.report.cost import mean_cost
 from dualnet.report.rows import differing_keys
 from dualnet.report.tables import METRICS
 from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, differences
-from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_one_root
+from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_common_root
 from dualnet.ttest import Difference, Sample, welch
 
 from .published import Published, read_published
@@ -108,7 +108,7 @@ def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: floa
 
 def make_entry(row: TableRow, published: Published, out: Path, margin: float) -> Entry:
     finished = [folder for folder in seed_folders(out / row.runs_of) if (folder / RESULT_FILE).exists()]
-    runs = with_one_root([read_record(folder) for folder in finished])
+    runs = with_common_root([read_record(folder) for folder in finished])
     check_same_experiment(runs)
     metrics = {name: make_metric(our_sample(runs, name), published.metrics.get(name), margin) for name in METRICS}
     manifest = {key: value for key, value in runs[0].manifest.items() if key in FIELDS} if runs else {}

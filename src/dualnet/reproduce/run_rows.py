@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.options import check_absent
-from dualnet.runs.jobs import Job, one_line
+from dualnet.runs.jobs import Job
 from dualnet.runs.local_pool import LocalPool, num_threads
-from dualnet.runs.runner import Benchmarks, checked_folders, seeds_apart
-from dualnet.runs.stop import Stop, StopAsked
+from dualnet.runs.runner import Benchmarks, checked_folders, seed_groups
+from dualnet.runs.stop import Stop, StopRequested
+from dualnet.text import one_line
 
 from .table import TableRow
 
@@ -24,7 +25,7 @@ def run_rows(
 ) -> dict[str, str]:
     """Run the seeds without a result, `jobs` at a time. Returns the reasons of failures by row.
 
-    Raises ValueError if an option of a row is invalid or no row can run, and StopAsked once all jobs have stopped.
+    Raises ValueError if an option of a row is invalid or no row can run, and StopRequested once all jobs have stopped.
     """
     check_absent(
         overrides,
@@ -40,18 +41,18 @@ def run_rows(
             folders = {seed: out / row.runs_of / f"seed-{seed}" for seed in row_seeds}
             run_folders = checked_folders(experiment, folders, benchmarks)
             missing = {seed: folder.path for seed, folder in run_folders.items() if not folder.finished}
-            todo += [Job(row.name, experiment.mapping(), seeds, device) for seeds in seeds_apart(missing, device)]
+            todo += [Job(row.name, experiment.mapping(), seeds, device) for seeds in seed_groups(missing, device)]
         except Exception as error:
             if not isinstance(error, ValueError | OSError):
                 traceback.print_exc()
-            failed[row.name] = one_line(str(error))
+            failed[row.name] = one_line(error)
     if len(failed) == len(wanted):
         name, reason = next(iter(failed.items()))
         raise ValueError(f"{name}: {reason}")
     with Stop() as stop, LocalPool(jobs, num_threads(device) if jobs > 1 else None) as pool:
         failed |= {job.name: result.reason for job, result in pool.run(todo, stop) if result.reason}
-        if stop.asked:
-            raise StopAsked("stopped; all runs are saved, and the same command resumes them")
+        if stop.requested:
+            raise StopRequested("stopped; all runs are saved, and the same command resumes them")
     return failed
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.files import read_yaml
-from dualnet.options import check_keys, merged, nearest, whole
+from dualnet.options import check_keys, merged, nearest, whole_number
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.option_files import find, shipped_files
 
@@ -58,7 +58,7 @@ def read_table(name_or_file: str, settings: str) -> list[TableRow]:
     path = find(name_or_file, table_files(), "table")
     content = read_yaml(path)
     try:
-        num_seeds = whole(content.get("seeds", 1), "seeds")
+        num_seeds = whole_number(content.get("seeds", 1), "seeds")
         written, title = written_rows(content, path.stem, settings), str(content.get("title", path.stem))
         return [table_row(name, written, settings, num_seeds, title) for name in list(written)]
     except ValueError as error:

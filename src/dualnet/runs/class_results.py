@@ -1,4 +1,4 @@
-"""What a run answered at its end, class by class, as classes.json holds it. Nothing here imports PyTorch."""
+"""Predictions of a finished run by class, as stored in classes.json. Nothing here imports PyTorch."""
 
 import json
 import math
@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from dualnet.files import DAMAGES, because, read_json
-from dualnet.options import whole
+from dualnet.files import READ_ERRORS, describe_file_error, read_json
+from dualnet.options import whole_number
 
 CLASSES_FILE = "classes.json"
 MOST_MISTAKES = 12
@@ -22,24 +22,24 @@ class Mistake:
     truth: int  # class numbers
     answer: int
     probability: float  # of the answer
-    image: str  # its folder and file; empty where the images are no files
+    image: str  # its folder and file; empty if the images are not files
     thumbnail: str  # a JPEG file in base64
 
 
 @dataclass(frozen=True, slots=True)
 class ClassResults:
-    """Answers to all test images after the last task; under the protocol task_aware, among the classes of the task."""
+    """Predictions for all test images after the last task; under task_aware, among the classes of the task."""
 
     counts: Sequence[int]  # test images of each class
-    confusions: Mapping[tuple[int, int], int]  # images by class and wrong answer, where there are some
+    confusions: Mapping[tuple[int, int], int]  # number of images by class and wrong answer
     mistakes: Sequence[Mistake]  # the most confident ones
 
     def accuracies(self) -> list[float]:
-        """Of each class, in percent; NaN where it has no test image."""
-        right = list(self.counts)
+        """Accuracy of each class in percent; NaN if it has no test images."""
+        correct = list(self.counts)
         for (truth, _), count in self.confusions.items():
-            right[truth] -= count
-        return [100 * some / count if count else math.nan for some, count in zip(right, self.counts, strict=True)]
+            correct[truth] -= count
+        return [100 * right / count if count else math.nan for right, count in zip(correct, self.counts, strict=True)]
 
     def text(self) -> str:
         confusions = [[*pair, count] for pair, count in sorted(self.confusions.items())]
@@ -48,31 +48,32 @@ class ClassResults:
 
 
 def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
-    """None where a run has none, as those of older versions. Raises ValueError, one line, if the file is damaged."""
+    """None if there is no file, as in runs of older versions. Raises ValueError, one line, if it is damaged."""
     if not path.exists():
         return None
     try:
         content = read_json(path)
-        counts = [whole(count, "counts", 0) for count in content["counts"]]
+        counts = [whole_number(count, "counts", 0) for count in content["counts"]]
         if len(counts) != num_classes:
-            raise ValueError(f"counts of {len(counts)} classes, where the run has {num_classes}")
-        left, confusions = list(counts), {}
+            raise ValueError(f"it has counts of {len(counts)} classes, and the run has {num_classes}")
+        remaining, confusions = list(counts), {}
         for truth, answer, count in content["confusions"]:
-            pair = whole(truth, "confusions", 0, num_classes - 1), whole(answer, "confusions", 0, num_classes - 1)
-            confusions[pair] = whole(count, "confusions", 0, left[truth])
-            left[truth] -= count
+            for number in (truth, answer):
+                whole_number(number, "confusions", 0, num_classes - 1)
+            confusions[truth, answer] = whole_number(count, "confusions", 0, remaining[truth])
+            remaining[truth] -= count
         mistakes = [_mistake(one, num_classes) for one in content["mistakes"][:MOST_MISTAKES]]
         return ClassResults(counts, confusions, mistakes)
-    except DAMAGES as error:
-        raise ValueError(f"{because(path, error)}; remove it: the rest of the run is shown without it") from error
+    except READ_ERRORS as error:
+        raise ValueError(f"{describe_file_error(path, error)}; remove it, and the run is shown without it") from error
 
 
 def _mistake(content: dict[str, Any], num_classes: int) -> Mistake:
     mistake = Mistake(**{field.name: content[field.name] for field in fields(Mistake)})
     for number in (mistake.truth, mistake.answer):
-        whole(number, "mistakes", 0, num_classes - 1)
+        whole_number(number, "mistakes", 0, num_classes - 1)
     if not 0 <= mistake.probability <= 1 or len(mistake.image) > LONGEST_NAME:
-        raise ValueError("a mistake has no probability, or too long a name")
+        raise ValueError("a mistake has an invalid probability or a name that is too long")
     if len(mistake.thumbnail) > LONGEST_THUMBNAIL or not BASE64.fullmatch(mistake.thumbnail):
         raise ValueError("a thumbnail is not a small image in base64")
     return mistake

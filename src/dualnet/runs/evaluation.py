@@ -1,9 +1,10 @@
-"""A learner on test images: accuracy, and at the end of a run the answers class by class."""
+"""Evaluation of a learner on test images: accuracy, and at the end of a run the results by class."""
 
 import base64
 import io
 from collections import Counter
 from collections.abc import Callable, Iterator
+from itertools import islice
 
 import numpy as np
 import torch
@@ -15,52 +16,52 @@ from dualnet.stream.stream import Stream
 
 Logits = Callable[[Tensor, Tensor], Tensor]  # of a learner, for images and task ids
 EVALUATION_SIZE = 500  # images in one pass
-SAME_MISTAKE = 2  # examples of one class taken for one other class that are kept
+SAME_MISTAKE = 2  # mistakes that are kept of one class with the same wrong answer
 THUMBNAIL_SIZE = 64  # side in pixels, at most
 
 
 def accuracy(logits: Logits, images: Tensor, labels: Tensor, task_ids: Tensor) -> Tensor:
-    """In percent: float64, on the device."""
+    """Accuracy in percent: float64, on the device."""
     answers = all_logits(logits, images, task_ids).argmax(dim=1)
     return 100 * (answers == labels).sum().double() / len(labels)
 
 
 def all_logits(logits: Logits, images: Tensor, task_ids: Tensor) -> Tensor:
-    """Of any number of images, in parts that fit into memory."""
+    """Logits of any number of images, computed in parts that fit into memory."""
     parts = zip(images.split(EVALUATION_SIZE), task_ids.split(EVALUATION_SIZE), strict=True)
     return torch.cat([logits(*part) for part in parts])
 
 
 def class_results(logits: Logits, stream: Stream) -> ClassResults:
-    """All test images once more: a run that is resumed at its end has no logits of its last evaluation."""
+    """Evaluates all test images again: a run that was resumed at its end has no logits of its last evaluation."""
     counts, confusions = np.zeros(stream.spec.num_classes, np.int64), Counter[tuple[int, int]]()
     mistakes: list[tuple[float, int, int, int, int]] = []
     for task in range(stream.num_tasks):
         images, labels, task_ids = stream.test_set(task)
         found = all_logits(logits, images, task_ids)
-        sure = found.double().softmax(dim=1).amax(dim=1).nan_to_num().cpu()  # in float32 many would round to 1
+        confidence = found.double().softmax(dim=1).amax(dim=1).nan_to_num().cpu()  # in float32 many would round to 1
         answers, truths = found.argmax(dim=1).cpu().numpy(), labels.cpu().numpy()
         counts += np.bincount(truths, minlength=len(counts))
-        for place in np.flatnonzero(answers != truths).tolist():
-            pair = int(truths[place]), int(answers[place])
+        for position in np.flatnonzero(answers != truths).tolist():
+            pair = int(truths[position]), int(answers[position])
             confusions[pair] += 1
-            mistakes.append((-float(sure[place]), task, place, *pair))
-    return ClassResults(counts.tolist(), confusions, list(most_confident(mistakes, stream)))
+            mistakes.append((-float(confidence[position]), task, position, *pair))
+    return ClassResults(counts.tolist(), confusions, list(islice(most_confident(mistakes, stream), MOST_MISTAKES)))
 
 
 def most_confident(mistakes: list[tuple[float, int, int, int, int]], stream: Stream) -> Iterator[Mistake]:
-    """Of (minus probability, task, place in its test set, class, answer), few of the same kind."""
-    kept, kinds = 0, Counter[tuple[int, int]]()
-    for less, task, place, truth, answer in sorted(mistakes):
+    """The most confident of (minus probability, task, position in its test set, class, answer), few of one kind."""
+    kinds = Counter[tuple[int, int]]()
+    for minus_probability, task, position, truth, answer in sorted(mistakes):
         kinds[truth, answer] += 1
-        if kept < MOST_MISTAKES and kinds[truth, answer] <= SAME_MISTAKE:
-            kept += 1
-            image = stream.test_set(task)[0][place]
-            yield Mistake(truth, answer, round(-less, 6), stream.tasks[task].test.name(place), thumbnail(image))
+        if kinds[truth, answer] <= SAME_MISTAKE:
+            image = stream.test_set(task)[0][position]
+            name = stream.tasks[task].test.name(position)
+            yield Mistake(truth, answer, round(-minus_probability, 6), name, thumbnail(image))
 
 
 def thumbnail(image: Tensor) -> str:
-    """uint8 [C, H, W] as a JPEG file in base64, of three channels or the first one."""
+    """An image uint8 [C, H, W] as a JPEG file in base64, from its first three channels or the first one."""
     channels = image.cpu().numpy()
     picture = Image.fromarray(channels[:3].transpose(1, 2, 0) if len(channels) >= 3 else channels[0])
     picture.thumbnail((THUMBNAIL_SIZE, THUMBNAIL_SIZE))

@@ -1,4 +1,4 @@
-"""Imported by the server of a LocalPool, which has the signals of a stop blocked: what it forks shall hear them."""
+"""Preloaded by the fork server of a LocalPool: unblocks SIGINT and SIGTERM, blocked in the server, in its children."""
 
 import os
 import signal

@@ -1,4 +1,4 @@
-"""LocalPool: jobs in processes of this machine, which end with this process, whatever ends it."""
+"""LocalPool runs jobs in processes of this machine. They end when this process ends, even if it is killed."""
 
 import contextlib
 import functools
@@ -21,22 +21,23 @@ from typing import NoReturn, Self
 import torch
 from rich.console import Console
 
+from dualnet.data.class_folders import IgnoredFilesWarning
 from dualnet.machine import num_cores
 from dualnet.runs.jobs import Job, JobResult, run_job
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.stop import Stop
 
 POLL = 0.2  # seconds between two checks whether a stop was requested
-END_TIMEOUT = 5.0  # seconds for a process to end once its pool is left
-SAVE_TIMEOUT = 60.0  # seconds for a job to save itself once its parent is gone
+END_TIMEOUT = 5.0  # seconds for a process to end once the context of its pool is left
+SAVE_TIMEOUT = 60.0  # seconds for a job to save its state once its parent is gone
 FORKED = multiprocessing.get_context("forkserver")
 PRELOAD = ["dualnet.runs.fork_server", __name__, "torch._dynamo"]  # the last takes 2 s, as the first optimizer would
 
 
 class LocalPool:
-    """So many processes at a time. What they print goes to a log, or, with their progress, to stderr.
+    """Up to `size` processes at a time. Their output goes to a log file, or to stderr together with their progress.
 
-    Leaving the context ends the jobs that are still running; they can be resumed.
+    Leaving the context stops the jobs that are still running; they can be resumed.
     """
 
     def __init__(self, size: int, threads: int | None = None, log: Path | None = None) -> None:
@@ -48,7 +49,7 @@ class LocalPool:
 
     def __exit__(self, *_: object) -> None:
         for link in self.busy:
-            link.close()  # before the first is waited for, so that all of them save at the same time
+            link.close()  # all of them before the first join, so that the jobs save at the same time
         for process, _job in self.busy.values():
             process.join(END_TIMEOUT)
             process.kill()
@@ -56,14 +57,14 @@ class LocalPool:
 
     def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[tuple[Job, JobResult]]:
         waiting = deque(jobs)
-        while self.busy or (waiting and not stop.asked):
-            while waiting and not stop.asked and len(self.busy) < self.size:
+        while self.busy or (waiting and not stop.requested):
+            while waiting and not stop.requested and len(self.busy) < self.size:
                 try:
                     self.start(waiting.popleft())
-                except (EOFError, OSError):  # whoever asked for the stop may have ended the server too
-                    if not stop.asked:
+                except (EOFError, OSError):  # the signal may have ended the fork server too
+                    if not stop.requested:
                         raise
-            if stop.asked:  # again at each turn: a job that was just starting may have missed the first signal
+            if stop.requested:  # repeatedly: a job that was just starting may have missed the first signal
                 for process, _ in self.busy.values():
                     process.terminate()
             for link in wait(list(self.busy), POLL):
@@ -86,19 +87,19 @@ class LocalPool:
             result = link.recv()
         process.join()
         if result is None:
-            result = JobResult("stopped") if stop.asked else ended(process.exitcode or 0)
-        if result.status == "stopped" and not stop.asked:
+            result = JobResult("stopped") if stop.requested else result_of_exit(process.exitcode or 0)
+        if result.status == "stopped" and not stop.requested:
             result = JobResult("failed", "its process was told to stop")
         return job, result
 
 
 @functools.cache
 def start_server() -> None:
-    """What the processes are forked from has imported everything and never touches CUDA, which survives no fork.
+    """Start the fork server: it imports everything once and never uses CUDA, which does not survive a fork.
 
-    So a process starts at once, has a peak of memory of its own, and crashes alone. The server finds the packages that
-    this process finds, and imports nothing from the working directory. It begins with the signals of a stop blocked:
-    those to the whole process group would end it while it imports.
+    A job then starts quickly, has its own peak of memory, and can crash alone. The server has this process's import
+    path without the working directory. It starts with SIGINT and SIGTERM blocked: a signal to the whole process group
+    would end it while it imports.
     """
     FORKED.set_forkserver_preload(PRELOAD)
     path = os.pathsep.join(folder for folder in sys.path if folder)
@@ -113,21 +114,21 @@ def start_server() -> None:
 
 @contextlib.contextmanager
 def environment(**variables: str) -> Iterator[None]:
-    """Sets these variables meanwhile, and touches no other: threads may read them."""
-    before = {name: os.environ.get(name) for name in variables}
+    """Sets these environment variables within the context; others are left alone, since threads may read them."""
+    previous = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:
         yield
     finally:
-        for name, value in before.items():
+        for name, value in previous.items():
             if value is None:
                 del os.environ[name]
             else:
                 os.environ[name] = value
 
 
-def ended(code: int) -> JobResult:
-    """The result of a job whose process has ended without giving one."""
+def result_of_exit(code: int) -> JobResult:
+    """The result of a job whose process has ended without sending one."""
     if code == -signal.SIGTERM:
         return JobResult("stopped")
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
@@ -138,9 +139,9 @@ def ended(code: int) -> JobResult:
 def run_and_exit(
     job: Job, link: Connection, folder: Path, threads: int | None, log: Path | None, alone: bool
 ) -> NoReturn:
-    """What the process of a job does. In a session of its own: Ctrl-C reaches the pool's process only.
+    """Main function of a job's process, in its own session so that Ctrl-C reaches only the pool's process.
 
-    Without a log it shows its progress; with a bar, on a terminal, only if no other process shows one there.
+    Without a log it shows its progress, on a terminal as a bar if it is `alone`.
     """
     code = 1
     try:
@@ -151,9 +152,9 @@ def run_and_exit(
             os.dup2(output, number)
         if threads:
             torch.set_num_threads(threads)
-        Stop.passed_on = True
+        Stop.is_forwarded = True
         threading.Thread(target=end_with_parent, args=[link], daemon=True).start()
-        warnings.filterwarnings("ignore", message=".*: left out; images of a class")  # the parent has said so
+        warnings.simplefilter("ignore", IgnoredFilesWarning)  # the parent has already warned
         console = Console(stderr=True, force_terminal=None if alone else False)
         result = run_job(job, RunDisplay(console if log is None else None))
         sys.stdout.flush()
@@ -164,9 +165,9 @@ def run_and_exit(
 
 
 def end_with_parent(link: Connection) -> None:
-    """The connection is closed when the pool's process ends, also when it is killed: the job saves itself and ends."""
+    """Stop the job when the connection is closed, as it is when the pool's process ends or is killed."""
     poll = select.poll()
-    poll.register(link, 0)  # hanging up is reported unasked
+    poll.register(link, 0)  # a closed connection is always reported
     poll.poll()
     os.kill(os.getpid(), signal.SIGTERM)
     time.sleep(SAVE_TIMEOUT)
@@ -174,7 +175,7 @@ def end_with_parent(link: Connection) -> None:
 
 
 def num_threads(device: str) -> int | None:
-    """Of a process, on the CPU: OMP_NUM_THREADS, or one, since several processes use the cores better."""
+    """Threads of a process on the CPU: OMP_NUM_THREADS, or one, since several processes use the cores better."""
     if device == "cuda":
         return None
     asked = os.environ.get("OMP_NUM_THREADS", "1")
@@ -182,6 +183,6 @@ def num_threads(device: str) -> int | None:
 
 
 def num_jobs(device: str, asked: int | None) -> int:
-    """How many processes at a time: as asked, or one for a GPU, or as many as the cores have room for."""
+    """Number of processes at a time: as requested, one for a GPU, or as many as there are cores for."""
     threads = num_threads(device)
     return asked or (max(1, num_cores() // threads) if threads else 1)

@@ -1,4 +1,4 @@
-"""The protocol of a run, in the few fields that two results must share to be compared, and a digest of them."""
+"""The manifest of a run: the fields of its protocol that must be equal for two results to be comparable."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -8,27 +8,27 @@ from dualnet.memory import MemoryConfig
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.record import digest_of
 from dualnet.stream.labels import LabelsConfig
-from dualnet.stream.stream import spec_under
+from dualnet.stream.stream import spec_for_protocol
 
 FORGETTING_DEFINITION = "paper"  # the definition that a result and a ledger use
 
-# None where a learner has no such thing. Rates and weights of losses are not here: they are the method's own.
+# None if a learner has no such option. Learning rates and loss weights belong to the method and are not included.
 MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
     "benchmark": lambda experiment, _: experiment.benchmark_name,
     "num_tasks": lambda _, benchmark: len(benchmark.tasks),
     "class_order": lambda _, benchmark: class_order_digest(benchmark),  # of the class names, task by task
     "split": lambda _, benchmark: benchmark.split_digest,  # of which images are for training and which for testing
     "image_size": lambda _, benchmark: benchmark.spec.network_size[0],  # side in pixels that the networks see
-    # per_task: only the classes of the task may be answered; single: all of them
+    # per_task: predictions among the classes of the task; single: among all classes
     "heads": lambda experiment, _: "per_task" if experiment.protocol == "task_aware" else "single",
-    # told: the learner hears of the end of a task
+    # told: the learner is told when a task ends
     "boundaries": lambda experiment, _: "hidden" if experiment.protocol == "task_free" else "told",
     "batch_size": lambda experiment, _: experiment.batch_size,
     "passes": lambda experiment, _: getattr(experiment.learner, "epochs", 1),  # more than one mixes all tasks
     "label_share": lambda experiment, _: experiment.labels.share,  # of the training images that have a label
-    # what keeps its label or loses it: sample or batch; all: none is lost
+    # whether labels are dropped per sample or per batch; all: none is dropped
     "labels_drawn": lambda experiment, _: experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
-    "label_delay": lambda experiment, _: delay_words(experiment.labels),  # batches between an image and its label
+    "label_delay": lambda experiment, _: delay_text(experiment.labels),  # batches between an image and its label
     "augmentation": lambda experiment, _: augmentation_of(experiment.learner),  # of images learned with labels
     "memory": lambda experiment, benchmark: memory_of(experiment, benchmark)[0],  # policy
     "memory_slots": lambda experiment, benchmark: memory_of(experiment, benchmark)[1],  # in all
@@ -43,20 +43,20 @@ FIELDS = tuple(MANIFEST)
 
 
 def manifest_of(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
-    """As it is written down, with its digest first."""
+    """The fields with their digest."""
     fields = {name: value_of(experiment, benchmark) for name, value_of in MANIFEST.items()}
     return {"digest": digest_of(fields), **fields}
 
 
 def augmentation_of(options: Any) -> str:
-    """A run that says `views` is older: its views were crops of a constant 43 % of the area."""
+    """The augmentation; `views` had crops of a constant 43 % of the area in older versions, so it gets another name."""
     augment = getattr(options, "augment", "none")
     return "barlow-twins-views" if augment == "views" else str(augment)
 
 
-def delay_words(labels: LabelsConfig) -> str:
+def delay_text(labels: LabelsConfig) -> str:
     """
-    >>> delay_words(LabelsConfig()), delay_words(LabelsConfig(delay=20, delay_spread=20))
+    >>> delay_text(LabelsConfig()), delay_text(LabelsConfig(delay=20, delay_spread=20))
     ('0', '20 to 40')
     """
     spread = f" to {labels.delay + labels.delay_spread}" if labels.delay_spread else ""
@@ -64,18 +64,18 @@ def delay_words(labels: LabelsConfig) -> str:
 
 
 def memory_of(experiment: Experiment, benchmark: Benchmark) -> tuple[str, int]:
-    config, spec = getattr(experiment.learner, "memory", None), spec_under(benchmark, experiment.protocol)
+    config, spec = getattr(experiment.learner, "memory", None), spec_for_protocol(benchmark, experiment.protocol)
     return (config.policy_for(spec), config.num_slots(spec)) if isinstance(config, MemoryConfig) else ("none", 0)
 
 
 def class_order_digest(benchmark: Benchmark) -> str:
-    """The order of the classes within a task does not matter."""
+    """Digest of the classes of each task; their order within a task does not matter."""
     tasks = [row.nonzero().flatten().tolist() for row in benchmark.spec.class_mask]
     return digest_of([sorted(benchmark.class_names[number] for number in task) for task in tasks])
 
 
 def differences(ours: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """The fields in which two protocols differ: ours, theirs. What one of them leaves open does not differ.
+    """The fields in which two protocols differ: ours, theirs. Fields that one of them lacks are ignored.
 
     >>> differences({"width": 64, "heads": "single"}, {"width": 20, "updates": 2})
     {'width': (64, 20)}

@@ -1,4 +1,4 @@
-"""A model: a learner with the names of its classes. It answers, learns, gets new classes, is saved and loaded."""
+"""A model: a learner with the names of its classes. It predicts, learns, gets new classes, is saved and loaded."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.data.decode import OnError
 from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
-from dualnet.files import DAMAGES, because, read_yaml
+from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
 from dualnet.learners import Learner, make_learner
-from dualnet.options import choose, nearest, whole
+from dualnet.options import choose, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
@@ -33,7 +33,7 @@ NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # un
 
 @dataclass(frozen=True)
 class Prediction:
-    """Class names with their probabilities, the most probable first. None of an image that could not be read."""
+    """Class names with their probabilities, the most probable first; empty for an image that could not be read."""
 
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
@@ -50,12 +50,12 @@ class Prediction:
 
 @dataclass
 class Model:
-    """A learner with the names of its classes: one that was created or loaded, or any that `make_learner` gave."""
+    """A learner with the names of its classes, from `Model.create`, `load` or `make_learner`."""
 
     learner: Learner
     class_names: Sequence[str]  # by class number
-    engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # from the first step on
-    unfinished: str = field(default="", init=False, repr=False, compare=False)  # of a run that is: what to say of it
+    engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
+    unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
 
     def __post_init__(self) -> None:
         self.check_names()
@@ -78,29 +78,30 @@ class Model:
         label_share: float = 1.0,
         boundaries: bool = False,
     ) -> Model:
-        """A model that has learned nothing yet, without tasks; more classes can come at any time, also the first one.
+        """A new, untrained model without tasks. Classes can be added at any time; it may start without any.
 
-        `learner` has options as in an experiment file. Its memory has a fixed number of slots in all, by default 2000,
-        which the classes share equally (`memory: {slots: 2000, policy: balanced}`). Where less than half of the images
-        will have a label (`label_share`), presets best and few_images are others: the slow learner learns from all.
-        With `boundaries` soft labels are taken where you call `model.learner.end_task()`, else when an image is stored.
+        `learner` has the options of a learner as in an experiment file. The memory has a fixed total number of slots,
+        by default 2000, shared equally by the classes (`memory: {slots: 2000, policy: balanced}`). If less than half
+        of the images will have labels (`label_share`), the presets `best` and `few_images` change: the slow learner
+        then learns from all images. With `boundaries`, soft labels are computed when `model.learner.end_task()` is
+        called, otherwise when an image is stored.
         """
         names = checked_names(class_names)
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
-        seed = whole(seed, "seed", 0, 2**32 - 1)
+        seed = whole_number(seed, "seed", 0, 2**32 - 1)
         name, config = open_ended(learner, label_share, boundaries)
         return cls(make_learner(name, spec, config, seed, checked_device(device)), names)
 
     def check_names(self) -> None:
-        """Raises ValueError unless there is one for each class; the learner may have got more by itself."""
+        """Raises ValueError unless each class has a name: `learner.add_classes` adds classes without one."""
         names, needed = self.class_names, self.learner.spec.num_classes
         if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(names) != needed:
             raise ValueError(f"class_names: {needed} names are needed, one for each class of the learner")
 
     def add_classes(self, names: Sequence[str], task: int | None = None) -> None:
-        """Classes that can be learned from now on; the logits of the others stay, until the next learning step.
+        """Add classes. The logits of the others do not change until the next learning step.
 
-        They belong to that task, else to the only one, else to a new one.
+        They are added to the given task; without one to the only task, or to a new task if there are several.
         """
         new = checked_names(names, self.class_names)
         self.check_names()
@@ -118,22 +119,22 @@ class Model:
         add_classes: bool = False,
         task: int | None = None,
     ) -> dict[str, float]:
-        """Learn from images, in batches in their order. Returns the mean of each loss.
+        """Learn from images in the given order, in batches. Returns the mean of each loss.
 
-        Images are what `predict` takes. Labels are names of classes, None where one is not known; or one name for all
-        images. A name that is not known yet is refused, unless `add_classes` says that it is a new class.
+        Images have any form that `predict` accepts. Labels are class names, None for an image without a label; or one
+        name for all images. An unknown name is an error, unless `add_classes` is set: then it is a new class.
 
-        A model that learned task-aware is given the task, or takes that of the class; new classes without one are a new
-        task. Where a task ends, say so by `model.learner.end_task()`.
+        For a task-aware model `task` is the task of the images, by default that of their classes; new classes without
+        a task form a new task. Call `model.learner.end_task()` at the end of a task.
         """
-        batch_size = whole(batch_size, "batch_size")
+        batch_size = whole_number(batch_size, "batch_size")
         self.check_names()
         pixels = self.pixels_to_learn(images)
         names = names_of(labels, len(pixels))
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self.class_names]
         if new and not add_classes:
             remedy = f"add_classes=True adds it{nearest(new[0], self.class_names)}"
-            raise ValueError(f"labels: {new[0]!r} is none of the model's {len(self.class_names)} classes; {remedy}")
+            raise ValueError(f"labels: {new[0]!r} is not one of the model's {len(self.class_names)} classes; {remedy}")
         spec = self.learner.spec.with_classes(len(new), task) if new else self.learner.spec
         number_of = {name: number for number, name in enumerate((*self.class_names, *new))}
         numbers = torch.tensor([UNLABELLED if name is None else number_of[name] for name in names], dtype=torch.int64)
@@ -143,7 +144,7 @@ class Model:
         return self.learn_batches(pixels, numbers, task_ids, batch_size)
 
     def pixels_to_learn(self, images: Any) -> Tensor:
-        """uint8 [B, C, H, W], of the size that the model learns."""
+        """The images as uint8 [B, C, H, W], in the size of the model."""
         shape, device = self.learner.spec.image_shape, self.learner.class_mask.device
         pixels = pixels_of(images, shape)
         if pixels.dtype == torch.uint8 and pixels.dim() == 4 and 0 not in pixels.shape:
@@ -166,27 +167,27 @@ class Model:
     def predict(
         self, images: Any, task: int | None = None, top: int = 5, on_error: OnError = "stop"
     ) -> list[Prediction]:
-        """What is on the images: a file, a folder, bytes, a Pillow image, an array [H, W, 3], or a list of such.
+        """Predict classes of images: a file, a folder, bytes, a Pillow image, an array [H, W, 3], or a list of these.
 
         An array [B, H, W, C] or a tensor uint8 [B, C, H, W] is a batch of images of any size.
 
-        A model that learned task-aware has learned to tell apart the classes of a task, not the tasks: give it the task
-        (0, 1, ...). Without one every class may be the answer, it is right far less often, and its probabilities do not
-        tell. One that learned task-free needs none.
+        A task-aware model has only learned to discriminate the classes within a task: pass the task (0, 1, ...).
+        Without it the prediction is made among all classes and is right far less often, which its probabilities do not
+        show. A task-free model needs no task.
 
-        Where images cannot be read, a ValueError names them all; with `on_error="skip"` the others are answered, and
-        these have a prediction without a class, whose `error` is the reason.
+        If images cannot be read, a ValueError names all of them. With `on_error="skip"` the others are predicted, and
+        these get a prediction without classes, whose `error` is the reason.
         """
         choose(on_error, get_args(OnError), "on_error")
-        top = whole(top, "top")
+        top = whole_number(top, "top")
         self.check_names()
         if self.unfinished:
             warnings.warn(self.unfinished, stacklevel=2)
         if not self.class_names:
-            raise ValueError("the model has no class yet; give it some by learn(images, labels, add_classes=True)")
+            raise ValueError("the model has no classes yet; add some by learn(images, labels, add_classes=True)")
         shape = self.learner.spec.image_shape
         pixels, errors = readable(images, shape) if on_error == "skip" else (pixels_of(images, shape), {})
-        probabilities = self.probabilities(pixels, task).cpu()  # the one time that it waits for a GPU
+        probabilities = self.probabilities(pixels, task).cpu()  # the only synchronisation with a GPU
         class_mask = self.learner.spec.class_mask.cpu()
         allowed = class_mask.any(dim=0) if task is None else class_mask[task]
         candidates = allowed.nonzero().flatten()
@@ -199,10 +200,10 @@ class Model:
         return [Prediction((), (), reasons[n]) if n in reasons else next(answers) for n in range(total)]
 
     def probabilities(self, images: Any, task: int | None = None) -> Tensor:
-        """Float [B, classes]; 0 for the classes outside of the task."""
+        """Probabilities, float [B, classes]; 0 for classes outside of the task."""
         device = self.learner.class_mask.device
         if task is not None:
-            task = whole(task, "task", 0, self.learner.spec.num_tasks - 1)
+            task = whole_number(task, "task", 0, self.learner.spec.num_tasks - 1)
         pixels = pixels_of(images, self.learner.spec.image_shape).to(device, non_blocking=device.type == "cuda")
         self.learner.input_check.query(pixels, None, device)
         parts = pixels.split(PREDICT_SIZE)
@@ -213,31 +214,31 @@ class Model:
     # Saving
 
     def save(self, folder: str | Path) -> None:
-        """Keep all of it: `dualnet.load` gives it back, and it learns on with the same bits.
+        """Save the whole state: a model from `dualnet.load` continues to learn with the same bits.
 
-        Into a new folder, or once more into that of the same model, where the save before it stays, in case of damage.
+        The folder must be new, or that of the same model; there the previous save is kept, in case of damage.
         """
         self.check_names()
         model_folder.write(Path(folder), self.learner, self.class_names, self.state())
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint holds; the classes that came later among it."""
+        """The content of a checkpoint, with the classes that were added after the model was created."""
         rest = map(str, self.class_names[self.learner.initial_spec.num_classes :])
         added = [{"classes": list(islice(rest, count)), "task": task} for count, task in self.learner.added]
         return {**learner_state(self.learner), "added": added, "device": self.learner.class_mask.device.type}
 
 
 def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
-    """The model of a run folder, by its newest checkpoint, or one that was saved: `load(folder).predict("cat.jpg")`.
+    """Load the model of a run folder, or a saved one, from its newest checkpoint: `load(folder).predict("cat.jpg")`.
 
-    If it learned task-aware, `predict` needs the task: see there. It can go on learning. A folder may name a learner
-    from outside this package, whose module is imported and so runs: only with `trust`.
+    It can continue to learn. If it is task-aware, `predict` needs the task. A folder may name a learner from outside
+    this package; its code is imported only with `trust`.
     """
     return load_with_state(Path(run), device, trust)[0]
 
 
 def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[str, Any]]:
-    """The model, and all that its checkpoint holds."""
+    """The model, and the content of its checkpoint."""
     folder, is_model = RunFolder(path), (path / MODEL_FILE).is_file()
     file = path / MODEL_FILE if is_model else folder.experiment_file
     content = read_yaml(file) if is_model else {**folder.record.experiment, "stream": folder.record.stream}
@@ -253,10 +254,12 @@ def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[s
         if found is not None:
             for entry in found[1].get("added", content.get("added", ())):
                 model.add_classes(entry["classes"], entry["task"])
-    except DAMAGES as error:
-        raise ValueError(f"{because(file, error)}; if another version of dualnet made it, use that one") from error
+    except READ_ERRORS as error:
+        raise ValueError(
+            f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"
+        ) from error
     if found is None:
-        # A finished run would not be run again.
+        # `dualnet run` skips a finished run.
         again = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
         remedy = "save the model again" if is_model else f"{again} with `dualnet run`"
         raise ValueError(f"{path}: holds no checkpoint that can be read; {remedy}")
@@ -273,7 +276,7 @@ def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[s
 
 
 def checked_device(device: str) -> str:
-    """Raises ValueError for a device that is not there."""
+    """The device. Raises ValueError if it is not available."""
     try:
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts

@@ -1,4 +1,4 @@
-"""The folder of a saved model: model.yaml says what it was at first, checkpoint/ all that it has learned since."""
+"""The folder of a saved model: model.yaml describes it as it was created, checkpoint/ holds its state."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -10,21 +10,21 @@ import yaml
 from dualnet import atomic
 from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
-from dualnet.files import DAMAGES, read_yaml, reason
+from dualnet.files import READ_ERRORS, describe_error, read_yaml
 from dualnet.learners import LEARNERS, Learner, learner_name
 from dualnet.learners.encoders import ENCODERS
-from dualnet.options import plain, whole
+from dualnet.options import plain, whole_number
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
 from dualnet.runs.record import digest_of, updated
 from dualnet.runs.run_folder import LOCK_FILE, MODEL_FILE, RunFolder, describe_stream, environment
 from dualnet.text import printable
 
-WHAT_IT_IS = ("learner", "seed", "stream", "added")  # `added`: an older version put later classes here
+IDENTITY_KEYS = ("learner", "seed", "stream", "added")  # `added`: classes added later, in folders of an older version
 
 
 def write(path: Path, learner: Learner, class_names: Sequence[str], state: Mapping[str, Any]) -> None:
-    """Save into a new folder, or once more into that of the same model, where the save before it stays."""
+    """Save a model to a new folder, or again to its own, where the previous checkpoint is kept."""
     file, checkpoints, spec = path / MODEL_FILE, RunFolder(path).checkpoints, learner.initial_spec
     content = {
         "learner": {"name": learner_name(learner), **plain(dataclasses.asdict(learner.config))},
@@ -33,9 +33,9 @@ def write(path: Path, learner: Learner, class_names: Sequence[str], state: Mappi
         "environment": environment(learner.class_mask.device),
     }
     if file.is_file():
-        there = read_yaml(file)
-        check_same(path, there, content)
-        content = there
+        stored = read_yaml(file)
+        check_same(path, stored, content)
+        content = stored
     else:
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         check_free(path)
@@ -46,36 +46,36 @@ def write(path: Path, learner: Learner, class_names: Sequence[str], state: Mappi
     checkpoint.write(checkpoints, number, checkpoint.snapshot(state), identity(content))
 
 
-def check_same(path: Path, there: Mapping[str, Any], content: Mapping[str, Any]) -> None:
+def check_same(path: Path, stored: Mapping[str, Any], content: Mapping[str, Any]) -> None:
     """Raises ValueError if the folder holds another model."""
     try:
-        same_learner = parse_learner(updated(there)["learner"]) == parse_learner(content["learner"])
-    except DAMAGES:
+        same_learner = parse_learner(updated(stored)["learner"]) == parse_learner(content["learner"])
+    except READ_ERRORS:
         same_learner = False
-    same = {"learner": same_learner, **{key: there.get(key) == content[key] for key in ("seed", "stream")}}
+    same = {"learner": same_learner, **{key: stored.get(key) == content[key] for key in ("seed", "stream")}}
     if different := [key for key in same if not same[key]]:
         raise ValueError(f"{path}: holds another model (its `{different[0]}` differs); choose another folder")
 
 
 def check_free(folder: Path) -> None:
-    """Raises ValueError for what is no folder, or one that holds something: nothing of yours is written over."""
-    ours = (MODEL_FILE, LOCK_FILE)  # half a file may be left
+    """Raises ValueError if the path is not a folder, or holds other files: nothing of the user is overwritten."""
+    ours = (MODEL_FILE, LOCK_FILE)  # also as a temporary file
     try:
         others = [path for path in folder.iterdir() if not path.name.startswith(ours)] if folder.exists() else []
     except (NotADirectoryError, PermissionError) as error:
         raise ValueError(f"{folder}: cannot be used ({error.strerror}); choose another folder") from error
     if others:
-        what = "a run" if RunFolder(folder).begun else "other files"
+        what = "a run" if RunFolder(folder).started else "other files"
         raise ValueError(f"{folder}: holds {what}; save the model to a folder of its own")
 
 
 def identity(content: Mapping[str, Any]) -> dict[str, str]:
-    """What a checkpoint of this model must state."""
-    return {"model": digest_of({key: content[key] for key in WHAT_IT_IS if key in content})}
+    """What the checkpoints of this model state in their field `run`."""
+    return {"model": digest_of({key: content[key] for key in IDENTITY_KEYS if key in content})}
 
 
 def check_trusted(learner: Any, file: Path, trust: bool) -> None:
-    """Raises ValueError for a learner or an encoder from outside this package: to load it is to run its code."""
+    """Raises ValueError for a learner or an encoder from outside this package: loading it runs its code."""
     name, encoder = (learner.get(option) if isinstance(learner, dict) else None for option in ("name", "encoder"))
     own_learner = not isinstance(name, str) or name in LEARNERS or name.startswith("dualnet.")
     if trust or (own_learner and (not isinstance(encoder, str) or encoder in ENCODERS)):
@@ -88,12 +88,12 @@ def check_trusted(learner: Any, file: Path, trust: bool) -> None:
 
 
 def stream_spec(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:
-    """What a learner was told of its stream, as it is written in a file, and the names of the classes."""
+    """The spec and the class names from the section `stream` of a file."""
     try:
         names = tuple(str(name) for name in stream["class_names"])
         channels, height, width = (int(side) for side in stream["image_shape"])
-        tasks = [[whole(number, "tasks", 0, len(names) - 1) for number in task] for task in stream["tasks"]]
+        tasks = [[whole_number(number, "tasks", 0, len(names) - 1) for number in task] for task in stream["tasks"]]
         mask = class_mask(tasks, len(names))
         return StreamSpec((channels, height, width), mask, stream["input_size"]), names
-    except DAMAGES as error:
-        raise ValueError(f"stream: {reason(error)}") from error
+    except READ_ERRORS as error:
+        raise ValueError(f"stream: {describe_error(error)}") from error

@@ -1,4 +1,4 @@
-"""The predictor of a model as ONNX: images in, probabilities out, with nothing of this package needed."""
+"""Export of a model to ONNX: from images to probabilities, usable without this package."""
 
 import contextlib
 import copy
@@ -19,7 +19,7 @@ from dualnet.text import printable
 
 
 class Predictor(nn.Module):
-    """images uint8 [B, C, H, W] -> probabilities float [B, classes], by the averaged weights where there are such."""
+    """images uint8 [B, C, H, W] -> probabilities float [B, classes], with the averaged weights if there are any."""
 
     def __init__(self, learner: Learner, task: int | None) -> None:
         super().__init__()
@@ -34,23 +34,23 @@ class Predictor(nn.Module):
 
 
 def export(model: Model, file: Path, task: int | None = None) -> None:
-    """Write the file: input `images`, output `probabilities`, metadata `class_names` (a JSON list).
+    """Write an ONNX file: input `images`, output `probabilities`, metadata `class_names` (a JSON list).
 
-    Images are uint8 of the model's own size, any number at a time. A model that learned task-aware is given the task.
+    Images are uint8 in the size of the model, any number at a time. `task` is the task of a task-aware model.
     """
     try:
         importlib.import_module("onnxscript")
     except ModuleNotFoundError as error:
         raise ValueError(f"ONNX needs {error.name}; install it with pip install 'dualnet[onnx]'") from error
     if not model.class_names:
-        raise ValueError("the model has no class yet; teach it one before it is exported")
+        raise ValueError("the model has no classes yet; teach it some before exporting it")
     images = torch.zeros(2, *model.learner.spec.image_shape, dtype=torch.uint8)
-    model.probabilities(images, task)  # the task is one of the model's; and constants are made outside of the trace
+    model.probabilities(images, task)  # checks the task, and creates constants outside of the trace
     if file.is_dir():
         raise ValueError(f"{printable(file)}: is a folder; give a file, such as {printable(file / 'model.onnx')}")
     atomic.make_folder(file.parent, "give another file")
     predictor = Predictor(model.learner, task).eval()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # of PyTorch, about itself
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # PyTorch's own messages
         warnings.simplefilter("ignore")
         program = torch.onnx.export(
             predictor, (images,), input_names=["images"], output_names=["probabilities"],

@@ -1,4 +1,4 @@
-"""Files of options, for experiments, searches and tables: where the shipped ones lie, and how one is named."""
+"""Finding the YAML files of experiments, searches and tables, by path or by the name of a shipped one."""
 
 from collections.abc import Sequence
 from importlib.resources import files
@@ -10,7 +10,7 @@ SUFFIXES = (".yaml", ".yml")
 
 
 def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:
-    """The file of that name, or among those shipped."""
+    """The file at that path, or the shipped one of that name."""
     path, names = Path(name_or_file), {path.stem: path for path in shipped}
     if name_or_file in names:
         return names[name_or_file]
@@ -27,7 +27,7 @@ def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:
 
 
 def shipped_files(below: str = "") -> list[Path]:
-    """Those in experiments/, or in a folder below: inside the installed package, or beside `src` in a checkout."""
+    """The files in experiments/ or a folder inside of it: in the installed package, or beside `src` in a checkout."""
     package = Path(str(files("dualnet")))
     folders = (package / "experiments", package.parent.parent / "experiments")
     return next((sorted((folder / below).glob("*.yaml")) for folder in folders if folder.is_dir()), [])

@@ -1,4 +1,4 @@
-"""What a user sees of a run: lines, and a progress bar on a terminal."""
+"""The progress of a run as the user sees it: lines, and a bar on a terminal."""
 
 import time
 from collections.abc import Mapping
@@ -10,22 +10,22 @@ from rich.text import Text
 
 from dualnet.text import printable
 
-LINE_EVERY = 20.0  # seconds between lines where there is no bar
-WARM, MEASURED = (1, 5), 20  # steps: those after the first ones tell how long the rest takes, or LINE_EVERY seconds
-SHORT, LONG = 60.0, 600.0  # seconds: less is not worth a line, for more a quicker way is named
+LINE_EVERY = 20.0  # seconds between lines if there is no bar
+WARM_UP, MEASURED = (1, 5), 20  # steps: the estimate is made from those between, or from LINE_EVERY seconds
+SHORT, LONG = 60.0, 600.0  # seconds: no estimate is shown below the first, faster options are named above the second
 
 
 class RunDisplay:
-    """A line for each evaluation; between them a bar on a terminal, or a line now and then. Silent without a console.
+    """A line for each evaluation; in between a bar on a terminal, or a line every LINE_EVERY seconds.
 
-    The runner calls `begin`, then the others while it works, and `end` at last, for one seed after the other. Options
-    that would make a long run shorter are named together with the time that it will take.
+    For each group of seeds `begin` is called first and `end` last. `faster` names options that make a long run shorter,
+    for the line with the estimated time. Without a console nothing is shown.
     """
 
-    def __init__(self, console: Console | None = None, quicker: str = "") -> None:
-        self.console, self.quicker = console or Console(quiet=True), quicker
+    def __init__(self, console: Console | None = None, faster: str = "") -> None:
+        self.console, self.faster = console or Console(quiet=True), faster
         self.live = console is not None and console.is_terminal
-        # Only the bar and the losses become narrower with the terminal.
+        # Only the bar and the losses shrink with the terminal.
         losses = Column(ratio=2, no_wrap=True, overflow="ellipsis")
         columns = (
             TextColumn("{task.description}", markup=False),
@@ -40,7 +40,7 @@ class RunDisplay:
     def begin(self, name: str, num_steps: int, done: int) -> None:
         self.name, self.num_steps, self.first_step, self.loss_text = name, num_steps, done, ""
         self.start = self.last_line = time.monotonic()
-        self.warm, self.estimated = (0, self.start), False
+        self.warmed_up, self.estimated = (0, self.start), False
         self.row = self.bar.add_task(name, total=num_steps, completed=done, rate="", losses="")
         self.bar.start()
         if not self.live:
@@ -61,15 +61,15 @@ class RunDisplay:
             echo(self.console, f"{where}, {rate:.1f} steps/s, {left} left  {self.loss_text}".rstrip())
 
     def estimate(self, steps: int, now: float) -> None:
-        """One line, once, as soon as some steps were timed. The first ones are slower; evaluations are not counted."""
-        if steps in WARM:
-            self.warm = steps, now
-        if self.estimated or (steps < MEASURED and now - self.warm[1] < LINE_EVERY) or steps <= self.warm[0]:
+        """Print the estimated time once, after some steps. The first ones are slower; evaluations are not included."""
+        if steps in WARM_UP:
+            self.warmed_up = steps, now
+        if self.estimated or (steps < MEASURED and now - self.warmed_up[1] < LINE_EVERY) or steps <= self.warmed_up[0]:
             return
         self.estimated = True
-        left = (now - self.warm[1]) / (steps - self.warm[0]) * (self.num_steps - self.first_step - steps)
+        left = (now - self.warmed_up[1]) / (steps - self.warmed_up[0]) * (self.num_steps - self.first_step - steps)
         if left >= SHORT:
-            hint = f"; quicker, for some accuracy, with {self.quicker}" if self.quicker and left >= LONG else ""
+            hint = f"; faster, but less accurate, with {self.faster}" if self.faster and left >= LONG else ""
             echo(self.console, f"{self.name}: about {duration(left)} left{hint}")
 
     def losses(self, losses: Mapping[str, float]) -> None:
@@ -98,5 +98,5 @@ def duration(seconds: float) -> str:
 
 
 def echo(console: Console, line: str) -> None:
-    """A plain line, of any length, escaped: a search names values and errors from outside."""
+    """Print a plain line of any length, escaped: it may contain values and errors from files."""
     console.print(Text(printable(line)), soft_wrap=True)

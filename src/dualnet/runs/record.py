@@ -1,6 +1,6 @@
-"""A run folder read from disk, once, for the report, searches, tables, resuming and models.
+"""Reading of run folders, for reports, searches, tables, resuming and models.
 
-Nothing here imports PyTorch or a learner: a report of many folders is quick, and runs nothing that a folder names.
+Nothing here imports PyTorch or a learner: reading many folders is fast, and no code that a folder names is run.
 """
 
 import hashlib
@@ -12,22 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dualnet.files import DAMAGES, because, read_json, read_yaml
+from dualnet.files import READ_ERRORS, describe_file_error, read_json, read_yaml
 from dualnet.metrics import Matrix, accuracy_matrix, summary
 from dualnet.options import flat, is_whole
 from dualnet.runs.class_results import CLASSES_FILE, ClassResults, read_class_results
 from dualnet.runs.run_log import Log, read_log
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
-WRITTEN_BESIDE = ("stream", "manifest", "environment")  # in experiment.yaml, beside the options
-HOW_OFTEN = ("log_every", "checkpoint_every")
+METADATA = ("stream", "manifest", "environment")  # sections of experiment.yaml that are not options
 ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
-NO_RESULT = ("benchmark.cache", "benchmark.on_error")  # which images are learned is in the manifest
-FREE_TO_CHANGE = (*HOW_OFTEN, *ROOTS, *NO_RESULT)  # options that decide no result: a resumed run may have others
-IMAGES = "benchmark.images"  # not an option, but told apart like one: folders of the same name may hold other images
-NOT_COMPARED = ("seed", "stability_every", *HOW_OFTEN, *NO_RESULT)  # of two runs of one experiment
+# The manifest has the images that were used, so `on_error` and the cache do not matter.
+UNCOMPARED_OPTIONS = ("log_every", "checkpoint_every", "benchmark.cache", "benchmark.on_error")
+RESULT_NEUTRAL_OPTIONS = (*UNCOMPARED_OPTIONS, *ROOTS)  # options without effect on results: they may change on resuming
+IMAGES = "benchmark.images"  # a digest, compared like an option: folders of the same name may hold other images
 
-# For folders of older versions: the values of options before these existed. Those of a learner by its name.
+# For folders of older versions: options that did not exist yet, with the value they would have had. By learner.
 LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
 TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0]}
 REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "unlabelled": "skip"}
@@ -36,27 +35,27 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("er", "derpp", "mir", "ctn"), REPLAY),
     **dict.fromkeys(("finetune", "offline"), TRAINING),
 }
-# Options that came after checkpoints had digests: with this value a folder means the same as one that lacks them.
-LEFT_OUT: dict[str, Any] = {
+# Options that were added after digests: with this value they are left out of the digest, which then does not change.
+DIGEST_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
     "learner.encoder_options": {},
     "learner.replay_weight": 1.0,
     "benchmark.validation_classes_per_task": 5,
 }
-RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options of a learner: the name before, and now
-REMOVED = {"logit_adjustment": 0.0}  # options of learners that are gone: with this value they did nothing
+RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options by learner: old name, new name
+REMOVED = {"logit_adjustment": 0.0}  # options that no longer exist, with the value that had no effect
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One seed of one experiment. accuracy is None until it is finished."""
+    """One seed of one experiment. The fields from `accuracy` on are None or empty until it is finished."""
 
     folder: Path
     name: str
     seed: str
     experiment: dict[str, Any]  # nested options, as this version names them
-    digest: str  # of the options that decide a result
-    options: dict[str, str]  # those that runs of one experiment share: dotted name -> text, and IMAGES
+    digest: str  # of the options that affect results
+    options: dict[str, str]  # those that runs of one experiment share: dotted name -> text; and IMAGES
     stream: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
@@ -74,7 +73,7 @@ class RunRecord:
 
     @cached_property
     def classes(self) -> ClassResults | None:
-        """What it answered at the end; None while it is not finished, and in a folder of an older version."""
+        """Results by class; None while the run is not finished, and in folders of older versions."""
         names = self.stream.get("class_names")
         if self.accuracy is None or not isinstance(names, list):
             return None
@@ -86,7 +85,7 @@ class RunRecord:
 
     @property
     def validation(self) -> bool:
-        """Whether it is a run of a search, on validation tasks."""
+        """Whether it ran on validation tasks, as the runs of a search do."""
         return bool(self.stream.get("validation"))
 
     @property
@@ -101,8 +100,8 @@ def read_record(folder: Path) -> RunRecord:
     result = read_result(folder / RESULT_FILE)
     try:
         content = read_yaml(file)
-        beside = {key: mapping_in(content, key) for key in WRITTEN_BESIDE}
-        experiment = updated({key: value for key, value in content.items() if key not in WRITTEN_BESIDE})
+        metadata = {key: mapping_in(content, key) for key in METADATA}
+        experiment = updated({key: value for key, value in content.items() if key not in METADATA})
         if not isinstance(experiment["name"], str) or not is_whole(experiment["seed"]):
             raise ValueError("name or seed has the wrong type")
         return RunRecord(
@@ -110,17 +109,19 @@ def read_record(folder: Path) -> RunRecord:
             name=experiment["name"],
             seed=str(experiment["seed"]),
             experiment=experiment,
-            digest=digest_of({key: value for key, value in compact(experiment).items() if key not in FREE_TO_CHANGE}),
-            options=compared_options(experiment) | images_of(beside["manifest"]),
-            **{**beside, "environment": texts(beside["environment"])},
+            digest=digest_of(
+                {key: value for key, value in compact(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
+            ),
+            options=compared_options(experiment) | images_option(metadata["manifest"]),
+            **{**metadata, "environment": options_as_text(metadata["environment"])},
             **result,
         )
-    except DAMAGES as error:
-        raise ValueError(f"{because(file, error)}; remove the folder or run it again") from error
+    except READ_ERRORS as error:
+        raise ValueError(f"{describe_file_error(file, error)}; remove the folder or run it again") from error
 
 
 def read_result(file: Path) -> dict[str, Any]:
-    """The fields of a record that result.json holds; empty while there is none. Raises ValueError if it is damaged."""
+    """The fields of a record from result.json; empty if it does not exist. Raises ValueError if it is damaged."""
     if not file.exists():
         return {}
     try:
@@ -135,12 +136,12 @@ def read_result(file: Path) -> dict[str, Any]:
             "peak_memory": number(result.get("peak_memory_bytes")),
             **{key: number(cost.get(key)) for key in ("forward_samples", "backward_samples")},
         }
-    except DAMAGES as error:
-        raise ValueError(f"{because(file, error)}; remove it and run again") from error
+    except READ_ERRORS as error:
+        raise ValueError(f"{describe_file_error(file, error)}; remove it and run again") from error
 
 
 def updated(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an older version as this one has them. Nothing else is checked.
+    """Options of an older version, converted to those of this one. Values are not checked.
 
     >>> updated({"learner": {"name": "own.Learner", "fast_lr": 0.1, "logit_adjustment": 0.0}})["learner"]
     {'name': 'own.Learner', 'fast_lr': 0.1}
@@ -156,31 +157,37 @@ def updated(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
-    return {key: value for key, value in texts(compact(experiment)).items() if key not in NOT_COMPARED}
+    """The options that two runs of one experiment have in common."""
+    excluded = ("seed", "stability_every", *UNCOMPARED_OPTIONS)
+    return {key: value for key, value in options_as_text(compact(experiment)).items() if key not in excluded}
 
 
 def compact(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their dotted names, as a folder of an older version has them."""
-    return {key: value for key, value in flat(experiment).items() if key not in LEFT_OUT or LEFT_OUT[key] != value}
+    """Options by their dotted names, without those of DIGEST_DEFAULTS that have the default."""
+    return {
+        key: value
+        for key, value in flat(experiment).items()
+        if key not in DIGEST_DEFAULTS or DIGEST_DEFAULTS[key] != value
+    }
 
 
-def images_of(manifest: Mapping[str, Any]) -> dict[str, str]:
-    """As one more option, which images were learned and tested."""
+def images_option(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of the training and test images, as one more option."""
     digests = [str(manifest[key]) for key in ("class_order", "split") if manifest.get(key)]
     return {IMAGES: "-".join(digests)} if digests else {}
 
 
-def with_one_root(records: Sequence[RunRecord]) -> list[RunRecord]:
-    """Images that have moved are the same ones: their runs get the folder of the first."""
+def with_common_root(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Runs with the same images in different folders all get the options of the first such folder."""
     first: dict[object, dict[str, str]] = {}
-    known = []
+    result = []
     for record in records:
         if record.pixels:
             roots = {root: record.options[root] for root in ROOTS if root in record.options}
             same = first.setdefault((record.options.get(IMAGES), record.pixels), roots)
             record = replace(record, options=record.options | same)
-        known.append(record)
-    return known
+        result.append(record)
+    return result
 
 
 def digest_of(value: Any) -> str:
@@ -188,7 +195,7 @@ def digest_of(value: Any) -> str:
 
 
 def mapping_in(content: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """A section, empty if there is none."""
+    """The mapping under a key, empty if it is missing."""
     value = content.get(key)
     if value is not None and not isinstance(value, dict):
         raise ValueError(f"{key} is not a mapping")
@@ -201,10 +208,10 @@ def number(value: Any) -> Any:
     return value
 
 
-def texts(mapping: Mapping[str, Any]) -> dict[str, str]:
-    """Nested options by their dotted names, as texts.
+def options_as_text(mapping: Mapping[str, Any]) -> dict[str, str]:
+    """Nested options by their dotted names, as options_as_text.
 
-    >>> texts({"learner": {"name": "er", "betas": [1, 2], "head": None}})
+    >>> options_as_text({"learner": {"name": "er", "betas": [1, 2], "head": None}})
     {'learner.name': 'er', 'learner.betas': '[1, 2]', 'learner.head': 'null'}
     """
     return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(mapping).items()}

@@ -1,4 +1,4 @@
-"""One seed of an experiment: its learner, its place in the stream, what it measured; saved, and taken up again."""
+"""One seed of an experiment: its learner, its step and its measurements, and how they are saved and resumed."""
 
 import dataclasses
 import json
@@ -12,7 +12,7 @@ from torch import Tensor
 from dualnet import atomic, metrics
 from dualnet.cost import Cost
 from dualnet.engine import peak_memory
-from dualnet.files import DAMAGES, reason
+from dualnet.files import READ_ERRORS, describe_error
 from dualnet.learners import Learner, make_learner
 from dualnet.learners.encoders import start
 from dualnet.runs import checkpoint
@@ -23,15 +23,15 @@ from dualnet.stream.stream import Stream
 
 
 class DivergedError(RuntimeError):
-    """A learner whose losses or weights are not finite; `what` says which."""
+    """The losses or weights of a learner are not finite."""
 
-    def __init__(self, what: str) -> None:
-        super().__init__(f"the model has diverged: {what} not finite; load an earlier save, or take a lower learner.lr")
-        self.what = what
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the model has diverged: {reason}; load an earlier save, or use a lower learner.lr")
+        self.reason = reason
 
 
-class NotFiniteError(RuntimeError):
-    """Seeds that have diverged, each with what is not finite and what is left, in a line."""
+class SeedsDivergedError(RuntimeError):
+    """Seeds of an experiment have diverged; `reasons` has a line for each."""
 
     def __init__(self, reasons: Mapping[int, str]) -> None:
         super().__init__("; ".join(reasons.values()))
@@ -39,7 +39,7 @@ class NotFiniteError(RuntimeError):
 
 
 class Run:
-    """One seed: its learner, its place in the stream, what it measured so far."""
+    """One seed of an experiment. Creating it resumes what its folder holds."""
 
     def __init__(self, experiment: Experiment, folder: RunFolder, stream: Stream) -> None:
         self.experiment, self.folder, self.stream = experiment, folder, stream
@@ -50,13 +50,13 @@ class Run:
         self.seconds = 0.0
         self.cost = Cost()
         self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
-        self.stability = torch.empty(0, stream.num_tasks, dtype=torch.float64)  # a row for each look at earlier tasks
-        self.pending: list[dict[str, Tensor]] = []
-        self.saved: int | None = None  # the step of the last checkpoint, which may still be on its way to the disk
+        self.stability = torch.empty(0, stream.num_tasks, dtype=torch.float64)  # a row per evaluation of earlier tasks
+        self.pending: list[dict[str, Tensor]] = []  # losses of steps that are not logged yet
+        self.saved: int | None = None  # step of the last checkpoint, which may still be being written
         self.resume()
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint, if there is one; the log is cut back to it."""
+        """Continue from the newest checkpoint, if there is one; the log is truncated to it."""
         found = checkpoint.newest(self.folder.checkpoints, self.folder.identity)
         if found is None:
             self.folder.log_file.write_bytes(b"")
@@ -65,23 +65,25 @@ class Run:
         self.step, state = found
         try:
             self.load(state)
-        except DAMAGES as error:
-            raise ValueError(f"{self.folder.path}: cannot resume from step {self.step}: {reason(error)}") from error
+        except READ_ERRORS as error:
+            raise ValueError(
+                f"{self.folder.path}: cannot resume from step {self.step}: {describe_error(error)}"
+            ) from error
 
     def load(self, state: Mapping[str, Any]) -> None:
         if state["device"] != self.stream.device.type:
-            raise ValueError(f"it was begun on {state['device']}; resume it there, or choose another --out")
+            raise ValueError(f"it was started on {state['device']}; resume it there, or choose another --out")
         load_state(self.learner, state)
         self.seconds, self.accuracy, self.saved = float(state["seconds"]), state["accuracy"], self.step
         self.cost, self.stability = Cost(**state["cost"]), state["stability"]
         self.pending = [
             {name: loss.to(self.stream.device) for name, loss in losses.items()} for losses in state["pending"]
         ]
-        with self.folder.log_file.open("ab") as log:  # made anew if it was lost
+        with self.folder.log_file.open("ab") as log:  # created again if it was lost
             log.truncate(min(log.tell(), state["log_bytes"]))
 
-    def take_state(self) -> checkpoint.Snapshot:
-        """A copy of all that a checkpoint of this step holds, to be written while the run continues."""
+    def snapshot(self) -> checkpoint.Snapshot:
+        """The content of a checkpoint of this step, which can be written while the run continues."""
         finite_means(self.pending)
         check_weights(self.learner)
         atomic.flush(self.folder.log_file)
@@ -98,27 +100,27 @@ class Run:
         self.saved = self.step
         return checkpoint.snapshot(state)
 
-    def evaluated(self, task: int, accuracy: list[float]) -> None:
-        """Keep and log the accuracy, in percent, on each task so far."""
+    def record_evaluation(self, task: int, accuracy: list[float]) -> None:
+        """Store and log the accuracy, in percent, on each task so far."""
         self.accuracy[task, : task + 1] = torch.tensor(accuracy, dtype=torch.float64)
         self.log("evaluation", accuracy=[round(value, 4) for value in accuracy])
 
-    def looked_back(self, accuracy: list[float]) -> None:
-        """Keep and log the accuracy, in percent, on each task before this one."""
+    def record_stability(self, accuracy: list[float]) -> None:
+        """Store and log the accuracy, in percent, on each earlier task."""
         unknown = [math.nan] * (self.stream.num_tasks - len(accuracy))
         row = torch.tensor([[*accuracy, *unknown]], dtype=torch.float64)
         self.stability = torch.cat([self.stability, row])
         self.log("stability", accuracy=[round(value, 4) for value in accuracy])
 
     def log_memory(self) -> None:
-        """How many examples of each task and class the learner holds, in all of its memories together."""
+        """Log how many examples of each task and class the memories of the learner hold."""
         if memories := self.learner.memories:
             stored = torch.stack([memory.composition() for memory in memories]).sum(dim=0)
             slots = sum(memory.num_slots for memory in memories)
-            self.log("memory", slots=slots, tasks=self.stream.by_task(stored), classes=stored.sum(dim=0).tolist())
+            self.log("memory", slots=slots, tasks=self.stream.count_by_task(stored), classes=stored.sum(dim=0).tolist())
 
     def flush_losses(self) -> dict[str, float]:
-        """Log the mean of the losses since the last time."""
+        """Log the means of the losses since the last call, and return them."""
         if not self.pending:
             return {}
         values = finite_means(self.pending)
@@ -126,12 +128,12 @@ class Run:
         self.log("losses", losses=values)
         return values
 
-    def diverged(self, what: str) -> str:
-        """Logs it. Returns a line for the user: what is not finite, and what is left."""
-        self.log("diverged", reason=f"{what} not finite", checkpoint=self.saved)
+    def record_divergence(self, reason: str) -> str:
+        """Log that the run has diverged. Returns a line for the user, with the last good checkpoint."""
+        self.log("diverged", reason=reason, checkpoint=self.saved)
         last = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
-        remedy = f"try a lower rate, or leave seed {self.experiment.seed} out"
-        return f"{self.folder.path}: {what} not finite at step {self.step}; {last}; {remedy}"
+        remedy = f"try a lower learning rate, or leave out seed {self.experiment.seed}"
+        return f"{self.folder.path}: {reason} at step {self.step}; {last}; {remedy}"
 
     def log(self, event: str, **facts: Any) -> None:
         period, _ = self.stream.position(self.step - 1)
@@ -141,7 +143,7 @@ class Run:
             log.write(json.dumps(line) + "\n")
 
     def write_result(self, side_by_side: int, classes: ClassResults) -> None:
-        """The result comes last: with it the run is finished."""
+        """Write the results. result.json is written last: a run that has it is finished."""
         atomic.write(self.folder.classes_file, classes.text())
         matrix = self.accuracy.tolist()
         found = metrics.summary(matrix)
@@ -160,32 +162,35 @@ class Run:
 
 
 def finite_means(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """The mean of each loss over the steps that have it. The one place where a step's numbers reach the host."""
+    """The mean of each loss over the steps that have it. Only here are the numbers of a step copied to the host.
+
+    Raises DivergedError if one is not finite.
+    """
     names = sorted({name for losses in steps for name in losses})
     found = [torch.stack([losses[name] for losses in steps if name in losses]).mean() for name in names]
     means = dict(zip(names, torch.stack(found).tolist(), strict=True)) if names else {}
     for name, value in means.items():
         if not math.isfinite(value):
-            raise DivergedError(f"loss '{name}' is")
+            raise DivergedError(f"loss '{name}' is not finite")
     return means
 
 
 def check_weights(learner: Learner) -> None:
-    """Losses may be finite when the step that followed them has made the weights not."""
+    """Raises DivergedError if a weight is not finite: the losses come from before the last update."""
     if not all(weight.isfinite().all() for weight in learner.parameters()):
-        raise DivergedError("the weights are")
+        raise DivergedError("the weights are not finite")
 
 
 def learner_state(learner: Learner) -> dict[str, Any]:
-    """All that a learner remembers: weights, memory and generator, and its optimizers."""
+    """The state of a learner: weights, memory, generator and optimizers."""
     optimizers = {name: optimizer.state_dict() for name, optimizer in learner.optimizers().items()}
     return {"learner": learner.state_dict(), "optimizers": optimizers}
 
 
 def load_state(learner: Learner, state: Mapping[str, Any]) -> None:
-    """Put a checkpoint's weights, memory, generator and optimizers back.
+    """Load weights, memory, generator and optimizers from a checkpoint.
 
-    The state of a generator means nothing on another kind of device: it begins anew there.
+    The state of a generator has no meaning on another kind of device: there the learner keeps its own.
     """
     try:
         other_device = state["device"] != learner.class_mask.device.type
@@ -193,7 +198,7 @@ def load_state(learner: Learner, state: Mapping[str, Any]) -> None:
         learner.load_state_dict({**state["learner"], **generator})
         for name, optimizer in learner.optimizers().items():
             optimizer.load_state_dict(state["optimizers"][name])
-    except (*DAMAGES, RuntimeError) as error:
+    except (*READ_ERRORS, RuntimeError) as error:
         raise ValueError(
-            f"the checkpoint does not match the learner; has its code changed? ({reason(error)})"
+            f"the checkpoint does not match the learner; has its code changed? ({describe_error(error)})"
         ) from error

@@ -1,4 +1,4 @@
-"""A run folder being written: one seed of an experiment, one process at a time, and what is checked on resuming."""
+"""The folder of a run: preparing it, locking it, and checking that it holds the same run when it is resumed."""
 
 import fcntl
 import hashlib
@@ -23,10 +23,18 @@ from dualnet.runs import checkpoint
 from dualnet.runs.class_results import CLASSES_FILE
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.manifest import manifest_of
-from dualnet.runs.record import EXPERIMENT_FILE, FREE_TO_CHANGE, LOG_FILE, RESULT_FILE, ROOTS, RunRecord, read_record
+from dualnet.runs.record import (
+    EXPERIMENT_FILE,
+    LOG_FILE,
+    RESULT_FILE,
+    RESULT_NEUTRAL_OPTIONS,
+    ROOTS,
+    RunRecord,
+    read_record,
+)
 
-PROBED = 10  # images of each task, for training and for testing, whose pixels are compared
-MODEL_FILE = "model.yaml"  # says what a model is that was saved apart from any run
+DIGEST_IMAGES = 10  # training and test images of each task in the digest of the pixels
+MODEL_FILE = "model.yaml"  # of a model that was saved without a run
 LOCK_FILE = "lock"
 
 
@@ -46,22 +54,22 @@ class RunFolder:
         return self.result_file.exists()
 
     @property
-    def begun(self) -> bool:
+    def started(self) -> bool:
         return self.experiment_file.exists()
 
     @cached_property
     def record(self) -> RunRecord:
-        """What the folder holds, parsed once: an experiment.yaml is never written again."""
-        if not self.begun:
+        """The content of the folder, read once: experiment.yaml is never rewritten."""
+        if not self.started:
             raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
         record = read_record(self.path)
         if not record.stream:
-            raise ValueError(f"{self.experiment_file}: has no `stream`, so no run has written it; give a run folder")
+            raise ValueError(f"{self.experiment_file}: has no `stream`, so no run wrote it; give a run folder")
         return record
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The experiment that the folder holds. Imports the learner that it names."""
+        """The experiment of the folder. Imports the learner that it names."""
         try:
             return parse(self.record.experiment)
         except ValueError as error:
@@ -70,14 +78,14 @@ class RunFolder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What a checkpoint of this run must state."""
+        """What the checkpoints of this run state in their field `run`."""
         return {"seed": int(self.record.seed), "experiment": self.record.digest}
 
     def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
-        """Begin a run in the locked folder, or resume the same one. Raises ValueError if it holds another one."""
-        checkpoint.clean(self.path)
+        """Start a run in the locked folder, or resume it. Raises ValueError if the folder holds another run."""
+        atomic.remove_temporary(self.path)
         checkpoint.clean(self.checkpoints)
-        if self.begun:
+        if self.started:
             self.check_same(experiment)
             self.check_same_stream(experiment, benchmark)
             return
@@ -91,7 +99,7 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes the folder and holds its lock within the context: two processes must not write one folder."""
+        """Makes the folder and holds its lock within the context: two processes must not write to one folder."""
         atomic.make_folder(self.path, "choose another --out")
         with (self.path / LOCK_FILE).open("w") as lock:
             try:
@@ -102,45 +110,45 @@ class RunFolder:
             yield
 
     def check_same(self, experiment: Experiment) -> None:
-        """Raises ValueError naming an option if the folder holds another experiment, or one that is damaged."""
-        if not self.begun:
+        """Raises ValueError if the folder holds another experiment, naming an option, or is damaged."""
+        if not self.started:
             if self.finished:
                 raise ValueError(
                     f"{self.path}: has a result.json and no experiment.yaml; remove it or choose another --out"
                 )
             return
-        there, asked = flat(self.record.experiment), flat(experiment.mapping())
-        if there.get("learner.name") == experiment.learner_name:  # else nothing that the folder names is imported
-            there = flat(self.experiment.mapping())  # with the defaults of options that it lacks
+        stored, given = flat(self.record.experiment), flat(experiment.mapping())
+        if stored.get("learner.name") == experiment.learner_name:  # never import another learner that a folder names
+            stored = flat(self.experiment.mapping())  # with the defaults of options that were added later
         different = [
-            f"{key} is {there.get(key)} there, {asked.get(key)} here"
-            for key in {**there, **asked}
-            if key not in FREE_TO_CHANGE and there.get(key) != asked.get(key)
+            f"{key} is {stored.get(key)} there, {given.get(key)} here"
+            for key in {**stored, **given}
+            if key not in RESULT_NEUTRAL_OPTIONS and stored.get(key) != given.get(key)
         ]
-        if (moved := self.moved(experiment)) and not self.record.pixels:  # an older folder
+        if (moved := self.moved(experiment)) and not self.record.pixels:  # a folder of an older version
             different.append(moved)
         if different:
             more = f" and {len(different) - 1} more" if len(different) > 1 else ""
             raise ValueError(f"{self.path}: holds another experiment ({different[0]}{more}); choose another --out")
 
     def check_purpose(self, validation: bool) -> None:
-        """Raises ValueError if figures for choosing and figures for reporting would meet in this folder."""
-        if not self.begun or validation == self.record.validation:
+        """Raises ValueError if the folder holds a run on test tasks and not on validation tasks, or vice versa."""
+        if not self.started or validation == self.record.validation:
             return
-        there = "the test tasks of an experiment" if validation else "validation tasks, for a search"
-        raise ValueError(f"{self.path}: holds a run on {there}; choose another --out")
+        tasks = "the test tasks of an experiment" if validation else "validation tasks, for a search"
+        raise ValueError(f"{self.path}: holds a run on {tasks}; choose another --out")
 
     def moved(self, experiment: Experiment) -> str | None:
-        """Which option names another folder of images than the run had; that one may hold the same images."""
-        there, asked = flat(self.record.experiment), flat(experiment.mapping())
-        roots = [(root, there.get(root), asked.get(root)) for root in ROOTS]
+        """Which option names another folder of images than the run had; it may hold the same images."""
+        stored, given = flat(self.record.experiment), flat(experiment.mapping())
+        roots = [(root, stored.get(root), given.get(root)) for root in ROOTS]
         return next((f"{root} is {a} there, {b} here" for root, a, b in roots if not same_folder(a, b)), None)
 
     def check_same_stream(self, experiment: Experiment, benchmark: Benchmark) -> None:
-        """The options may be the same and the images others: a file that was added or removed changes all batches.
+        """Raises ValueError if the images have changed: a file that was added or removed changes all batches.
 
-        A renamed file may be tested where it was trained on: the digest of the split tells. Where the images lie in
-        another folder now, their pixels must be the same too; another decoder may differ in some bits.
+        A renamed file may have moved from training to testing, which changes the digest of the split. The pixels are
+        compared only if the images are in another folder now, since another decoder may differ in some bits.
         """
         moved = self.moved(experiment)
         stream = {key: value for key, value in self.record.stream.items() if key != "pixels"}
@@ -148,19 +156,19 @@ class RunFolder:
         if stream != describe_tasks(benchmark) or not self.has_split(benchmark.split_digest) or other_pixels:
             why = f" ({moved})" if moved else ""
             raise ValueError(
-                f"{self.path}: was begun with other images or classes{why}; bring those back or choose another --out"
+                f"{self.path}: was started with other images or classes{why}; restore those or choose another --out"
             )
 
     def has_split(self, digest: str) -> bool:
-        """Whether the run had this split of images into training and testing, or does not say, as older ones."""
+        """Whether the run had this split into training and test images; older folders do not say: True."""
         return (self.record.manifest.get("split") or digest) == digest
 
 
 def check_out(out: Path) -> None:
-    """Raises ValueError if run folders cannot be made below."""
-    for place in (out, *out.parents):
-        if place.exists() and not place.is_dir():
-            raise ValueError(f"{place} is a file; give --out a folder")
+    """Raises ValueError if run folders cannot be made inside of it."""
+    for path in (out, *out.parents):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file; give --out a folder")
     if (out / EXPERIMENT_FILE).is_file() and (out / LOG_FILE).is_file():
         raise ValueError(f"{out} is a run folder; give --out {out.parent}")
     if (out / MODEL_FILE).is_file():
@@ -188,7 +196,7 @@ def describe_tasks(benchmark: Benchmark) -> dict[str, Any]:
 
 
 def describe_stream(spec: StreamSpec, class_names: Sequence[str]) -> dict[str, Any]:
-    """In plain values: NumPy's numbers and texts are accepted too."""
+    """The stream in plain values; NumPy's numbers and strings are converted."""
     return {
         "image_shape": [int(side) for side in spec.image_shape],
         "input_size": None if spec.input_size is None else int(spec.input_size),
@@ -198,17 +206,17 @@ def describe_stream(spec: StreamSpec, class_names: Sequence[str]) -> dict[str, A
 
 
 def pixels_digest(benchmark: Benchmark) -> str:
-    """Of some images of every task: files of the same names in two folders may hold different images."""
+    """Digest of some images of every task: files of the same names in two folders may hold different images."""
     digest = hashlib.blake2b(digest_size=8)
     for task in benchmark.tasks:
         for side in (task.train, task.test):
-            some = np.linspace(0, len(side) - 1, min(len(side), PROBED)).astype(int)
+            some = np.linspace(0, len(side) - 1, min(len(side), DIGEST_IMAGES)).astype(int)
             digest.update(np.ascontiguousarray(side.array[side.rows[some]]).tobytes())
     return digest.hexdigest()
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Versions and hardware: what a figure must name."""
+    """Versions and hardware."""
     from dualnet import __version__
 
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()

@@ -1,4 +1,4 @@
-"""The log of a run, read back: losses, accuracy on earlier tasks, contents of the memory, ends of tasks."""
+"""Reading of the log of a run: losses, accuracy on earlier tasks, content of the memory, ends of tasks."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.files import DAMAGES, MEGABYTE, parsed_json, read_bytes, reason
+from dualnet.files import MEGABYTE, READ_ERRORS, describe_error, parsed_json, read_bytes
 from dualnet.options import is_whole
 from dualnet.text import printable
 
-LARGEST = 256 * MEGABYTE
+LARGEST_LOG = 256 * MEGABYTE
 LARGEST_NUMBER = 1e300
 
 
@@ -20,18 +20,18 @@ LARGEST_NUMBER = 1e300
 class Log:
     losses: dict[int, dict[str, float]] = field(default_factory=dict)  # by step: means over the steps since the last
     stability: dict[int, list[float]] = field(default_factory=dict)  # by step: accuracy on each earlier task, percent
-    stored: dict[int, list[int]] = field(default_factory=dict)  # by task that had ended: examples in the memory,
-    stored_by_task: bool = True  # of each task where all lines tell, else of each class
+    stored: dict[int, list[int]] = field(default_factory=dict)  # by finished task: numbers of examples in the memory
+    stored_by_task: bool = True  # these are numbers by task, if all lines have them, else by class
     task_ends: list[int] = field(default_factory=list)  # the step after which each task was evaluated
     last_step: int | None = None
     diverged: bool = False
 
 
 def read_log(path: Path) -> Log:
-    """The events that are known; others are left out."""
+    """The known events of a log; others are ignored."""
     events = [event for event in _events(path) if is_whole(event.get("step"))]
     losses = _latest(events, "losses", "losses", dict)
-    looks = {event["step"]: _floats(event["accuracy"]) for event in _latest(events, "stability", "accuracy")}
+    stability = {event["step"]: _floats(event["accuracy"]) for event in _latest(events, "stability", "accuracy")}
     memory = [event for event in _latest(events, "memory", "classes") if is_whole(event.get("task"))]
     by_task = all(isinstance(event.get("tasks"), list) for event in memory)
     counts = {event["task"]: event["tasks" if by_task else "classes"] for event in memory}
@@ -39,7 +39,7 @@ def read_log(path: Path) -> Log:
     ends = {event["task"]: event["step"] for event in evaluated}
     return Log(
         losses={e["step"]: dict(zip(e["losses"], _floats(e["losses"].values()), strict=True)) for e in losses},
-        stability={step: values for step, values in looks.items() if values and not np.isnan(values).any()},
+        stability={step: values for step, values in stability.items() if values and not np.isnan(values).any()},
         stored={task: [count if is_whole(count) else 0 for count in stored] for task, stored in counts.items()},
         stored_by_task=by_task,
         task_ends=[ends[task] for task in sorted(ends)],
@@ -49,24 +49,24 @@ def read_log(path: Path) -> Log:
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines of a log. A damaged one is left out: the last one may be incomplete when a run was stopped."""
+    """The lines of a log. Damaged ones are skipped: the last one is incomplete if the process was killed."""
     if not path.exists():
         return
     try:
-        lines = read_bytes(path, LARGEST).decode("utf-8", errors="replace").splitlines()
+        lines = read_bytes(path, LARGEST_LOG).decode("utf-8", errors="replace").splitlines()
     except (OSError, ValueError) as error:
-        raise ValueError(f"{printable(path)}: cannot be read ({reason(error)})") from error
+        raise ValueError(f"{printable(path)}: cannot be read ({describe_error(error)})") from error
     for line in lines:
         try:
             event = parsed_json(line, relaxed=True)
-        except DAMAGES:
+        except READ_ERRORS:
             continue
         if isinstance(event, dict):
             yield event
 
 
 def _latest(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: type = list) -> list[Mapping[str, Any]]:
-    """The events of a kind, one for each step. A resumed run may repeat steps: the later line is valid."""
+    """The events of a kind, one for each step: if a resumed run repeated steps, the later lines."""
     found: list[Mapping[str, Any]] = []
     for event in events:
         if event.get("event") == kind and isinstance(event.get(key), content):

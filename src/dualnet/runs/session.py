@@ -1,4 +1,4 @@
-"""A model goes on learning from folders of images: one session, saved on the way, which the same command takes up."""
+"""A session of `dualnet learn`: a model learns from folders of images, with checkpoints from which it is resumed."""
 
 import unicodedata
 import warnings
@@ -23,15 +23,15 @@ from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import digest_of
 from dualnet.runs.run import check_weights
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder, same_folder
-from dualnet.runs.stop import Stop, StopAsked
+from dualnet.runs.stop import Stop, StopRequested
 from dualnet.stream.stream import shuffled
 
-REMEMBERED = 500  # stored images of the classes so far, on which forgetting is measured
+MEMORY_SAMPLE = 500  # stored images of the earlier classes, on which forgetting is measured
 
 
 @dataclass(frozen=True)
 class LearnOptions:
-    """Which images are learned, and how. Those of a new model: `learner`, `image_size` and `seed`."""
+    """Options of a session. `learner`, `image_size` and `seed` are used for a new model only."""
 
     train: str  # the folder of the images, with a sub-folder for each class
     unlabelled: str | None = None  # a folder of images without a class
@@ -42,26 +42,26 @@ class LearnOptions:
     epochs: int = 1  # passes over the images
     learner: dict[str, Any] = field(default_factory=lambda: dict(NEW_MODEL))
     image_size: int = 64  # side in pixels
-    seed: int = 0  # of a new model; the order of the images is that of the model's seed
+    seed: int = 0  # of a new model; the order of the images follows from the seed of the model
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "image_size", "batch_size", "epochs")
         for option, other in (("--unlabelled", self.unlabelled), ("--test", self.test)):
             if other is not None and same_folder(other, self.train):
-                raise ValueError(f"{option} {other}: is the folder of the images to learn; name another one")
+                raise ValueError(f"{option} {other}: is the folder of the training images; name another one")
 
 
 class Session:
-    """A model, the images that it learns in this session, and how far it has come.
+    """A model, the images that it learns, and its progress.
 
-    `record` is what the checkpoints hold of it: the plan, by a digest; the steps done; what was measured before.
+    `record` is stored in the checkpoints: a digest of the plan, the steps so far, the accuracy before the session.
     """
 
     def __init__(self, model: Model, options: LearnOptions) -> None:
         self.model, self.options, self.task = model, options, options.task
         channels, height, width = model.learner.spec.image_shape
         if channels != 3 or height != width:
-            raise ValueError(f"images are read as squares in colour; this model learned {channels}x{height}x{width}")
+            raise ValueError(f"images are read as colour squares; this model has {channels}x{height}x{width}")
         self.test = None if options.test is None else read_files(options.test, None, height, options.on_error)
         self.files = read_files(options.train, options.unlabelled, height, options.on_error)
         self.new = [name for name in self.files.classes if name not in model.class_names]
@@ -70,10 +70,10 @@ class Session:
         plan |= {"images": self.files.digest, "test": self.test and self.test.digest}
         self.record: dict[str, Any] = {"plan": digest_of(plan), "step": 0, "steps": len(self.batches)}
 
-    # What is learned
+    # Images
 
     def make_batches(self) -> list[Tensor]:
-        """Rows of `files`, in an order that the seed of the model fixes; those without a class evenly in between."""
+        """Rows of `files`, shuffled by the seed of the model; batches without labels are spread evenly."""
         seed = self.model.learner.generator.initial_seed()
         labelled = torch.tensor([name is not None for name in self.files.names])
         parts = [rows.nonzero().flatten() for rows in (labelled, ~labelled) if rows.any()]
@@ -84,43 +84,45 @@ class Session:
         return batches
 
     def begin(self) -> None:
-        """Check the classes, add those that are new, and measure what the model knows of the others."""
+        """Check the classes, evaluate the model on those that it knows, and add the new ones."""
         model, known = self.model, {plain_name(name): name for name in self.model.class_names}
         for name in self.new:
             if (clash := known.setdefault(plain_name(name), name)) != name:
-                raise ValueError(f"class {name!r} differs from {clash!r} in case or accents alone; rename the folder")
+                raise ValueError(f"class {name!r} differs from {clash!r} only in case or accents; rename the folder")
         if self.test is not None and (others := set(self.test.classes) - {*model.class_names, *self.new}):
             if others == set(self.test.classes):
                 raise ValueError(
-                    f"--test: {min(others)!r} and the others are no classes of the model; name another folder"
+                    f"--test: {min(others)!r} and the others are not classes of the model; name another folder"
                 )
-            warnings.warn(f"--test: {', '.join(sorted(others))}: left out, no classes of the model yet", stacklevel=2)
+            warnings.warn(f"--test: {', '.join(sorted(others))}: left out, not classes of the model", stacklevel=2)
         if None in self.files.names and not getattr(model.learner.config, "slow_rounds", 0):
-            raise ValueError("--unlabelled: this model learns from labels alone (its learner.slow_rounds is 0 or none)")
+            raise ValueError(
+                "--unlabelled: this model learns from labels only (its learner.slow_rounds is 0 or not set)"
+            )
         self.check_tasks()
-        self.record |= {"old": len(model.class_names), "memory": self.remembered()}
+        self.record |= {"old": len(model.class_names), "memory": self.memory_sample()}
         self.record["before"] = self.measure()
         if self.new:
             model.add_classes(self.new, self.task)
 
     def check_tasks(self) -> None:
-        """Raises ValueError unless it is clear which task every image belongs to."""
+        """Raises ValueError unless the task of every image is known."""
         spec, names = self.model.learner.spec, [*self.model.class_names, *self.new]
         mask = (spec.with_classes(len(self.new), self.task) if self.new else spec).class_mask
         numbers = torch.tensor([names.index(name) for name in self.files.classes])
         task_ids_of(numbers, mask, self.task)
         if len(mask) > 1 and self.task is None and None in self.files.names:
             if len(mask) == spec.num_tasks:
-                raise ValueError("--task: this model learned task-aware; say which task the unlabelled images are of")
+                raise ValueError("--task: this model is task-aware; give the task of the unlabelled images")
             self.record["new_task"] = len(mask) - 1
 
     # Learning
 
     def run(self, out: Path, display: RunDisplay, save_every: int) -> None:
-        """From the last step that was saved to the end."""
+        """Learn from the last saved step to the end."""
         steps = len(self.batches)
         if self.record["step"] == 0:
-            self.save(out)  # what cannot be written is known before an hour's work
+            self.save(out)  # a folder that cannot be written to is noticed at once
         display.begin(str(out), steps, self.record["step"])
         try:
             with Stop() as stop:
@@ -128,15 +130,15 @@ class Session:
                     display.losses(self.learn(self.batches[step]))
                     display.step(0, 1, step + 1)
                     self.record["step"] = step + 1
-                    if step + 1 < steps and (stop.asked or (step + 1) % save_every == 0):
+                    if step + 1 < steps and (stop.requested or (step + 1) % save_every == 0):
                         self.save(out)
-                        if stop.asked:
-                            raise StopAsked(f"stopped after step {step + 1} of {steps}; the same command goes on")
+                        if stop.requested:
+                            raise StopRequested(f"stopped after step {step + 1} of {steps}; the same command continues")
         finally:
             display.end()
         learner = self.model.learner
         if learner.needs_boundaries(learner.config):
-            learner.end_task()  # the session was a task
+            learner.end_task()  # a session is a task
         self.record["after"] = self.measure()
         del self.record["memory"]
         self.save(out)
@@ -152,19 +154,19 @@ class Session:
         check_weights(model.learner)
         model_folder.write(out, model.learner, model.class_names, {**model.state(), "session": self.record})
 
-    # What became of the classes that it knew
+    # Forgetting
 
-    def remembered(self) -> dict[str, Tensor]:
-        """Stored images of the classes so far, some of them if they are many."""
+    def memory_sample(self) -> dict[str, Tensor]:
+        """Up to MEMORY_SAMPLE examples from the memory, before the session."""
         memory = next((memory for memory in self.model.learner.memories if memory.filled.any()), None)
         if memory is None:
             return {}
         slots = memory.filled.nonzero().flatten()
-        slots = slots[shuffled(len(slots), 0, 0)[:REMEMBERED].to(slots.device)]
+        slots = slots[shuffled(len(slots), 0, 0)[:MEMORY_SAMPLE].to(slots.device)]
         return {part: getattr(memory, part)[slots].clone() for part in ("images", "labels", "task_ids")}
 
     def measure(self) -> dict[str, list[float]]:
-        """Accuracy in percent, and of how many images: on the memory, and on test images of old and new classes."""
+        """Accuracy in percent and number of images: in the memory, and of test images of old and of new classes."""
         model, old, found = self.model, self.record["old"], {}
         device = model.learner.class_mask.device
         if stored := self.record["memory"]:
@@ -183,25 +185,26 @@ class Session:
 
 
 def start(source: Path | None, options: LearnOptions, out: Path, device: str, trust: bool) -> Session:
-    """A session that begins, or the same one that the folder holds, stopped or finished. Others are refused."""
+    """A new session, or the same one from its folder, stopped or finished. Raises ValueError if it holds another."""
     in_place = source is not None and same_folder(str(source), str(out))
-    begun = (out / MODEL_FILE).is_file()
-    is_there = begun and any((out / "checkpoint").glob("step-*.json"))  # else it was killed before its first save
-    made_of = None if in_place else digest_of(origin(source, options))
-    if is_there:
+    has_model = (out / MODEL_FILE).is_file()
+    source_digest = None if in_place else digest_of(origin(source, options))
+    if has_model and checkpoint.steps(RunFolder(out).checkpoints):  # none: killed before the first save
         model, state = load_with_state(out, device, trust)
-        session, there = Session(model, options), state.get("session") or {}
-        same = there.get("plan") == session.record["plan"] and (in_place or there.get("source") == made_of)
-        if same and "after" not in there and state["device"] != model.learner.class_mask.device.type:
-            raise ValueError(f"--device: this session began on {state['device']}; go on there, or choose another --out")
+        session, record = Session(model, options), state.get("session") or {}
+        same = record.get("plan") == session.record["plan"] and (in_place or record.get("source") == source_digest)
+        if same and "after" not in record and state["device"] != model.learner.class_mask.device.type:
+            raise ValueError(
+                f"--device: this session was started on {state['device']}; continue there, or choose another --out"
+            )
         if same:
-            session.record = there
+            session.record = record
             return session
         if not in_place:
-            go_on = f"to go on with it: dualnet learn {out} {options.train} --out {out}"
-            raise ValueError(f"--out {out}: holds a model that learned something else; {go_on}")
+            remedy = f"to continue with it: dualnet learn {out} {options.train} --out {out}"
+            raise ValueError(f"--out {out}: holds a model that learned other images; {remedy}")
     else:
-        if not begun:
+        if not has_model:
             model_folder.check_free(out)
         if source is None:
             label_share = 0.0 if options.unlabelled else 1.0
@@ -213,12 +216,12 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
         warnings.warn(model.unfinished, stacklevel=2)
         model.unfinished = ""
     session.begin()
-    session.record["source"] = made_of
+    session.record["source"] = source_digest
     return session
 
 
 def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
-    """What a session begins with: the newest checkpoint of a model or run, or the options of a new model."""
+    """What a session starts from: the newest checkpoint of a model or run, or the options of a new model."""
     if source is None:
         return {option: getattr(options, option) for option in ("learner", "image_size", "seed")}
     folder = RunFolder(source).checkpoints
@@ -232,17 +235,18 @@ def measured(model: Model, images: Tensor, labels: Tensor, task_ids: Tensor) -> 
 
 
 def interleaved(*parts: Sequence[Any]) -> list[Any]:
-    """All in their order, the items of each evenly spread.
+    """All items, each sequence in its own order and spread evenly.
 
     >>> interleaved("abcd", "12")
     ['a', '1', 'b', 'c', '2', 'd']
     """
-    places = [((number + 0.5) / len(part), item) for part in parts for number, item in enumerate(part)]
-    return [item for _, item in sorted(places, key=lambda place: place[0])]
+    positions = [((number + 0.5) / len(part), item) for part in parts for number, item in enumerate(part)]
+    return [item for _, item in sorted(positions, key=lambda pair: pair[0])]
 
 
 def plain_name(name: str) -> str:
-    """
+    """The name without differences that a file system or a reader may not see.
+
     >>> plain_name("Café") == plain_name("cafe\\u0301")
     True
     """

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the step in progress is finished, a checkpoint is made, and the run ends so that it can go on."""
+"""Ctrl-C and SIGTERM: the current step is finished and a checkpoint is written, so that the run can be resumed."""
 
 import signal
 import threading
@@ -6,41 +6,41 @@ from types import FrameType
 from typing import Any, ClassVar, Self
 
 
-class StopAsked(Exception):  # noqa: N818 (not an error)
-    """The run was asked to stop and has saved itself."""
+class StopRequested(Exception):  # noqa: N818 (not an error)
+    """The run was asked to stop and has saved its state."""
 
 
 class Stop:
-    """Within the context the first signal sets `asked`; a second one ends the process at once.
+    """Within the context the first signal sets `requested`; a second one ends the process at once.
 
-    Not so with `passed_on`, for a process whose parent passes SIGTERM on: a scheduler sends it to all processes, and
-    each one below hears of the same request twice.
+    In a process whose parent forwards SIGTERM (`is_forwarded`) further ones are ignored: a scheduler sends the signal
+    to all processes, so a child receives it twice.
     """
 
-    passed_on: ClassVar[bool] = False  # of the whole process
+    is_forwarded: ClassVar[bool] = False  # for the whole process
 
     def __init__(self) -> None:
-        self.asked = False
-        self.before: dict[int, Any] = {}
+        self.requested = False
+        self.previous: dict[int, Any] = {}  # handlers by signal
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGINT, signal.SIGTERM):
-                self.before[number] = signal.signal(number, self.ask)
+                self.previous[number] = signal.signal(number, self.request)
         return self
 
     def __exit__(self, *_: object) -> None:
         self.restore()
 
-    def ask(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
-        term = self.before.get(signal.SIGTERM)
+    def request(self, number: int, frame: FrameType | None) -> None:
+        self.requested = True
+        term = self.previous.get(signal.SIGTERM)
         self.restore()
-        if self.passed_on and term is not None:
-            self.before[signal.SIGTERM] = term
+        if self.is_forwarded and term is not None:
+            self.previous[signal.SIGTERM] = term
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def restore(self) -> None:
-        while self.before:
-            number, handler = self.before.popitem()
+        while self.previous:
+            number, handler = self.previous.popitem()
             signal.signal(number, handler)

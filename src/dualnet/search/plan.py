@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.files import read_yaml
-from dualnet.options import check_absent, check_keys, choose, convert, flat, merged, place
+from dualnet.options import check_absent, check_keys, choose, convert, flat, merged, set_option
 from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse
 from dualnet.runs.option_files import SUFFIXES, find, shipped_files
 
@@ -46,7 +46,7 @@ class SearchPlan:
     def experiment(self, options: Values) -> Experiment:
         over: dict[str, Any] = {}
         for option, value in options.items():
-            place(over, option, value)
+            set_option(over, option, value)
         return parse(merged(self.base, over))
 
     def first_values(self, stage: int) -> Values:

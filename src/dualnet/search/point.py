@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import atomic, metrics
-from dualnet.files import because, read_json
+from dualnet.files import describe_file_error, read_json
 from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.record import RESULT_FILE, mapping_in, read_result
@@ -118,5 +118,5 @@ def read_search_file(file: Path) -> dict[str, Any]:
         content = read_json(file)
         sections = {key: mapping_in(content, key) for key in ("experiment", "environment") if key in content}
     except ValueError as error:
-        raise ValueError(f"{because(file, error)}; remove it, and the search creates it again") from error
+        raise ValueError(f"{describe_file_error(file, error)}; remove it, and the search creates it again") from error
     return content | sections

@@ -13,10 +13,10 @@ from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.jobs import Job, JobPool, JobResult
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
-from dualnet.runs.record import FREE_TO_CHANGE
+from dualnet.runs.record import RESULT_NEUTRAL_OPTIONS
 from dualnet.runs.run_folder import RunFolder, environment
-from dualnet.runs.runner import Benchmarks, checked_folders, seeds_apart, stream_of
-from dualnet.runs.stop import Stop, StopAsked
+from dualnet.runs.runner import Benchmarks, checked_folders, seed_groups, stream_of
+from dualnet.runs.stop import Stop, StopRequested
 from dualnet.search.display import SearchDisplay
 from dualnet.search.plan import SearchPlan, options_text
 from dualnet.search.point import Point, make_point, read_outcome, read_search_file, shorten_names, write_failure
@@ -70,7 +70,7 @@ class Search:
             raise ValueError(f"{self.out}: the search was started on {device}; {remedy}")
         options = saved.get("experiment", {})
         for option, value in self.common.items():
-            if options.get(option, value) != value and option not in FREE_TO_CHANGE:
+            if options.get(option, value) != value and option not in RESULT_NEUTRAL_OPTIONS:
                 what = f"{option} is {options[option]} there, {value} here"
                 raise ValueError(f"{self.out}: holds another search ({what}); choose another --out")
 
@@ -111,7 +111,7 @@ class Search:
                     self.record(job, result)
                     self.update(points)
                 if not all(point.is_done for point in points):
-                    raise StopAsked(f"{self.out}: stopped; all runs are saved, and the same command resumes them")
+                    raise StopRequested(f"{self.out}: stopped; all runs are saved, and the same command resumes them")
         finally:
             self.display.end()
 
@@ -123,7 +123,7 @@ class Search:
             checked_folders(point.experiment, folders, self.benchmarks)
             todo = {seed: folder for seed, folder in folders.items() if not read_outcome(folder)}
             name, mapping = options_text(shorten_names(point.options)), point.experiment.mapping()
-            for group in seeds_apart(todo, self.device.type):
+            for group in seed_groups(todo, self.device.type):
                 yield Job(name, mapping, group, self.device.type, validation=True)
 
     def record(self, job: Job, result: JobResult) -> None:
@@ -179,7 +179,7 @@ class Search:
 def search(
     plan: SearchPlan, out: Path, device: torch.device, jobs: int | None = None, display: SearchDisplay | None = None
 ) -> Search:
-    """Run a search, or resume it; finished runs are kept. Raises StopAsked, NothingChosenError."""
+    """Run a search, or resume it; finished runs are kept. Raises StopRequested, NothingChosenError."""
     found = Search(plan, out, device, jobs, display or SearchDisplay())
     found.run()
     return found

@@ -11,7 +11,7 @@ from uuid import uuid4
 from dualnet import atomic
 from dualnet.data.decode import MAX_SIZE
 from dualnet.engine import choose_device
-from dualnet.options import whole
+from dualnet.options import whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.run_folder import RunFolder
@@ -30,7 +30,7 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
         model, state = load_with_state(folder, device, trust=False)
         return model, state["serve"]
     if options.model is None:
-        size = whole(options.image_size, "--image-size", 1, MAX_SIZE)
+        size = whole_number(options.image_size, "--image-size", 1, MAX_SIZE)
         new = {"image_size": size, "seed": options.seed, "boundaries": options.has_background}
         model = Model.create(learner=DEFAULT_LEARNER, device=device, **new)
     else:

@@ -1,1 +1,1 @@
-"""The stream of an experiment: which labels there are, which examples make a step, and its batches."""
+"""The stream of an experiment: which labels are given, which examples form a step, and the batches."""

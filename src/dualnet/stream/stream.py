@@ -1,6 +1,6 @@
-"""The stream of an experiment: its steps as batches on the device, with the examples in an order that the seed fixes.
+"""The stream of an experiment: its steps as batches on the device, with the examples in the order of the seed.
 
-Everything here follows from the experiment, the seed and the step: a stopped run needs nothing but their numbers.
+A stream is a function of experiment, seed and step, so checkpoints hold nothing of it.
 """
 
 import warnings
@@ -13,19 +13,20 @@ from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.data import Benchmark
+from dualnet.data.splits import permutation
 from dualnet.stream.labels import LabelsConfig
-from dualnet.stream.schedule import Period, all_together, task_by_task
+from dualnet.stream.schedule import Period, all_at_once, task_by_task
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
 TestSet = tuple[Tensor, Tensor, Tensor]  # images, labels and task ids, on the device
-SMALL_SEEDS = 1000  # those below draw the order of the examples from PyTorch's generator
-PROBE_SIZE = 100  # test images of a task that are evaluated while a later one is learned
+SMALL_SEEDS = 1000  # below, the order of examples is drawn from PyTorch's generator
+PROBE_SIZE = 100  # test images of a task that are evaluated while a later task is learned
 
 
 class Stream:
-    """A benchmark under a protocol, with all labels in time unless `labels` says otherwise.
+    """A benchmark under a protocol; `labels` are complete and in time by default.
 
-    With `epochs_over_all` the labelled examples of all tasks are mixed, and the stream goes over them so many times.
+    With `epochs_over_all` the stream is that many epochs over the labelled examples of all tasks together.
     """
 
     def __init__(
@@ -40,29 +41,28 @@ class Stream:
         self.tasks, self.device, self.epochs_over_all = benchmark.tasks, device, epochs_over_all
         self.task_aware = protocol == "task_aware"
         self.tells_boundaries = protocol != "task_free"
-        self.spec = spec_under(benchmark, protocol)
-        alone = [task for task, size in enumerate(self.spec.class_mask.sum(dim=1).tolist(), 1) if size == 1]
-        if self.task_aware and alone:
+        self.spec = spec_for_protocol(benchmark, protocol)
+        single = [task for task, size in enumerate(self.spec.class_mask.sum(dim=1).tolist(), 1) if size == 1]
+        if self.task_aware and single:
             warnings.warn(
-                f"benchmark.classes_per_task: task {alone[0]} of {self.num_tasks} has one class; under protocol "
-                "task_aware the task names it, so that accuracy there is always 100 %; give 2 or more, or choose "
-                "protocol task_free",
+                f"benchmark.classes_per_task: task {single[0]} of {self.num_tasks} has one class; under protocol "
+                "task_aware its accuracy is always 100 %; give 2 or more, or choose protocol task_free",
                 stacklevel=2,
             )
-        self.reads_in_place = device.type == "cpu"  # a GPU is given the images of the tasks at hand
+        self.reads_in_place = device.type == "cpu"  # a GPU holds the training images of the current tasks
         sizes = [len(task.train) for task in self.tasks]
-        self.first_example = np.cumsum([0, *sizes])  # of each task, among all
+        self.first_example = np.cumsum([0, *sizes])  # number of the first example of each task
         self.labels = torch.from_numpy(np.concatenate([task.train.labels for task in self.tasks]).astype(np.int64))
         self.task_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
         self.periods = task_by_task(sizes, batch_size, labels or LabelsConfig())
         if epochs_over_all:
             steps = [step for period in self.periods for step in period.steps]
-            self.ever_labelled = torch.cat([step.places[step.labelled] for step in steps])  # places, in this order
-            self.periods = all_together(len(self.ever_labelled), batch_size, epochs_over_all, self.num_tasks - 1)
-        self.window: tuple[int, int, Tensor] | None = None
-        self.tests: dict[int, TestSet] = {}
+            self.labelled = torch.cat([step.positions[step.labelled] for step in steps])  # positions
+            self.periods = all_at_once(len(self.labelled), batch_size, epochs_over_all, self.num_tasks - 1)
+        self.window: tuple[int, int, Tensor] | None = None  # first and last task, and their images, on the device
+        self.test_sets: dict[int, TestSet] = {}  # by task
         self.probes: dict[int, TestSet] = {}
-        self.classes_of_tasks = benchmark.spec.class_mask  # bool [tasks, classes], also where no task is told
+        self.class_mask = benchmark.spec.class_mask  # bool [tasks, classes], under every protocol
 
     @property
     def num_tasks(self) -> int:
@@ -73,7 +73,7 @@ class Stream:
         return sum(len(period.steps) for period in self.periods)
 
     def position(self, step: int) -> tuple[int, int]:
-        """Number of the period, and of the step in it, after so many steps of the stream."""
+        """The period, and the step in it, that follow after so many steps of the stream."""
         for number, period in enumerate(self.periods):
             if step < len(period.steps):
                 return number, step
@@ -81,10 +81,10 @@ class Stream:
         return len(self.periods), 0
 
     def batches(self, period: Period, seed: int, first: int = 0) -> Iterator[Batch]:
-        """Those of a period, from a step of it on, with the examples in the order of a seed."""
-        places = torch.cat([step.places for step in period.steps])
+        """The batches of a period from its step `first` on, with the examples in the order of a seed."""
+        positions = torch.cat([step.positions for step in period.steps])
         labelled = torch.cat([step.labelled for step in period.steps])
-        examples = self.order(seed)[places]
+        examples = self.order(seed)[positions]
         labels, tasks = self.labels[examples].masked_fill(~labelled, UNLABELLED), self.task_of[examples]
         task_ids = tasks if self.task_aware else torch.zeros_like(tasks)
         images = self.images_of
@@ -92,34 +92,34 @@ class Stream:
             first_example, on_device = self.images_on_device(int(tasks.min()), int(tasks.max()))
             images, examples = on_device.__getitem__, (examples - first_example).to(self.device)
             labels, task_ids = labels.to(self.device), task_ids.to(self.device)
-        ends = np.cumsum([0, *(len(step.places) for step in period.steps)]).tolist()
+        ends = np.cumsum([0, *(len(step.positions) for step in period.steps)]).tolist()
         for number, step in enumerate(period.steps[first:], first):
             rows = slice(ends[number], ends[number + 1])
             yield Batch(images(examples[rows]), labels[rows] if step.labelled.any() else None, task_ids[rows])
 
     def order(self, seed: int) -> Tensor:
-        """Which example stands at each place of the stream, for a seed: int64 [places]."""
-        one_by_one = torch.cat([self.order_in_task(task, seed) for task in range(self.num_tasks)])
+        """The example at each position of the stream, for a seed: int64 [positions]."""
+        in_order = torch.cat([self.order_in_task(task, seed) for task in range(self.num_tasks)])
         if not self.epochs_over_all:
-            return one_by_one
-        mixed = one_by_one[self.ever_labelled]
-        return torch.cat([mixed[shuffled(len(mixed), seed, self.num_tasks + n)] for n in range(self.epochs_over_all)])
+            return in_order
+        pooled = in_order[self.labelled]
+        return torch.cat([pooled[shuffled(len(pooled), seed, self.num_tasks + n)] for n in range(self.epochs_over_all)])
 
     def order_in_task(self, task: int, seed: int) -> Tensor:
         return int(self.first_example[task]) + shuffled(len(self.tasks[task].train), seed, task)
 
     def images_of(self, examples: Tensor) -> Tensor:
-        """Read from where they are stored: main memory need not hold the training images."""
+        """Read images from the benchmark, which need not be in main memory."""
         images = torch.empty(len(examples), *self.spec.image_shape, dtype=torch.uint8)
         tasks = self.task_of[examples]
         for task in tasks.unique().tolist():
-            here, train = tasks == task, self.tasks[task].train
-            rows = train.rows[examples[here].numpy() - self.first_example[task]]
-            images[here] = torch.from_numpy(train.array[rows])
+            mask, train = tasks == task, self.tasks[task].train
+            rows = train.rows[examples[mask].numpy() - self.first_example[task]]
+            images[mask] = torch.from_numpy(train.array[rows])
         return images
 
     def images_on_device(self, first: int, last: int) -> tuple[int, Tensor]:
-        """The training images of neighbouring tasks, and the number of the first one. Others leave the device."""
+        """The training images of consecutive tasks, and the number of the first example. Others are freed."""
         if self.window is None or self.window[:2] != (first, last):
             self.window = None
             ends = self.first_example[first : last + 2] - self.first_example[first]
@@ -130,13 +130,13 @@ class Stream:
         return int(self.first_example[first]), self.window[2]
 
     def test_set(self, task: int) -> TestSet:
-        if task not in self.tests:
+        if task not in self.test_sets:
             images, labels = (tensor.to(self.device) for tensor in self.tasks[task].test.load())
-            self.tests[task] = images, labels, torch.full_like(labels, task if self.task_aware else 0)
-        return self.tests[task]
+            self.test_sets[task] = images, labels, torch.full_like(labels, task if self.task_aware else 0)
+        return self.test_sets[task]
 
     def probe(self, task: int) -> TestSet:
-        """Some of a task's test images, always the same ones. The learner's random numbers are not used."""
+        """Up to PROBE_SIZE test images of a task, always the same ones."""
         if task not in self.probes:
             images, labels, task_ids = self.test_set(task)
             order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(task))
@@ -144,25 +144,25 @@ class Stream:
             self.probes[task] = images[rows], labels[rows], task_ids[rows]
         return self.probes[task]
 
-    def by_task(self, stored: Tensor) -> list[int] | None:
-        """Examples of each task, from their numbers by task id and class; None if a class does not tell its task."""
+    def count_by_task(self, stored: Tensor) -> list[int] | None:
+        """Number of examples of each task, from that by task id and class; None if a class is in several tasks."""
         if self.task_aware:
             return stored.sum(dim=1).tolist()
-        if (self.classes_of_tasks.sum(dim=0) > 1).any():
+        if (self.class_mask.sum(dim=0) > 1).any():
             return None
-        return (self.classes_of_tasks.long() @ stored.sum(dim=0).cpu()).tolist()
+        return (self.class_mask.long() @ stored.sum(dim=0).cpu()).tolist()
 
 
-def spec_under(benchmark: Benchmark, protocol: Protocol) -> StreamSpec:
+def spec_for_protocol(benchmark: Benchmark, protocol: Protocol) -> StreamSpec:
     return benchmark.spec if protocol == "task_aware" else benchmark.spec.task_free()
 
 
 def shuffled(size: int, seed: int, number: int) -> Tensor:
-    """An order of so many things, int64 [size]; each seed and number has its own.
+    """A permutation of range(size), int64 [size], different for each seed and number.
 
-    PyTorch's generator uses 32 bits of what it is seeded with: sums of larger seeds would collide, such as those of the
-    seeds 0 and 2**32 / 1_000_003, rounded. Small ones keep the orders that published results had.
+    PyTorch's generator uses only 32 bits of its seed, so larger seeds could collide, such as 0 and 2**32 / 1_000_003,
+    rounded. Small ones keep the orders of published results.
     """
     if seed < SMALL_SEEDS:
         return torch.randperm(size, generator=torch.Generator().manual_seed(seed * 1_000_003 + number))
-    return torch.from_numpy(np.argsort(np.random.PCG64([seed, number]).random_raw(size), kind="stable"))
+    return torch.from_numpy(permutation(size, [seed, number]))
