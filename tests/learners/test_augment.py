@@ -135,7 +135,7 @@ def test_der_s_logits_are_those_of_the_image_as_it_is(small_learner, stream):
 @pytest.mark.parametrize("name", [name for name in AUGMENTED if name != "dualnet"])  # which takes colour only
 def test_views_of_grey_images_are_refused_and_crops_taken(name, small_learner, random_batch, spec):
     grey = StreamSpec((1, 28, 28), spec.class_mask)
-    with pytest.raises(ValueError, match=r"^augment: views .*channels.* 1; use crop$"):
+    with pytest.raises(ValueError, match=r"^augment: views .* 1; .*crop$"):
         small_learner(name, spec=grey, augment="views")
     for crop in ("crop", "resized_crop"):
         losses = small_learner(name, spec=grey, augment=crop).observe(random_batch(spec=grey))

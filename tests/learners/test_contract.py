@@ -295,7 +295,7 @@ def test_task_free_streams(name, quick_learner, random_batch, spec):
 
 def test_a_stream_that_tells_no_task_is_refused(small_learner, spec):
     for name in NEEDS_TASKS:
-        with pytest.raises(ValueError, match=f"^{name} .*protocol task_aware"):
+        with pytest.raises(ValueError, match=f"^{name} .*task_aware"):
             small_learner(name, spec=spec.task_free())
 
 
@@ -358,7 +358,7 @@ def test_colour_augmentation_of_grey_images_is_refused(small_learner, spec):
 @every_learner
 @pytest.mark.parametrize(("stored", "seen"), [((3, 27, 64), None), ((3, 64, 27), None), ((3, 64, 64), 20)])
 def test_images_that_are_too_small_are_refused(name, stored, seen, small_learner, spec):
-    with pytest.raises(ValueError, match=r"too small.*28"):
+    with pytest.raises(ValueError, match=r"28$"):
         small_learner(name, spec=StreamSpec(stored, spec.class_mask, seen))
 
 
@@ -470,7 +470,7 @@ def test_a_second_thread_is_refused(name, quick_learner, random_batch, monkeypat
         if learner.memories:
             calls.append(lambda: learner.store_soft_labels(learner.memories[0]))
         for call in calls:
-            with pytest.raises(RuntimeError, match=r"^[^\n]*another thread[^\n]*$"):
+            with pytest.raises(RuntimeError, match=r"^[^\n]*thread[^\n]*$"):
                 call()
         go_on.set()
         losses = first.result(60)
@@ -576,15 +576,15 @@ def test_a_config_is_a_frozen_dataclass_with_defaults(name):
 
 
 def test_unknown_learners_come_with_a_hint():
-    with pytest.raises(ValueError, match="did you mean dualnet"):
+    with pytest.raises(ValueError, match=r"^learner\.name: 'dual_net' .* dualnet\?$"):
         learner_class("dual_net")
-    with pytest.raises(ValueError, match="nor an import path"):
+    with pytest.raises(ValueError, match=r"^learner\.name: 'zzzzzz'"):
         learner_class("zzzzzz")
     with pytest.raises(ValueError, match="PYTHONPATH"):
         learner_class("no_such_package.Learner")
     with pytest.raises(ValueError, match="PYTHONPATH"):
         learner_class("dualnet.learners.er.NoSuchLearner")
-    with pytest.raises(ValueError, match="not a Learner"):
+    with pytest.raises(ValueError, match=r"^learner\.name: 'dualnet\.batch\.Batch'"):
         learner_class("dualnet.batch.Batch")
 
 
@@ -595,9 +595,9 @@ def test_learners_go_by_import_path_too(spec, small_config):
 
 
 def test_options_that_are_no_config_are_refused(spec, small_config):
-    with pytest.raises(ValueError, match=r"^config: dict where ER\.Config is needed; give ER\.Config\(\.\.\.\)"):
+    with pytest.raises(ValueError, match=r"^config: dict .*ER\.Config\(\.\.\.\)"):
         make_learner("er", spec, {"width": 8})
-    with pytest.raises(ValueError, match=r"^config: Config where Finetune\.Config is needed"):
+    with pytest.raises(ValueError, match=r"^config: .*Finetune\.Config"):
         make_learner("finetune", spec, small_config("er"))
 
 

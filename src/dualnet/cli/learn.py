@@ -10,7 +10,7 @@ from rich.console import Console
 from dualnet import engine
 from dualnet.cli.terminal import fail, say
 from dualnet.learners.presets import STARTER
-from dualnet.nets.start import starters
+from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
 from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
@@ -51,7 +51,7 @@ def options_of(arguments: argparse.Namespace, words: list[str], source: Path | N
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is no option; its name is --learner.name")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        widths = (None, *map(str, starters()))
+        widths = (None, *map(str, starter_files()))
         has_starter = learner.get("start", "starter") == "starter" and learner.get("width") in widths
         other = {**NEW_MODEL, "preset": "best", "width": STARTER["width"]}  # whose encoder learns
         given["learner"] = merged(NEW_MODEL if has_starter and "encoder" not in learner else other, learner)
