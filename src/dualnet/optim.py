@@ -62,12 +62,12 @@ def copy_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
     return copies
 
 
-def add_to_optimizers(new: Iterable[nn.Parameter], module: nn.Module, optimizers: Iterable[Optimizer]) -> None:
-    """Add new parameters of a module to the optimizers of its existing ones.
+def add_to_optimizers(module: nn.Module, known: set[nn.Parameter], optimizers: Iterable[Optimizer]) -> None:
+    """Add the parameters of a module that are new to the optimizers of those that were `known` before.
 
     Weights and biases may be in different groups: each new parameter joins one with the same number of dimensions.
     """
-    new, known = list(new), set(module.parameters())
+    new = [parameter for parameter in module.parameters() if parameter not in known]
     for optimizer in optimizers:
         groups = [group for group in optimizer.param_groups if known & set(group["params"])]
         for weight in new if groups else []:

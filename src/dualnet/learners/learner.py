@@ -153,20 +153,21 @@ class Learner(nn.Module, ABC):
         """Add new classes, numbered from `spec.num_classes` on. The logits of the existing ones stay bit-identical.
 
         The new classes belong to the given task, else to the only task, else to a new one. A learner that owns tensors
-        indexed by class or task extends `grow`; a submodule that does implements `grow(spec)`, which returns its new
-        parameters.
+        indexed by class or task extends `grow`; a submodule that does implements `grow(spec)`.
         """
         spec = self.spec.with_classes(count, task)
         self.check(spec, self.config)
         with self.thread_guard, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator, device=self.generator.device)))
-            shapes = {weight: weight.shape for weight in self.parameters()}
+            shapes, optimizers = {weight: weight.shape for weight in self.parameters()}, self.optimizers().values()
             self.grow(spec)
             for module in [module for module in self.modules() if module not in (self, self.ema)]:
                 grow: Any = getattr(module, "grow", None)
                 if grow is not None:
-                    add_to_optimizers(grow(spec), module, self.optimizers().values())
-            grow_optimizer_state(shapes, self.optimizers().values())
+                    known = set(module.parameters())
+                    grow(spec)
+                    add_to_optimizers(module, known, optimizers)
+            grow_optimizer_state(shapes, optimizers)
             if self.ema is not None:
                 self.ema.grow(self)
         self.added.append((int(count), None if task is None else int(task)))

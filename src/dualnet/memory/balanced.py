@@ -7,7 +7,7 @@ are several). Within any other class the policy is a reservoir: all its examples
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.memory.memory import Memory, num_earlier_equal
@@ -22,9 +22,9 @@ class Balanced(Memory):
         super().__init__(spec, num_slots, only_earlier_tasks, with_logits)
         self.register_buffer("offered", torch.zeros(spec.num_classes, dtype=torch.int64))
 
-    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+    def grow(self, spec: StreamSpec) -> None:
+        super().grow(spec)
         self.offered = F.pad(self.offered, (0, spec.num_classes - len(self.offered)))
-        return super().grow(spec)
 
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
         assert batch.labels is not None

@@ -130,7 +130,7 @@ class Memory(nn.Module, ABC):
         )
 
     @torch.no_grad()
-    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+    def grow(self, spec: StreamSpec) -> None:
         """Add the new classes and tasks of the spec. Stored soft labels give new classes no probability."""
         rows = self.slots_for_tasks(spec.num_tasks - len(self.seen))
         for name in ("images", "labels", "task_ids", "logits", "has_logits", "filled"):
@@ -142,7 +142,6 @@ class Memory(nn.Module, ABC):
         self.seen = F.pad(self.seen, (0, spec.num_tasks - len(self.seen)))
         self.num_classes = spec.num_classes
         self.clear_dropped()
-        return []
 
     def slots_for_tasks(self, added: int) -> int:
         """The number of slots to add with new tasks: none, the total is fixed."""

@@ -25,9 +25,7 @@ class Head(nn.Linear):
         logits = super().forward(input)
         return torch.cat([logits, *(block(input) for block in self.added)], dim=1) if self.added else logits
 
-    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
-        """Add the new classes of the spec. Returns the new parameters."""
-        block = nn.Linear(self.in_features, spec.num_classes - self.num_classes).to(self.weight)
-        self.added.append(block)
+    def grow(self, spec: StreamSpec) -> None:
+        """Add the new classes of the spec."""
+        self.added.append(nn.Linear(self.in_features, spec.num_classes - self.num_classes).to(self.weight))
         self.num_classes = spec.num_classes
-        return list(block.parameters())

@@ -1,7 +1,7 @@
 """Classification: trains the slow learner on labels instead of by self-supervision (table 2 of the paper)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.losses import label_loss, mask_logits
@@ -19,9 +19,8 @@ class Classification(Objective):
         self.head = Head(num_features, spec.num_classes)
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
 
-    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+    def grow(self, spec: StreamSpec) -> None:
         self.class_mask = spec.class_mask.to(self.class_mask.device)
-        return []
 
     def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         logits = torch.cat(embed(encoder, lambda features, parts: self.head(features), view_a, view_b))
