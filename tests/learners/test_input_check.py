@@ -51,7 +51,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_batch_that_does_not_fit_is_refused_in_one_line(case, spec):
+def test_a_batch_that_does_not_match_is_refused_in_one_line(case, spec):
     changed, start, *words = WRONG[case]
     batch = Batch(**{"images": IMAGES, "labels": LABELS, "task_ids": TASKS, **changed})
     with pytest.raises(ValueError, match=f"^{re.escape(start)}[^\n]*$") as refused:
@@ -62,7 +62,7 @@ def test_a_batch_that_does_not_fit_is_refused_in_one_line(case, spec):
 @pytest.mark.parametrize(
     "value", [None, (IMAGES, LABELS, TASKS), {"images": IMAGES}, IMAGES], ids=lambda value: type(value).__name__
 )
-def test_what_is_no_batch_is_refused(value, spec):
+def test_other_types_than_batch_are_refused(value, spec):
     with pytest.raises(ValueError, match=rf"^batch: .*{type(value).__name__}[^\n]*Batch\(images, labels, task_ids\)$"):
         InputCheck(spec).check_batch(value, CPU)
 
@@ -72,7 +72,7 @@ def test_labels_may_be_missing(labels, spec):
     InputCheck(spec).check_batch(Batch(IMAGES, labels, TASKS), CPU)
 
 
-def test_batches_may_hold_several_tasks_and_be_laid_out_as_they_like(spec):
+def test_batches_may_have_several_tasks_and_any_strides(spec):
     images = IMAGES.to(memory_format=torch.channels_last)
     InputCheck(spec).check_batch(Batch(images, torch.tensor([0, 2, 5, -1]), torch.tensor([0, 1, 2, 1])), CPU)
 
@@ -85,7 +85,7 @@ def test_values_on_a_device_are_not_read(spec):
         InputCheck(spec).check_batch(Batch(nonsense.images, nonsense.labels[:2], nonsense.task_ids), META)
 
 
-def test_a_learner_of_ones_own_is_guarded_too(spec, random_batch):
+def test_learners_outside_the_package_are_checked_too(spec, random_batch):
     class Own(Learner):
         def __init__(self):
             super().__init__(spec, None)

@@ -65,7 +65,7 @@ def test_ten_times_the_mean_over_five_classes_is_two_per_example():
     assert 10 * over_classes.item() == pytest.approx(2 * per_example.item())
 
 
-def test_equal_answers_cost_nothing_and_pull_nowhere():
+def test_equal_logits_have_no_loss_and_no_gradient():
     logits = example_logits([0, 1, 1], 0).requires_grad_()
     loss = soft_label_loss(logits, logits.detach(), torch.ones(3, dtype=torch.bool), 2.0)
     loss.backward()
@@ -74,7 +74,7 @@ def test_equal_answers_cost_nothing_and_pull_nowhere():
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
-def test_gradients_are_finite_and_zero_for_masked_classes_and_unknown_examples(scale):
+def test_gradients_are_finite_and_zero_for_masked_classes_and_unlabelled_examples(scale):
     tasks = [0, 1, 1]
     start = example_logits(tasks, 0).float()
     logits = torch.where(start == MASKED, start, scale * start).requires_grad_()
@@ -88,7 +88,7 @@ def test_gradients_are_finite_and_zero_for_masked_classes_and_unknown_examples(s
     assert logits.grad[:2].abs().sum() > 0
 
 
-def test_masked_logits_of_the_memory_are_masked_anew():
+def test_stored_logits_are_masked_by_the_current_mask():
     # Answers remembered in a slot that was empty are zeros; classes outside of the task must get no probability.
     logits = example_logits([0], 0)
     loss = soft_label_loss(logits, torch.zeros(1, 8, dtype=torch.float64), torch.tensor([True]), 1.0)

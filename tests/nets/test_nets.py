@@ -169,7 +169,7 @@ def test_dividing_by_the_squared_norm_inverts_the_norm(normalise):
 
 
 @pytest.mark.parametrize("normalise", ["none", "map", "pixel"])
-def test_dead_maps_stay_finite(normalise):
+def test_zero_maps_stay_finite(normalise):
     m = torch.zeros(2, 8, 3, 3, requires_grad=True)
     out = Adapter((8,), 2, normalise).normalised(m)
     out.sum().backward()
