@@ -90,7 +90,7 @@ class DualNet(Learner):
         super().check(spec, config)
         channels = spec.image_shape[0]
         if channels != 3:
-            raise ValueError(f"images of {channels} channels: the views of the slow learner need 3 channels")
+            raise ValueError(f"images of {channels} channels: the views of the slow learner need colour, 3 channels")
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
