@@ -1,1 +1,1 @@
-"""Trains the starter: the weights in src/dualnet/weights that an encoder can begin with. README.md has the commands."""
+"""Training of the starter, the pretrained encoder weights in src/dualnet/weights. README.md has the commands."""

@@ -1,7 +1,7 @@
-"""Drawn characters as further classes to train on: `python -m starter.glyphs FONTS OUT.npz`.
+"""Drawn characters as additional classes: `python -m starter.glyphs FONTS OUT.npz`.
 
-FONTS: the packages of fonts.txt, unpacked. The families and the characters that `starter.selection` takes of them are
-left out. So are digits, so that a test on digits is not one on classes that were learned.
+FONTS: the packages of fonts.txt, unpacked. The font families and characters that `starter.selection` uses are excluded,
+and so are digits, so that a test on digits is not a test on trained classes.
 """
 
 import sys
@@ -16,7 +16,7 @@ SIDE = 32
 
 
 def glyphs(fonts: Path) -> tuple[np.ndarray, np.ndarray]:
-    """uint8 [N, side, side], white on black, and the number of the character of each."""
+    """Images, uint8 [N, side, side], white on black, and the index of each character."""
     images, labels = [], []
     for file in families(fonts)[LEARNED + TESTED :]:
         missing = np.asarray(draw(file, "\uffff", SIDE)).tobytes()

@@ -1,4 +1,4 @@
-"""What is learned: all images of miniImageNet but some of every class, and drawn characters as further classes."""
+"""The training data: the images of miniImageNet, some held out, and drawn characters as additional classes."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class Images(NamedTuple):
 
 
 def read(root: str, image_size: int, num_held_out: int, cache: str | None) -> tuple[Images, Images]:
-    """What is learned and what is held out: the first test images of every class. Decoded by all cores, then cached."""
+    """Training images, and held-out ones: the first test images of every class. Decoded by all cores, then cached."""
     config = MiniImageNet(root, image_size=image_size, cache=cache)
     parts: list[list[Images]] = [[], []]
     first = 0
@@ -34,7 +34,7 @@ def read(root: str, image_size: int, num_held_out: int, cache: str | None) -> tu
 
 
 def split(benchmark: Benchmark, num_held_out: int) -> list[tuple[Images, Images]]:
-    """By task."""
+    """Training and held-out images of each task."""
     out = []
     for task in benchmark.tasks:
         train, test = Images(*task.train.load()), Images(*task.test.load())
@@ -47,7 +47,7 @@ def split(benchmark: Benchmark, num_held_out: int) -> list[tuple[Images, Images]
 
 
 def read_glyphs(file: str, image_size: int, first: int) -> Images:
-    """What `starter.glyphs` wrote, as images of that size with labels from `first` on."""
+    """The output of `starter.glyphs`, as images of the given size with labels from `first` on."""
     with np.load(file) as arrays:
         drawn, labels = (torch.from_numpy(arrays[name]) for name in ("images", "labels"))
     pixels = F.interpolate(drawn.unsqueeze(1).float(), (image_size, image_size), mode="bilinear")

@@ -1,4 +1,6 @@
-"""Pretraining as a learner, which the engine steps like any other: labels and Barlow Twins on two views of an image."""
+"""Pretraining as a learner, so that the engine can run it: labels and Barlow Twins on two views of each image."""
+
+from __future__ import annotations
 
 from dataclasses import dataclass
 
@@ -18,18 +20,18 @@ from starter.views import pairs
 
 @dataclass(frozen=True)
 class Config(CommonOptions):
-    lr: float = 0.4  # the highest, for a batch of 512 images
+    lr: float = 0.4  # highest learning rate, for batches of 512 images
     momentum: float = 0.9
-    weight_decay: float = 5e-4  # of convolutions and the head, not of BatchNorm
+    weight_decay: float = 5e-4  # for convolutions and linear layers, not for BatchNorm
     ema_rate: float = 0.005
-    twins_weight: float = 0.02  # of Barlow Twins' loss beside that of the labels
-    num_glyphs: int = 64  # the last images of a batch; the others are photos
+    twins_weight: float = 0.02  # weight of the Barlow Twins loss; the label loss has weight 1
+    num_glyphs: int = 64  # number of glyphs at the end of each batch; the others are photos
 
 
 class Pretraining(Learner):
     """Every step minimises CE(both views) + twins_weight * BarlowTwins(view, view), in one pass of the encoder.
 
-    No label smoothing: it raises the accuracy on these classes and lowers what others gain from the features
+    There is no label smoothing: it increases the accuracy on these classes, but makes features less transferable
     (Kornblith et al., Why Do Better Loss Functions Lead to Less Transferable Features?, 2021).
     """
 
@@ -62,12 +64,12 @@ class Pretraining(Learner):
         gradient_step(self.optimizer, label + self.config.twins_weight * twins)
         return {"labels": label.detach(), "twins": twins.detach()}
 
-    def learn_at(self, rate: Tensor) -> None:
-        """By a rate that is read at each step: a captured step would repeat a plain number for ever."""
+    def set_learning_rate(self, rate: Tensor) -> None:
+        """A tensor, which is read at each step: a captured step would use a number as a constant."""
         for group in self.optimizer.param_groups:
             group["lr"] = rate
 
-    def take_average(self) -> None:
-        """The averaged weights become the weights."""
+    def use_averaged_weights(self) -> None:
+        """Replace the weights by their average."""
         assert self.ema is not None
         self.net.load_state_dict({name.removeprefix("net."): mean for name, mean in self.ema.means().items()})

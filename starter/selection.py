@@ -1,7 +1,7 @@
-"""The sets that `preset: few_images` was chosen on, as image folders: `python -m starter.selection FONTS EMOJI OUT`.
+"""The data for choosing `preset: few_images`, as image folders: `python -m starter.selection FONTS EMOJI OUT`.
 
-Ten classes each, 20 images to learn and up to 70 to test. FONTS: the packages of fonts.txt, unpacked. EMOJI: unpacked
-packages of npm, emoji-datasource as `base` and emoji-datasource-VENDOR as VENDOR.
+Ten classes each, with 20 training images and up to 70 test images. FONTS: the packages of fonts.txt, unpacked. EMOJI:
+unpacked npm packages, emoji-datasource as `base` and emoji-datasource-VENDOR as VENDOR.
 """
 
 import json
@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-LEARNED, TESTED = 20, 70  # images of a class
+LEARNED, TESTED = 20, 70  # images per class
 LETTERS = "ABCDEFGHIJ"
 VENDORS = ("apple", "google", "twitter", "facebook")
 SUBJECTS = {
@@ -32,7 +32,7 @@ def write(folder: Path, name: str, learned: Iterable[Image.Image], tested: Itera
 
 
 def letters(fonts: Path, out: Path) -> None:
-    """A to J, white on black, 28 px: one font of each family, other families to test."""
+    """A to J, white on black, 28 px: one font of each family, with other families for the test."""
     chosen = families(fonts)[: LEARNED + TESTED]
     for text in LETTERS:
         images = [draw(file, text, 28) for file in chosen]
@@ -58,7 +58,7 @@ def is_latin(file: Path) -> bool:
 
 
 def draw(file: Path, text: str, side: int) -> Image.Image:
-    """White on black, in the middle."""
+    """White text, centred on a black square."""
     font = ImageFont.truetype(str(file), 64)
     left, top, right, bottom = map(int, font.getbbox(text))
     image = Image.new("L", (right - left + 16, bottom - top + 16), 0)
@@ -70,7 +70,7 @@ def draw(file: Path, text: str, side: int) -> Image.Image:
 
 
 def emoji(packages: Path, out: Path) -> None:
-    """By subject, on white, 32 px: a third of the pictures, by four vendors each, to learn, the others to test."""
+    """By subject, on white, 32 px, by four vendors each: a third of the pictures for training, the others to test."""
     every = json.loads((packages / "base/package/emoji.json").read_text())
     for name, subject in SUBJECTS.items():
         files = sorted(one["image"] for one in every if one["subcategory"] == subject)

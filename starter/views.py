@@ -1,6 +1,6 @@
-"""Random views to train on, of photos and of drawn characters, normalised as supervised input is.
+"""Random views of photos and drawn characters, normalised as in supervised learning.
 
-As the images that users bring: in colour and grey, dark on light and light on dark, large and small.
+They are as diverse as the images of users: colour and grey, dark on light and light on dark, large and small.
 """
 
 import torch
@@ -17,14 +17,14 @@ PHOTOS = ViewConfig(
     normalisation="imagenet",
 )
 INVERTED = 0.15  # share of all views
-REDUCED = (2, 3, 4)  # times fewer pixels a side: each in a quarter of the first views
-# Of characters, which must neither be mirrored nor lose a part: how far each goes, to both sides.
-TURN, SHEAR, SCALE, SHIFT = 0.3, 0.3, 0.35, 0.12  # radians, share, natural logarithm, share of half the side
+REDUCED = (2, 3, 4)  # reductions of the resolution, each of a quarter of the first views
+# Largest transformations of characters in both directions; characters are neither flipped nor cropped.
+TURN, SHEAR, SCALE, SHIFT = 0.3, 0.3, 0.35, 0.12  # radians, factor, natural logarithm, share of half the side
 WHITE_ON_BLACK = 0.6  # share of characters; the others have two random colours
 
 
 def pairs(photos: Tensor, glyphs: Tensor, size: tuple[int, int], generator: Generator) -> Tensor:
-    """Float [2B, 3, *size]: a first view of all photos and glyphs, uint8 [., 3, H, W], then a second of each."""
+    """Float [2B, 3, *size]: the first views of all photos and glyphs, uint8 [., 3, H, W], then the second views."""
     first, second = two_views(photos, size, PHOTOS, generator)
     drawn = [glyph_views(glyphs, size, generator) for _ in range(2)]
     first = with_fewer_pixels(torch.cat([first, drawn[0]]))
@@ -32,7 +32,7 @@ def pairs(photos: Tensor, glyphs: Tensor, size: tuple[int, int], generator: Gene
 
 
 def glyph_views(glyphs: Tensor, size: tuple[int, int], generator: Generator) -> Tensor:
-    """Turned, sheared, scaled and moved, and in other colours."""
+    """Random views of glyphs: rotated, sheared, scaled and shifted, in random colours."""
 
     def draw(*shape: int) -> Tensor:
         return torch.rand(len(glyphs), *shape, device=glyphs.device, generator=generator)
@@ -52,7 +52,7 @@ def glyph_views(glyphs: Tensor, size: tuple[int, int], generator: Generator) -> 
 
 
 def with_fewer_pixels(views: Tensor) -> Tensor:
-    """Some of them reduced and enlarged again, as small images are."""
+    """Some views with a lower resolution, as of small images that were enlarged."""
     views = views.clone()
     for row, times in enumerate(REDUCED):
         small = F.avg_pool2d(views[row::4], times)
@@ -61,7 +61,7 @@ def with_fewer_pixels(views: Tensor) -> Tensor:
 
 
 def with_inverted(views: Tensor, generator: Generator) -> Tensor:
-    """Some of them as negatives."""
+    """Some views as negatives."""
     mean, std = (constant(values, views.device).view(-1, 1, 1) for values in STATISTICS["imagenet"])
     chosen = torch.rand(len(views), 1, 1, 1, device=views.device, generator=generator) < INVERTED
     return torch.where(chosen, (1 - 2 * mean) / std - views, views)

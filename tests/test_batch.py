@@ -12,7 +12,7 @@ def test_a_spec_counts_tasks_and_classes(spec):
     assert (spec.num_tasks, spec.num_classes) == (3, 6)
 
 
-def test_networks_see_images_as_delivered_unless_told():
+def test_the_network_size_defaults_to_the_size_of_the_images():
     mask = torch.ones(1, 2, dtype=torch.bool)
     assert StreamSpec((3, 32, 48), mask).network_size == (32, 48)
     assert StreamSpec((3, 128, 128), mask, input_size=84).network_size == (84, 84)
@@ -29,20 +29,20 @@ def test_task_free_is_one_task_with_the_classes_of_all():
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"image_shape": (32, 32)}, r"image_shape: \(32, 32\) is not \(channels, height, width\)"),
+        ({"image_shape": (32, 32)}, r"image_shape: \(32, 32\) "),
         ({"image_shape": (3, 32.0, 32)}, "image_shape: "),
         ({"image_shape": (3, 0, 32)}, "image_shape: "),
-        ({"image_shape": 32}, "image_shape: 32 is not"),
-        ({"class_mask": torch.ones(1, 10)}, r"class_mask: float32 \[1, 10\] is not bool \[tasks, classes\]"),
-        ({"class_mask": torch.ones(10, dtype=torch.bool)}, r"class_mask: bool \[10\] is not .*torch\.ones\(1, 10"),
-        ({"class_mask": torch.ones(0, 10, dtype=torch.bool)}, r"class_mask: bool \[0, 10\] is not"),
-        ({"class_mask": [[True]]}, "class_mask: list is not"),
-        ({"class_mask": torch.tensor([[True, True], [False, False]])}, "class_mask: task 1 has no class"),
-        ({"input_size": 32.5}, "input_size: 32.5 is not a number of pixels"),
-        ({"input_size": 0}, "input_size: 0 is not a number of pixels"),
+        ({"image_shape": 32}, "image_shape: 32 "),
+        ({"class_mask": torch.ones(1, 10)}, r"class_mask: float32 \[1, 10\] "),
+        ({"class_mask": torch.ones(10, dtype=torch.bool)}, r"class_mask: bool \[10\] .*torch\.ones\(1, 10"),
+        ({"class_mask": torch.ones(0, 10, dtype=torch.bool)}, r"class_mask: bool \[0, 10\] "),
+        ({"class_mask": [[True]]}, "class_mask: list "),
+        ({"class_mask": torch.tensor([[True, True], [False, False]])}, "class_mask: task 1 "),
+        ({"input_size": 32.5}, "input_size: 32.5 "),
+        ({"input_size": 0}, "input_size: 0 "),
     ],
 )
-def test_a_spec_that_is_none_is_refused(wrong, words):
+def test_invalid_specs_are_refused(wrong, words):
     right = {"image_shape": (3, 32, 32), "class_mask": torch.ones(1, 10, dtype=torch.bool)}
     StreamSpec(**right, input_size=28)
     with pytest.raises(ValueError, match=f"^{words}"):
@@ -75,7 +75,7 @@ def test_without_task_ids_all_examples_are_of_task_0(random_batch):
     assert Batch(images.to("meta")).task_ids.device.type == "meta"
 
 
-def test_a_batch_of_nonsense_can_be_made_and_is_refused_by_a_learner(small_learner):
+def test_an_invalid_batch_is_refused_by_a_learner(small_learner):
     for images in (None, 3, [1, 2], torch.tensor(1)):
         with pytest.raises(ValueError, match=r"^images"):
             small_learner("er").observe(Batch(images, None))

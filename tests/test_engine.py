@@ -140,7 +140,7 @@ def test_channels_last_weights_learn_as_others_do(small_learner, random_batch):
 def test_a_second_thread_takes_no_step(quick_learner, random_batch, state_of, differing):
     learner, batch = quick_learner("er"), random_batch()
     engine, before = Engine([quick_learner("finetune"), learner], "fp32"), state_of(learner)
-    with ThreadPoolExecutor(1) as pool, learner.one_thread:
+    with ThreadPoolExecutor(1) as pool, learner.thread_guard:
         for call in (
             lambda: engine.step([batch, batch]),
             engine.end_task,

@@ -71,7 +71,7 @@ def assert_share(hits: np.ndarray, probability: float) -> None:
 
 
 @pytest.mark.parametrize("statistics", STATISTICS)
-def test_network_input_takes_mean_and_deviation_out(statistics):
+def test_network_input_is_standardised(statistics):
     images = stored(3, 28)
     mean, std = {
         "imagenet": ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225]),
@@ -99,7 +99,7 @@ def test_resizing_agrees_with_pillow():
     np.testing.assert_allclose(seen, expected, atol=1.01 / 255)  # Pillow rounds twice to whole numbers
 
 
-def test_inputs_are_left_as_they_were():
+def test_inputs_are_not_modified():
     images = stored(4, 32)
     before = images.clone()
     network_input(images, (28, 28))
@@ -120,7 +120,7 @@ def test_equal_generators_make_equal_views():
     assert not torch.equal(*first)
 
 
-def test_the_generator_given_is_the_only_source_of_chance():
+def test_all_random_numbers_come_from_the_generator():
     images, source = stored(5, 32), generator(3)
     torch.manual_seed(0)
     before = torch.get_rng_state()
@@ -139,21 +139,21 @@ def test_views_have_the_size_asked_and_valid_colours(num, height, width, statist
         assert pixels.min() >= -1e-6 and pixels.max() <= 1 + 1e-6
 
 
-def test_with_everything_off_a_view_is_the_image():
+def test_a_view_without_augmentation_is_the_image():
     images = stored(3, 32)
     for view in two_views(images, (32, 32), ViewConfig(**OFF), generator()):
         torch.testing.assert_close(view, normalise(images.float() / 255, "half"), atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize("size", [(20, 20), (28, 40), (48, 64)])
-def test_with_everything_off_a_view_of_another_size_is_the_image_resized(size):
+def test_a_view_without_augmentation_is_the_resized_image(size):
     images = stored(3, 32)
     resized = F.interpolate(images.float() / 255, size, mode="bilinear", align_corners=False)
     for view in two_views(images, size, ViewConfig(**OFF), generator()):
         torch.testing.assert_close(view, normalise(resized, "half"), atol=1e-4, rtol=0)
 
 
-def test_autocast_rounds_colours_a_little_and_places_not_at_all():
+def test_autocast_rounds_colours_little_and_positions_not_at_all():
     # In bfloat16 a colour is off by up to three steps of 255; a grid would be off by parts of a pixel: 20 steps here.
     images = stored(4, 128)
     exact = two_views(images, (84, 84), ViewConfig(), generator())
@@ -271,7 +271,7 @@ def test_colour_changes_one_after_another(draws, options):
         np.testing.assert_allclose(new, jittered(image, config, row), atol=1e-5)
 
 
-def test_a_turn_of_the_hue_leaves_brightness_and_a_whole_turn_leaves_all():
+def test_a_hue_rotation_keeps_brightness_and_a_full_rotation_everything():
     pixels = torch.rand(1, 3, 6, 6, generator=generator())
     draws = torch.tensor([[0.0, 0.5, 0.5, 0.5, 1.0]])
     quarter, whole = (jitter_colour(pixels, ViewConfig(grey_probability=0.0, hue=hue), draws) for hue in (0.25, 1.0))
@@ -402,7 +402,7 @@ def test_default_crop_is_84_of_128_pixels():
 
 
 @pytest.mark.parametrize("augment", ["views", "crop"])
-def test_augmented_inputs_have_the_numbers_of_evaluation(augment):
+def test_augmented_inputs_are_normalised_as_in_evaluation(augment):
     """White is white whatever is drawn; with the views' own normalisation it would be another number."""
     white = torch.full((20, 3, 36, 36), 255, dtype=torch.uint8)
     seen = augmented_input(white, (28, 28), "crop", generator())
@@ -419,7 +419,7 @@ def test_a_crop_of_one_colour_is_that_colour(value, side, seed):
     torch.testing.assert_close(seen, network_input(images, (28, 28)), atol=1e-4, rtol=1e-4)
 
 
-def test_a_crop_is_a_part_of_the_image_upright_and_unmirrored():
+def test_a_crop_is_not_flipped():
     """Of a picture whose red rises by column and whose green rises by row: both lines stay, a part of them is seen."""
     ramp = 2.0 * np.arange(128)
     image = np.stack([np.tile(ramp, (128, 1)), np.tile(ramp[:, None], (1, 128)), np.zeros((128, 128))])
@@ -433,7 +433,7 @@ def test_a_crop_is_a_part_of_the_image_upright_and_unmirrored():
     assert abs(np.corrcoef(columns[:, 0], rows[:, 0])[0, 1]) < 0.3  # drawn apart
 
 
-def test_a_labelled_view_is_the_first_or_the_second_view():
+def test_a_supervised_view_is_the_first_or_the_second_view():
     """Blurred with the mean of the two probabilities: counted on a picture of single bright points."""
     points = np.zeros((3, 36, 36))
     points[:, ::4, ::4] = 255
@@ -457,7 +457,7 @@ def test_an_augmented_input_is_one_draw(augment, monkeypatch):
     assert len(calls) == 1
 
 
-def test_without_augmentation_nothing_is_drawn():
+def test_without_augmentation_no_random_numbers_are_drawn():
     draws = generator()
     before, images = draws.get_state(), stored(4, 40)
     assert torch.equal(augmented_input(images, (28, 28), "none", draws), network_input(images, (28, 28)))
@@ -481,7 +481,7 @@ def shown_shares(augment: str, count: int = 100) -> tuple[torch.Tensor, torch.Te
     return shares[0], shares[1]
 
 
-def test_labelled_views_show_any_share_of_the_image():
+def test_supervised_views_show_any_share_of_the_image():
     """Uniform from 8 to 100 % of the area, of sides 3:4 to 4:3. A constant 43 % costs ER-Aug 4 points."""
     width, height = shown_shares("views")
     area, ratio = width * height, (width / height)[width * height < 0.5]  # larger ones reach the borders
@@ -489,6 +489,6 @@ def test_labelled_views_show_any_share_of_the_image():
     assert 0.6 < ratio.min() < 0.85 and 1.2 < ratio.max() < 1.6
 
 
-def test_labelled_crops_show_a_constant_share():
+def test_supervised_crops_show_a_constant_share():
     width, height = shown_shares("crop")
     assert ((width * height).sqrt() - 84 / 128).abs().max() < 0.05

@@ -103,14 +103,14 @@ def counting(beta: float, keep: bool) -> tuple[Counting, LookAhead]:
     return net, LookAhead(inner, tensors, 2, beta, kept=[net.statistic] if keep else [])
 
 
-def test_kept_tensors_are_put_back():
+def test_kept_tensors_are_restored():
     net, optimizer = counting(beta=0.5, keep=True)
     optimizer.round(net.loss)
     assert net.statistic.tolist() == [10.0]
     assert net.weight.item() == pytest.approx(2 + 0.5 * (2 * 0.8**2 - 2))
 
 
-def test_statistics_go_part_of_the_way():
+def test_statistics_are_interpolated():
     net, optimizer = counting(beta=0.25, keep=False)
     optimizer.round(net.loss)
     assert net.statistic.tolist() == [12.0]
@@ -134,7 +134,7 @@ def test_the_loss_is_computed_anew_for_every_inner_step():
     assert len(calls) == 5
 
 
-def test_descend_forgets_earlier_gradients():
+def test_a_gradient_step_discards_earlier_gradients():
     weight = nn.Parameter(torch.tensor([1.0]))
     optimizer = torch.optim.SGD([weight], lr=0.5)
     weight.grad = torch.tensor([100.0])
@@ -142,7 +142,7 @@ def test_descend_forgets_earlier_gradients():
     assert weight.item() == pytest.approx(-0.5)
 
 
-def test_descend_gives_no_other_weight_a_gradient():
+def test_a_gradient_step_gives_no_other_weight_a_gradient():
     weight, other = (nn.Parameter(torch.tensor([1.0])) for _ in range(2))
     other.grad = held = torch.tensor([100.0])
     gradient_step(torch.optim.SGD([weight], lr=0.5), (3 * weight * other).sum())

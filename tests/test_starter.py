@@ -13,7 +13,7 @@ from PIL import Image
 
 from dualnet.image_ops import network_input
 from dualnet.nets import Encoder
-from dualnet.nets.start import load_weights
+from dualnet.nets.weights import load_weights
 from starter.images import read, read_glyphs
 from starter.train import main
 from starter.views import INVERTED, REDUCED, SCALE, glyph_views, pairs, with_fewer_pixels

@@ -1,4 +1,4 @@
-"""A batch of examples, and the spec of a stream: what a learner must know before the first batch."""
+"""Batches of examples, and the specification of a stream."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ UNLABELLED = -1
 
 @dataclass(frozen=True, slots=True)
 class StreamSpec:
-    """What a learner must know of its stream before the first batch.
+    """What a learner has to know about its stream before the first batch.
 
     A task-free stream is a task-aware one with a single task: one row in the mask, every task id 0.
     """
 
-    image_shape: tuple[int, int, int]  # (C, H, W) of the images as they are stored and delivered
+    image_shape: tuple[int, int, int]  # (C, H, W) of the images in a batch
     class_mask: Tensor  # bool [tasks, classes]: the classes of each task
-    input_size: int | None = None  # side in pixels that the networks see; None: as delivered
+    input_size: int | None = None  # side in pixels of the network's input; None: the size of the images
 
     def __post_init__(self) -> None:
         shape, mask = self.image_shape, self.class_mask
-        whole = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
-        if not (whole and len(shape) == 3):
+        is_sizes = isinstance(shape, Sequence) and all(isinstance(side, Integral) and side > 0 for side in shape)
+        if not (is_sizes and len(shape) == 3):
             raise ValueError(f"image_shape: {shape!r} is not (channels, height, width), such as (3, 32, 32)")
         if not (isinstance(mask, Tensor) and mask.dtype == torch.bool and mask.dim() == 2 and len(mask) > 0):
             remedy = "for one head over 10 classes torch.ones(1, 10, dtype=torch.bool)"
-            raise ValueError(f"class_mask: {described(mask)} is not bool [tasks, classes]; {remedy}")
-        no_class_yet = tuple(mask.shape) == (1, 0)  # all of them are added later
-        if type(mask) is Tensor and not no_class_yet and not mask.any(dim=1).all():  # one that traces has no values
+            raise ValueError(f"class_mask: {describe(mask)} is not bool [tasks, classes]; {remedy}")
+        no_class_yet = tuple(mask.shape) == (1, 0)  # all classes are added later
+        if type(mask) is Tensor and not no_class_yet and not mask.any(dim=1).all():  # a FakeTensor has no values
             task = mask.any(dim=1).tolist().index(False)
-            raise ValueError(f"class_mask: task {task} has no class; every row needs one, leave such a task out")
+            raise ValueError(f"class_mask: task {task} has no class; every row needs one; remove the task")
         size = self.input_size
         if size is not None and not (isinstance(size, Integral) and size > 0):
-            raise ValueError(f"input_size: {size!r} is not a number of pixels, or None for the size as delivered")
+            raise ValueError(f"input_size: {size!r} is not a number of pixels, nor None for the size of the images")
 
     @property
     def num_tasks(self) -> int:
@@ -51,12 +51,12 @@ class StreamSpec:
 
     @property
     def network_size(self) -> tuple[int, int]:
-        """Height and width of what the networks see."""
+        """Height and width of the network's input."""
         _, height, width = self.image_shape
         return (height, width) if self.input_size is None else (self.input_size, self.input_size)
 
     def task_free(self) -> StreamSpec:
-        """The same stream without task identity: one head over all classes.
+        """The same stream without task identities: a single task with all classes.
 
         >>> aware = StreamSpec((3, 32, 32), torch.eye(2, dtype=torch.bool))
         >>> aware.task_free().class_mask
@@ -65,36 +65,37 @@ class StreamSpec:
         return StreamSpec(self.image_shape, self.class_mask.any(dim=0, keepdim=True), self.input_size)
 
     def with_classes(self, count: int, task: int | None = None) -> StreamSpec:
-        """The same stream with new classes: of that task, else of the only one, else of a new task.
+        """The same stream with new classes: in the given task, else in the only task, else in a new one.
 
         >>> StreamSpec((3, 32, 32), torch.ones(1, 2, dtype=torch.bool)).with_classes(1).class_mask
         tensor([[True, True, True]])
         """
         count = whole_number(count, "classes")
-        own = 0 if self.num_tasks == 1 and task is None else task
-        if own is not None:
-            whole_number(own, "task", 0, self.num_tasks - 1)
-        mask = torch.zeros(self.num_tasks + (own is None), self.num_classes + count, dtype=torch.bool)
+        if task is None:
+            task = 0 if self.num_tasks == 1 else self.num_tasks
+        else:
+            whole_number(task, "task", 0, self.num_tasks - 1)
+        mask = torch.zeros(max(self.num_tasks, task + 1), self.num_classes + count, dtype=torch.bool)
         mask[: self.num_tasks, : self.num_classes] = self.class_mask
-        mask[-1 if own is None else own, self.num_classes :] = True
+        mask[task, self.num_classes :] = True
         return StreamSpec(self.image_shape, mask, self.input_size)
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Examples that a learner sees together."""
+    """Examples that a learner receives together."""
 
-    images: Tensor  # uint8 [B, C, H, W], as stored; networks normalise
-    labels: Tensor | None = None  # int64 [B], UNLABELLED where one is missing; None: no example has a label
-    task_ids: Tensor = None  # pyright: ignore[reportAssignmentType]  # int64 [B]; all zero if left out, as if task-free
+    images: Tensor  # uint8 [B, C, H, W]; learners normalise them
+    labels: Tensor | None = None  # int64 [B], UNLABELLED for a missing one; None: no example has a label
+    task_ids: Tensor = None  # pyright: ignore[reportAssignmentType]  # int64 [B]; default: zeros, as if task-free
 
     def __post_init__(self) -> None:
         if self.task_ids is None and isinstance(self.images, Tensor) and self.images.dim() > 0:
             object.__setattr__(self, "task_ids", torch.zeros(len(self), dtype=torch.int64, device=self.images.device))
 
     def __repr__(self) -> str:
-        labels, task_ids = ("None" if part is None else described(part) for part in (self.labels, self.task_ids))
-        return f"Batch(images={described(self.images)}, labels={labels}, task_ids={task_ids})"
+        labels, task_ids = ("None" if part is None else describe(part) for part in (self.labels, self.task_ids))
+        return f"Batch(images={describe(self.images)}, labels={labels}, task_ids={task_ids})"
 
     def __len__(self) -> int:
         return self.images.shape[0]
@@ -107,10 +108,10 @@ class Batch:
         return Batch(change(self.images), labels, change(self.task_ids))
 
 
-def described(value: object) -> str:
-    """Type and shape of a tensor, the type of anything else, for a message.
+def describe(value: object) -> str:
+    """Dtype and shape of a tensor, or the type of any other value, for error messages.
 
-    >>> described(torch.zeros(2, 3)), described([])
+    >>> describe(torch.zeros(2, 3)), describe([])
     ('float32 [2, 3]', 'list')
     """
     if isinstance(value, Tensor):

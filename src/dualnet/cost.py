@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dualnet.nets import AnyEncoder
+from dualnet.nets import BaseEncoder
 
 
 @dataclass
@@ -39,8 +39,8 @@ def counted(network: nn.Module, cost: Cost) -> Iterator[None]:
     def count_backward(gradient: Tensor) -> None:
         cost.backward_samples += len(gradient)
 
-    encoders = [module for module in network.modules() if isinstance(module, AnyEncoder)]
-    hooks = [encoder.inner.register_forward_hook(count) for encoder in encoders]
+    encoders = [module for module in network.modules() if isinstance(module, BaseEncoder)]
+    hooks = [encoder.network.register_forward_hook(count) for encoder in encoders]
     try:
         yield
     finally:

@@ -78,7 +78,7 @@ class Engine:
             learner.check_batch(batch)
         with ExitStack() as entered:
             for learner in self.learners:
-                entered.enter_context(learner.one_thread)
+                entered.enter_context(learner.thread_guard)
             return self.step_checked(batches)
 
     def step_checked(self, batches: Sequence[Batch]) -> Losses:
@@ -99,7 +99,7 @@ class Engine:
 
     def end_task(self) -> None:
         for learner, cost in zip(self.learners, self.costs, strict=True):
-            with learner.one_thread, self.autocast(), counted(learner, cost):
+            with learner.thread_guard, self.autocast(), counted(learner, cost):
                 learner.end_task()
 
     def logits(self, learner: Learner, images: Tensor, task_ids: Tensor | None = None) -> Tensor:

@@ -1,7 +1,7 @@
-"""Batched image operations on the device: normalise, resize, random views, and random crops.
+"""Batched image operations on the device: normalisation, resizing, random views and random crops.
 
-Every operation takes a whole batch, draws from the generator it is given and reads no tensor on the host, so that a
-step which uses it can be captured in a CUDA graph.
+Every operation takes a whole batch, draws random numbers from the given generator and never reads a tensor on the host,
+so that it can be captured in a CUDA graph.
 """
 
 import math
@@ -17,7 +17,7 @@ from dualnet import kernels
 from dualnet.options import check_at_least, check_choices, check_range
 
 Normalisation = Literal["imagenet", "half"]
-# What supervised learning sees: the image, a random view, a crop of a fixed size, a crop of random size and mirrored.
+# Of the images of a supervised update; `augmented_input` describes each.
 Augment = Literal["none", "views", "crop", "resized_crop"]
 STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -28,16 +28,16 @@ GREY = (0.299, 0.587, 0.114)  # luma of ITU-R BT.601, as in torchvision and korn
 
 @dataclass(frozen=True)
 class ViewConfig:
-    """How one random view is made. Defaults: the authors' code; the comment gives Barlow Twins' own value."""
+    """The distribution of random views. Defaults: the authors' code; comments give the values of Barlow Twins."""
 
-    crop_area: tuple[float, float] = (0.4307, 0.4307)  # share of the area; (84/128)^2, a random 84-crop of 128; 0.08, 1
-    crop_ratio: tuple[float, float] = (1.0, 1.0)  # width / height of the crop; 3/4, 4/3
+    crop_area: tuple[float, float] = (0.4307, 0.4307)  # share of the area; (84/128)^2; Barlow Twins: 0.08, 1
+    crop_ratio: tuple[float, float] = (1.0, 1.0)  # width / height of the crop; Barlow Twins: 3/4, 4/3
     flip_probability: float = 0.5
     jitter_probability: float = 0.8
     brightness: float = 0.4
     contrast: float = 0.4
     saturation: float = 0.2
-    hue: float = 0.1  # share of the colour circle
+    hue: float = 0.1  # share of the hue circle
     grey_probability: float = 0.2
     blur_probability: tuple[float, float] = (1.0, 0.1)  # of the first and of the second view
     blur_sigma: tuple[float, float] = (0.1, 2.0)  # 3x3 Gaussian
@@ -51,22 +51,23 @@ class ViewConfig:
         check_choices(self)
 
 
-# Of supervised learning: normalised as in evaluation, and cropped as in Barlow Twins. By the constant crop of the slow
-# learner's views objects appear 1.5 times as large as in evaluation, and ER-Aug loses 4 points (results/README.md).
-LABELLED_VIEW = ViewConfig(normalisation="imagenet", crop_area=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3))
-LABELLED_CROP = ViewConfig(normalisation="imagenet", flip_probability=0.0)
-RESIZED_CROP = replace(LABELLED_VIEW, jitter_probability=0.0, grey_probability=0.0, blur_probability=(0.0, 0.0))
-CROP_AREA = (0.4, 1.0)  # of a resized crop, as share of the image's area
+# For supervised updates: normalised as in evaluation, and cropped as in Barlow Twins. With crops of a constant size, as
+# in the slow learner's views, objects appear 1.5 times as large as in evaluation, and ER-Aug loses 4 points
+# (results/README.md).
+SUPERVISED_VIEW = ViewConfig(normalisation="imagenet", crop_area=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3))
+SUPERVISED_CROP = ViewConfig(normalisation="imagenet", flip_probability=0.0)
+RESIZED_CROP = replace(SUPERVISED_VIEW, jitter_probability=0.0, grey_probability=0.0, blur_probability=(0.0, 0.0))
+CROP_AREA = (0.4, 1.0)  # range of the area of a resized crop, as a share of the image
 
 
 @cache
 def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
-    """Fixed numbers on a device, copied there once: a copy from the host cannot be captured in a CUDA graph."""
+    """Constants on a device, copied there once, because a copy from the host cannot be captured in a CUDA graph."""
     return torch.tensor(values, device=device)
 
 
 def normalise(images: Tensor, statistics: Normalisation) -> Tensor:
-    """Images in [0, 1] with the mean and standard deviation of the channels taken out; their average, if grey."""
+    """Images in [0, 1] standardised by the statistics of each channel; grey images by the average of the statistics."""
     mean, std = STATISTICS[statistics]
     if images.shape[1] == 1:
         mean, std = (sum(mean) / 3,), (sum(std) / 3,)
@@ -75,7 +76,7 @@ def normalise(images: Tensor, statistics: Normalisation) -> Tensor:
 
 
 def network_input(images: Tensor, size: tuple[int, int], statistics: Normalisation = "imagenet") -> Tensor:
-    """What a network sees of stored images uint8 [B, C, H, W] when nothing is augmented: float [B, C, *size]."""
+    """The input of a network without augmentation, float [B, C, *size], from images, uint8 [B, C, H, W]."""
     pixels = images.float() / 255
     if pixels.shape[-2:] != size:
         pixels = F.interpolate(pixels, size, mode="bilinear", antialias=True, align_corners=False)
@@ -89,28 +90,29 @@ def augmented_input(
     generator: torch.Generator,
     crop_area: tuple[float, float] = CROP_AREA,
 ) -> Tensor:
-    """What a network sees of stored images uint8 [B, C, H, W] while it learns from labels: float [B, C, *size].
+    """The input of a network in a supervised update, float [B, C, *size], from images, uint8 [B, C, H, W].
 
-    `none` is `network_input` and draws nothing; `views` are the first or the second of `two_views` with equal chances;
-    `crop` and `resized_crop` are random crops, resized, with the colours and the sharpness of the image: of a fixed
-    size as the slow learner's views, or of `crop_area`, with a ratio of 3/4 to 4/3, and mirrored with probability 0.5.
+    - `none`: the same as `network_input`; no random numbers are drawn.
+    - `views`: a random view, blurred with the mean blur probability of the two views of `two_views`.
+    - `crop`: a random crop of the constant size of the slow learner's views, resized.
+    - `resized_crop`: a random crop of `crop_area` and aspect ratio 3/4 to 4/3, resized, flipped with probability 0.5.
     """
     if augment == "none":
         return network_input(images, size)
     with torch.autocast(images.device.type, enabled=False):
         if augment == "crop":
             draws = torch.rand(len(images), 5, device=images.device, generator=generator)
-            pixels = crop_and_flip(images.float().div_(255), size, LABELLED_CROP, draws)
-            return normalise(pixels, LABELLED_CROP.normalisation)
-        config = LABELLED_VIEW if augment == "views" else replace(RESIZED_CROP, crop_area=crop_area)
+            pixels = crop_and_flip(images.float().div_(255), size, SUPERVISED_CROP, draws)
+            return normalise(pixels, SUPERVISED_CROP.normalisation)
+        config = SUPERVISED_VIEW if augment == "views" else replace(RESIZED_CROP, crop_area=crop_area)
         return random_views(images, size, config, sum(config.blur_probability) / 2, generator)
 
 
 def two_views(
     images: Tensor, size: tuple[int, int], config: ViewConfig, generator: torch.Generator
 ) -> tuple[Tensor, Tensor]:
-    """Two random views, float32 [B, 3, *size] each, of stored images uint8 [B, 3, H, W]."""
-    with torch.autocast(images.device.type, enabled=False):  # bfloat16 would round colours by 3 steps of 255
+    """Two random views, float32 [B, 3, *size] each, of images, uint8 [B, 3, H, W]."""
+    with torch.autocast(images.device.type, enabled=False):  # bfloat16 would round colours by up to 3/255
         probability = constant(config.blur_probability, images.device).repeat_interleave(len(images))
         view_a, view_b = random_views(images, size, config, probability, generator, copies=2).chunk(2)
     return view_a, view_b
@@ -124,7 +126,7 @@ def random_views(
     generator: torch.Generator,
     copies: int = 1,
 ) -> Tensor:
-    """Random views of each image: of all of them once, then of all of them again. blur_probability: one, or of each."""
+    """`copies` random views of each image, [copies * B, C, *size]. blur_probability: a number, or one for each view."""
     draws = torch.rand(copies * len(images), 12, device=images.device, generator=generator)
     blurred = draws[:, 10] < blur_probability
     if kernels.available(images) and images.shape[1] == 3:
@@ -140,7 +142,7 @@ def random_views(
 
 
 def settings(config: ViewConfig, device: torch.device) -> Tensor:
-    """The configuration as `fused_views` reads it, float [22]."""
+    """The numbers of the configuration in the order that `fused_views` expects, float [22]."""
     mean, std = STATISTICS[config.normalisation]
     ratio = tuple(math.log(value) for value in config.crop_ratio)
     crop = (*config.crop_area, *ratio, config.flip_probability)
@@ -153,15 +155,15 @@ def between(low: float, high: float, draw: Tensor) -> Tensor:
 
 
 def crop_and_flip(pixels: Tensor, size: tuple[int, int], config: ViewConfig, draws: Tensor) -> Tensor:
-    """A random crop of each image, mirrored or not, resized to `size` in one bilinear gather. draws: [B, 5]."""
+    """A random crop of each image, flipped at random and resized to `size` by bilinear sampling. draws: [B, 5]."""
     area = between(*config.crop_area, draws[:, 0])
     low, high = config.crop_ratio
     ratio = torch.exp(between(math.log(low), math.log(high), draws[:, 1]))
     width = (area * ratio).sqrt().clamp(max=1)
     height = (area / ratio).sqrt().clamp(max=1)
     mirror = torch.where(draws[:, 4] < config.flip_probability, -width, width)
-    # Where the view's columns and rows lie in the image, both from -1 to 1. Without a turn or a shear, a line of each
-    # says it all: this takes a third of the time of F.affine_grid, and no autocast rounds it.
+    # Positions of the columns and rows of the view in the image, from -1 to 1. Without rotation or shear they are
+    # independent: this takes a third of the time of F.affine_grid, and autocast does not round it.
     columns, rows = (constant(pixel_centres(num), pixels.device) for num in (size[1], size[0]))
     x = torch.addcmul(((1 - width) * (2 * draws[:, 2] - 1)).unsqueeze(1), mirror.unsqueeze(1), columns)
     y = torch.addcmul(((1 - height) * (2 * draws[:, 3] - 1)).unsqueeze(1), height.unsqueeze(1), rows)
@@ -173,21 +175,21 @@ def crop_and_flip(pixels: Tensor, size: tuple[int, int], config: ViewConfig, dra
 
 @cache
 def pixel_centres(num: int) -> tuple[float, ...]:
-    """The middles of the pixels of a line from -1 to 1."""
+    """The centres of `num` pixels that divide the interval from -1 to 1."""
     return tuple((2 * index + 1) / num - 1 for index in range(num))
 
 
 def jitter_colour(pixels: Tensor, config: ViewConfig, draws: Tensor) -> Tensor:
     """Brightness, contrast, saturation, hue and greyscale as one affine map of the colours per image. draws: [B, 5].
 
-    The order is fixed and nothing is clipped in between, which is what makes it one map. With P the projection onto
-    grey, saturation s is sI + (1-s)P and a hue turn by an angle t is P + cos(t)(I-P) + sin(t)C with CP = PC = 0, so
-    their product is P + s cos(t)(I-P) + s sin(t)C, and greyscale is s = 0.
+    This is possible because their order is fixed and nothing is clipped in between. With P the projection onto grey,
+    saturation s is sI + (1-s)P and a hue rotation by the angle t is P + cos(t)(I-P) + sin(t)C with CP = PC = 0, so
+    their product is P + s cos(t)(I-P) + s sin(t)C. Greyscale is s = 0.
     """
     on = (draws[:, 0] < config.jitter_probability).float()
     factor = 1 + on * config.brightness * (2 * draws[:, 1] - 1)
     contrast = 1 + on * config.contrast * (2 * draws[:, 2] - 1)
-    # One draw serves saturation and greyscale: the parts of it below and above the threshold are uniform too.
+    # One draw is used for both greyscale and saturation: given that it is above the threshold, it is uniform.
     colourful = draws[:, 3] >= config.grey_probability
     rest = (draws[:, 3] - config.grey_probability) / max(1 - config.grey_probability, 1e-9)
     saturation = colourful * (1 + on * config.saturation * (2 * rest - 1))
@@ -202,10 +204,10 @@ def jitter_colour(pixels: Tensor, config: ViewConfig, draws: Tensor) -> Tensor:
 
 @cache
 def colour_basis(device: torch.device) -> Tensor:
-    """P, I - P and C, flattened: the maps that saturation and hue combine, float [3, 9]."""
+    """P, I - P and C of `jitter_colour`, flattened: float [3, 9]."""
     grey = torch.tensor(GREY, dtype=torch.float64)
     projection = torch.ones(3, 1, dtype=torch.float64) @ grey.view(1, 3)
-    # The generator of a turn of the chroma plane in YIQ, the colour space of NTSC.
+    # The generator of rotations of the chroma plane in YIQ, the colour space of NTSC.
     to_yiq = torch.tensor([GREY, (0.5959, -0.2746, -0.3213), (0.2115, -0.5227, 0.3112)], dtype=torch.float64)
     turn = torch.tensor([[0.0, 0, 0], [0, 0, -1], [0, 1, 0]], dtype=torch.float64)
     chroma = torch.eye(3, dtype=torch.float64) - projection
@@ -214,7 +216,7 @@ def colour_basis(device: torch.device) -> Tensor:
 
 
 def blur(pixels: Tensor, sigma: tuple[float, float], chosen: Tensor, draw: Tensor) -> Tensor:
-    """A 3x3 Gaussian blur of the chosen images with a random width each; the others stay as they are."""
+    """A 3x3 Gaussian blur of the chosen images, each with a random sigma; the others are unchanged."""
     side = torch.exp(-0.5 / between(*sigma, draw) ** 2) * chosen
     taps = torch.stack([side, torch.ones_like(side), side], dim=1)
     taps = taps / taps.sum(dim=1, keepdim=True)

@@ -1,20 +1,23 @@
-"""Logits masked to the classes of a task, and the supervised losses on them: labels, soft labels, stored logits."""
+"""Masking of logits to the classes of a task, and losses on labels, soft labels and stored logits."""
+
+from typing import Literal
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED
 
-MASKED = -1e4  # logit of a class outside of the task: finite, so that no loss computes 0 * inf
+SoftLabelMean = Literal["class", "example"]  # the KL divergence per example: averaged or summed over its classes
+MASKED = -1e4  # logit of a class outside the task: finite, so that no loss computes 0 * inf
 
 
 def mask_logits(logits: Tensor, allowed: Tensor) -> Tensor:
-    """The logits, float32 [B, classes], with MASKED where a class is not allowed, bool [B, classes]."""
+    """The logits, float32 [B, classes], with MASKED where `allowed`, bool [B, classes], is False."""
     return logits.float().masked_fill(~allowed, MASKED)
 
 
 def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
-    """The cross-entropy of each example, float [B]; 0 where the label is missing."""
+    """The cross-entropy of each example, float [B]; 0 if it has no label."""
     return F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="none")
 
 
@@ -24,23 +27,23 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def soft_label_loss(
-    logits: Tensor, stored: Tensor, has_logits: Tensor, temperature: float, mean_over_classes: bool = False
+    logits: Tensor, stored: Tensor, has_logits: Tensor, temperature: float, mean: SoftLabelMean = "example"
 ) -> Tensor:
     """KL(softmax(stored / t) || softmax(logits / t)), the mean over the examples with stored logits; 0 if none has.
 
-    The KL of an example is the sum over the classes of its task, or their mean.
+    The divergence of an example is summed over the classes of its task, or averaged over them (mean="class").
     """
     allowed = logits != MASKED
     log_probability = F.log_softmax(logits / temperature, dim=1)
     target = F.softmax(stored.masked_fill(~allowed, MASKED) / temperature, dim=1)
     each = F.kl_div(log_probability, target, reduction="none").sum(dim=1)
-    if mean_over_classes:
+    if mean == "class":
         each = each / allowed.sum(dim=1)
     return (each * has_logits).sum() / has_logits.sum().clamp(min=1)
 
 
 def logit_loss(logits: Tensor, stored: Tensor, has_logits: Tensor) -> Tensor:
-    """The mean squared difference over the examples with stored logits and the classes of their task; 0 if none has."""
-    counts = has_logits[:, None] & (logits != MASKED) & (stored != MASKED)  # classes that came later have none
+    """The mean squared difference over examples with stored logits and the classes of their tasks; 0 if none has."""
+    counts = has_logits[:, None] & (logits != MASKED) & (stored != MASKED)  # classes added later have no stored logit
     difference = (logits - stored).masked_fill(~counts, 0)
     return difference.square().sum() / counts.sum().clamp(min=1)

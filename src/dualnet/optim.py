@@ -1,4 +1,4 @@
-"""Gradient steps, Look-ahead (Zhang et al., 2019; equations 3 and 4), and optimizers whose weights become more."""
+"""Gradient steps, Look-ahead (Zhang et al., 2019; equations 3 and 4), and optimizers of networks that grow."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -10,12 +10,11 @@ from torch.optim import Optimizer
 def gradient_step(optimizer: Optimizer, loss: Tensor, clip_value: float | None = None) -> None:
     """One step of the optimizer, with each element of the gradient clipped to `clip_value` if given.
 
-    Only the optimizer's parameters get a gradient: any other would be accumulated in memory that a captured step
-    need not own.
+    Only the optimizer's parameters get a gradient: others would accumulate in memory that a captured step may not own.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.zero_grad()
-    with torch.autocast(loss.device.type, enabled=False):  # else it rounds the gradient of what was kept in float32
+    with torch.autocast(loss.device.type, enabled=False):  # it would round the gradients of float32 operations
         loss.backward(inputs=parameters)
     if clip_value is not None:
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
@@ -23,10 +22,11 @@ def gradient_step(optimizer: Optimizer, loss: Tensor, clip_value: float | None =
 
 
 class LookAhead:
-    """K steps of an inner optimizer from the weights phi, then an interpolation: phi + beta (phi_K - phi).
+    """K steps of an inner optimizer from the weights phi, then the interpolation phi + beta (phi_K - phi).
 
-    `tensors` are interpolated: the inner optimizer's parameters and, if wanted, BatchNorm statistics. `kept` are
-    restored. All other tensors keep the values of the last inner step: without `tensors`, a round is K plain steps.
+    `tensors` are interpolated: the parameters of the inner optimizer and optionally BatchNorm statistics. `kept` are
+    restored after the round. All others keep their values of the last inner step, so that without `tensors` a round
+    consists of K plain steps.
     """
 
     def __init__(
@@ -36,12 +36,12 @@ class LookAhead:
         self.tensors, self.kept = list(tensors), list(kept)
 
     def round(self, loss: Callable[[], Tensor]) -> Tensor:
-        """One round; `loss` is computed anew for every inner step. Returns the mean of its values."""
-        start, kept, losses = copies(self.tensors), copies(self.kept), []
+        """One round, which calls `loss` for every inner step. Returns the mean loss."""
+        start, kept, losses = copy_tensors(self.tensors), copy_tensors(self.kept), []
         for _ in range(self.steps):
-            now = loss()
-            gradient_step(self.inner, now)
-            losses.append(now.detach())
+            value = loss()
+            gradient_step(self.inner, value)
+            losses.append(value.detach())
         self.interpolate(start, kept)
         return torch.stack(losses).mean()
 
@@ -54,20 +54,20 @@ class LookAhead:
 
 
 @torch.no_grad()
-def copies(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies of all tensors in a few kernels, where `clone` takes one kernel each."""
-    made = [torch.empty_like(tensor) for tensor in tensors]
-    if made:
-        torch._foreach_copy_(made, list(tensors))  # pyright: ignore[reportPrivateImportUsage]
-    return made
+def copy_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Copies of all tensors by a few kernels, where `clone` needs one kernel per tensor."""
+    copies = [torch.empty_like(tensor) for tensor in tensors]
+    if copies:
+        torch._foreach_copy_(copies, list(tensors))  # pyright: ignore[reportPrivateImportUsage]
+    return copies
 
 
-def optimize_too(new: Iterable[nn.Parameter], module: nn.Module, optimizers: Iterable[Optimizer]) -> None:
-    """Add new weights of a module to the optimizers of its other ones, to the group of one with as many dimensions.
+def add_to_optimizers(module: nn.Module, known: set[nn.Parameter], optimizers: Iterable[Optimizer]) -> None:
+    """Add the parameters of a module that are new to the optimizers of those that were `known` before.
 
-    Weights and biases may have groups of their own.
+    Weights and biases may be in different groups: each new parameter joins one with the same number of dimensions.
     """
-    new, known = list(new), set(module.parameters())
+    new = [parameter for parameter in module.parameters() if parameter not in known]
     for optimizer in optimizers:
         groups = [group for group in optimizer.param_groups if known & set(group["params"])]
         for weight in new if groups else []:
@@ -75,8 +75,8 @@ def optimize_too(new: Iterable[nn.Parameter], module: nn.Module, optimizers: Ite
             next(alike, groups[0])["params"].append(weight)
 
 
-def grow_momenta(shapes: dict[nn.Parameter, torch.Size], optimizers: Iterable[Optimizer]) -> None:
-    """Weights whose shape was another one have more rows: so have their momenta, and no gradient is left."""
+def grow_optimizer_state(shapes: dict[nn.Parameter, torch.Size], optimizers: Iterable[Optimizer]) -> None:
+    """Extend the momenta of parameters that have grown from these shapes by zeros, and drop their gradients."""
     optimizers = list(optimizers)
     for weight, shape in shapes.items():
         if weight.shape == shape:

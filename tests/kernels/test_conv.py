@@ -49,7 +49,7 @@ def outcome(together: bool, precision: torch.dtype = torch.bfloat16) -> list[Ten
     return found
 
 
-def test_weights_cast_together_give_the_numbers_of_a_cast_for_each():
+def test_weights_cast_together_equal_separate_casts():
     together, each = outcome(together=True), outcome(together=False)
     assert together[0].dtype == torch.bfloat16
     for one, other in zip(together, each, strict=True):
@@ -64,7 +64,7 @@ def test_bfloat16_is_near_float32_and_each_step_uses_its_own_weights():
     assert not any(torch.equal(one, other) for one, other in zip(rounded[:5], rounded[num : num + 5], strict=True))
 
 
-def test_weights_that_are_given_for_a_call_are_the_ones_that_are_cast():
+def test_weights_of_a_functional_call_are_cast():
     """As MIR does: the network's own weights are not used, and stay."""
     nets, images = make(), torch.randn(4, 3, 28, 28, generator=torch.Generator().manual_seed(1))
     given = {name: 2 * parameter.detach() for name, parameter in nets.named_parameters()}
@@ -86,7 +86,7 @@ def test_without_autocast_nothing_is_cast():
 
 @pytest.mark.parametrize("fewest", [0, 8])
 @pytest.mark.parametrize("channels", [8, 12])
-def test_the_shortcut_of_few_channels_reads_every_second_pixel(channels, fewest, monkeypatch):
+def test_a_shortcut_of_few_channels_equals_a_strided_convolution(channels, fewest, monkeypatch):
     """In the place of a stride, which ends the process on AVX2 below 8 channels. Tried where both can run."""
     monkeypatch.setattr("dualnet.kernels.conv.FEWEST_STRIDED_CHANNELS", 2 * fewest)
     shortcut = Conv(channels, 2 * channels, 1, 2, bias=False).to(memory_format=torch.channels_last)
@@ -94,7 +94,7 @@ def test_the_shortcut_of_few_channels_reads_every_second_pixel(channels, fewest,
 
 
 @pytest.mark.parametrize("channels", range(1, 8))
-def test_a_shortcut_of_few_channels_writes_into_no_other_memory(channels):
+def test_a_shortcut_of_few_channels_writes_to_no_other_memory(channels):
     """As it is on this processor, often enough for a write past the end of a buffer to be seen."""
     shortcut = Conv(channels, 2 * channels, 1, 2, bias=False).to(memory_format=torch.channels_last)
     for _ in range(20):

@@ -42,7 +42,7 @@ def test_a_batch_norm_is_fused_on_matrices(x, fused, on_cuda):
     assert kernels.can_fuse(x, BatchNorm(4)) is fused
 
 
-def test_by_the_running_statistics_only_without_a_gradient(on_cuda):
+def test_eval_mode_is_fused_only_without_gradients(on_cuda):
     x, norm = channels_last(2, 4, 8, 8), BatchNorm(4).eval()
     assert not kernels.can_fuse(x, norm)
     with torch.no_grad():
@@ -72,7 +72,7 @@ def test_the_first_block_is_fused_on_images_under_autocast(options, fused, on_cu
         assert kernels.can_fuse_conv(images, conv, BatchNorm(4)) is fused
 
 
-def test_views_ask_the_same_place(monkeypatch):
+def test_views_use_the_same_decision(monkeypatch):
     asked = []
     monkeypatch.setattr(kernels, "available", lambda x: bool(asked.append(x)))
     images = torch.zeros(2, 3, 28, 28, dtype=torch.uint8)

@@ -84,7 +84,7 @@ def test_a_norm_with_its_gradients(small_rows, shape, parts, relu, used, fused, 
     )
 
 
-def test_both_results_lie_in_one_memory_and_neither_may_be_written_over(fused):
+def test_both_results_share_memory_and_neither_may_be_overwritten(fused):
     x, residual = (tensor((4, 20, 7, 5), seed).requires_grad_() for seed in (3, 4))
     y, same = twice(fused.norm.fused_norm(x, BatchNorm(20), 2, residual))
     assert y.data_ptr() == same.data_ptr() and y is not same
@@ -153,7 +153,7 @@ def answering(channels, relu=True):
 @pytest.mark.parametrize("residual", [True, False])
 @pytest.mark.parametrize("relu", [True, False])
 @pytest.mark.parametrize("shape", [(3, 20, 7, 5), (1, 70, 9, 9), (1, 13)])
-def test_a_norm_that_answers(shape, relu, residual, fused):
+def test_a_norm_in_eval_mode(shape, relu, residual, fused):
     x, added, norm = tensor(shape, 3), tensor(shape, 4) if residual else None, answering(shape[1], relu)
     near(fused.norm.fused_norm(x, norm, 1, added), norm(x, 1, added))
 
@@ -161,7 +161,7 @@ def test_a_norm_that_answers(shape, relu, residual, fused):
 @torch.no_grad()
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("pool", POOLS, ids=["3", "2"])
-def test_a_pool_and_a_stem_that_answer(pool, bias, fused):
+def test_a_pool_and_a_stem_in_eval_mode(pool, bias, fused):
     x, norm = tensor((3, 20, 9, 7), 3), answering(20)
     near(fused.pool.fused_pool(x, norm, pool, 1), pool(norm(x)))
     images, conv = torch.randn(3, 3, 9, 7, generator=torch.Generator().manual_seed(3)), stem(20, bias)

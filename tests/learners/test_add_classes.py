@@ -46,7 +46,7 @@ def taught(quick_learner, random_batch, spec):
 
 @every_learner
 @pytest.mark.parametrize("aware", [False, True])
-def test_old_answers_stay_bit_by_bit(name, aware, taught, random_batch):
+def test_logits_of_existing_classes_stay_bit_identical(name, aware, taught, random_batch):
     learner = taught(name, task_free=not aware)
     images = random_batch(9, size=7).images
     tasks = [None, *(torch.full((7,), task) for task in range(learner.spec.num_tasks))]
@@ -75,7 +75,7 @@ def test_new_classes_are_learned(name, taught, random_batch):
 
 
 @pytest.mark.parametrize(("name", "momentum"), [*((name, 0.0) for name in LEARNERS), ("dualnet", 0.9)])
-def test_saved_and_loaded_it_learns_on_with_the_same_bits(
+def test_a_saved_learner_with_added_classes_resumes_bit_identically(
     name, momentum, taught, random_batch, tmp_path, state_of, differing
 ):
     options = {"slow_momentum": momentum, "objective": "classification"} if name == "dualnet" else {}
@@ -97,7 +97,7 @@ def test_saved_and_loaded_it_learns_on_with_the_same_bits(
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_goes_on(objective, taught, random_batch):
+def test_every_objective_supports_added_classes(objective, taught, random_batch):
     learner = taught("dualnet", objective=objective, slow_source="memory_and_batch", encoder=None)
     learner.add_classes(1)
     losses = learner.observe(batch_of(learner, random_batch, 6, [6, 6, 0, 6], 0))
@@ -121,7 +121,7 @@ def test_every_new_weight_is_optimized_and_averaged(name, taught, random_batch):
     assert {key for key in new if not key.startswith("objective")} <= learner.ema.means().keys()
 
 
-def test_groups_of_weights_and_biases_get_their_own(taught):
+def test_new_weights_and_biases_join_their_parameter_groups(taught):
     learner = taught("er")
     weights = [weight for weight in learner.net.parameters() if weight.dim() > 1]
     biases = [weight for weight in learner.net.parameters() if weight.dim() == 1]
@@ -134,7 +134,7 @@ def test_groups_of_weights_and_biases_get_their_own(taught):
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.Adam, torch.optim.Adafactor])
-def test_other_optimizers_go_on(optimizer, taught, random_batch):
+def test_other_optimizers_support_added_classes(optimizer, taught, random_batch):
     """Only what has the shape of a weight that grew is a momentum of it: Adafactor's factors have other shapes."""
     learner = taught("er")
     learner.optimizer = optimizer(learner.net.parameters())
@@ -146,7 +146,7 @@ def test_other_optimizers_go_on(optimizer, taught, random_batch):
     learner.observe(batch_of(learner, random_batch, 5, [6, 1, 6, 3], 0))
 
 
-def test_new_tasks_have_momenta_of_their_own(taught, random_batch):
+def test_momenta_grow_with_new_tasks(taught, random_batch):
     learner = taught("ctn")
     learner.controller_optimizer = torch.optim.Adam(learner.controller.parameters())
     learner.observe(batch_of(learner, random_batch, 4, [0, 1, 0, 1], 0))
@@ -158,14 +158,14 @@ def test_new_tasks_have_momenta_of_their_own(taught, random_batch):
     learner.observe(batch_of(learner, random_batch, 5, [6, 6, 6, 6], 3))
 
 
-def test_new_weights_have_the_type_of_the_others(taught):
+def test_new_weights_have_the_dtype_of_the_others(taught):
     learner = taught("ctn").double()
     learner.add_classes(1)
     assert {weight.dtype for weight in learner.parameters()} == {torch.float64}
 
 
 @pytest.mark.parametrize("name", MEMORIES)
-def test_a_memory_keeps_what_it_holds(name, small_learner, random_batch, spec):
+def test_a_memory_keeps_its_content(name, small_learner, random_batch, spec):
     options = MemoryConfig(policy=name, slots_per_class=2)
     learner = small_learner("derpp", spec=spec, memory=options)
     for task in range(3):
@@ -195,7 +195,7 @@ def test_a_stored_soft_label_gives_new_classes_no_probability(taught, random_bat
     assert block.bias.item() < 3.0
 
 
-def test_stored_logits_of_new_classes_count_nowhere(taught, random_batch):
+def test_missing_logits_of_new_classes_are_ignored(taught, random_batch):
     learner = taught("derpp")
     learner.add_classes(1)
     assert learner.observe(batch_of(learner, random_batch, 4, [0, 1, 2, 6], 0))["logits"] < 100
@@ -224,7 +224,7 @@ def test_the_same_seed_adds_the_same_weights_and_leaves_the_global_generator_alo
 
 
 @pytest.mark.parametrize(("count", "task"), [(0, None), (-1, None), (1.5, None), (1, 3), (1, -1), (1, "x")])
-def test_nonsense_is_refused_before_anything_moves(count, task, taught, state_of, differing):
+def test_invalid_arguments_are_refused_before_any_change(count, task, taught, state_of, differing):
     learner = taught("er", task_free=False)
     before, spec = state_of(learner), learner.spec
     with pytest.raises(ValueError, match=r"^(classes|task): "):

@@ -50,7 +50,7 @@ def test_losses_are_finite_and_detached(name, small_learner, stream):
 
 
 @every_learner
-def test_every_weight_that_answers_is_learned(name, small_learner, stream, state_of, differing):
+def test_every_weight_used_for_prediction_is_learned(name, small_learner, stream, state_of, differing):
     learner = small_learner(name)
     before = state_of(learner)
     for batch in stream:
@@ -89,7 +89,7 @@ def test_classes_outside_of_the_task_are_masked(name, small_learner, random_batc
 
 @every_learner
 @pytest.mark.parametrize("training", [True, False])
-def test_logits_move_nothing(name, training, quick_learner, stream, state_of, differing):
+def test_logits_change_no_state(name, training, quick_learner, stream, state_of, differing):
     learner = quick_learner(name)
     learner.observe(stream[0])
     learner.train(training)
@@ -144,7 +144,7 @@ def test_images_that_do_not_match_the_spec_are_not_predicted(name, quick_learner
 
 
 @every_learner
-def test_a_learner_explains_itself(name):
+def test_a_learner_has_a_docstring(name):
     cls = learner_class(name)
     for documented in (cls, cls.Config):
         assert documented.__dict__["__doc__"] and not documented.__doc__.startswith(f"{documented.__name__}(")
@@ -216,7 +216,7 @@ def test_a_copy_learns_for_itself(name, quick_learner, stream, state_of, differi
 
 
 @every_learner
-def test_converted_there_and_back_a_learner_learns_the_same(name, small_learner, stream, state_of, differing):
+def test_a_learner_converted_and_back_learns_the_same(name, small_learner, stream, state_of, differing):
     # What `.to(device)` does: buffers become new tensors, and whoever holds the old ones works on dead copies.
     moved, stayed = small_learner(name).double().float(), small_learner(name)
     for batch in stream[:3]:
@@ -293,9 +293,9 @@ def test_task_free_streams(name, quick_learner, random_batch, spec):
     assert (logits.abs() < 1e3).all()
 
 
-def test_a_stream_that_tells_no_task_is_refused(small_learner, spec):
+def test_a_stream_without_tasks_is_refused(small_learner, spec):
     for name in NEEDS_TASKS:
-        with pytest.raises(ValueError, match=f"^{name} .*protocol task_aware"):
+        with pytest.raises(ValueError, match=f"^{name} .*task_aware"):
             small_learner(name, spec=spec.task_free())
 
 
@@ -358,7 +358,7 @@ def test_colour_augmentation_of_grey_images_is_refused(small_learner, spec):
 @every_learner
 @pytest.mark.parametrize(("stored", "seen"), [((3, 27, 64), None), ((3, 64, 27), None), ((3, 64, 64), 20)])
 def test_images_that_are_too_small_are_refused(name, stored, seen, small_learner, spec):
-    with pytest.raises(ValueError, match=r"too small.*28"):
+    with pytest.raises(ValueError, match=r"28$"):
         small_learner(name, spec=StreamSpec(stored, spec.class_mask, seen))
 
 
@@ -385,7 +385,7 @@ def test_a_separable_stream_is_learned(name, small_learner, spec):
 
 
 @every_learner
-def test_a_batch_that_does_not_fit_moves_nothing(name, quick_learner, stream, state_of, differing):
+def test_a_batch_that_does_not_match_changes_no_state(name, quick_learner, stream, state_of, differing):
     """One that was learned in half, or stored, would spoil all that come after it."""
     learner, batch = quick_learner(name), stream[0]
     before = state_of(learner)
@@ -424,7 +424,7 @@ def test_a_batch_that_does_not_fit_moves_nothing(name, quick_learner, stream, st
     ],
     ids=["small images", "four channels", "two channels", "grey views", "small memory", "one task"],
 )
-def test_what_the_constructor_refuses_is_refused_before(name, shape, mask, options, word, small_config):
+def test_check_refuses_what_the_constructor_refuses(name, shape, mask, options, word, small_config):
     """`check` and the constructor raise the same, and building takes networks: here none is built."""
     cls, spec = learner_class(name), StreamSpec(shape, mask.bool())
     config = small_config(name, **{key: value for key, value in options.items() if key in options_of(name)})
@@ -470,7 +470,7 @@ def test_a_second_thread_is_refused(name, quick_learner, random_batch, monkeypat
         if learner.memories:
             calls.append(lambda: learner.store_soft_labels(learner.memories[0]))
         for call in calls:
-            with pytest.raises(RuntimeError, match=r"^[^\n]*another thread[^\n]*$"):
+            with pytest.raises(RuntimeError, match=r"^[^\n]*thread[^\n]*$"):
                 call()
         go_on.set()
         losses = first.result(60)
@@ -480,7 +480,7 @@ def test_a_second_thread_is_refused(name, quick_learner, random_batch, monkeypat
     assert learner.predict(batch.images).shape == (4,), "afterwards any thread may use it"
 
 
-def test_a_failure_lets_the_next_thread_in(quick_learner, random_batch):
+def test_an_exception_releases_the_thread_guard(quick_learner, random_batch):
     learner = quick_learner("er")
     with pytest.raises(ValueError, match=r"^batch"):
         learner.observe(None)
@@ -508,7 +508,7 @@ def test_observe_reads_nothing_on_the_host(name, small_config, fake_mode):
 
 @every_learner
 @pytest.mark.parametrize("size", [4, 32])
-def test_no_kernel_of_observe_waits_for_the_device(name, size, small_learner, random_batch, synchronising):
+def test_no_operation_of_observe_synchronises(name, size, small_learner, random_batch, synchronising):
     learner = small_learner(name)
     learner.observe(random_batch(size=size))
     batch = random_batch(1, size=size)
@@ -517,7 +517,7 @@ def test_no_kernel_of_observe_waits_for_the_device(name, size, small_learner, ra
 
 @every_task_free_learner
 @pytest.mark.parametrize("size", [4, 32])
-def test_no_kernel_waits_in_a_task_free_stream(name, size, quick_learner, random_batch, spec, synchronising):
+def test_no_operation_synchronises_in_a_task_free_stream(name, size, quick_learner, random_batch, spec, synchronising):
     free = spec.task_free()
     learner = quick_learner(name, spec=free)
     learner.observe(random_batch(size=size, spec=free))
@@ -575,33 +575,33 @@ def test_a_config_is_a_frozen_dataclass_with_defaults(name):
         config.width = 3
 
 
-def test_unknown_learners_come_with_a_hint():
-    with pytest.raises(ValueError, match="did you mean dualnet"):
+def test_unknown_learners_give_a_hint():
+    with pytest.raises(ValueError, match=r"^learner\.name: 'dual_net' .* dualnet\?$"):
         learner_class("dual_net")
-    with pytest.raises(ValueError, match="nor an import path"):
+    with pytest.raises(ValueError, match=r"^learner\.name: 'zzzzzz'"):
         learner_class("zzzzzz")
     with pytest.raises(ValueError, match="PYTHONPATH"):
         learner_class("no_such_package.Learner")
     with pytest.raises(ValueError, match="PYTHONPATH"):
         learner_class("dualnet.learners.er.NoSuchLearner")
-    with pytest.raises(ValueError, match="not a Learner"):
+    with pytest.raises(ValueError, match=r"^learner\.name: 'dualnet\.batch\.Batch'"):
         learner_class("dualnet.batch.Batch")
 
 
-def test_learners_go_by_import_path_too(spec, small_config):
+def test_learners_are_found_by_import_path(spec, small_config):
     assert learner_class("dualnet.learners.er.ER") is LEARNERS["er"]
     learner = make_learner("dualnet.learners.er.ER", spec, small_config("er"), seed=3)
     assert isinstance(learner, Learner) and learner.generator.initial_seed() == 3
 
 
-def test_options_that_are_no_config_are_refused(spec, small_config):
-    with pytest.raises(ValueError, match=r"^config: dict where ER\.Config is needed; give ER\.Config\(\.\.\.\)"):
+def test_a_config_of_another_type_is_refused(spec, small_config):
+    with pytest.raises(ValueError, match=r"^config: dict .*ER\.Config\(\.\.\.\)"):
         make_learner("er", spec, {"width": 8})
-    with pytest.raises(ValueError, match=r"^config: Config where Finetune\.Config is needed"):
+    with pytest.raises(ValueError, match=r"^config: .*Finetune\.Config"):
         make_learner("finetune", spec, small_config("er"))
 
 
-def test_moving_a_learner_takes_its_generator_along(small_learner):
+def test_moving_a_learner_moves_its_generator(small_learner):
     learner = small_learner("er", seed=7)
     assert learner.to("cpu").generator.initial_seed() == 7
     assert learner.generator.device == learner.class_mask.device

@@ -62,7 +62,7 @@ def test_film_against_numpy(random_batch):
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-4)
 
 
-def test_the_length_of_scale_and_shift_is_constant_to_the_gradient():
+def test_the_length_of_scale_and_shift_is_constant_for_the_gradient():
     """d (a . v / |v|) / dv with |v| held fixed is a / |v|; else the part along v would be taken off."""
     torch.manual_seed(0)
     controller, task_ids = Controller(3, 8, 5), torch.tensor([2, 0, 2, 1])
@@ -77,14 +77,14 @@ def test_the_length_of_scale_and_shift_is_constant_to_the_gradient():
     np.testing.assert_allclose(controller.film.weight.grad, grad.T @ embedded, rtol=1e-4, atol=1e-5)
 
 
-def test_a_task_changes_the_answer(make, random_batch):
+def test_logits_depend_on_the_task(make, random_batch):
     learner, images = make(), random_batch().images
     features = learner.base.features(learner.network_input(images))
     first, second = (learner.base(features, *learner.controller(torch.full((4,), task))) for task in (0, 1))
     assert (first - second).abs().max() > 1e-3
 
 
-def test_without_a_task_each_class_is_answered_by_its_first_task(small_learner, random_batch):
+def test_without_a_task_each_class_uses_its_first_task(small_learner, random_batch):
     """Also where two tasks share a class."""
     mask = torch.tensor([[1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 0, 1]], dtype=torch.bool)
     learner = small_learner("ctn", spec=StreamSpec((3, 28, 28), mask))
@@ -149,7 +149,7 @@ def test_a_step_of_the_controller(largest, prepared, random_batch, state_of, dif
         torch.testing.assert_close(learned, weight - 0.1 * grad.clamp(-largest, largest), atol=1e-5, rtol=1e-3)
 
 
-def test_a_gradient_is_cut_off():
+def test_the_gradient_of_the_controller_is_clipped():
     weight = torch.nn.Parameter(torch.zeros(3))
     gradient_step(torch.optim.SGD([weight], lr=0.5), (weight * torch.tensor([9.0, -9.0, 0.5])).sum(), clip_value=1.0)
     assert weight.tolist() == [-0.5, 0.5, -0.25]
@@ -164,7 +164,7 @@ def test_two_steps_of_the_base_before_each_of_the_controller(make, random_batch,
     assert steps == ["base", "base", "controller"] * 3
 
 
-def test_soft_labels_are_answers_at_the_end_of_a_task(prepared, random_batch):
+def test_soft_labels_are_logits_at_the_end_of_a_task(prepared, random_batch):
     learner = prepared()
     memory = learner.memory
     assert (
@@ -192,7 +192,7 @@ def numbers_in(images: torch.Tensor) -> list[int]:
 
 
 @pytest.mark.parametrize("sizes", [[10] * 8, [1] * 60, [3, 7, 1, 9, 20, 5], [64, 3, 40]])
-def test_one_in_ten_is_set_aside_and_comes_back(sizes, make):
+def test_one_in_ten_is_set_aside_and_returned_later(sizes, make):
     """Against a list: first in, first out, and what goes out takes the place of what came in."""
     learner, ring, first = make(memory=MemoryConfig(slots_per_class=5)), [], 0
     assert learner.semantic.num_slots == 6  # two per task of ten
@@ -237,7 +237,7 @@ def test_the_base_never_learns_what_the_semantic_memory_holds(make, monkeypatch)
     assert learned == set(range(120)) - held, "and all else is learned"
 
 
-def test_each_task_counts_for_itself(make):
+def test_examples_are_counted_per_task(make):
     learner = make(memory=MemoryConfig(slots_per_class=5))
     one, other = numbered(0, 4, task=0), numbered(4, 4, task=1)
     both = Batch(
@@ -259,7 +259,7 @@ def test_examples_without_a_label_are_never_set_aside(make):
 @pytest.mark.parametrize(
     ("share", "slots", "semantic", "episodic"), [(0.2, 25, 10, 40), (0.1, 25, 5, 45), (0.01, 5, 1, 9), (0.99, 5, 9, 1)]
 )
-def test_the_slots_are_shared_out(share, slots, semantic, episodic, make):
+def test_both_memories_share_the_slots(share, slots, semantic, episodic, make):
     learner = make(semantic_share=share, memory=MemoryConfig(slots_per_class=slots))
     assert learner.semantic.num_slots == 3 * semantic and learner.memory.num_slots == 3 * episodic
     assert learner.semantic.logits.numel() == 0
@@ -270,23 +270,23 @@ def test_the_slots_are_shared_out(share, slots, semantic, episodic, make):
 
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
 def test_a_share_outside_of_0_and_1_is_refused(share):
-    with pytest.raises(ValueError, match=r"^semantic_share: .* is not between 0 and 1"):
+    with pytest.raises(ValueError, match=r"^semantic_share: "):
         CTN.Config(semantic_share=share)
 
 
 @pytest.mark.parametrize("option", ["embedding_size", "outer_steps"])
 def test_bad_numbers_are_named(option):
-    with pytest.raises(ValueError, match=f"^{option}: 0 is not 1 or more"):
+    with pytest.raises(ValueError, match=f"^{option}: 0 "):
         CTN.Config(**{option: 0})
     with pytest.raises(ValueError, match=r"^controller_lr: -1"):
         CTN.Config(controller_lr=-1)
 
 
-def test_one_slot_per_task_cannot_be_shared_out(small_learner):
+def test_one_slot_per_task_is_too_few(small_learner):
     spec = StreamSpec((3, 28, 28), torch.eye(3, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"^memory.slots_per_class: 1 .*use 2 or more"):
+    with pytest.raises(ValueError, match=r"^memory\.slots_per_class: 1 .* 2 "):
         small_learner("ctn", spec=spec, memory=MemoryConfig(slots_per_class=1))
     of_two_classes = StreamSpec((3, 28, 28), torch.ones(4, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"^memory.slots_per_class: 3 .*use 4 or more"):
+    with pytest.raises(ValueError, match=r"^memory\.slots_per_class: 3 .* 4 "):
         small_learner("ctn", spec=of_two_classes, memory=MemoryConfig(slots_per_class=3))
     small_learner("ctn", spec=of_two_classes, memory=MemoryConfig(slots_per_class=4))

@@ -83,7 +83,7 @@ def test_one_update_follows_the_equation(joint_statistics, replay_size, small_le
     assert torch.equal(by_hand.generator.get_state(), learner.generator.get_state())
 
 
-def test_the_memory_holds_the_answers_from_before_the_update(small_learner, random_batch):
+def test_the_memory_holds_the_logits_from_before_the_update(small_learner, random_batch):
     learner = small_learner("derpp")
     batch = random_batch(0, unlabelled=1)
     answers = learner.logits(batch.images, batch.task_ids)
@@ -102,7 +102,7 @@ def test_in_the_first_task_only_the_batch_counts(small_learner, random_batch):
     assert losses["logits"] == 0 and losses["replay"] == 0 and losses["labels"] > 0
 
 
-def test_logit_loss_is_the_mean_over_what_is_known_and_allowed():
+def test_logit_loss_is_the_mean_over_stored_logits_of_the_task():
     logits = torch.tensor([[1.0, 2.0, MASKED], [MASKED, 5.0, 1.0], [0.0, MASKED, MASKED]], requires_grad=True)
     remembered = torch.tensor([[0.0, 4.0, MASKED], [7.0, 7.0, 7.0], [3.0, MASKED, MASKED]])
     loss = logit_loss(logits, remembered, torch.tensor([True, False, True]))
@@ -119,7 +119,7 @@ def test_bad_weights_are_named(value):
             DERpp.Config(**{option: value})
 
 
-def test_a_batch_without_labels_costs_no_pass_for_logits(small_learner, random_batch):
+def test_a_batch_without_labels_needs_no_pass_for_logits(small_learner, random_batch):
     """Nothing of it is stored; its updates are on the batch and on two draws."""
     learner = small_learner("derpp", unlabelled="replay")
     batch, cost, config = random_batch(0), Cost(), learner.config

@@ -163,7 +163,7 @@ def test_in_the_first_task_replay_contributes_nothing(make, random_batch):
         assert losses["replay"] == 0 and losses["soft_labels"] == 0
 
 
-def test_soft_labels_take_part_once_they_are_known(make, random_batch):
+def test_soft_labels_contribute_once_they_are_stored(make, random_batch):
     learner = make(slow_rounds=0)
     learner.observe(random_batch(0))
     losses = learner.observe(random_batch(1, task=1))  # nobody said that the task ended
@@ -191,7 +191,7 @@ def test_updates_are_repeated_with_fresh_draws(make, random_batch, monkeypatch):
 # The slow phase
 
 
-def test_no_rounds_are_legal_and_leave_the_objective_alone(make, stream, state_of, differing):
+def test_without_slow_rounds_the_objective_is_not_trained(make, stream, state_of, differing):
     learner = make(slow_rounds=0)
     before = state_of(learner.objective)
     for batch in stream:
@@ -199,7 +199,7 @@ def test_no_rounds_are_legal_and_leave_the_objective_alone(make, stream, state_o
     assert not differing(before, state_of(learner.objective))
 
 
-def test_no_rounds_and_no_labels_change_nothing(make, stream, without_labels, state_of, differing):
+def test_without_slow_rounds_and_labels_nothing_changes(make, stream, without_labels, state_of, differing):
     learner = make(slow_rounds=0)
     before = state_of(learner)
     assert learner.observe(without_labels(stream[0])) == {}
@@ -207,7 +207,7 @@ def test_no_rounds_and_no_labels_change_nothing(make, stream, without_labels, st
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_without_labels_only_the_slow_learner_moves(momentum, make, stream, without_labels, state_of, differing):
+def test_without_labels_only_the_slow_learner_changes(momentum, make, stream, without_labels, state_of, differing):
     learner = make(slow_momentum=momentum)
     learner.observe(stream[0])
     before = state_of(learner)
@@ -220,7 +220,7 @@ def test_without_labels_only_the_slow_learner_moves(momentum, make, stream, with
     assert slow_weights | slow_statistics <= moved
 
 
-def test_labels_do_not_reach_the_slow_phase(make, random_batch, state_of, differing):
+def test_the_slow_phase_ignores_labels(make, random_batch, state_of, differing):
     """The same images with other labels: the slow phase is the same, bit by bit."""
     learners = [make(), make()]
     batch = random_batch(0)
@@ -232,7 +232,7 @@ def test_labels_do_not_reach_the_slow_phase(make, random_batch, state_of, differ
 
 
 @pytest.mark.parametrize("statistics", ["interpolate", "keep"])
-def test_a_round_goes_part_of_the_way(statistics, make, random_batch, state_of):
+def test_a_round_interpolates_the_weights(statistics, make, random_batch, state_of):
     """phi + beta (phi_K - phi): the end of the way is where beta = 1 arrives, with the same draws."""
     options = {"slow_lr": 0.1, "slow_momentum": 0.5, "inner_steps": 3, "slow_statistics": statistics}
     whole, part = (prepared(make, random_batch, **options, beta=0.0) for _ in range(2))
@@ -265,7 +265,7 @@ def test_weight_decay_shrinks_the_weights_of_the_slow_phase(make, random_batch, 
     assert sum((found[key] - without[key]).abs().max() > 1e-3 for key in names) > 20
 
 
-def test_kept_statistics_stay_kept_after_a_move(make, random_batch, state_of, differing):
+def test_kept_statistics_stay_kept_after_moving_to_a_device(make, random_batch, state_of, differing):
     learner = make(slow_statistics="keep", beta=1.0).double().float()  # as `.to(device)`: buffers are new tensors
     before = state_of(learner)
     learner.learn_slow(random_batch(0))
@@ -280,7 +280,7 @@ def test_rounds_and_inner_steps_are_counted(make, random_batch, seen_images):
     assert not all(torch.equal(seen_images[0], images) for images in seen_images)  # each step draws anew
 
 
-def test_the_slow_learner_sees_the_batch_in_the_first_task_and_earlier_ones_later(make, random_batch, seen_images):
+def test_the_slow_learner_uses_the_batch_in_the_first_task_and_earlier_tasks_later(make, random_batch, seen_images):
     learner = make(slow_batch_size=6)
     first, second = random_batch(0), random_batch(1, task=1)
     learner.observe(first)
@@ -294,7 +294,7 @@ def test_the_slow_learner_sees_the_batch_in_the_first_task_and_earlier_ones_late
         assert not one_of(images, second.images).any()
 
 
-def test_the_slow_learner_may_see_memory_and_batch(make, random_batch, seen_images):
+def test_the_slow_learner_can_use_memory_and_batch(make, random_batch, seen_images):
     learner = make(slow_source="memory_and_batch", slow_batch_size=6)
     first, second = random_batch(0), random_batch(1, task=1)
     learner.observe(first)
@@ -305,7 +305,7 @@ def test_the_slow_learner_may_see_memory_and_batch(make, random_batch, seen_imag
         assert len(images) == 10 and one_of(images[4:], first.images).all()
 
 
-def test_without_labels_the_slow_learner_sees_memory_and_batch(make, random_batch, without_labels, seen_images):
+def test_without_labels_the_slow_learner_uses_memory_and_batch(make, random_batch, without_labels, seen_images):
     learner = make(slow_batch_size=6)
     first, second = random_batch(0), random_batch(1, task=1)
     learner.observe(first)
@@ -316,7 +316,7 @@ def test_without_labels_the_slow_learner_sees_memory_and_batch(make, random_batc
         assert len(images) == 10 and one_of(images[4:], first.images).all()
 
 
-def test_views_have_the_size_that_the_networks_see(make, random_batch, spec, monkeypatch):
+def test_views_have_the_size_of_the_network_input(make, random_batch, spec, monkeypatch):
     large = dataclasses.replace(spec, image_shape=(3, 40, 40), input_size=28)
     learner = make(spec=large)
     shapes, forward = [], learner.objective.forward
@@ -329,7 +329,7 @@ def test_views_have_the_size_that_the_networks_see(make, random_batch, spec, mon
 
 
 @pytest.mark.parametrize("answer_size", [3, 250])
-def test_at_the_end_of_a_task_every_stored_example_is_answered(answer_size, make, random_batch, monkeypatch):
+def test_at_the_end_of_a_task_every_stored_example_has_logits(answer_size, make, random_batch, monkeypatch):
     monkeypatch.setattr(learner_module, "SOFT_LABEL_BATCH", answer_size)
     learner = make()
     for seed in range(3):
@@ -344,7 +344,7 @@ def test_at_the_end_of_a_task_every_stored_example_is_answered(answer_size, make
     assert expected.std() > 0
 
 
-def test_answers_of_earlier_tasks_are_kept(make, random_batch):
+def test_soft_labels_of_earlier_tasks_are_kept(make, random_batch):
     learner = prepared(make, random_batch)
     memory = learner.memory
     first = memory.filled.nonzero().flatten()
@@ -355,7 +355,7 @@ def test_answers_of_earlier_tasks_are_kept(make, random_batch):
     assert torch.equal(memory.has_logits, memory.filled) and memory.filled.sum() > len(first)
 
 
-def test_the_end_of_a_task_moves_nothing_else(make, random_batch, state_of, differing):
+def test_the_end_of_a_task_changes_nothing_else(make, random_batch, state_of, differing):
     learner = make()
     learner.observe(random_batch(0))
     before = state_of(learner)
@@ -367,7 +367,7 @@ def test_the_end_of_a_task_moves_nothing_else(make, random_batch, state_of, diff
     assert learner.training
 
 
-def test_at_insertion_answers_come_from_before_the_batch_is_learned(make, random_batch, state_of, differing):
+def test_soft_labels_at_insertion_precede_the_updates(make, random_batch, state_of, differing):
     learner = make(soft_labels="insertion")
     for seed in range(2):
         batch = random_batch(seed, task=seed)
@@ -441,7 +441,7 @@ def test_defaults_are_the_authors(spec):
 
 
 @pytest.mark.parametrize("adapter_norm", ["none", "map", "pixel"])
-def test_every_way_to_divide_learns(adapter_norm, make, stream):
+def test_every_adapter_norm_learns(adapter_norm, make, stream):
     learner = make(adapter_norm=adapter_norm)
     for batch in stream:
         assert all(loss.isfinite() for loss in learner.observe(batch).values())

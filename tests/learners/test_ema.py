@@ -35,7 +35,7 @@ def test_the_contract_holds(name, check, request, averaging):
 
 
 @every_learner
-def test_a_step_waits_for_nothing(name, averaging, stream, synchronising):
+def test_a_step_does_not_synchronise(name, averaging, stream, synchronising):
     learner = averaging(name)
     learner.observe(stream[0])
     assert synchronising(lambda: learner.observe(stream[1])) <= {"aten::item", "aten::_local_scalar_dense"}
@@ -48,7 +48,9 @@ def trained(learner: Learner, stream: list[Batch]) -> Learner:
 
 
 @every_learner
-def test_off_is_the_default_and_changes_no_weight(name, quick_learner, averaging, stream, state_of, differing):
+def test_the_average_is_off_by_default_and_changes_no_weight(
+    name, quick_learner, averaging, stream, state_of, differing
+):
     steps = stream[:1] if name == "derpp" else stream  # its stored logits are the average's from the second step on
     plain, averaged = trained(quick_learner(name), steps), trained(averaging(name), steps)
     assert plain.ema is None
@@ -70,7 +72,7 @@ def test_predictions_are_those_of_the_average(name, quick_learner, averaging, st
 
 
 @every_learner
-def test_all_that_predicts_is_averaged_and_nothing_else(name, averaging, stream):
+def test_exactly_the_tensors_used_for_prediction_are_averaged(name, averaging, stream):
     learner = averaging(name)
     trained(learner, stream[:1])
     logits = learner.train()(stream[0].images, stream[0].task_ids)
@@ -121,7 +123,7 @@ def test_weights_of_another_memory_format_are_averaged_alike(averaging, stream):
         assert torch.equal(mean, other[key])
 
 
-def test_soft_labels_are_the_average_s(averaging, stream):
+def test_soft_labels_come_from_the_average(averaging, stream):
     learner = trained(averaging("dualnet"), stream)
     memory = learner.memory
     learner.end_task()

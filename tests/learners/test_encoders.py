@@ -15,19 +15,19 @@ from own_encoder import ThreeMaps
 from dualnet.batch import StreamSpec
 from dualnet.cost import Cost, counted
 from dualnet.learners import LEARNERS
-from dualnet.nets import Adapter, AnyEncoder, Encoder, pooled
-from dualnet.nets.other import OtherEncoder
-from dualnet.nets.start import load_weights, save_weights, starter_file
+from dualnet.nets import Adapter, BaseEncoder, Encoder, pooled
+from dualnet.nets.custom import CustomEncoder
+from dualnet.nets.weights import load_weights, save_weights, starter_file
 
 every_learner = pytest.mark.parametrize("name", LEARNERS)
 OWN = "own_encoder.ThreeMaps"
 
 
-def encoder_of(learner: torch.nn.Module) -> AnyEncoder:
-    return next(module for module in learner.modules() if isinstance(module, AnyEncoder))
+def encoder_of(learner: torch.nn.Module) -> BaseEncoder:
+    return next(module for module in learner.modules() if isinstance(module, BaseEncoder))
 
 
-def weights_without(learner: torch.nn.Module, encoder: AnyEncoder) -> list[torch.Tensor]:
+def weights_without(learner: torch.nn.Module, encoder: BaseEncoder) -> list[torch.Tensor]:
     return [weight for weight in learner.parameters() if weight not in set(encoder.parameters())]
 
 
@@ -57,7 +57,7 @@ def test_the_encoder_starts_from_a_file_and_learns(name: str, file: str, small_l
     assert not torch.equal(encoder_of(learner).state_dict()["stem.weight"], stored["stem.weight"].float())
 
 
-def test_the_adapter_passes_the_features_on_at_first(file: str, small_learner: Any, random_batch: Any) -> None:
+def test_the_adapter_is_initialised_to_the_identity(file: str, small_learner: Any, random_batch: Any) -> None:
     learner = small_learner("dualnet", width=4, start=file, adapter_norm="none").eval()
     pixels = learner.network_input(random_batch(0).images)
     features = pooled(learner.slow(pixels)[-1])
@@ -70,7 +70,7 @@ def test_the_starter_is_shipped_and_refuses_another_width(small_learner: Any) ->
         fresh = Encoder(width)
         load_weights(fresh, starter_file(width))
         assert torch.equal(encoder_of(learner).state_dict()["stem.weight"], fresh.stem.weight)
-    with pytest.raises(ValueError, match=r"^start: there is no starter of width 24; set width to 20 or 32"):
+    with pytest.raises(ValueError, match=r"^start: .*24.*20 or 32$"):
         small_learner("er", width=24, start="starter")
 
 
@@ -92,7 +92,7 @@ def test_a_file_that_cannot_be_used(content: Any, width: int, words: str, file: 
 
 
 @every_learner
-def test_a_learner_learns_with_an_encoder_of_ones_own(name: str, small_learner: Any, stream: Any) -> None:
+def test_a_learner_learns_with_a_custom_encoder(name: str, small_learner: Any, stream: Any) -> None:
     learner = small_learner(name, encoder=OWN, encoder_options={"width": 5})
     encoder = encoder_of(learner)
     assert encoder.channels == (5, 10, 15)
@@ -109,10 +109,10 @@ def test_a_learner_learns_with_an_encoder_of_ones_own(name: str, small_learner: 
     assert learner.predict(stream[0].images, stream[0].task_ids).shape == (len(stream[0]),)
 
 
-def test_parts_have_batchnorm_statistics_of_their_own() -> None:
+def test_parts_have_separate_batchnorm_statistics() -> None:
     torch.manual_seed(0)
     images = torch.cat([torch.randn(4, 3, 32, 32), 3 + torch.randn(4, 3, 32, 32)])
-    together, apart = OtherEncoder(ThreeMaps, (3, 32, 32)), OtherEncoder(ThreeMaps, (3, 32, 32))
+    together, apart = CustomEncoder(ThreeMaps, (3, 32, 32)), CustomEncoder(ThreeMaps, (3, 32, 32))
     apart.load_state_dict(together.state_dict())
     maps = together(images, parts=2)
     each = [apart(part) for part in images.chunk(2)]
@@ -122,11 +122,11 @@ def test_parts_have_batchnorm_statistics_of_their_own() -> None:
         assert torch.equal(tensor, apart.state_dict()[name]), name
 
 
-def test_making_an_encoder_leaves_it_as_it_was() -> None:
+def test_the_trial_pass_does_not_change_the_encoder() -> None:
     torch.manual_seed(0)
     plain = ThreeMaps().state_dict()
     torch.manual_seed(0)
-    encoder = OtherEncoder(ThreeMaps, (3, 32, 32))
+    encoder = CustomEncoder(ThreeMaps, (3, 32, 32))
     assert encoder.training and encoder.net.training
     for name, tensor in encoder.net.state_dict().items():
         assert torch.equal(tensor, plain[name]), name
@@ -138,7 +138,7 @@ def test_the_adapter_fits_maps_of_any_size() -> None:
     assert adapter(torch.randn(2, 3, 32, 32), maps).shape == (2, 5)
 
 
-def test_weights_of_an_encoder_of_ones_own_may_be_of_a_larger_network(tmp_path: Path, small_learner: Any) -> None:
+def test_a_weights_file_may_contain_a_larger_network(tmp_path: Path, small_learner: Any) -> None:
     net = ThreeMaps()
     safetensors.torch.save_file({**net.state_dict(), "classifier.weight": torch.zeros(3)}, tmp_path / "own.safetensors")
     learner = small_learner("dualnet", encoder=OWN, weights=str(tmp_path / "own.safetensors"))
@@ -152,8 +152,8 @@ def test_weights_of_an_encoder_of_ones_own_may_be_of_a_larger_network(tmp_path: 
         ({"encoder": "own_encoder.fails"}, "encoder: own_encoder.fails .*no such"),
         ({"encoder": "own_encoder.NOTHING"}, "encoder: 'own_encoder.NOTHING'"),
         ({"encoder": "builtins.dict"}, "encoder: builtins.dict .*torch.nn.Module"),
-        ({"encoder": "own_encoder.Absent"}, "encoder: cannot import 'own_encoder.Absent'"),
-        ({"encoder": "nowhere"}, "encoder: cannot import 'nowhere'"),
+        ({"encoder": "own_encoder.Absent"}, "encoder: .*'own_encoder.Absent'"),
+        ({"encoder": "nowhere"}, "encoder: .*'nowhere'"),
         ({"encoder": OWN, "encoder_options": {"depth": 3}}, "encoder: .*depth"),
         ({"encoder": OWN, "start": "starter"}, "start: .*weights"),
         ({"weights": "a.safetensors"}, "weights: .*encoder"),
@@ -168,7 +168,7 @@ def test_weights_of_an_encoder_of_ones_own_may_be_of_a_larger_network(tmp_path: 
         ),
     ],
 )
-def test_what_is_refused_in_one_line(options: dict[str, Any], words: str, small_learner: Any) -> None:
+def test_invalid_options_are_refused_in_one_line(options: dict[str, Any], words: str, small_learner: Any) -> None:
     with pytest.raises(ValueError, match=f"^{words}") as caught:
         small_learner("dualnet", **options)
     assert "\n" not in str(caught.value)
@@ -178,7 +178,7 @@ def test_what_is_refused_in_one_line(options: dict[str, Any], words: str, small_
 
 
 @every_learner
-def test_a_frozen_encoder_stays_as_it_is(
+def test_a_frozen_encoder_does_not_change(
     name: str, small_learner: Any, stream: Any, state_of: Any, differing: Any
 ) -> None:
     frozen = {"encoder_lr": 0.0} | ({"slow_rounds": 0} if name == "dualnet" else {})
@@ -195,7 +195,7 @@ def test_a_frozen_encoder_stays_as_it_is(
 
 
 @pytest.mark.parametrize("name", ["er", "mir", "dualnet"])
-def test_a_rate_of_its_own_scales_the_encoders_step(name: str, small_learner: Any, random_batch: Any) -> None:
+def test_encoder_lr_scales_the_step_of_the_encoder(name: str, small_learner: Any, random_batch: Any) -> None:
     options = {"updates": 1, "lr": 0.1} | ({"slow_rounds": 0} if name == "dualnet" else {})
     learners = [small_learner(name, **options), small_learner(name, **options, encoder_lr=0.05)]
     moved = []
@@ -211,7 +211,7 @@ def test_a_rate_of_its_own_scales_the_encoders_step(name: str, small_learner: An
     assert torch.equal(moved[1][1], moved[0][1])
 
 
-def test_classes_are_added_with_a_rate_of_its_own(small_learner: Any, random_batch: Any, spec: StreamSpec) -> None:
+def test_classes_can_be_added_with_encoder_lr(small_learner: Any, random_batch: Any, spec: StreamSpec) -> None:
     learner = small_learner("er", spec=spec.task_free(), encoder_lr=0.01)
     learner.add_classes(1)
     groups = {group["lr"]: group["params"] for group in learner.optimizer.param_groups}

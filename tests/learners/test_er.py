@@ -1,4 +1,4 @@
-"""One update of ER by hand, with BatchNorm apart and together."""
+"""One update of ER and of MIR against plain PyTorch, with separate and joint BatchNorm statistics."""
 
 import copy
 
@@ -7,18 +7,19 @@ import torch
 import torch.nn.functional as F
 
 
+@pytest.mark.parametrize("name", ["er", "mir"])
 @pytest.mark.parametrize("joint_statistics", [False, True])
 @pytest.mark.parametrize("replay_size", [4, 3])  # as many as the batch has: one pass; fewer: two
-def test_one_update_learns_the_batch_and_the_replay(joint_statistics, replay_size, small_learner, random_batch):
+def test_one_update_learns_the_batch_and_the_replay(name, joint_statistics, replay_size, small_learner, random_batch):
     options = {"lr": 0.1, "updates": 1, "replay_size": replay_size, "replay_weight": 0.6}
-    learner = small_learner("er", joint_statistics=joint_statistics, **options)
+    learner = small_learner(name, joint_statistics=joint_statistics, **options)
     for seed in range(3):
         learner.observe(random_batch(seed))
     by_hand, batch = copy.deepcopy(learner), random_batch(7, task=1)
     losses = learner.observe(batch)
 
     by_hand.memory.add(batch, by_hand.generator)
-    past = by_hand.memory.sample(replay_size, by_hand.generator, beside=batch)
+    past = by_hand.replay(batch, batch.labels)
     if joint_statistics:
         images, task_ids = torch.cat([batch.images, past.images]), torch.cat([batch.task_ids, past.task_ids])
         now_logits, past_logits = by_hand(images, task_ids).split([4, replay_size])

@@ -51,41 +51,41 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_batch_that_does_not_fit_is_refused_in_one_line(case, spec):
+def test_a_batch_that_does_not_match_is_refused_in_one_line(case, spec):
     changed, start, *words = WRONG[case]
     batch = Batch(**{"images": IMAGES, "labels": LABELS, "task_ids": TASKS, **changed})
     with pytest.raises(ValueError, match=f"^{re.escape(start)}[^\n]*$") as refused:
-        InputCheck(spec).batch(batch, CPU)
+        InputCheck(spec).check_batch(batch, CPU)
     assert all(word in str(refused.value) for word in words)
 
 
 @pytest.mark.parametrize(
     "value", [None, (IMAGES, LABELS, TASKS), {"images": IMAGES}, IMAGES], ids=lambda value: type(value).__name__
 )
-def test_what_is_no_batch_is_refused(value, spec):
+def test_other_types_than_batch_are_refused(value, spec):
     with pytest.raises(ValueError, match=rf"^batch: .*{type(value).__name__}[^\n]*Batch\(images, labels, task_ids\)$"):
-        InputCheck(spec).batch(value, CPU)
+        InputCheck(spec).check_batch(value, CPU)
 
 
 @pytest.mark.parametrize("labels", [LABELS, None, torch.full((4,), UNLABELLED)])
 def test_labels_may_be_missing(labels, spec):
-    InputCheck(spec).batch(Batch(IMAGES, labels, TASKS), CPU)
+    InputCheck(spec).check_batch(Batch(IMAGES, labels, TASKS), CPU)
 
 
-def test_batches_may_hold_several_tasks_and_be_laid_out_as_they_like(spec):
+def test_batches_may_have_several_tasks_and_any_strides(spec):
     images = IMAGES.to(memory_format=torch.channels_last)
-    InputCheck(spec).batch(Batch(images, torch.tensor([0, 2, 5, -1]), torch.tensor([0, 1, 2, 1])), CPU)
+    InputCheck(spec).check_batch(Batch(images, torch.tensor([0, 2, 5, -1]), torch.tensor([0, 1, 2, 1])), CPU)
 
 
 def test_values_on_a_device_are_not_read(spec):
     """A tensor without values stands for one that it would take a wait to read."""
     nonsense = Batch(IMAGES, LABELS + 100, TASKS + 100).to("meta")
-    InputCheck(spec).batch(nonsense, META)
-    with pytest.raises(ValueError, match="labels are int64"):
-        InputCheck(spec).batch(Batch(nonsense.images, nonsense.labels[:2], nonsense.task_ids), META)
+    InputCheck(spec).check_batch(nonsense, META)
+    with pytest.raises(ValueError, match=r"^labels .*int64 \[2\]"):
+        InputCheck(spec).check_batch(Batch(nonsense.images, nonsense.labels[:2], nonsense.task_ids), META)
 
 
-def test_a_learner_of_ones_own_is_guarded_too(spec, random_batch):
+def test_learners_outside_the_package_are_checked_too(spec, random_batch):
     class Own(Learner):
         def __init__(self):
             super().__init__(spec, None)
@@ -105,8 +105,8 @@ def test_a_learner_of_ones_own_is_guarded_too(spec, random_batch):
 
 
 def test_a_batch_is_checked_once_per_step(spec, random_batch, monkeypatch):
-    checked, check = [], InputCheck.batch
-    monkeypatch.setattr(InputCheck, "batch", lambda self, *given: checked.append(given) or check(self, *given))
+    checked, check = [], InputCheck.check_batch
+    monkeypatch.setattr(InputCheck, "check_batch", lambda self, *given: checked.append(given) or check(self, *given))
     learner = Finetune(spec, Finetune.Config(width=2))
     learner.observe(random_batch())
     Engine([learner], "fp32").step([random_batch()])

@@ -44,16 +44,16 @@ def test_cross_entropy_over_the_labelled(examples, seed):
     assert label_loss(logits, labels).item() == pytest.approx(np.mean(each) if each else 0)
 
 
-@given(examples, st.integers(0, 99), st.sampled_from([1.0, 2.0, 5.0]), st.booleans())
-def test_divergence_from_the_known_answers(examples, seed, temperature, mean_over_classes):
+@given(examples, st.integers(0, 99), st.sampled_from([1.0, 2.0, 5.0]), st.sampled_from(["class", "example"]))
+def test_divergence_from_the_stored_logits(examples, seed, temperature, mean):
     tasks, known = [task for task, _ in examples], [is_known for _, is_known in examples]
     logits, remembered = example_logits(tasks, seed), example_logits(tasks, seed + 1)
     each = []
     for now, then, task, is_known in zip(logits, remembered, tasks, known, strict=True):
         p, q = (probabilities(row, ALLOWED[task], temperature) for row in (then, now))
         terms = p * np.log(p / q)
-        each += [terms.mean() if mean_over_classes else terms.sum()] * is_known
-    loss = soft_label_loss(logits, remembered, torch.tensor(known), temperature, mean_over_classes)
+        each += [terms.mean() if mean == "class" else terms.sum()] * is_known
+    loss = soft_label_loss(logits, remembered, torch.tensor(known), temperature, mean)
     assert loss.item() == pytest.approx(np.mean(each) if each else 0)
     assert loss.item() >= -1e-12
 
@@ -61,11 +61,11 @@ def test_divergence_from_the_known_answers(examples, seed, temperature, mean_ove
 def test_ten_times_the_mean_over_five_classes_is_two_per_example():
     logits, remembered = example_logits([1, 1, 1], 0), example_logits([1, 1, 1], 1)
     known = torch.tensor([True, False, True])
-    over_classes, per_example = (soft_label_loss(logits, remembered, known, 2.0, mean) for mean in (True, False))
+    over_classes, per_example = (soft_label_loss(logits, remembered, known, 2.0, mean) for mean in ("class", "example"))
     assert 10 * over_classes.item() == pytest.approx(2 * per_example.item())
 
 
-def test_equal_answers_cost_nothing_and_pull_nowhere():
+def test_equal_logits_have_no_loss_and_no_gradient():
     logits = example_logits([0, 1, 1], 0).requires_grad_()
     loss = soft_label_loss(logits, logits.detach(), torch.ones(3, dtype=torch.bool), 2.0)
     loss.backward()
@@ -74,7 +74,7 @@ def test_equal_answers_cost_nothing_and_pull_nowhere():
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e3])
-def test_gradients_are_finite_and_zero_for_masked_classes_and_unknown_examples(scale):
+def test_gradients_are_finite_and_zero_for_masked_classes_and_unlabelled_examples(scale):
     tasks = [0, 1, 1]
     start = example_logits(tasks, 0).float()
     logits = torch.where(start == MASKED, start, scale * start).requires_grad_()
@@ -88,7 +88,7 @@ def test_gradients_are_finite_and_zero_for_masked_classes_and_unknown_examples(s
     assert logits.grad[:2].abs().sum() > 0
 
 
-def test_masked_logits_of_the_memory_are_masked_anew():
+def test_stored_logits_are_masked_by_the_current_mask():
     # Answers remembered in a slot that was empty are zeros; classes outside of the task must get no probability.
     logits = example_logits([0], 0)
     loss = soft_label_loss(logits, torch.zeros(1, 8, dtype=torch.float64), torch.tensor([True]), 1.0)

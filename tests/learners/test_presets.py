@@ -8,7 +8,7 @@ import yaml
 from dualnet.cli import flags
 from dualnet.cli.learn import learn_options
 from dualnet.learners import DualNet
-from dualnet.learners.presets import BEST, FEW, PAPER
+from dualnet.learners.presets import BEST, FEW_LABELS_BELOW, PAPER
 from dualnet.reproduce.table import read_rows
 from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.model import NEW_MODEL, Model
@@ -33,7 +33,7 @@ ROWS = {"task_aware": "ta/chosen", "task_free_boundaries": "tf/chosen", "task_fr
 @pytest.mark.parametrize(
     ("protocol", "share", "name"),
     [
-        *((protocol, share, ROWS[protocol]) for protocol in BEST for share in (FEW, 1.0)),
+        *((protocol, share, ROWS[protocol]) for protocol in BEST for share in (FEW_LABELS_BELOW, 1.0)),
         ("task_aware", 0.1, "labels-10/chosen"),
     ],
 )  # few labels are a row of the task-aware stream only
@@ -44,14 +44,14 @@ def test_the_best_is_a_row_of_the_table(protocol, share, name):
     assert experiment("best", protocol, share).learner == expected
 
 
-def test_authors_are_the_defaults_and_paper_is_the_table_s():
+def test_the_presets_authors_and_paper():
     assert experiment("authors").learner == experiment(None).learner == DualNet.Config()
     (row,) = [row for row in read_rows("table-1", "paper") if row.name == "table-1/mini-imagenet-ta/dualnet"]
     assert experiment("paper").learner == row.experiment({"benchmark": {"root": "x"}}).learner
     assert PAPER.keys() <= vars(DualNet.Config()).keys()
 
 
-def test_few_images_keep_the_starter_s_features_and_few_labels_do_not():
+def test_few_images_freezes_the_encoder_unless_labels_are_few():
     learner = experiment("few_images", "task_free").learner
     assert (learner.start, learner.width, learner.encoder_lr, learner.slow_rounds) == ("starter", 32, 0, 0)
     with_few_labels = experiment("few_images", "task_free", share=0.1).learner
@@ -73,7 +73,7 @@ def test_the_live_learner_has_short_steps_with_a_slow_phase_on_all_images():
     assert learner.replay_size < best.replay_size and learner.ema_rate == best.ema_rate
 
 
-def test_a_new_model_is_of_few_images():
+def test_a_new_model_uses_few_images():
     """Its classes may become more, so that its memory has a fixed number of slots; it has no soft labels."""
     config = Model.create(image_size=28).learner.config
     own = {option: getattr(config, option) for option in ("memory", "soft_labels", "soft_label_mean")}
@@ -81,12 +81,12 @@ def test_a_new_model_is_of_few_images():
     assert (config.memory.policy, config.memory.slots) == ("balanced", 2000)
 
 
-def test_a_new_model_of_few_images_takes_soft_labels_at_insertion_if_asked():
+def test_a_new_model_with_soft_labels_computes_them_at_insertion():
     config = Model.create(image_size=28, learner={**NEW_MODEL, "soft_label_weight": 0.5}).learner.config
     assert (config.soft_label_weight, config.soft_label_mean, config.soft_labels) == (0.5, "example", "insertion")
 
 
-def test_soft_labels_of_a_new_model_are_taken_at_boundaries_if_there_are_some():
+def test_a_new_model_with_boundaries_computes_soft_labels_there():
     learner = {"name": "dualnet", "preset": "live", "start": None, "width": 4}
     taken = [Model.create(image_size=28, learner=learner, boundaries=told).learner.config for told in (False, True)]
     assert [config.soft_labels for config in taken] == ["insertion", "task_end"]
@@ -102,7 +102,7 @@ def test_soft_labels_of_a_new_model_are_taken_at_boundaries_if_there_are_some():
         ("--learner.encoder own_encoder.ThreeMaps", None, 20, True),
     ],
 )
-def test_without_the_starter_the_encoder_of_a_new_model_learns(words, start, width, learns):
+def test_without_the_starter_the_encoder_of_a_new_model_is_trained(words, start, width, learns):
     arguments, rest = flags.parse(["learn", "photos", "--out", "model", *words.split()])
     config = Model.create(image_size=28, learner=learn_options(arguments, rest, None, "photos").learner).learner.config
     assert (config.start, config.width, config.encoder_lr != 0) == (start, width, learns)
@@ -117,13 +117,13 @@ def test_a_folder_may_be_called_as_something_else_is_written(folder):
     assert (options.train, options.unlabelled, options.test) == ("photos", folder, "other")
 
 
-def test_options_go_before_the_preset():
+def test_options_take_precedence_over_the_preset():
     learner = experiment("best", ema_rate=0.5, memory={"slots_per_class": 7}, share=0.1).learner
     assert learner.ema_rate == 0.5
     assert (learner.memory.slots_per_class, learner.memory.replay) == (7, "all")
 
 
-def test_an_experiment_written_out_names_every_option_instead():
+def test_a_saved_experiment_lists_all_options_instead_of_the_preset():
     whole = yaml.safe_load(yaml.safe_dump(experiment("best", share=0.1).mapping()))
     assert "preset" not in whole["learner"]
     assert parse(whole) == experiment("best", share=0.1)
@@ -141,7 +141,7 @@ def test_an_experiment_written_out_names_every_option_instead():
         ({"learner": {"name": "dualnet", "preset": "best"}, "labels": 3}, "^labels"),
     ],
 )
-def test_bad_words_are_refused_in_one_line(changes, named):
+def test_invalid_presets_are_refused_in_one_line(changes, named):
     with pytest.raises(ValueError, match=named) as caught:
         parse({"name": "x", "benchmark": {"name": "procedural"}} | changes)
     assert "\n" not in str(caught.value)

@@ -73,7 +73,7 @@ STREAMS = st.lists(st.integers(UNLABELLED, 4), max_size=80)
 @given(STREAMS, st.integers(1, 12), st.integers(1, 15), st.integers(0, 99))
 @example([0] * 6 + [1] * 6 + [0] * 6, 4, 5, 0)
 @example([4, 3, 2, 1, 0, 0, 1, 2, 3, 4], 2, 3, 0)  # more classes than slots
-def test_slots_are_those_of_the_rule(labels, num_slots, batch_size, seed):
+def test_slots_follow_the_policy(labels, num_slots, batch_size, seed):
     sizes = [len(labels[start : start + batch_size]) for start in range(0, len(labels), batch_size)]
     memory = after(labels, num_slots, sizes or [0], seed)
     assert contents(memory) == by_the_rule(labels, num_slots, seed)
@@ -83,7 +83,7 @@ def test_slots_are_those_of_the_rule(labels, num_slots, batch_size, seed):
 
 
 @given(st.lists(st.integers(UNLABELLED, 4), min_size=1, max_size=60), st.integers(1, 9), st.data())
-def test_a_batch_is_placed_as_one_example_after_the_other(labels, num_slots, data):
+def test_a_batch_is_placed_like_single_examples(labels, num_slots, data):
     whole = after(labels, num_slots, [len(labels)])
     cut = data.draw(st.integers(0, len(labels)))
     for sizes in ([1] * len(labels), [cut, len(labels) - cut]):
@@ -105,7 +105,7 @@ def as_equal_as_possible(num_slots: int, offered: Sequence[int]) -> list[int]:
 
 
 @given(STREAMS, st.integers(1, 20))
-def test_shares_are_as_equal_as_they_can_be_at_any_time(labels, num_slots):
+def test_shares_are_always_as_equal_as_possible(labels, num_slots):
     """Small classes are kept whole; of the others none has two examples more than another."""
     memory, generator = Balanced(SPEC, num_slots), torch.Generator().manual_seed(0)
     for start in range(0, len(labels), 7):
@@ -168,7 +168,7 @@ def test_every_example_of_a_class_is_equally_likely_to_be_held(labels):
             assert spread < bound(n - 1)
 
 
-def test_classes_may_come_later():
+def test_classes_can_be_added():
     """After `grow` the memory goes on as if it had had the classes from the start; the new ones get their share."""
     first = StreamSpec((1, 1, 2), torch.ones(1, 2, dtype=torch.bool))
     few, many = (Balanced(spec, 6, with_logits=False) for spec in (first, SPEC))
@@ -183,7 +183,7 @@ def test_classes_may_come_later():
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 2, 0], [0] * 9 + [1]], ids=["slots are free", "one class has lost some"])
-def test_an_example_that_is_removed_leaves_its_slot_to_the_next_ones(labels: list[int]) -> None:
+def test_the_slot_of_a_removed_example_is_reused(labels: list[int]) -> None:
     memory = after(labels, num_slots=5)
     before = [number for number in contents(memory) if number is not None]
     removed = torch.tensor([0, 2])

@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring, comes_again, num_before
+from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring, has_later_equal, num_earlier_equal
 
 NAMES = list(MEMORIES)
 SPEC = StreamSpec((1, 2, 2), torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1))  # three tasks of two classes
@@ -61,7 +61,7 @@ def filled(name: str, only_earlier_tasks: bool = False, num_slots: int = 12) -> 
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_fits_is_stored_as_it_is(name):
+def test_examples_are_stored_unchanged(name):
     memory = filled(name)
     assert held(memory) == [10, 11, 20, 21, 22]
     for slot in memory.filled.nonzero().flatten().tolist():
@@ -105,7 +105,7 @@ def test_state_survives_a_round_trip(name, state_of, differing):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.booleans()), min_size=1, max_size=30), st.integers(1, 9))
-def test_contents_are_always_sound(name, examples, batch_size):
+def test_contents_are_always_consistent(name, examples, batch_size):
     """Mixed tasks, missing labels, batches larger than a task's share, answers or none."""
     memory = MEMORIES[name](SPEC, 7)
     source = generator()
@@ -148,7 +148,7 @@ class Written(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_no_slot_is_written_twice_at_a_time(name):
+def test_no_slot_is_written_twice_by_one_batch(name):
     """On a GPU two writes to a slot come in any order, image and label of different examples among them."""
     memory, chance = MEMORIES[name](SPEC, 6), generator(3)
     with Written() as written:
@@ -207,7 +207,7 @@ def test_several_draws_at_once(name, size, draws, seed):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_draw_is_not_the_same_as_the_one_before(name):
+def test_draws_differ(name):
     memory = filled(name)
     pairs = [numbers_of(memory.sample(5, generator(seed), numbered([99], tasks=2), 2).images) for seed in range(9)]
     assert any(drawn[:5] != drawn[5:] for drawn in pairs)
@@ -246,7 +246,7 @@ def test_only_earlier_tasks(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_placeholders_have_no_logits_although_all_that_is_stored_has(name):
+def test_placeholders_have_no_logits_even_if_all_stored_examples_do(name):
     memory = MEMORIES[name](SPEC, 3, only_earlier_tasks=True)
     memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator(), answers([1, 2, 3]))
     replay = memory.sample(2, generator(), numbered([97, 98, 99], tasks=[0, 1, 2]))
@@ -255,7 +255,7 @@ def test_placeholders_have_no_logits_although_all_that_is_stored_has(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_new_example_does_not_inherit_answers(name):
+def test_a_new_example_does_not_inherit_logits(name):
     memory = MEMORIES[name](SPEC, 3)
     memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator(), answers([1, 2, 3]))
     for number in range(4, 60):
@@ -266,7 +266,7 @@ def test_a_new_example_does_not_inherit_answers(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_answers_can_be_remembered_later(name):
+def test_logits_can_be_stored_later(name):
     memory = filled(name)
     slots = memory.without_logits()
     assert sorted(numbers_of(memory.images[slots])) == [10, 11]
@@ -278,7 +278,7 @@ def test_answers_can_be_remembered_later(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_answers_in_another_precision_are_stored_in_full(name):
+def test_logits_are_stored_in_full_precision(name):
     memory = MEMORIES[name](SPEC, 6)
     memory.add(numbered([1]), generator(), answers([1]).bfloat16())
     assert memory.logits.dtype == torch.float32 and memory.has_logits.sum() == 1
@@ -327,7 +327,7 @@ def test_nothing_is_read_on_the_host(name, only_earlier_tasks, fake_mode):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("batch_size", [1, 10, 32, 100])
-def test_no_kernel_waits_for_the_device(name, batch_size, synchronising):
+def test_no_operation_synchronises(name, batch_size, synchronising):
     # torch.isin, for one, calls unique where the second argument has more than a few elements: 25 beside 500.
     memory, source = MEMORIES[name](SPEC, 500, only_earlier_tasks=True), generator()
     batch = numbered(range(batch_size), tasks=1)
@@ -339,7 +339,7 @@ def test_no_kernel_waits_for_the_device(name, batch_size, synchronising):
     assert not synchronising(step)
 
 
-def test_fake_tensors_notice_what_waits(fake_mode):
+def test_fake_tensors_detect_synchronisation(fake_mode):
     memory = Ring(StreamSpec((1, 2, 2), torch.ones(3, 6, dtype=torch.bool)), 12)
     with pytest.raises(DynamicOutputShapeException):
         memory.without_logits()
@@ -347,7 +347,7 @@ def test_fake_tensors_notice_what_waits(fake_mode):
         memory.filled.any().item()
 
 
-def test_the_profiler_notices_what_waits(synchronising):
+def test_the_profiler_detects_synchronisation(synchronising):
     memory = filled("ring")
     assert synchronising(memory.without_logits) == {"aten::nonzero"}
     assert "aten::item" in synchronising(lambda: bool(memory.filled.any()))
@@ -428,7 +428,7 @@ def test_every_example_is_equally_likely_to_be_held(sizes):
 
 
 @pytest.mark.parametrize(("capacity", "sizes"), [(1, [1, 1, 1]), (1, [3]), (2, [1, 2, 1]), (2, [4])], ids=str)
-def test_the_first_to_be_dropped_is_fair_too(capacity, sizes):
+def test_the_first_example_to_be_dropped_is_uniform(capacity, sizes):
     # Off by one in the number that came before shows most in the smallest reservoirs.
     trials, spec = 500, SPEC.task_free()
     counts = np.zeros(sum(sizes), dtype=int)
@@ -487,8 +487,8 @@ def test_draws_are_uniform(name, beside):
 # Rows with equal values
 
 
-def test_equal_values_before_and_after_are_found():
+def test_earlier_and_later_equal_values():
     values = torch.tensor([5, 3, 5, 5])
-    assert num_before(values).tolist() == [0, 0, 1, 2]
-    assert num_before(values, torch.tensor([False, True, True, True])).tolist() == [0, 0, 0, 1]
-    assert comes_again(values).tolist() == [True, False, True, False]
+    assert num_earlier_equal(values).tolist() == [0, 0, 1, 2]
+    assert num_earlier_equal(values, torch.tensor([False, True, True, True])).tolist() == [0, 0, 0, 1]
+    assert has_later_equal(values).tolist() == [True, False, True, False]

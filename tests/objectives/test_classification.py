@@ -71,7 +71,7 @@ def test_gradients_of_the_head_by_hand(pair, batch):
     assert not objective.head.weight.grad[2:].any() and objective.head.weight.grad[:2].any()
 
 
-def test_without_any_label_the_loss_is_0_and_teaches_nothing(pair, batch):
+def test_without_labels_loss_and_gradient_are_0(pair, batch):
     objective, encoder = pair
     loss = objective(encoder, *views(), replace(batch, labels=torch.full_like(batch.labels, UNLABELLED)))
     loss.backward()
@@ -79,7 +79,7 @@ def test_without_any_label_the_loss_is_0_and_teaches_nothing(pair, batch):
     assert not any(weight.grad.any() for weight in (*encoder.parameters(), *objective.parameters()))
 
 
-def test_a_task_free_stream_tells_all_classes_apart(spec, batch):
+def test_a_task_free_stream_has_one_head_over_all_classes(spec, batch):
     objective, encoder = Classification(32, spec.task_free()), Encoder(4)
     torch.nn.init.zeros_(objective.head.weight)
     torch.nn.init.zeros_(objective.head.bias)
@@ -90,7 +90,7 @@ def test_a_task_free_stream_tells_all_classes_apart(spec, batch):
     assert aware(encoder, *views(), batch).item() == pytest.approx(math.log(2))
 
 
-def test_the_mask_is_no_statistic_and_in_no_checkpoint(pair):
+def test_the_mask_is_not_in_the_state_dict(pair):
     assert set(pair[0].state_dict()) == {"head.weight", "head.bias"}
 
 
@@ -140,7 +140,7 @@ def test_in_the_first_task_the_labels_are_those_of_the_batch(small_learner, rand
     assert shown[0].labels.tolist() == [*batch.labels.tolist(), *batch.labels[:2].tolist()]
 
 
-def test_without_labels_only_stored_examples_teach(small_learner, random_batch, without_labels, shown):
+def test_without_labels_only_stored_examples_contribute(small_learner, random_batch, without_labels, shown):
     learner = small_learner("dualnet", objective="classification")
     weights = [weight.clone() for weight in learner.slow.parameters()]
     assert learner.observe(without_labels(random_batch(0)))["slow"] == 0

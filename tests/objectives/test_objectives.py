@@ -90,7 +90,7 @@ def test_loss_and_gradient_are_finite(name, case, make):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_loss_falls_when_it_is_trained_on(name, make):
+def test_training_decreases_the_loss(name, make):
     objective, encoder = make(name)
     optimizer = torch.optim.Adam([*encoder.parameters(), *objective.parameters()], lr=3e-3)
     shown, losses = views(8), []
@@ -115,7 +115,7 @@ def test_equal_weights_and_views_give_equal_bits(name, make):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_encoder_is_never_kept(name, make):
+def test_the_encoder_is_never_stored(name, make):
     objective, encoder = make(name)
     names = set(objective.state_dict())
     objective(encoder, *views())
@@ -134,7 +134,7 @@ def test_the_loss_keeps_full_precision_under_autocast(name, make):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_labels_matter_to_classification_alone(name, make):
+def test_only_classification_uses_labels(name, make):
     view_a, view_b, batch = views()
     losses = []
     for labels in (batch.labels, batch.labels ^ 1, torch.full_like(batch.labels, UNLABELLED)):
@@ -147,7 +147,7 @@ def test_labels_matter_to_classification_alone(name, make):
 
 
 @pytest.mark.parametrize(("name", "optimizer"), EACH)
-def test_dualnet_learns_by_it(name, optimizer, dualnet, stream, synchronising):
+def test_dualnet_trains_with_it(name, optimizer, dualnet, stream, synchronising):
     learner = dualnet(name, optimizer)
     before = [weight.clone() for weight in learner.objective.parameters()]
     losses = learner.observe(stream[0])
@@ -157,7 +157,7 @@ def test_dualnet_learns_by_it(name, optimizer, dualnet, stream, synchronising):
 
 
 @pytest.mark.parametrize(("name", "optimizer"), EACH)
-def test_a_step_by_it_reads_nothing_on_the_host(name, optimizer, small_config, fake_mode):
+def test_a_step_with_it_does_not_synchronise(name, optimizer, small_config, fake_mode):
     spec = StreamSpec((3, 28, 28), torch.ones(3, 6, dtype=torch.bool))
     options = {"objective": name, "slow_optimizer": optimizer, "encoder": encoder_for(name)}
     learner = DualNet(spec, small_config("dualnet", **options))
@@ -181,7 +181,7 @@ def test_dualnet_resumes_with_it(name, optimizer, dualnet, random_batch, state_o
 
 @pytest.mark.parametrize("statistics", ["interpolate", "keep"])
 @pytest.mark.parametrize("name", NAMES)
-def test_sgd_is_look_ahead_that_goes_all_the_way(name, statistics, dualnet, stream, state_of, differing):
+def test_sgd_equals_look_ahead_with_beta_1(name, statistics, dualnet, stream, state_of, differing):
     """Bit by bit, over rounds, batches and tasks; BatchNorm's statistics included, or left alone."""
     options = {"slow_rounds": 2, "slow_momentum": 0.5, "slow_statistics": statistics}
     sgd = dualnet(name, "sgd", beta=0.05, **options)
@@ -203,7 +203,7 @@ def test_sgd_is_look_ahead_that_goes_all_the_way(name, statistics, dualnet, stre
 # The pass that they share
 
 
-def test_views_are_embedded_with_statistics_of_their_own(make):
+def test_views_have_separate_statistics(make):
     objective, encoder = make("barlow_twins")
     twin, twin_encoder = make("barlow_twins")
     view_a, view_b, _ = views()
@@ -223,7 +223,7 @@ def test_the_projector_follows_the_authors(make):
     torch.testing.assert_close(projector(x), hidden.clamp(min=0) @ projector.out.weight.T, atol=1e-4, rtol=1e-4)
 
 
-def test_full_precision_switches_autocast_off():
+def test_full_precision_disables_autocast():
     x = torch.randn(4, 4)
     with torch.autocast("cpu", torch.bfloat16):
         assert (x @ x).dtype == torch.bfloat16
@@ -281,7 +281,7 @@ def test_identical_views_correlate_fully_on_the_diagonal():
     torch.testing.assert_close(c, c.T)
 
 
-def test_identical_and_decorrelated_views_cost_nothing():
+def test_identical_and_decorrelated_views_have_no_loss():
     hadamard = torch.tensor([[1.0, 1, 1, -1], [1, -1, -1, -1], [-1, 1, -1, 1], [-1, -1, 1, 1]])
     z = 5 * hadamard[:, :2]
     assert barlow_twins_loss(z, z).item() == pytest.approx(0, abs=1e-6)
@@ -316,7 +316,7 @@ def test_scale_and_shift_of_a_feature_do_not_matter(seed, changes):
 
 @pytest.mark.parametrize("free", [False, True], ids=["task_aware", "task_free"])
 @pytest.mark.parametrize("name", NAMES)
-def test_dualnet_learns_by_it_from_batches_of_one(name, free, dualnet, random_batch, without_labels, spec):
+def test_dualnet_trains_with_it_on_batches_of_one(name, free, dualnet, random_batch, without_labels, spec):
     """The slow learner sees two examples at least, by `slow_batch_size`: in the first batch one of them twice."""
     spec = spec.task_free() if free else spec
     learner = dualnet(name, spec=spec, slow_batch_size=2)

@@ -59,6 +59,6 @@ def test_identical_views_of_orthogonal_embeddings_have_a_known_loss(num):
     assert nt_xent_loss(z, z).item() == pytest.approx(expected, rel=1e-6)
 
 
-def test_equal_embeddings_are_told_apart_by_chance():
+def test_equal_embeddings_have_the_loss_of_chance():
     z = torch.ones(4, 6)
     assert nt_xent_loss(z, z).item() == pytest.approx(math.log(7), rel=1e-6)

@@ -34,13 +34,13 @@ def test_simsiam_against_numpy(num, features, seed):
     assert -1 <= loss <= 1
 
 
-def test_the_ends_of_the_range_are_reached():
+def test_the_bounds_of_the_loss_are_reached():
     p_a, p_b, _, _ = vectors(5, 4, 0)
     assert simsiam_loss(p_a, p_b, 2 * p_b, 3 * p_a).item() == pytest.approx(-1)
     assert simsiam_loss(p_a, p_b, -p_b, -p_a).item() == pytest.approx(1)
 
 
-def test_the_two_views_count_alike():
+def test_the_loss_is_symmetric_in_the_views():
     p_a, p_b, z_a, z_b = vectors(5, 4, 0)
     torch.testing.assert_close(simsiam_loss(p_a, p_b, z_a, z_b), simsiam_loss(p_b, p_a, z_b, z_a))
 

@@ -40,13 +40,13 @@ def test_vicreg_against_numpy(num, features, seed, scale):
 
 
 @given(st.floats(1, 50), st.integers(0, 999))
-def test_features_that_vary_enough_cost_nothing(std, seed):
+def test_features_of_sufficient_variance_have_no_loss(std, seed):
     z, _ = embeddings(9, 4, seed)
     assert variance_term(std * (z - z.mean(dim=0)) / z.std(dim=0)) == 0
 
 
 @pytest.mark.parametrize("std", [0.0, 0.3, 0.9])
-def test_features_that_vary_too_little_cost_what_they_lack(std):
+def test_the_variance_term_is_the_missing_deviation(std):
     z, _ = embeddings(9, 4, 0)
     z = std * (z - z.mean(dim=0)) / z.std(dim=0)
     assert variance_term(z).item() == pytest.approx(1 - np.sqrt(std**2 + 1e-4))
@@ -59,7 +59,7 @@ def test_uncorrelated_features_have_no_covariance_term_and_equal_ones_do():
     assert covariance_term(twice).item() == pytest.approx((4 / 3) ** 2, rel=1e-6)
 
 
-def test_identical_varied_uncorrelated_views_cost_nothing():
+def test_identical_varied_uncorrelated_views_have_no_loss():
     z = 2 * torch.tensor([[1.0, 1, 1], [1, -1, -1], [-1, 1, -1], [-1, -1, 1]])
     assert vicreg_loss(z, z).item() == pytest.approx(0, abs=1e-5)
 

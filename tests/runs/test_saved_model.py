@@ -196,7 +196,7 @@ def test_a_learner_that_could_not_be_found_again_is_refused(spec: StreamSpec, sm
         pass
 
     model = Model(Nowhere(spec, small_config("er")), NAMES)
-    with pytest.raises(ValueError, match=r"<locals>\.Nowhere: cannot be imported .*into a file of its own"):
+    with pytest.raises(ValueError, match=r"<locals>\.Nowhere: "):
         model.save(tmp_path / "model")
     Nowhere.__module__, Nowhere.__qualname__ = "__main__", "Nowhere"  # of a script
     with pytest.raises(ValueError, match=r"^__main__\.Nowhere: cannot be imported"):

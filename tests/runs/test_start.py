@@ -11,7 +11,7 @@ import torch
 import dualnet
 from dualnet import cli
 from dualnet.nets import Encoder
-from dualnet.nets.start import save_weights, starter_file
+from dualnet.nets.weights import save_weights, starter_file
 from dualnet.runs.experiment import parse
 from dualnet.runs.stop import StopRequested
 

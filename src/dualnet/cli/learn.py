@@ -10,7 +10,7 @@ from rich.console import Console
 from dualnet import engine
 from dualnet.cli.terminal import fail, print_line
 from dualnet.learners.presets import STARTER
-from dualnet.nets.start import starters
+from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
 from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
@@ -54,7 +54,7 @@ def learn_options(arguments: argparse.Namespace, rest: list[str], source: Path |
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is not a group of options; use --learner.name to select a learner")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        widths = (None, *map(str, starters()))
+        widths = (None, *map(str, starter_files()))
         has_starter = learner.get("start", "starter") == "starter" and learner.get("width") in widths
         other = {**NEW_MODEL, "preset": "best", "width": STARTER["width"]}  # trains the encoder too
         given["learner"] = merged(NEW_MODEL if has_starter and "encoder" not in learner else other, learner)

@@ -1,4 +1,4 @@
-"""Convolutions whose weights are cast to autocast's type all at once rather than by one kernel each."""
+"""Convolutions whose weights are cast for autocast all together, instead of by one kernel each."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 # oneDNN's AVX2 kernel for the weight gradient of a strided 1x1 convolution writes past its buffer if the input is
-# channels-last with fewer than 8 channels (oneDNN issue 6035; torch 2.13.0): the process ends by a segmentation fault.
+# channels-last with fewer than 8 channels (oneDNN issue 6035; torch 2.13.0), which ends in a segmentation fault.
 FEWEST_STRIDED_CHANNELS = 0 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
 
 
 def second_use(x: Tensor) -> Tensor:
-    """The tensor for its second consumer, a residual sum or a shortcut: x, or another tensor in the same memory.
+    """The tensor to pass to the second consumer of x, a residual sum or a shortcut: x, or a `twin` in the same memory.
 
-    `fused_norm` gives a block's output a `twin`. The gradients of both reach its first backward kernel, which adds them
-    while it reads them: autograd launches no kernel for the sum.
+    `fused_norm` gives the output of a block such a twin. Its first backward kernel receives the gradients of both and
+    adds them while reading, so that autograd launches no kernel for the sum.
     """
     return getattr(x, "twin", x)
 
@@ -31,7 +31,7 @@ class Conv(nn.Conv2d):
         weight = self.weight if self.cast_weight is None else self.cast_weight
         if self.kernel_size != (1, 1):
             return self._conv_forward(input, weight, self.bias)
-        x = second_use(input)  # it is the shortcut of a residual block, whose other branch uses the input too
+        x = second_use(input)  # the shortcut of a residual block, whose other branch uses the input too
         if x.device.type == "cpu" and self.in_channels < FEWEST_STRIDED_CHANNELS:
             rows, columns = self.stride
             return F.conv2d(x[:, :, ::rows, ::columns], weight, self.bias)
@@ -39,19 +39,19 @@ class Conv(nn.Conv2d):
 
 
 class CastTogether(torch.autograd.Function):
-    """Tensors in another type, by few kernels for all of them, and their gradients back in the same way."""
+    """Casts tensors to another dtype by a few kernels for all of them, and their gradients back likewise."""
 
     @staticmethod
     def forward(ctx: Any, dtype: torch.dtype, *tensors: Tensor):
         ctx.dtypes = [tensor.dtype for tensor in tensors]
-        return tuple(copied(tensors, [dtype] * len(tensors)))
+        return tuple(cast_all(tensors, [dtype] * len(tensors)))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor):
-        return None, *copied(grads, ctx.dtypes)
+        return None, *cast_all(grads, ctx.dtypes)
 
 
-def copied(tensors: tuple[Tensor, ...], dtypes: list[torch.dtype]) -> list[Tensor]:
+def cast_all(tensors: tuple[Tensor, ...], dtypes: list[torch.dtype]) -> list[Tensor]:
     out = [torch.empty_like(tensor, dtype=dtype) for tensor, dtype in zip(tensors, dtypes, strict=True)]
     torch._foreach_copy_(out, list(tensors))  # pyright: ignore[reportPrivateImportUsage]
     return out
@@ -59,7 +59,7 @@ def copied(tensors: tuple[Tensor, ...], dtypes: list[torch.dtype]) -> list[Tenso
 
 @contextmanager
 def autocast_weights(net: nn.Module) -> Iterator[None]:
-    """While autocast is on, the network's convolutions use weights that are cast together here."""
+    """While autocast is on, the convolutions of the network use weights that are cast together here."""
     device = next(net.parameters()).device.type
     if not torch.is_autocast_enabled(device):
         yield

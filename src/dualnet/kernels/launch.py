@@ -1,4 +1,4 @@
-"""How kernels are launched: the size of a program's work, the grid of programs, the layout of their inputs."""
+"""Launch parameters of kernels: the work per program, the grid of programs, and the layout of the inputs."""
 
 from typing import NamedTuple
 
@@ -10,20 +10,20 @@ CHANNELS_AT_A_TIME = 32
 
 
 class LaunchShape(NamedTuple):
-    """Rows per iteration of a program's loop, its warps, how many programs fill an H200, and pipeline stages."""
+    """Rows per loop iteration of a program, its warps, the number of programs that fill an H200, pipeline stages."""
 
     rows: int
     warps: int
     programs: int
-    stages: int = 1  # with more, a loop of matrix products loads its next operands while it computes
+    stages: int = 1  # more than 1: a loop of matrix products prefetches its operands
 
 
-SUMMING = LaunchShape(256, 16, 66)  # few and large: every program of the second kernel reads all of their sums
-WRITING = LaunchShape(64, 4, 528)  # with more, five learners side by side are slower: each program takes time to start
+SUMMING = LaunchShape(256, 16, 66)  # few and large, because every program of the second kernel reads all sums
+WRITING = LaunchShape(64, 4, 528)  # with more, five concurrent learners are slower, since programs take time to start
 
 
 class LaunchGrid:
-    """How a matrix [parts, rows, channels] is split: each program takes `chunk` rows of a part and some channels."""
+    """The split of a matrix [parts, rows, channels]: each program has `chunk` rows of a part and some channels."""
 
     def __init__(self, shape: LaunchShape, parts: int, rows: int, channels: int, at_a_time: int = CHANNELS_AT_A_TIME):
         assert rows * channels < 2**31, "a part is too large for 32-bit offsets"
@@ -39,8 +39,8 @@ class LaunchGrid:
         return torch.empty(self.parts, self.splits, 2, self.channels, device=device)
 
 
-def like(tensor: Tensor, model: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-    """The tensor in the model's layout and in its dtype or the one given, copied only if it must be."""
+def match_layout(tensor: Tensor, model: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The tensor in the layout of `model` and in the given dtype (default: that of `model`), copied only if needed."""
     dtype = dtype or model.dtype
     if tensor.dtype == dtype and tensor.stride() == model.stride():
         return tensor

@@ -1,7 +1,7 @@
-"""BatchNorm, residual sum and ReLU in two Triton kernels each way, for channels-last tensors on CUDA.
+"""BatchNorm, residual sum and ReLU in two Triton kernels per direction, for channels-last tensors on CUDA.
 
-PyTorch's own kernels are 5 forward and 5 backward (docs/performance.md). A small map takes one kernel each way: of two
-it would mostly wait for the start.
+PyTorch needs 5 kernels forward and 5 backward (docs/performance.md). Small maps use one kernel per direction, because
+launching a second one would take longer than its work.
 """
 
 from typing import Any
@@ -12,14 +12,14 @@ from torch import Tensor
 
 from dualnet.kernels import Norm
 from dualnet.kernels import norm_kernels as kernels
-from dualnet.kernels.launch import SUMMING, WRITING, LaunchGrid, like
+from dualnet.kernels.launch import SUMMING, WRITING, LaunchGrid, match_layout
 
-SMALL_ROWS = 512  # of a part, at most: more rows are read faster by many programs
+SMALL_ROWS = 512  # most rows of a part of a small map; more are read faster by many programs
 SMALL_CHANNELS = 8
 
 
 class FusedNorm(torch.autograd.Function):
-    """With a residual the result comes twice in one memory, for two consumers: their gradients are added here."""
+    """With a residual the result is returned twice, in the same memory, and the gradients of both are added here."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None, norm: Norm, parts: int):
@@ -41,15 +41,15 @@ class FusedNorm(torch.autograd.Function):
                 *tensors, sums, ctx.rows, ctx.channels, summing.splits, writing.chunk, norm.momentum, norm.eps,
                 GIVEN=False, **flags, **writing.options,
             )  # fmt: skip
-        # y is read only where a residual was added: else it need not be kept for this.
+        # backward reads y only if a residual was added
         ctx.save_for_backward(x, x if residual is None else y, weight, bias, mean, rstd)
-        ctx.set_materialize_grads(False)  # a result that nobody used has no gradient, rather than one of zeros
+        ctx.set_materialize_grads(False)  # an unused result has no gradient instead of zeros
         return y if residual is None else (y, y.as_strided(y.shape, y.stride()))
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None):
         x, y, weight, bias, mean, rstd = ctx.saved_tensors
-        dy, *others = [like(grad, x) for grad in grads if grad is not None]
+        dy, *others = [match_layout(grad, x) for grad in grads if grad is not None]
         dy_2 = others[0] if others else dy
         dx, g = torch.empty_like(x), torch.empty_like(x) if ctx.has_residual else dy
         dweight, dbias = torch.empty_like(weight), torch.empty_like(weight)
@@ -76,31 +76,31 @@ class FusedNorm(torch.autograd.Function):
 
 
 def small_launch(rows: int, channels: int) -> tuple[tuple[int], dict[str, int]]:
-    """The grid of a small map's kernels and their options: at most 16 values of x per thread."""
+    """The grid and options of the kernels for small maps: at most 16 values of x per thread."""
     rows_held = triton.next_power_of_2(rows)
     options = {"BM": rows_held, "BC": SMALL_CHANNELS, "num_warps": max(1, rows_held // 64)}
     return (triton.cdiv(channels, SMALL_CHANNELS),), options
 
 
 def fused_norm(x: Tensor, norm: Norm, parts: int, residual: Tensor | None) -> Tensor:
-    """`x` must be channels-last, or plain features. With a residual the result has a `twin`: see `second_use`."""
+    """`x` is channels-last, or contiguous features. With a residual the result has a `twin`: see `second_use`."""
     if residual is not None:
-        residual = like(residual, x)
+        residual = match_layout(residual, x)
     if not norm.training:
-        return by_running_statistics(x, norm, residual)
+        return normalise_by_running_statistics(x, norm, residual)
     if x.numel() // x.shape[1] <= parts:
-        raise ValueError("BatchNorm needs more than one value per channel to learn from: give a larger batch")
+        raise ValueError("BatchNorm needs more than one value per channel in training: use a larger batch")
     results: Any = FusedNorm.apply(x, norm.weight, norm.bias, residual, norm, parts)
     if residual is None:
         return results
-    # The twin is the base of the view and keeps nothing of it alive: the other way round they would never be freed.
+    # The twin is the base of the view and does not refer to it; the reverse would be a reference cycle.
     twin, y = results
     y.twin = twin
     return y
 
 
-def by_running_statistics(x: Tensor, norm: Norm, residual: Tensor | None) -> Tensor:
-    """Without a gradient."""
+def normalise_by_running_statistics(x: Tensor, norm: Norm, residual: Tensor | None) -> Tensor:
+    """In eval mode. There is no backward kernel."""
     y, channels = torch.empty_like(x), x.shape[1]
     rows = x.numel() // channels
     launch = LaunchGrid(WRITING, 1, rows, channels)

@@ -14,14 +14,14 @@ SPLITS_AT_A_TIME = tl.constexpr(32)
 
 @triton.jit
 def columns(program, channels, BC: tl.constexpr):
-    """A program's channels, and which of them exist."""
+    """The channels of a program, and which of them exist."""
     col = program * BC + tl.arange(0, BC)
     return col, col < channels
 
 
 @triton.jit
 def program(rows, channels, chunk, BC: tl.constexpr):
-    """A program's part and its number there, its channels, which of them exist, and the end of its rows."""
+    """The part of a program and its index there, its channels, which of them exist, and the end of its rows."""
     part, number = tl.program_id(0), tl.program_id(1)
     col, real = columns(tl.program_id(2), channels, BC)
     return part, number, col, real, tl.minimum((number + 1) * chunk, rows)
@@ -29,7 +29,7 @@ def program(rows, channels, chunk, BC: tl.constexpr):
 
 @triton.jit
 def block_of(first, last, col, real, channels, BM: tl.constexpr):
-    """Rows from `first` on: their numbers, which values of them exist (before `last`), and the offsets of these."""
+    """The block of rows from `first` on: their indices, a mask of the values before `last`, and the offsets."""
     row = first + tl.arange(0, BM)
     return row, (row < last)[:, None] & real[None, :], row[:, None] * channels + col[None, :]
 
@@ -75,9 +75,9 @@ def store_sums(sums, part, split, channels, col, real, sum_1, sum_2):
 def grad_before_relu(
     y, dy, dy_2, dresidual, at, inside, x_hat, w, b, RELU: tl.constexpr, RESIDUAL: tl.constexpr, TWO: tl.constexpr
 ):
-    """With a residual, the gradient of the sum, from one consumer or two: written once, and used as rounded.
+    """With a residual: the gradient of the sum, from one or two consumers, stored and then used as rounded.
 
-    Without one x alone tells where the ReLU was zero, and y is not read.
+    Without a residual, x determines where the ReLU was zero, and y is not read.
     """
     g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
     if TWO:
@@ -139,7 +139,7 @@ def centre_and_scale(
     x, running_mean, running_var, mean, rstd, sums, part, block, splits, rows, channels, col, real, momentum, eps,
     PARTS: tl.constexpr, GIVEN: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Of a part, float [BC] each. The first programs store them for backward and update the running statistics."""
+    """Mean and 1 / std of a part, float [BC] each. The first programs store them and update the running statistics."""
     if GIVEN:
         centre, var = pair(running_mean, running_var, col, real)
         scale = 1.0 / tl.sqrt(var + eps)
@@ -178,7 +178,7 @@ def normalise(
     rows, channels, splits, chunk, momentum, eps, PARTS: tl.constexpr, RELU: tl.constexpr,
     RESIDUAL: tl.constexpr, GIVEN: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """GIVEN: by the running statistics, which are not updated."""
+    """GIVEN: normalise by the running statistics, which are not updated."""
     part, block, col, real, last = program(rows, channels, chunk, BC)
     start = part.to(tl.int64) * rows * channels
     centre, scale = centre_and_scale(
@@ -194,7 +194,7 @@ def normalise(
         if RESIDUAL:
             value += tl.load(residual + at, mask=inside, other=0.0).to(tl.float32)
         if RELU:
-            value = tl.where(value < 0, 0.0, value)  # not a maximum, which would lose a NaN
+            value = tl.where(value < 0, 0.0, value)  # a maximum would lose a NaN
         tl.store(y + at, value.to(y.dtype.element_ty), mask=inside)
 
 
@@ -203,7 +203,7 @@ def normalise_backward(
     x, dy, dx, weight, bias, dweight, dbias, mean, rstd, sums, rows, channels, splits, chunk,
     PARTS: tl.constexpr, RELU: tl.constexpr, BM: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """With a residual dy is the gradient before the ReLU already: RELU is then off."""
+    """With a residual, dy is already the gradient before the ReLU, and RELU is False."""
     part, block, col, real, last = program(rows, channels, chunk, BC)
     start = part.to(tl.int64) * rows * channels
     sum_g, sum_gx = grad_sums(dweight, dbias, sums, part, block, splits, channels, col, real, PARTS, BC)

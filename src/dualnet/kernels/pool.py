@@ -1,7 +1,7 @@
 """BatchNorm, ReLU and max-pool of stride 2 in Triton, for channels-last tensors on CUDA.
 
-The map before a pool is four times as large as the one after it. Fused, its normalised copy is never written, forward
-or backward: only the pooled map is, and one byte per pixel of it.
+The map before the pool is four times as large as the one after it. Fused, its normalised copy is never written, neither
+forward nor backward: only the pooled map and one byte per pooled pixel are.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ import triton.language as tl
 from torch import Tensor, nn
 
 from dualnet.kernels import Norm
-from dualnet.kernels.launch import SUMMING, WRITING, LaunchGrid, LaunchShape, like
+from dualnet.kernels.launch import SUMMING, WRITING, LaunchGrid, LaunchShape, match_layout
 from dualnet.kernels.norm_kernels import block_of, centre_and_scale, forward_sums, grad_sums, pair, program, store_sums
 
-UNUSED = tl.constexpr(255)  # instead of a pixel of the window: the ReLU made it zero, and no gradient passes
+UNUSED = tl.constexpr(255)  # instead of an index in the window: the ReLU set the value to zero, and no gradient flows
 
 
 @triton.jit(do_not_specialize=["rows", "out_rows", "splits", "chunk", "height", "width", "out_height", "out_width"])
@@ -196,7 +196,7 @@ class FusedPool(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor):
         x, chosen, weight, mean, rstd = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
-        dy = like(grads[0], chosen, x.dtype)  # the pooled map's layout is that of `chosen`
+        dy = match_layout(grads[0], chosen, x.dtype)  # the pooled map's layout is that of `chosen`
         summing, writing = geometry.launch(SUMMING, geometry.out_rows), geometry.launch(WRITING, geometry.blocks)
         sums = summing.empty_sums(x.device)
         pool_sums[summing.grid](

@@ -1,7 +1,7 @@
 """The first block of a network, conv 3x3 on images, BatchNorm, ReLU and max-pool, in Triton, for CUDA under autocast.
 
 The convolution's output, the largest map of the network, is never written: see stem_kernels.py for the formulas. The
-sides of its maps are constants: a kernel divides by them in every iteration, and a network's images have one size.
+sides of its maps are compile-time constants, because the kernels divide by them in every iteration.
 """
 
 from typing import Any
@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from dualnet.kernels import Norm
 from dualnet.kernels import stem_kernels as kernels
-from dualnet.kernels.launch import LaunchGrid, LaunchShape, like
+from dualnet.kernels.launch import LaunchGrid, LaunchShape, match_layout
 from dualnet.kernels.pool import Geometry
 
-CHANNELS = 64  # at a time
-FEW_CHANNELS = 16  # of the kernels that only multiply by a matrix of taps
+CHANNELS = 64  # per program
+FEW_CHANNELS = 16  # per program of the kernels that only multiply by a matrix of taps
 PADDED_TAPS = kernels.PADDED_TAPS.value
 PATCHING = LaunchShape(128, 4, 1056)  # rows are pixels
 POOLING = LaunchShape(64, 4, 2112, stages=3)
@@ -46,7 +46,7 @@ class FusedStem(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor):
         patches, patch_sums, kernel, weight, mean, rstd, chosen = ctx.saved_tensors
         geometry: Geometry = ctx.geometry
-        dy = like(grads[0], chosen, kernel.dtype)  # the pooled map's layout is that of `chosen`
+        dy = match_layout(grads[0], chosen, kernel.dtype)  # the pooled map's layout is that of `chosen`
         launch = LaunchGrid(SUMMING, geometry.parts, geometry.out_rows, geometry.channels, CHANNELS)
         products = torch.empty(geometry.parts, launch.splits, PADDED_TAPS, geometry.channels, device=dy.device)
         kernels.gradient_products[launch.grid](

@@ -21,7 +21,7 @@ from dualnet.kernels.pool import UNUSED
 
 TAPS = tl.constexpr(27)  # of a 3x3 convolution of three channels
 PADDED_TAPS = tl.constexpr(32)  # matrix products need powers of two; the 28th is a 1
-LAST_BITS = tl.constexpr(15)  # of a number: they hold the index of a pixel in its window
+LAST_BITS = tl.constexpr(15)  # mask of the bits that hold the index of a pixel in its window
 
 
 @triton.jit(do_not_specialize=["rows", "chunk"])

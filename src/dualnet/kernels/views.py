@@ -1,7 +1,8 @@
-"""Random views of images in two Triton kernels, for CUDA: `image_ops` makes the same ones eagerly in about 90.
+"""Random views of images in two Triton kernels, for CUDA; the eager code in `image_ops` needs about 90.
 
-The first kernel crops, flips and resizes, and sums up the grey of each view. The second blurs and maps the colours, in
-this order: both are linear, and the blur's taps sum to one. The kernels compute a view's parameters from its draws.
+The first kernel crops, flips and resizes, and sums the grey values of each view. The second blurs before it maps the
+colours; the order does not matter, since both are linear and the blur's weights sum to one. The kernels compute the
+parameters of a view from its random numbers.
 """
 
 import torch
@@ -16,14 +17,14 @@ NUM_DRAWS = tl.constexpr(12)
 
 @triton.jit
 def between(settings, which, draw):
-    """A number drawn between two settings."""
+    """A random number between two consecutive settings."""
     low, high = tl.load(settings + which), tl.load(settings + which + 1)
     return low + (high - low) * draw
 
 
 @triton.jit
 def line(centre, extent, at, out_side, side):
-    """The position of a row or column in the image: the pixel before it, the one after it, the fraction between."""
+    """The position of a row or column in the image: the pixels before and after it, and the fraction in between."""
     place = centre + extent * ((2 * at + 1).to(tl.float32) / out_side - 1)
     place = tl.minimum(tl.maximum(((place + 1) * side - 1) / 2, 0.0), side - 1.0)
     before = tl.floor(place).to(tl.int32)
@@ -69,7 +70,7 @@ def crop_kernel(
 
 @triton.jit
 def reflected(at, side):
-    """The neighbour of a border pixel is its mirror image: -1 is 1, side is side - 2."""
+    """Reflection at the border: -1 becomes 1, and side becomes side - 2."""
     at = tl.where(at < 0, -at, at)
     return tl.where(at >= side, 2 * side - 2 - at, at)
 
@@ -131,7 +132,7 @@ def colour_kernel(
 
 @triton.jit
 def mapped(basis, entry, across, turned):
-    """An entry of the colours' map, a combination of the three in `image_ops.colour_basis`."""
+    """An entry of the colour map, a combination of the three in `image_ops.colour_basis`."""
     return tl.load(basis + entry) + across * tl.load(basis + 9 + entry) + turned * tl.load(basis + 18 + entry)
 
 

@@ -1,4 +1,4 @@
-"""Learners, by name. A new one is a file beside this and a line here; one from outside goes by its import path."""
+"""The registry of learners by name. Learners outside the package are given by their import path."""
 
 from dataclasses import is_dataclass
 from typing import Any
@@ -9,7 +9,7 @@ from dualnet.batch import StreamSpec
 from dualnet.learners.ctn import CTN
 from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
-from dualnet.learners.encoders import imported, start
+from dualnet.learners.encoders import import_object, load_initial_weights
 from dualnet.learners.er import ER
 from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import Learner
@@ -35,7 +35,7 @@ def learner_class(name: str) -> type[Learner]:
     if "." not in name:
         known = f"{', '.join(LEARNERS)}, nor an import path{nearest(name, LEARNERS)}"
         raise ValueError(f"learner.name: {name!r} is not one of {known}")
-    found = imported(name, "learner.name")
+    found = import_object(name, "learner.name")
     if not (isinstance(found, type) and issubclass(found, Learner) and is_dataclass(getattr(found, "Config", None))):
         raise ValueError(f"learner.name: {name!r} is not a Learner with a dataclass Config; see CONTRIBUTING.md")
     if missing := sorted(found.__abstractmethods__):
@@ -44,38 +44,38 @@ def learner_class(name: str) -> type[Learner]:
 
 
 def learner_name(learner: Learner) -> str:
-    """The name that `learner_class` finds its class by. Raises ValueError if there is none."""
+    """The name by which `learner_class` finds the class of a learner. Raises ValueError if there is none."""
     for name, known in LEARNERS.items():
         if type(learner) is known:
             return name
     module, name = type(learner).__module__, type(learner).__qualname__
-    if module == "__main__" or "." in name:  # a script, or inside of a function or a class
-        raise ValueError(f"{module}.{name}: cannot be imported by that name; put the learner into a file of its own")
+    if module == "__main__" or "." in name:  # defined in a script, or inside a function or class
+        raise ValueError(f"{module}.{name}: cannot be imported by this name; define the learner in a module")
     return f"{module}.{name}"
 
 
 def make_learner(
     name: str, spec: StreamSpec, config: Any = None, seed: int = 0, device: str = "cpu", fresh: bool = True
 ) -> Learner:
-    """A learner with its options (default: its own defaults), all of its randomness from one seed.
+    """A new learner, seeded by one number. `config` is an instance of its Config; None: the defaults.
 
-    Without `fresh` no file of weights is read: those of a checkpoint follow.
+    With `fresh=False` no file with initial weights is read, because a checkpoint will be loaded.
     """
     cls = learner_class(name)
     if config is not None and not isinstance(config, cls.Config):
         options = f"{cls.__name__}.Config"
-        raise ValueError(f"config: {type(config).__name__} where {options} is needed; give {options}(...) or nothing")
+        raise ValueError(f"config: {type(config).__name__} is not {options}; give {options}(...) or None")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         learner = cls(spec, cls.Config() if config is None else config)
     weights_channels_last(learner)
     if fresh:
-        start(learner)
+        load_initial_weights(learner)
     return learner.seed(seed).to(device)
 
 
 def weights_channels_last(learner: Learner) -> None:
-    """The convolutions are faster so, and the layout decides about the last bits on some processors."""
+    """Convolutions are faster in this layout, which on some processors also changes the last bits of the results."""
     for parameter in learner.parameters():
         if parameter.dim() == 4:
             parameter.data = parameter.data.to(memory_format=torch.channels_last)

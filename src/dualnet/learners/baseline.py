@@ -1,4 +1,4 @@
-"""What the baselines share: one classifier, trained by SGD in some updates on every batch."""
+"""The common part of the baselines: a classifier trained by several SGD updates on each batch."""
 
 from abc import abstractmethod
 from typing import Any
@@ -31,7 +31,7 @@ class Baseline(Learner):
         return [self.update(batch, labels) for _ in range(self.config.updates)][-1]
 
     def store(self, batch: Batch) -> None:
-        """Offer the batch to the memory, before it is learned as in the authors' code."""
+        """Offer the batch to the memory, before the updates as in the authors' code."""
 
     @abstractmethod
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:

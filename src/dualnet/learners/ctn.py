@@ -1,9 +1,9 @@
-"""CTN, Contextual Transformation Networks (Pham et al., 2021): a base network, adapted to each task by a controller."""
+"""CTN, Contextual Transformation Networks (Pham et al., 2021): a base network adapted to each task by a controller."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -14,31 +14,31 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import MemoryOptions
-from dualnet.losses import label_loss, soft_label_loss
-from dualnet.memory import Ring, comes_again, num_before
+from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
+from dualnet.memory import Ring, has_later_equal, num_earlier_equal
 from dualnet.nets import Controller, FilmClassifier
 from dualnet.optim import gradient_step
 
-SEMANTIC_EVERY = 10  # one labelled example in so many of a task goes to the semantic memory; the authors: one per batch
-CLIP_VALUE = 1.0  # of the controller's gradient, element by element; the authors' code
+SEMANTIC_EVERY = 10  # every tenth labelled example of a task goes to the semantic memory; the authors: one per batch
+CLIP_VALUE = 1.0  # elementwise, for the controller's gradient; as in the authors' code
 
 
 @dataclass(frozen=True)
 class Config(MemoryOptions):
-    """The options of CTN. The defaults are those of DualNet's paper, which are the authors' on miniImageNet."""
+    """The options of CTN. Defaults: DualNet's paper, which agrees with the authors' code for miniImageNet."""
 
-    embedding_size: int = 64  # of a task's embedding, the input of the controller
-    lr: float = 0.01  # alpha, of the base
-    controller_lr: float = 0.05  # beta
-    inner_steps: int = 2  # steps of the base before each of the controller
+    embedding_size: int = 64  # length of a task embedding, the input of the controller
+    lr: float = 0.01  # alpha, learning rate of the base
+    controller_lr: float = 0.05  # beta, learning rate of the controller
+    inner_steps: int = 2  # steps of the base before each step of the controller
     outer_steps: int = 2  # steps of the controller per batch
-    replay_size: int = 64  # of each draw, from either memory
+    replay_size: int = 64  # examples per draw, from either memory
     soft_label_weight: float = 100.0  # lambda
-    soft_label_mean: Literal["class", "example"] = "class"  # the KL of an example: the mean over classes, or the sum
+    soft_label_mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
     temperature: float = 5.0  # tau
-    semantic_share: float = 0.2  # of the memory's slots, for examples that train the controller only
+    semantic_share: float = 0.2  # share of the slots that hold examples for the controller only
 
-    SMALLEST: ClassVar[dict[str, float]] = {"temperature": 1e-6}
+    MINIMUM: ClassVar[dict[str, float]] = {"temperature": 1e-6}
 
     def __post_init__(self) -> None:
         if not 0 < self.semantic_share < 1:
@@ -50,7 +50,7 @@ class CTN(Learner):
     """Contextual Transformation Networks (Pham et al., Contextual Transformation Networks for Online CL, 2021).
 
     The base minimises CE(batch) + CE(replay) + lambda KL(soft labels || replay). The controller, which scales and
-    shifts the base's features by the task, minimises CE on a semantic memory that the base never learns from.
+    shifts the features of the base for each task, minimises CE on a semantic memory that the base never learns from.
     """
 
     Config = Config
@@ -73,7 +73,7 @@ class CTN(Learner):
     def check(cls, spec: StreamSpec, config: Any) -> None:
         super().check(spec, config)
         if spec.num_tasks == 1:
-            raise ValueError("ctn needs the task of each example: use protocol task_aware, and two tasks or more")
+            raise ValueError("ctn needs the task of each example: use protocol task_aware with two or more tasks")
         semantic_slots(spec, config)
 
     @classmethod
@@ -90,11 +90,11 @@ class CTN(Learner):
         return self.mask_logits(self.base(features, *self.controller(task_ids)), task_ids)
 
     def logits_of_all_tasks(self, features: Tensor) -> Tensor:
-        """Without task ids: the logit of each class by the scale and shift of the (first) task that it is in."""
+        """Without task ids: the logit of each class with the scale and shift of the (first) task that contains it."""
         tasks = torch.arange(self.spec.num_tasks, device=features.device)
-        of_tasks = [self.base(features, *self.controller(task.expand(len(features)))) for task in tasks]
+        logits = [self.base(features, *self.controller(task.expand(len(features)))) for task in tasks]
         first_task = self.class_mask.long().argmax(dim=0).expand(1, len(features), -1)
-        return torch.stack(of_tasks).gather(0, first_task)[0].float()
+        return torch.stack(logits).gather(0, first_task)[0].float()
 
     def grow(self, spec: StreamSpec) -> None:
         super().grow(spec)
@@ -114,41 +114,42 @@ class CTN(Learner):
 
     @torch.no_grad()
     def set_aside(self, batch: Batch, labels: Tensor) -> tuple[Batch, Tensor]:
-        """Moves examples to the semantic memory. Returns the batch and the labels that the base learns from.
+        """Move examples to the semantic memory. Returns the batch and the labels that the base learns from.
 
-        The examples that the semantic memory drops replace them in the batch; while it drops none, the image stays
-        in the batch without its label.
+        An example that is moved is replaced in the batch by the one that it pushes out of the semantic memory. If it
+        pushes none out, its image stays in the batch without its label.
         """
-        chosen = self.chosen(batch, labels)
+        chosen = self.semantic_examples(batch, labels)
         slots = self.semantic.place(batch, chosen, self.generator)
-        moved = chosen & ~comes_again(torch.where(chosen, slots, self.semantic.drop))  # it does in a large batch
+        moved = chosen & ~has_later_equal(torch.where(chosen, slots, self.semantic.drop))  # possible in a large batch
         returned = moved & self.semantic.filled[slots]
         images = torch.where(returned.view(-1, 1, 1, 1), self.semantic.images[slots], batch.images)
         others = torch.where(returned, self.semantic.labels[slots], torch.where(moved, UNLABELLED, labels))
         self.semantic.add(Batch(batch.images, torch.where(chosen, labels, UNLABELLED), batch.task_ids), self.generator)
         return Batch(images, others, batch.task_ids), others
 
-    def chosen(self, batch: Batch, labels: Tensor) -> Tensor:
-        """The first labelled example of a task, and one in SEMANTIC_EVERY from there on: bool [B]."""
+    def semantic_examples(self, batch: Batch, labels: Tensor) -> Tensor:
+        """The first labelled example of each task and every SEMANTIC_EVERY-th after it, bool [B]."""
         labelled = labels != UNLABELLED
-        number = self.offered[batch.task_ids] + num_before(batch.task_ids, labelled)
+        number = self.offered[batch.task_ids] + num_earlier_equal(batch.task_ids, labelled)
         self.offered.index_add_(0, batch.task_ids, labelled.long())
         return labelled & (number % SEMANTIC_EVERY == 0)
 
     def update_base(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        """One step of the base; the controller is constant."""
+        """One step of the base, with a constant controller."""
         config, replay = self.config, self.memory.sample(self.config.replay_size, self.generator, beside=batch)
         now_features, past_features = self.outputs(self.base.features, batch, replay)
         past_logits = self.task_logits(past_features, replay.task_ids)
         now_loss = label_loss(self.task_logits(now_features, batch.task_ids), labels)
         past_loss = label_loss(past_logits, replay.labels)
-        over_classes = config.soft_label_mean == "class"
-        soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, config.temperature, over_classes)
+        soft_loss = soft_label_loss(
+            past_logits, replay.logits, replay.has_logits, config.temperature, config.soft_label_mean
+        )
         gradient_step(self.base_optimizer, now_loss + past_loss + config.soft_label_weight * soft_loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
     def update_controller(self, batch: Batch) -> Tensor:
-        """One step of the controller on CE(semantic memory); the base is constant."""
+        """One step of the controller on CE(semantic memory), with a constant base."""
         replay = self.semantic.sample(self.config.replay_size, self.generator, beside=batch)
         with torch.no_grad():
             features = self.base.features(self.training_input(replay.images, replayed=True))
@@ -161,9 +162,9 @@ class CTN(Learner):
 
 
 def semantic_slots(spec: StreamSpec, config: Config) -> int:
-    """The slots of the semantic memory: its share of the slots of a task, at least one, for every task."""
+    """The size of the semantic memory: for every task its share of the slots, at least one."""
     per_task = config.memory.num_slots(spec) // spec.num_tasks
     if per_task < 2:
         slots, needed = config.memory.slots_per_class, -(-2 * spec.num_tasks // spec.num_classes)
-        raise ValueError(f"memory.slots_per_class: {slots} is too few for ctn's two memories; use {needed} or more")
+        raise ValueError(f"memory.slots_per_class: {slots} is too few for two memories; use {needed} or more")
     return min(max(round(config.semantic_share * per_task), 1), per_task - 1) * spec.num_tasks

@@ -1,4 +1,4 @@
-"""DER++ (Buzzega et al., 2020): replay of labels, and of the logits at the time when an example was stored."""
+"""DER++ (Buzzega et al., 2020): replay of labels, and of the logits from the time an example was stored."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from dualnet.optim import gradient_step
 
 @dataclass(frozen=True)
 class Config(ReplayOptions):
-    """The options of DER++. DualNet's paper gives none: those of ER, and weights from the range of Buzzega et al."""
+    """The options of DER++. DualNet's paper gives none: as ER, with weights from the range of Buzzega et al."""
 
-    logit_weight: float = 0.1  # alpha, of the distance to the stored logits; Buzzega et al.: 0.1 to 1
-    replay_weight: float = 0.5  # beta, of the labels of the second draw; Buzzega et al.: 0.5 to 1
+    logit_weight: float = 0.1  # alpha, weight of the distance to the stored logits; Buzzega et al.: 0.1 to 1
+    replay_weight: float = 0.5  # beta, weight of the label loss of the second draw; Buzzega et al.: 0.5 to 1
 
 
 class DERpp(Baseline):
     """Dark Experience Replay++ (Buzzega et al., Dark Experience for General Continual Learning, 2020).
 
-    Every update minimises CE(batch) + alpha |logits - stored logits|^2 + beta CE(replay), on two draws of their own.
+    Every update minimises CE(batch) + alpha |logits - stored logits|^2 + beta CE(replay), on two independent draws.
     """
 
     Config = Config

@@ -1,4 +1,4 @@
-"""DualNet (Pham, Liu and Hoi, 2021): a slow learner trained by self-supervision, a fast one on its features."""
+"""DualNet (Pham, Liu and Hoi, 2021): a slow learner trained by self-supervision and a fast learner on its features."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import ReplayOptions
-from dualnet.losses import label_loss, soft_label_loss
+from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
 from dualnet.nets import Adapter, AdapterNorm
 from dualnet.objectives import OBJECTIVES
 from dualnet.optim import LookAhead, gradient_step
@@ -24,45 +24,45 @@ from dualnet.options import check_at_least
 
 @dataclass(frozen=True)
 class Config(ReplayOptions):
-    """The options of DualNet. The defaults are the authors' on miniImageNet; comments give the paper's."""
+    """The options of DualNet. Defaults: the authors' code for miniImageNet; the comments give the paper's values."""
 
     width: int = 64  # channels of the slow learner's first stage; the paper: 20
     adapter_norm: AdapterNorm = "none"  # division of m_l by its squared norm; the paper divides (map or pixel)
     # The slow learner
     objective: Literal["barlow_twins", "simclr", "simsiam", "vicreg", "byol", "classification"] = "barlow_twins"
-    slow_optimizer: Literal["look_ahead", "sgd"] = "look_ahead"  # sgd: the same n K steps, without interpolation
-    slow_rounds: int = 3  # n: Look-ahead rounds per batch; 0: no self-supervision
+    slow_optimizer: Literal["look_ahead", "sgd"] = "look_ahead"  # sgd: the same n K steps without interpolation
+    slow_rounds: int = 3  # n: Look-ahead rounds per batch; 0: no slow phase
     inner_steps: int = 2  # K: SGD steps per round
     beta: float = 0.05  # Look-ahead's rate; the paper: 0.5
     slow_lr: float = 3e-4
     slow_momentum: float = 0.0  # the authors: 0.9 if semi-supervised
     slow_weight_decay: float = 0.0  # the authors: 5e-4 if semi-supervised
     slow_batch_size: int = 32
-    # What the slow learner trains on, and always the batch if it has no labels. The authors: both if semi-supervised.
+    # A batch without labels is always included. The authors: memory_and_batch if semi-supervised.
     slow_source: Literal["memory", "memory_and_batch"] = "memory"
-    slow_statistics: Literal["interpolate", "keep"] = "interpolate"  # BatchNorm statistics in the slow phase
+    slow_statistics: Literal["interpolate", "keep"] = "interpolate"  # of BatchNorm statistics in the slow phase
     views: ViewConfig = field(default_factory=ViewConfig)
-    # The fast learner, whose gradient trains both: `lr`, `updates` (N), `replay_size` and more are as the baselines'
-    soft_label_weight: float = 10.0  # lambda_tr; the paper: 2 with `example`, the same for tasks of 5 classes
-    soft_label_mean: Literal["class", "example"] = "class"  # the KL of an example: the mean over classes, or the sum
+    # The fast phase, which trains both learners; `lr`, `updates` (N), `replay_size` and others as for the baselines
+    soft_label_weight: float = 10.0  # lambda_tr; the paper: 2 with `example`, which is the same for tasks of 5 classes
+    soft_label_mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
     temperature: float = 2.0  # tau
-    soft_labels: Literal["task_end", "insertion"] = "task_end"  # when they are taken; task_end needs boundaries
+    soft_labels: Literal["task_end", "insertion"] = "task_end"  # when they are computed; task_end needs task boundaries
 
-    SMALLEST: ClassVar[dict[str, float]] = {"slow_rounds": 0, "slow_batch_size": 2, "temperature": 1e-6}
+    MINIMUM: ClassVar[dict[str, float]] = {"slow_rounds": 0, "slow_batch_size": 2, "temperature": 1e-6}
 
     def __post_init__(self) -> None:
         check_at_least(self, 0, "beta", most=1)
         super().__post_init__()
         if self.encoder_lr == 0 and self.slow_rounds > 0:
-            raise ValueError(f"slow_rounds: {self.slow_rounds} would train an encoder that encoder_lr 0 freezes; set 0")
+            raise ValueError(f"slow_rounds: {self.slow_rounds} would train an encoder that encoder_lr 0 freezes; use 0")
         if self.encoder is not None and self.objective == "byol":
-            raise ValueError("objective: byol keeps a second encoder of the package; choose another one with encoder")
+            raise ValueError("objective: byol needs the built-in encoder; choose another objective, or remove encoder")
 
 
 class DualNet(Learner):
     """DualNet (Pham, Liu and Hoi, DualNet: Continual Learning, Fast and Slow, NeurIPS 2021).
 
-    The slow learner, an encoder, minimises a self-supervised loss (Barlow Twins by default) by Look-ahead. The fast
+    The slow learner, an encoder, minimises a self-supervised loss (Barlow Twins by default) with Look-ahead. The fast
     learner, an adapter on its features, minimises CE(batch) + CE(replay) + lambda KL(soft labels || replay).
     """
 
@@ -100,7 +100,7 @@ class DualNet(Learner):
         return self.mask_logits(self.net(self.network_input(images)), task_ids)
 
     def net(self, pixels: Tensor, parts: int = 1) -> Tensor:
-        """Both networks: the logits of the adapter on the encoder's features."""
+        """The logits of the adapter on the features of the encoder."""
         return self.fast(pixels, self.slow(pixels, parts), parts)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
@@ -108,7 +108,7 @@ class DualNet(Learner):
         return self.learn_slow(batch) | self.learn_fast(batch)
 
     def store(self, batch: Batch) -> None:
-        """The batch is offered to the memory before it is learned, as in the authors' code."""
+        """Offer the batch to the memory, before it is learned as in the authors' code."""
         config = self.config
         at_insertion = config.soft_labels == "insertion" and config.soft_label_weight > 0 and batch.labels is not None
         logits = self.logits(batch.images, batch.task_ids) if at_insertion else None
@@ -123,7 +123,7 @@ class DualNet(Learner):
         return {"slow": torch.stack(losses).mean()}
 
     def look_ahead(self) -> LookAhead:
-        """Made when it is used, because `.to(device)` replaces the BatchNorm statistics by new tensors."""
+        """Created for each batch, because `.to(device)` replaces the BatchNorm statistics by new tensors."""
         config, weights = self.config, self.slow_optimizer.param_groups[0]["params"]
         buffers = [*self.slow.buffers(), *self.objective.buffers()]
         statistics = [buffer for buffer in buffers if buffer.is_floating_point()]
@@ -133,17 +133,18 @@ class DualNet(Learner):
         return LookAhead(self.slow_optimizer, interpolated, config.inner_steps, config.beta, kept)
 
     def slow_steps(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Batch]]:
-        """Two views and their examples, for each inner step: drawn and made together, as one large batch."""
+        """Two views and the examples they show, for each inner step; all are generated at once, as one large batch."""
         steps = self.config.slow_rounds * self.config.inner_steps
-        examples = self.slow_examples(batch, steps)
-        views = two_views(examples[0], self.spec.network_size, self.config.views, self.generator)
-        for view_a, view_b, *of_step in zip(*(tensor.chunk(steps) for tensor in (*views, *examples)), strict=True):
-            yield view_a, view_b, Batch(*of_step)
+        images, labels, task_ids = self.slow_examples(batch, steps)
+        views = two_views(images, self.spec.network_size, self.config.views, self.generator)
+        chunks = (tensor.chunk(steps) for tensor in (*views, images, labels, task_ids))
+        for view_a, view_b, *examples in zip(*chunks, strict=True):
+            yield view_a, view_b, Batch(*examples)
 
     def slow_examples(self, batch: Batch, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Images, labels and task ids that the slow learner trains on, the examples of one step after the other.
+        """Images, labels and task ids for the slow learner, concatenated over the inner steps.
 
-        Placeholders keep the label of the batch here.
+        Unlike in the fast phase, placeholders keep the labels that they have in the batch.
         """
         labels = torch.full_like(batch.task_ids, UNLABELLED) if batch.labels is None else batch.labels
         replay = self.memory.sample(self.config.slow_batch_size, self.generator, beside=batch, draws=steps)
@@ -151,9 +152,9 @@ class DualNet(Learner):
         if batch.labels is not None and self.config.slow_source == "memory":
             return replay.images, past_labels, replay.task_ids
         return (
-            before_each(batch.images, replay.images, steps),
-            before_each(labels, past_labels, steps),
-            before_each(batch.task_ids, replay.task_ids, steps),
+            interleave(batch.images, replay.images, steps),
+            interleave(labels, past_labels, steps),
+            interleave(batch.task_ids, replay.task_ids, steps),
         )
 
     def learn_fast(self, batch: Batch) -> dict[str, Tensor]:
@@ -163,21 +164,22 @@ class DualNet(Learner):
         return [self.update_fast(batch, labels) for _ in range(self.config.updates)][-1]
 
     def update_fast(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        """One step on the loss of equation 7."""
+        """One step on the loss of the paper's equation 7."""
         config, replay = self.config, self.memory.sample(self.config.replay_size, self.generator, beside=batch)
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
         now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
-        over_classes = config.soft_label_mean == "class"
-        soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, config.temperature, over_classes)
+        soft_loss = soft_label_loss(
+            past_logits, replay.logits, replay.has_logits, config.temperature, config.soft_label_mean
+        )
         replay_loss = config.replay_weight * past_loss + config.soft_label_weight * soft_loss
         gradient_step(self.fast_optimizer, now_loss + replay_loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
     def end_task(self) -> None:
-        if self.needs_boundaries(self.config):  # otherwise stored examples have logits already, or none are wanted
+        if self.needs_boundaries(self.config):  # otherwise the stored examples already have logits, or need none
             self.store_soft_labels(self.memory)
 
 
-def before_each(first: Tensor, rest: Tensor, parts: int) -> Tensor:
-    """`first` before each of the equal parts of `rest`."""
+def interleave(first: Tensor, rest: Tensor, parts: int) -> Tensor:
+    """Concatenates `first` and a part of `rest`, for each of its equal parts."""
     return torch.cat([tensor for part in rest.chunk(parts) for tensor in (first, part)])

@@ -1,4 +1,4 @@
-"""The encoder of a learner by its options: ours or any other, its rate, and the weights that it starts from."""
+"""The encoder that a learner's options describe: built-in or custom, its learning rate and its initial weights."""
 
 import importlib
 from collections.abc import Iterable
@@ -9,23 +9,23 @@ from typing import Any
 from torch import nn
 
 from dualnet.batch import StreamSpec
-from dualnet.learners.options import CommonOptions
-from dualnet.nets import Adapter, AnyEncoder, Encoder
-from dualnet.nets.other import OtherEncoder, timm_features
-from dualnet.nets.start import STARTER, load_weights, starter_file
+from dualnet.learners.options import CommonOptions, option
+from dualnet.nets import Adapter, BaseEncoder, Encoder
+from dualnet.nets.custom import CustomEncoder, timm_features
+from dualnet.nets.weights import STARTER, load_weights, starter_file
 
-ENCODERS = {"timm": timm_features}  # others go by their import path
+ENCODERS = {"timm": timm_features}  # any other is given by its import path
 
 
-def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = True) -> AnyEncoder:
-    """The encoder that the options name, for images of the stream."""
+def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = True) -> BaseEncoder:
+    """The encoder that the options describe, for the images of the stream."""
     if config.encoder is None:
         encoder = Encoder(config.width, spec.image_shape[0], block_relu)
     else:
         make = partial(encoder_factory(config.encoder), **config.encoder_options)
         try:
-            encoder = OtherEncoder(make, (spec.image_shape[0], *spec.network_size))
-        except Exception as error:  # whatever code from outside raises
+            encoder = CustomEncoder(make, (spec.image_shape[0], *spec.network_size))
+        except Exception as error:  # third-party code may raise anything
             words = " ".join(str(error).split())
             raise ValueError(f"encoder: {config.encoder} with {config.encoder_options}: {words}") from error
     if config.encoder_lr == 0:
@@ -34,15 +34,15 @@ def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = Tru
 
 
 def encoder_factory(name: str) -> Any:
-    """What makes the encoder of that name, or at an import path such as `my_package.my_module.MyEncoder`."""
-    found = ENCODERS[name] if name in ENCODERS else imported(name, "encoder")
+    """The class or function of that name, or at an import path such as `my_package.my_module.MyEncoder`."""
+    found = ENCODERS[name] if name in ENCODERS else import_object(name, "encoder")
     if not callable(found):
-        raise ValueError(f"encoder: {name!r} is not a class or function that makes a torch.nn.Module")
+        raise ValueError(f"encoder: {name!r} is not a class or function that returns a torch.nn.Module")
     return found
 
 
-def imported(path: str, option: str) -> Any:
-    """The object at an import path."""
+def import_object(path: str, option: str) -> Any:
+    """The object at an import path. Errors name the option that gave the path."""
     module_name, _, name = path.rpartition(".")
     try:
         return getattr(importlib.import_module(module_name), name)
@@ -50,34 +50,28 @@ def imported(path: str, option: str) -> Any:
         raise ValueError(f"{option}: cannot import {path!r} ({error}); is its folder on PYTHONPATH?") from error
 
 
-def parameter_groups(net: Iterable[nn.Parameter], encoder: AnyEncoder, config: CommonOptions) -> list[Any]:
-    """For an optimizer: all weights that learn, those of the encoder in a group of their own if it has a rate."""
-    learned = [weight for weight in net if weight.requires_grad]
+def parameter_groups(parameters: Iterable[nn.Parameter], encoder: BaseEncoder, config: CommonOptions) -> list[Any]:
+    """Trainable parameters for an optimizer; those of the encoder are a separate group if `encoder_lr` is set."""
+    trainable = [parameter for parameter in parameters if parameter.requires_grad]
     if config.encoder_lr is None:
-        return learned
-    of_encoder = set(encoder.parameters())
+        return trainable
+    in_encoder = set(encoder.parameters())
     groups = [
-        {"params": [weight for weight in learned if weight not in of_encoder]},
-        {"params": [weight for weight in learned if weight in of_encoder], "lr": config.encoder_lr},
+        {"params": [parameter for parameter in trainable if parameter not in in_encoder]},
+        {"params": [parameter for parameter in trainable if parameter in in_encoder], "lr": config.encoder_lr},
     ]
     return [group for group in groups if group["params"]]
 
 
-def weights_file(config: Any) -> Path | None:
-    """The file that the options `start` or `weights` name."""
-    asked = getattr(config, "start", None) or getattr(config, "weights", None)
-    if asked is None:
-        return None
-    return starter_file(config.width) if asked == STARTER else Path(asked).expanduser()
-
-
-def start(learner: Any) -> None:
-    """Give a new learner the weights that its options name. One from a checkpoint has its own, and needs no file."""
-    file = weights_file(learner.config)
-    if file is None:
+def load_initial_weights(learner: Any) -> None:
+    """Load the file that the options `start` or `weights` name into a new learner; a checkpoint needs no such file."""
+    config = learner.config
+    name = option(config, "start") or option(config, "weights")
+    if name is None:
         return
+    file = starter_file(config.width) if name == STARTER else Path(name).expanduser()
     for module in learner.modules():
-        if isinstance(module, AnyEncoder):
-            load_weights(module.inner, file)
+        if isinstance(module, BaseEncoder):
+            load_weights(module.network, file)
         elif isinstance(module, Adapter):
-            module.pass_on()
+            module.init_identity()

@@ -1,4 +1,4 @@
-"""ER, experience replay (Chaudhry et al., 2019): every update joins the batch with examples from the memory."""
+"""ER, experience replay (Chaudhry et al., 2019): every update uses the batch and examples from the memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -41,5 +41,5 @@ class ER(Baseline):
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}
 
     def replay(self, batch: Batch, labels: Tensor) -> Replay:
-        """The stored examples of an update."""
+        """The stored examples to replay in an update."""
         return self.memory.sample(self.config.replay_size, self.generator, beside=batch)

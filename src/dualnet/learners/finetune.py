@@ -1,4 +1,4 @@
-"""Finetune: SGD on the stream alone, without a memory. The lower bound, which shows how much is forgotten."""
+"""Finetune: SGD on the stream without a memory. A lower bound that shows how much is forgotten."""
 
 from dataclasses import dataclass
 

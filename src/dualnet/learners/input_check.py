@@ -1,34 +1,34 @@
-"""Checks of what a learner is given, in one line and before any of its state changes."""
+"""Checks of the input of a learner, before any of its state changes."""
 
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from dualnet.batch import UNLABELLED, Batch, StreamSpec, described
+from dualnet.batch import UNLABELLED, Batch, StreamSpec, describe
 
 
 class InputCheck:
-    """Raises ValueError for input that does not match the spec.
+    """Raises ValueError, with a one-line message, for input that does not match the spec.
 
-    Types, shapes, layouts and devices are always checked. Values only on the CPU: to read them on another device would
-    wait for it.
+    Types, shapes, layouts and devices are always checked; values only on the CPU, because reading them from another
+    device would synchronise with it.
     """
 
     def __init__(self, spec: StreamSpec) -> None:
         self.spec = spec
 
-    def batch(self, batch: Batch, device: torch.device) -> None:
-        """A batch to learn from; the device is that of the learner."""
+    def check_batch(self, batch: Batch, device: torch.device) -> None:
+        """Check a batch to learn from. `device` is the device of the learner."""
         if not isinstance(batch, Batch):
             raise ValueError(f"batch: {type(batch).__name__} is not a Batch; use Batch(images, labels, task_ids)")
         self.check_images(batch.images, device, self.spec.image_shape[1:])
         if len(batch) == 0:
-            raise ValueError("images: the batch is empty; leave it out")
+            raise ValueError("images: the batch is empty; skip it")
         self.check_numbers(len(batch), device, batch.task_ids, batch.labels)
 
-    def query(self, images: Tensor, task_ids: Tensor | None, device: torch.device) -> None:
-        """Images to classify, of any size and number: the learner resizes them."""
+    def check_query(self, images: Tensor, task_ids: Tensor | None, device: torch.device) -> None:
+        """Check images to classify. They may have any size, since the learner resizes them."""
         self.check_images(images, device)
         if task_ids is not None:
             self.check_numbers(len(images), device, task_ids, None)
@@ -43,10 +43,10 @@ class InputCheck:
         if images.dtype == torch.uint8 and fits:
             return
         if images.is_floating_point():
-            hint = " (of floats from 0 to 1: (255 * images).to(torch.uint8))"
+            hint = " (floats from 0 to 1: use (255 * images).to(torch.uint8))"
         elif found == (height, width, channels) and not fits:
-            hint = " (channels come first: images.permute(0, 3, 1, 2))"
-        raise ValueError(f"images are {described(images)}; {wanted}{hint}")
+            hint = " (channels come first: use images.permute(0, 3, 1, 2))"
+        raise ValueError(f"images are {describe(images)}; {wanted}{hint}")
 
     def check_numbers(self, size: int, device: torch.device, task_ids: Tensor, labels: Tensor | None) -> None:
         given = {"task_ids": task_ids} if labels is None else {"task_ids": task_ids, "labels": labels}
@@ -54,13 +54,13 @@ class InputCheck:
             wanted = f"give int64 [{size}], one for each image"
             check_dense(name, tensor, device, wanted)
             if tensor.dtype != torch.int64 or tensor.shape != (size,):
-                raise ValueError(f"{name} are {described(tensor)}; {wanted}")
-        # A tensor of another class, such as those that trace a step, may have no values.
+                raise ValueError(f"{name} are {describe(tensor)}; {wanted}")
+        # Instances of a subclass, such as FakeTensor while a step is traced, may have no values.
         if device.type == "cpu" and all(type(tensor) is Tensor for tensor in given.values()):
             self.check_values(task_ids.tolist(), [UNLABELLED] * size if labels is None else labels.tolist())
 
     def check_values(self, tasks: list[int], labels: list[int]) -> None:
-        """By Python's sets: of ten examples they take 2 us, where every operation on tensors takes more than one."""
+        """With Python sets: 2 us for ten examples, where every tensor operation takes more than 1 us."""
         pairs = list(zip(tasks, labels, strict=True))
         if not self.pairs.issuperset(pairs):
             number = next(number for number, pair in enumerate(pairs) if pair not in self.pairs)
@@ -68,7 +68,7 @@ class InputCheck:
 
     @cached_property
     def pairs(self) -> frozenset[tuple[int, int]]:
-        """The tasks with the labels that their examples may have."""
+        """All valid pairs of task and label."""
         rows = enumerate(self.spec.class_mask.tolist())
         labels = {(task, label) for task, row in rows for label, allowed in enumerate(row) if allowed}
         return frozenset(labels | {(task, UNLABELLED) for task in range(self.spec.num_tasks)})
@@ -79,16 +79,16 @@ class InputCheck:
             return f"task_ids[{number}]: {task} is not one of the tasks 0 to {spec.num_tasks - 1} of the spec"
         if not 0 <= label < spec.num_classes:
             classes = f"0 to {spec.num_classes - 1} of the spec"
-            return f"labels[{number}]: {label} is not one of the classes {classes}, nor {UNLABELLED} for no label"
+            return f"labels[{number}]: {label} is not one of the classes {classes}, nor {UNLABELLED} (no label)"
         return f"labels[{number}]: class {label} is not in task {task}, by the class_mask of the spec"
 
 
 def check_dense(name: str, tensor: object, device: torch.device, wanted: str) -> None:
-    """A dense tensor on the learner's device."""
+    """Raises ValueError unless it is a dense tensor on the device of the learner."""
     if not isinstance(tensor, Tensor):
-        raise ValueError(f"{name} are {described(tensor)}, not a Tensor; {wanted}")
+        raise ValueError(f"{name} are {describe(tensor)}, not a Tensor; {wanted}")
     if tensor.layout != torch.strided or tensor.is_nested:
         layout, remedy = ("nested", "torch.stack") if tensor.is_nested else (tensor.layout, f"{name}.to_dense")
-        raise ValueError(f"{name} have the layout {layout}; give a dense tensor, such as {remedy} makes")
+        raise ValueError(f"{name} have the layout {layout}; give a dense tensor, for example by {remedy}")
     if tensor.device != device:
         raise ValueError(f"{name} are on {tensor.device}, the learner is on {device}; use {name}.to('{device}')")

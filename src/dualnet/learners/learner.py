@@ -1,4 +1,4 @@
-"""The base class of all learners: learns from a stream one batch at a time, predicts at any time."""
+"""The base class of all learners, which learn from a stream one batch at a time and can predict at any time."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -14,27 +14,29 @@ from dualnet import image_ops, losses
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
-from dualnet.learners.one_thread import OneThread
+from dualnet.learners.options import option
+from dualnet.learners.thread_guard import ThreadGuard
 from dualnet.memory import Memory, MemoryConfig, Replay, check_slots
 from dualnet.nets import SMALLEST_IMAGE, forward_batches
-from dualnet.optim import grow_momenta, optimize_too
+from dualnet.optim import add_to_optimizers, grow_optimizer_state
 
-SOFT_LABEL_BATCH = 250  # stored examples in one pass at the end of a task
+SOFT_LABEL_BATCH = 250  # stored examples per forward pass at the end of a task
 
 
 class Learner(nn.Module, ABC):
     """Abstract. A learner has a frozen dataclass `Config` and the constructor `(spec, config)`.
 
-    Subclasses implement `forward` and `learn`. `learn` is plain PyTorch without a host synchronisation or a branch on
-    a tensor, so that the engine can replay it. All randomness comes from `self.generator`, which is in `state_dict()`.
+    Subclasses implement `forward` and `learn`. `learn` is plain PyTorch code that neither synchronises with the host
+    nor branches on the value of a tensor, so that the engine can replay it. All random numbers come from
+    `self.generator`, whose state is part of `state_dict()`.
 
-    A learner is not thread-safe: while one thread is in `observe`, `logits` or `predict`, another one is refused with
-    a RuntimeError. Several threads must take turns, by a lock of their own.
+    A learner is not thread-safe: while one thread is in `observe`, `logits` or `predict`, calls from other threads
+    raise RuntimeError. Callers with several threads need a lock.
     """
 
     Config: ClassVar[type]
     class_mask: Tensor  # bool [tasks, classes]
-    added: list[tuple[int, int | None]]  # what `add_classes` was given, in order
+    added: list[tuple[int, int | None]]  # the arguments of every call of `add_classes`
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__()
@@ -43,23 +45,23 @@ class Learner(nn.Module, ABC):
         self.initial_spec, self.added = spec, []
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
-        self.input_check, self.one_thread = InputCheck(spec), OneThread()
-        rate = getattr(config, "ema_rate", 0.0)
+        self.input_check, self.thread_guard = InputCheck(spec), ThreadGuard()
+        rate = option(config, "ema_rate")
         self.ema = EMA(rate) if rate else None
 
-    # What a learner says before it is built
+    # Known before a learner is constructed
 
     @classmethod
     def check(cls, spec: StreamSpec, config: Any) -> None:
-        """Raises ValueError if these options cannot learn this stream. One with more conditions extends it."""
+        """Raises ValueError if a learner with these options cannot learn this stream. Subclasses may add conditions."""
         if min(spec.network_size) < SMALLEST_IMAGE:
             raise ValueError(f"images of {spec.network_size} pixels are too small: the networks need {SMALLEST_IMAGE}")
         channels, memory = spec.image_shape[0], getattr(config, "memory", None)
         if channels not in (1, 3):
-            raise ValueError(f"images of {channels} channels: the networks take grey images (1) or colour images (3)")
-        for option in ("augment", "augment_replay"):
-            if getattr(config, option, "none") == "views" and channels != 3:
-                raise ValueError(f"{option}: views need 3 channels, and these images have {channels}; use crop")
+            raise ValueError(f"images of {channels} channels: the networks accept grey images (1) or colour images (3)")
+        for name in ("augment", "augment_replay"):
+            if option(config, name) == "views" and channels != 3:
+                raise ValueError(f"{name}: views need 3 channels, and these images have {channels}; use crop")
         if isinstance(memory, MemoryConfig):
             check_slots(memory.num_slots(spec), spec)
 
@@ -70,7 +72,7 @@ class Learner(nn.Module, ABC):
 
     @classmethod
     def epochs_over_all(cls, config: Any) -> int:
-        """The epochs over all tasks mixed together; 0: one pass over one task after the other, as a stream."""
+        """The number of epochs over the data of all tasks together; 0: one pass over one task after another."""
         return 0
 
     # Learning
@@ -79,12 +81,12 @@ class Learner(nn.Module, ABC):
     def observe(self, batch: Batch) -> dict[str, Tensor]:
         """Check a batch, then learn from it. Returns the losses, left on the device."""
         self.check_batch(batch)
-        with self.one_thread:
+        with self.thread_guard:
             return self.step(batch)
 
     @final
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        """Learn from a batch that has been checked; the average of the weights follows. What the engine captures."""
+        """Learn from a batch that has been checked, then update the averaged weights. The engine captures this."""
         losses = self.learn(batch)
         if self.ema is not None:
             self.ema.update(self)
@@ -92,47 +94,47 @@ class Learner(nn.Module, ABC):
 
     @final
     def check_batch(self, batch: Batch) -> None:
-        """Raises ValueError, in one line, for a batch that does not match the spec."""
-        self.input_check.batch(batch, self.class_mask.device)
+        """Raises ValueError, with a one-line message, for a batch that does not match the spec."""
+        self.input_check.check_batch(batch, self.class_mask.device)
 
     @abstractmethod
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         """Learn from a batch that matches the spec. Returns the losses, detached and left on the device."""
 
     def end_task(self) -> None:
-        """Called after each task, if the stream has boundaries."""
+        """Called after each task if the stream has task boundaries."""
 
     def optimizers(self) -> dict[str, Optimizer]:
-        """What a checkpoint holds beside `state_dict()`: `optimizer` as "net", `fast_optimizer` as "fast"."""
+        """The optimizers by their names in a checkpoint: `optimizer` is "net", `fast_optimizer` is "fast"."""
         found = {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
         return {name.removesuffix("optimizer").rstrip("_") or "net": value for name, value in found.items()}
 
     @property
     def memories(self) -> list[Memory]:
-        """The episodic memories among its modules."""
+        """All episodic memories among the submodules."""
         return [module for module in self.modules() if isinstance(module, Memory)]
 
     # Predicting
 
     @abstractmethod
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        """Logits [B, classes] of stored images; with task ids, MASKED for the classes outside of the task."""
+        """Logits [B, classes] of uint8 images; with task ids, MASKED for the classes of other tasks."""
 
     @final
     @torch.no_grad()
     def logits(self, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
-        """Logits, float32 [B, classes], in eval mode; changes nothing. images: uint8 [B, C, H, W] of any size.
+        """Logits, float32 [B, classes], of images, uint8 [B, C, H, W] of any size. Changes no state.
 
-        With the option `ema_rate`, they are those of the averaged weights.
+        They are computed in eval mode and, with the option `ema_rate`, by the averaged weights.
         """
-        self.input_check.query(images, task_ids, self.class_mask.device)
+        self.input_check.check_query(images, task_ids, self.class_mask.device)
         means = {} if self.ema is None else self.ema.means()
-        with self.one_thread, self.eval_mode():
+        with self.thread_guard, self.eval_mode():
             return functional_call(self, means, (images, task_ids)) if means else self(images, task_ids)
 
     @final
     def predict(self, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
-        """The class of each image, int64 [B]; with task ids, one of the classes of its task."""
+        """The predicted class of each image, int64 [B]; with task ids, one of the classes of its task."""
         return self.logits(images, task_ids).argmax(dim=1)
 
     @contextmanager
@@ -144,76 +146,83 @@ class Learner(nn.Module, ABC):
         finally:
             self.train(was_training)
 
-    # Classes that come later
+    # Adding classes
 
     @final
     def add_classes(self, count: int, task: int | None = None) -> None:
-        """Make room for new classes, numbered from `spec.num_classes` on; the logits of the others stay, bit by bit.
+        """Add new classes, numbered from `spec.num_classes` on. The logits of the existing ones stay bit-identical.
 
-        They belong to that task, else to the only one, else to a new one. A learner that holds tensors over classes or
-        tasks beside its modules extends `grow`; a module that does has a `grow(spec)`, which returns its new weights.
+        The new classes belong to the given task, else to the only task, else to a new one. A learner that owns tensors
+        indexed by class or task extends `grow`; a submodule that does implements `grow(spec)`.
         """
         spec = self.spec.with_classes(count, task)
         self.check(spec, self.config)
-        with self.one_thread, torch.random.fork_rng(devices=[]):
+        with self.thread_guard, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator, device=self.generator.device)))
-            shapes = {weight: weight.shape for weight in self.parameters()}
+            shapes, optimizers = {weight: weight.shape for weight in self.parameters()}, self.optimizers().values()
             self.grow(spec)
             for module in [module for module in self.modules() if module not in (self, self.ema)]:
                 grow: Any = getattr(module, "grow", None)
                 if grow is not None:
-                    optimize_too(grow(spec), module, self.optimizers().values())
-            grow_momenta(shapes, self.optimizers().values())
+                    known = set(module.parameters())
+                    grow(spec)
+                    add_to_optimizers(module, known, optimizers)
+            grow_optimizer_state(shapes, optimizers)
             if self.ema is not None:
                 self.ema.grow(self)
         self.added.append((int(count), None if task is None else int(task)))
 
     def grow(self, spec: StreamSpec) -> None:
-        """Take over the spec of more classes."""
+        """Adopt a spec with additional classes."""
         self.spec, self.input_check = spec, InputCheck(spec)
         self.class_mask = spec.class_mask.to(self.class_mask.device)
 
-    # Parts of `learn`, `forward` and `end_task`
+    # Building blocks of `learn`, `forward` and `end_task`
 
     def network_input(self, images: Tensor) -> Tensor:
+        """Images, uint8 [B, C, H, W], resized and normalised for the network."""
         return image_ops.network_input(images, self.spec.network_size)
 
     def training_input(self, images: Tensor, replayed: bool = False) -> Tensor:
-        """The same for learning from labels, drawn anew at every call if there is an option `augment` that says so."""
-        of_replay = getattr(self.config, "augment_replay", "same") if replayed else "same"
-        augment: Any = getattr(self.config, "augment", "none") if of_replay == "same" else of_replay
-        area = getattr(self.config, "crop_area", image_ops.CROP_AREA)
-        return image_ops.augmented_input(images, self.spec.network_size, augment, self.generator, area)
+        """The same for a supervised update, with the random augmentation that the options ask for."""
+        augment = option(self.config, "augment_replay") if replayed else "same"
+        if augment == "same":
+            augment = option(self.config, "augment")
+        crop_area = option(self.config, "crop_area")
+        return image_ops.augmented_input(images, self.spec.network_size, augment, self.generator, crop_area)
 
     def outputs(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
-        """The training input of each batch through `net(pixels, parts)`, normalised by BatchNorm statistics of its own.
+        """The outputs of `net(pixels, parts)` for the training input of each batch.
 
-        With the option `joint_statistics` all batches are normalised as one.
+        Each batch has its own BatchNorm statistics; with the option `joint_statistics` all are normalised as one batch.
         """
         pixels = [self.training_input(batch.images, isinstance(batch, Replay)) for batch in batches]
-        return forward_batches(net, pixels, getattr(self.config, "joint_statistics", False))
+        return forward_batches(net, pixels, option(self.config, "joint_statistics"))
 
     def batch_logits(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
-        """The masked logits of each batch: of the batch to learn, and of what is replayed beside it."""
+        """The masked logits of each batch: of the current one and of those replayed with it."""
         outputs = zip(self.outputs(net, *batches), batches, strict=True)
         return [self.mask_logits(logits, batch.task_ids) for logits, batch in outputs]
 
     def labels_to_learn(self, batch: Batch) -> Tensor | None:
-        """The batch's labels; if it has none: None, or UNLABELLED for all with the option `unlabelled: replay`."""
-        replays = getattr(self.config, "unlabelled", "skip") == "replay" and self.spec.num_classes > 0
+        """The labels of the batch, or None if it is to be skipped.
+
+        A batch without labels is skipped, unless the option `unlabelled: replay` asks for updates on replay only.
+        """
+        replays = option(self.config, "unlabelled") == "replay" and self.spec.num_classes > 0
         if batch.labels is None and replays:
             return torch.full_like(batch.task_ids, UNLABELLED)
         return batch.labels
 
     def mask_logits(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
-        """The logits, float32, with the classes outside of each example's task masked."""
+        """The logits as float32, with the classes outside each example's task masked."""
         return logits.float() if task_ids is None else losses.mask_logits(logits, self.class_mask[task_ids])
 
     def store_soft_labels(self, memory: Memory) -> None:
-        """Store the current logits of the examples that have none. For the end of a task, not for a step."""
-        with self.one_thread:
+        """Store the current logits of the stored examples that have none. It synchronises, so not within `learn`."""
+        with self.thread_guard:
             for slots in memory.without_logits().split(SOFT_LABEL_BATCH):
-                if len(slots) > 0:  # an empty tensor is split into one empty part
+                if len(slots) > 0:  # an empty tensor is split into one empty tensor
                     memory.set_logits(slots, self.logits(memory.images[slots], memory.task_ids[slots]))
 
     # State
@@ -223,7 +232,7 @@ class Learner(nn.Module, ABC):
         return self
 
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
-        """`.to(device)` moves the generator too: random numbers are drawn where the tensors are."""
+        """`.to(device)` moves the generator as well: random numbers are drawn on the device of the tensors."""
         super()._apply(fn, recurse)
         if self.class_mask.device != self.generator.device:
             self.generator = torch.Generator(self.class_mask.device).manual_seed(self.generator.initial_seed())

@@ -1,4 +1,4 @@
-"""MIR (Aljundi et al., 2019): ER that replays the stored examples whose loss a step on the batch would raise most."""
+"""MIR (Aljundi et al., 2019): ER that replays those stored examples whose loss a step on the batch increases most."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from dualnet.batch import Batch
 from dualnet.learners.er import ER
 from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss, label_losses
-from dualnet.memory import Replay, num_before
-from dualnet.optim import copies
+from dualnet.memory import Replay, num_earlier_equal
+from dualnet.optim import copy_tensors
 from dualnet.options import check_at_least
 
 
 @dataclass(frozen=True)
 class Config(ReplayOptions):
-    """The options of MIR. `lr` is the rate of the virtual step too."""
+    """The options of MIR. `lr` is also the learning rate of the virtual step."""
 
-    candidates: int = 50  # drawn from the memory, of which the replay is chosen; DualNet's paper does not say
+    candidates: int = 50  # examples drawn to choose the replay from; not given in DualNet's paper
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -32,27 +32,27 @@ class Config(ReplayOptions):
 class MIR(ER):
     """Maximally interfered retrieval (Aljundi et al., Online Continual Learning with Maximally Interfered Retrieval).
 
-    Every update minimises CE(batch) + weight CE(replay). The replay are those of some candidates from the memory whose
-    loss rises most by a virtual step on the batch.
+    Every update minimises CE(batch) + weight CE(replay). The replay consists of those candidates from the memory whose
+    loss increases most by a virtual step on the batch.
     """
 
     Config = Config
     config: Config
 
     def replay(self, batch: Batch, labels: Tensor) -> Replay:
-        """The candidates whose loss a step on the batch alone would raise most.
+        """The candidates whose loss a step on the batch alone would increase most.
 
-        They are compared without `augment`: the choice should depend on the example, not on a random crop.
+        They are scored without augmentation: the choice should depend on the example, not on a random crop.
         """
         candidates = self.memory.sample(self.config.candidates, self.generator, beside=batch)
-        rise = self.rise(candidates, self.virtual_step(batch, labels))
-        return candidates.rows(highest(rise, num_before(candidates.slots), self.config.replay_size))
+        scores = self.loss_increase(candidates, self.virtual_step(batch, labels))
+        return candidates.rows(highest(scores, num_earlier_equal(candidates.slots), self.config.replay_size))
 
     def virtual_step(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        """The weights after a step of SGD on the batch, by name. The pass moves copies of the BatchNorm statistics."""
+        """The weights after an SGD step on the batch, by name. The pass updates copies of the BatchNorm statistics."""
         names = {weight: name for name, weight in self.net.named_parameters()}
         statistics = dict(self.net.named_buffers())
-        copied = dict(zip(statistics, copies([*statistics.values()]), strict=True))
+        copied = dict(zip(statistics, copy_tensors([*statistics.values()]), strict=True))
         logits = functional_call(self.net, copied, (self.network_input(batch.images),))
         loss = label_loss(self.mask_logits(logits, batch.task_ids), labels)
         with torch.autocast(loss.device.type, enabled=False), torch.no_grad():  # as in `gradient_step`
@@ -63,19 +63,20 @@ class MIR(ER):
         return {names[weight]: value for weight, value in zip(weights, chain(*moved), strict=True)}
 
     @torch.no_grad()
-    def rise(self, replay: Replay, weights: dict[str, Tensor]) -> Tensor:
-        """How much the loss of each example rises with these weights, float [size]; 0 without a label."""
+    def loss_increase(self, replay: Replay, weights: dict[str, Tensor]) -> Tensor:
+        """How much the loss of each example increases with these weights, float [size]; 0 without a label."""
         pixels = self.network_input(replay.images)
         with self.eval_mode():
-            outputs = [functional_call(self.net, given, (pixels,)) for given in ({}, weights)]
+            outputs = [functional_call(self.net, changed, (pixels,)) for changed in ({}, weights)]
         before, after = (label_losses(self.mask_logits(out, replay.task_ids), replay.labels) for out in outputs)
         return after - before
 
 
-def highest(scores: Tensor, turn: Tensor, size: int) -> Tensor:
-    """The rows of the highest scores, int64 [size]; all rows of turn 0 come before those of turn 1, and so on.
+def highest(scores: Tensor, repetition: Tensor, size: int) -> Tensor:
+    """The rows with the highest scores, int64 [size]; rows of repetition 0 come before those of repetition 1 and so on.
 
-    A memory that holds fewer examples than are drawn repeats them: without turns one example would fill the replay.
+    A memory that holds fewer examples than are drawn repeats them. Ranked by score only, one example could fill the
+    replay with its copies.
     """
     by_score = scores.argsort(descending=True, stable=True)
-    return by_score[turn[by_score].argsort(stable=True)][:size]
+    return by_score[repetition[by_score].argsort(stable=True)][:size]

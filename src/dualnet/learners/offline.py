@@ -1,4 +1,4 @@
-"""Offline: some epochs over the data of all tasks together. The upper bound, which a stream does not allow."""
+"""Offline: several epochs over the data of all tasks together. An upper bound, not a continual learner."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -8,14 +8,14 @@ from dualnet.learners import finetune
 
 @dataclass(frozen=True)
 class Config(finetune.Config):
-    """The options of Offline. DualNet's paper gives the epochs alone: the rate is that of its baselines."""
+    """The options of Offline. DualNet's paper gives only the epochs; the learning rate is that of its baselines."""
 
     updates: int = 1  # gradient steps per batch
-    epochs: int = 3  # passes over all tasks mixed together, each in an order of its own
+    epochs: int = 3  # passes over the data of all tasks, each in a new order
 
 
 class Offline(finetune.Finetune):
-    """The upper bound: every update minimises CE(batch), with batches from all tasks mixed together."""
+    """The upper bound: every update minimises CE(batch), with batches drawn from all tasks together."""
 
     Config = Config
 

@@ -1,11 +1,11 @@
-"""Options by one word, `learner: {name: dualnet, preset: best}`: those that searches chose on validation tasks."""
+"""Presets of DualNet: named sets of options, used as `learner: {name: dualnet, preset: best}`."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from dualnet.options import choose, merged
 
-# Of DualNet, by protocol; chosen by experiments/search/beyond-*.yaml, as results/README.md tells.
+# Chosen on validation tasks by experiments/search/beyond-*.yaml; results/README.md describes how.
 AVERAGED = {"slow_rounds": 0, "ema_rate": 0.02, "joint_statistics": True}
 TASK_FREE = {
     **AVERAGED,
@@ -13,7 +13,7 @@ TASK_FREE = {
     "updates": 8,
     "replay_size": 20,
     "replay_weight": 4.0,
-    "soft_labels": "insertion",  # better on validation tasks than at boundaries, where these are told
+    "soft_labels": "insertion",  # better on the validation tasks than at task boundaries
     "soft_label_mean": "example",
     "soft_label_weight": 1.2,
     "memory": {"slots_per_class": 100},
@@ -23,7 +23,7 @@ BEST: dict[str, dict[str, Any]] = {
     "task_free_boundaries": TASK_FREE,
     "task_free": TASK_FREE,
 }
-# Replay at every batch, also of one without labels, and a slow phase of plain SGD on all images.
+# Updates on replay for batches without labels too, and a slow phase of plain SGD on all images.
 ALL_IMAGES: dict[str, Any] = {
     "unlabelled": "replay",
     "slow_source": "memory_and_batch",
@@ -32,7 +32,7 @@ ALL_IMAGES: dict[str, Any] = {
     "slow_lr": 1e-3,
     "slow_statistics": "keep",
 }
-# Laid over BEST where labels are few.
+# Merged into BEST if the share of labels is below FEW_LABELS_BELOW.
 FEW_LABELS: dict[str, Any] = {
     **ALL_IMAGES,
     "augment": "resized_crop",
@@ -40,9 +40,9 @@ FEW_LABELS: dict[str, Any] = {
     "slow_rounds": 8,
     "views": {"normalisation": "imagenet"},
 }
-FEW = 0.5  # a smaller share of labels is few
-# Of DualNet where a class has some tens of images: the encoder keeps the starter's features, and batch and replay count
-# by their size, 10 and 40 images. Chosen as docs/encoders.md tells.
+FEW_LABELS_BELOW = 0.5
+# For a few dozen images per class: the starter's encoder is frozen, and batch and replay are weighted by their size, 10
+# and 40 images. docs/encoders.md describes how these options were chosen.
 FEW_IMAGES: dict[str, Any] = {
     "width": 32,
     "start": "starter",
@@ -56,10 +56,10 @@ FEW_IMAGES: dict[str, Any] = {
     "soft_label_weight": 0.0,
     "memory": {"slots_per_class": 100},
 }
-# Of an encoder that begins with the starter's weights and learns: width 32 takes 1.9 times as long.
+# For an encoder that starts from the starter's weights and is trained: width 32 takes 1.9 times as long.
 STARTER: dict[str, Any] = {"width": 20, "start": "starter"}
-# For `dualnet serve`: steps of 0.4 s on one core at 48 pixels, because a new example waits for the step
-# at hand. The encoder learns: the background is there to improve it.
+# For `dualnet serve`: steps of 0.4 s on one core at 48 pixels, because a new example has to wait for the current step.
+# The encoder is trained, which is the purpose of the background steps.
 LIVE: dict[str, Any] = {
     **AVERAGED,
     **STARTER,
@@ -77,13 +77,13 @@ NAMES = ("best", "few_images", "live", "authors", "paper")
 PAPER = {"width": 20, "beta": 0.5, "adapter_norm": "map", "soft_label_weight": 2.0, "soft_label_mean": "example"}
 
 
-def with_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -> dict[str, Any]:
-    """The options of a learner, laid over those of the preset that it names."""
+def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -> dict[str, Any]:
+    """The options of the preset that a learner names, overridden by the other options of the learner."""
     if learner.get("name") != "dualnet":
-        raise ValueError(f"learner.preset: {learner.get('name')} has none; leave it out, or take name dualnet")
+        raise ValueError(f"learner.preset: {learner.get('name')} has no presets; remove preset, or use name dualnet")
     chosen = choose(learner["preset"], NAMES, "learner.preset")
-    few_labels = label_share < FEW
+    few_labels = label_share < FEW_LABELS_BELOW
     best = merged(BEST[protocol], FEW_LABELS if few_labels else {})
-    few_images = STARTER | best if few_labels else FEW_IMAGES  # without labels the encoder learns too
+    few_images = STARTER | best if few_labels else FEW_IMAGES  # with few labels the encoder is trained as well
     presets = {"best": best, "few_images": few_images, "live": LIVE, "authors": {}, "paper": PAPER}
     return merged(presets[chosen], {option: value for option, value in learner.items() if option != "preset"})

@@ -1,11 +1,11 @@
-"""Episodic memories, by name of their policy. A new one is a file beside this and a line here."""
+"""The registry of episodic memories by policy, and their options."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from dualnet.batch import StreamSpec
 from dualnet.memory.balanced import Balanced
-from dualnet.memory.memory import Memory, Replay, check_slots, comes_again, num_before
+from dualnet.memory.memory import Memory, Replay, check_slots, has_later_equal, num_earlier_equal
 from dualnet.memory.reservoir import Reservoir
 from dualnet.memory.ring import Ring
 from dualnet.options import check_at_least, check_choices
@@ -17,23 +17,23 @@ MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir, "bala
 class MemoryConfig:
     """The options of an episodic memory."""
 
-    policy: Literal["auto", "ring", "reservoir", "balanced"] = "auto"  # auto, the paper's: ring; task-free: reservoir
+    policy: Literal["auto", "ring", "reservoir", "balanced"] = "auto"  # auto: ring; if task-free: reservoir
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
-    slots: int | None = None  # in all; None: slots_per_class for each class that is known at the start
-    replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # what is drawn; if there is one task only: all
+    slots: int | None = None  # in total; None: slots_per_class for each class known at the start
+    replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # which examples are drawn; with a single task: all
 
     def __post_init__(self) -> None:
         check_at_least(self, 1, "slots_per_class", *(["slots"] if self.slots is not None else []))
         check_choices(self)
 
     def make(self, spec: StreamSpec, with_logits: bool = True, set_aside: int = 0) -> Memory:
-        """The memory for a stream, less the slots that a learner sets aside for a second memory."""
+        """The memory for a stream, without the slots that a learner reserves for a second memory."""
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
         num_slots = self.num_slots(spec) - set_aside
         return MEMORIES[self.policy_for(spec)](spec, num_slots, only_earlier_tasks, with_logits)
 
     def policy_for(self, spec: StreamSpec) -> str:
-        # With a single task a ring would be first in, first out over the whole stream, and keep nothing of its past.
+        # With a single task a ring would hold only the latest examples of the whole stream.
         return ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
 
     def num_slots(self, spec: StreamSpec) -> int:
@@ -41,4 +41,4 @@ class MemoryConfig:
 
 
 __all__ = ["MEMORIES", "Balanced", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]
-__all__ += ["check_slots", "comes_again", "num_before"]
+__all__ += ["check_slots", "has_later_equal", "num_earlier_equal"]

@@ -1,16 +1,16 @@
 """Class-balancing reservoir sampling (Chrysakis and Moens, 2020): an equal share of the slots per class seen so far.
 
-While a slot is free, every example gets one. Then a class that is stored whole adds its new example in the place of one
-of the largest class (of several, the one with the lowest number), until it is a largest one itself. A class that is, or
-has lost an example, is a reservoir: every example of the class is equally likely to be held.
+While slots are free, every example is stored. After that, a class of which all examples are stored, and which is not a
+largest one, adds its new example in the place of a random example of the largest class (the lowest numbered, if there
+are several). Within any other class the policy is a reservoir: all its examples are equally likely to be stored.
 """
 
 import torch
 import torch.nn.functional as F
-from torch import Generator, Tensor, nn
+from torch import Generator, Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.memory.memory import Memory, num_before
+from dualnet.memory.memory import Memory, num_earlier_equal
 
 
 class Balanced(Memory):
@@ -22,19 +22,19 @@ class Balanced(Memory):
         super().__init__(spec, num_slots, only_earlier_tasks, with_logits)
         self.register_buffer("offered", torch.zeros(spec.num_classes, dtype=torch.int64))
 
-    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+    def grow(self, spec: StreamSpec) -> None:
+        super().grow(spec)
         self.offered = F.pad(self.offered, (0, spec.num_classes - len(self.offered)))
-        return super().grow(spec)
 
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
         assert batch.labels is not None
         labels = batch.labels.masked_fill(~labelled, 0)
-        earlier = self.offered[labels] + num_before(labels, labelled)
+        earlier = self.offered[labels] + num_earlier_equal(labels, labelled)
         self.offered.index_add_(0, labels, labelled.long())
-        slots = self.filled.sum() + labelled.cumsum(0) - 1  # the first free one; none is free from num_slots on
+        slots = self.filled.sum() + labelled.cumsum(0) - 1  # the next free slot; num_slots or more: none is free
         replaces = labelled & (slots >= self.num_slots)
         slots = torch.where(labelled, slots, self.drop)
-        # Doubles: a float has 24 bits, too few for a fair draw among millions.
+        # float64: the 24 bits of float32 are too few for a uniform draw among millions.
         draws = torch.rand(len(batch), device=labelled.device, generator=generator, dtype=torch.float64)
         classes = self.labels.clone()
         stored = torch.zeros_like(self.offered).index_add_(0, classes.clamp(min=0), self.filled.long())
@@ -45,7 +45,7 @@ class Balanced(Memory):
 
     @torch.no_grad()
     def remove(self, slots: Tensor) -> None:
-        """As if they had never been offered; the others move up, since the free slots are the last ones."""
+        """As if these examples had never been offered. The others move up, since the free slots are the last ones."""
         self.offered.index_add_(0, self.labels[slots], torch.ones_like(slots), alpha=-1)
         super().remove(slots)
         order = (~self.filled).to(torch.uint8).argsort(stable=True)
@@ -54,20 +54,20 @@ class Balanced(Memory):
 
     def place_one(
         self,
-        classes: Tensor,  # int64 [slots + 1]: of the example in each slot; brought up to date
-        stored: Tensor,  # int64 [classes]: how many are held; brought up to date
-        slot: Tensor,  # int64 [1]: set to the one of the example that is replaced, if one is
+        classes: Tensor,  # int64 [slots + 1]: of the example in each slot; updated
+        stored: Tensor,  # int64 [classes]: how many examples are stored; updated
+        slot: Tensor,  # int64 [1]: set to the slot of the example that is replaced, if any
         label: Tensor,
         labelled: Tensor,
         replaces: Tensor,  # bool [1]: no slot is free
-        earlier: Tensor,  # int64 [1]: how many of the class came before
+        earlier: Tensor,  # int64 [1]: how many examples of the class were offered before
         draw: Tensor,  # float [1], in [0, 1)
     ) -> None:
         own = stored[label]
         most, largest = stored.max(0, keepdim=True)
         adds = (own == earlier) & (own < most)
         loser = torch.where(adds, largest, label)
-        # The slot of the loser's n-th example, n = draw * among. If it has none, the number of slots, which is `drop`.
+        # The slot of the n-th example of `loser`, n = draw * among. If there is none, it is num_slots, that is `drop`.
         among = torch.where(adds, most, earlier + 1)
         rank = (classes[: self.num_slots] == loser).cumsum(0)
         slot.copy_(torch.where(replaces, (rank <= draw * among).sum(), slot))

@@ -1,4 +1,4 @@
-"""The episodic memory: what all policies share. Nothing here waits for the device or branches on a tensor."""
+"""The base class of episodic memories. Operations within a step neither synchronise nor branch on tensor values."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from dualnet.losses import MASKED
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Examples drawn from a memory. While it holds none that fit, rows of the current batch take their places.
+    """Examples drawn from a memory, or placeholders from the current batch while there are none to draw.
 
-    Such a placeholder keeps the shapes of a step fixed. It has no label and no logits, so no loss counts it.
+    Placeholders keep the shapes of a step fixed. They have no label and no logits, so that no loss includes them.
     """
 
     images: Tensor  # uint8 [size, C, H, W]
     labels: Tensor  # int64 [size]; UNLABELLED for a placeholder
     task_ids: Tensor  # int64 [size]
-    logits: Tensor  # float [size, classes]: the learner's when it stored them
+    logits: Tensor  # float [size, classes]: stored logits of the learner
     has_logits: Tensor  # bool [size]
-    slots: Tensor  # int64 [size]: where they are stored; one may come several times while few are stored
+    slots: Tensor  # int64 [size]: their slots; some are repeated if fewer than `size` are stored
     stored: Tensor  # bool [size]: False for a placeholder
-    batch_rows: Tensor  # int64 [size]: the row of the current batch that would be the placeholder
+    batch_rows: Tensor  # int64 [size]: the rows of the current batch that serve as placeholders
 
     def rows(self, chosen: Tensor) -> Replay:
         return Replay(*(getattr(self, field.name)[chosen] for field in fields(self)))
 
 
 class Memory(nn.Module, ABC):
-    """A fixed number of slots for labelled examples, in buffers: `.to()` and `state_dict()` include them."""
+    """A fixed number of slots for labelled examples. They are buffers, so `.to()` and `state_dict()` include them."""
 
-    images: Tensor  # uint8 [slots + 1, C, H, W]; the last slot receives what is dropped, and stays zero
+    images: Tensor  # uint8 [slots + 1, C, H, W]; dropped examples go to the last slot, which is then cleared
     labels: Tensor  # int64 [slots + 1]
     task_ids: Tensor  # int64 [slots + 1]
-    logits: Tensor  # float [slots + 1, classes], or [slots + 1, 0] if the learner needs none
+    logits: Tensor  # float [slots + 1, classes], or [slots + 1, 0] without logits
     has_logits: Tensor  # bool [slots + 1]
     filled: Tensor  # bool [slots + 1]
     seen: Tensor  # int64 [tasks]: labelled examples offered so far
@@ -50,7 +50,7 @@ class Memory(nn.Module, ABC):
         super().__init__()
         check_slots(num_slots, spec)
         self.num_slots, self.only_earlier_tasks, self.with_logits = num_slots, only_earlier_tasks, with_logits
-        self.drop = num_slots  # the slot of an example that is not kept
+        self.drop = num_slots  # the slot for examples that are not stored
         self.num_classes = spec.num_classes
         self.register_buffer("images", torch.zeros(num_slots + 1, *spec.image_shape, dtype=torch.uint8))
         self.register_buffer("labels", torch.full((num_slots + 1,), UNLABELLED))
@@ -62,24 +62,24 @@ class Memory(nn.Module, ABC):
 
     @abstractmethod
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
-        """The policy: a slot per example, int64 [B], or `drop`. If two examples get one slot, the later one is stored.
+        """The policy: a slot for each example, int64 [B], or `drop`. Of two examples in one slot the later is stored.
 
-        `labelled`, bool [B], says which examples count: the others are dropped in any case.
+        Examples that are not `labelled`, bool [B], are dropped in any case.
         """
 
     @torch.no_grad()
     def add(self, batch: Batch, generator: Generator, logits: Tensor | None = None) -> None:
-        """Offer the labelled examples of a batch, with the learner's logits if they are to be stored."""
+        """Offer the labelled examples of a batch, optionally with the learner's logits of them."""
         if batch.labels is None:
             return
         labelled = batch.labels != UNLABELLED
         slots = torch.where(labelled, self.place(batch, labelled, generator), self.drop)
-        slots = torch.where(comes_again(slots), self.drop, slots)  # the later one is stored
+        slots = torch.where(has_later_equal(slots), self.drop, slots)  # of two, the later one is stored
         self.seen.index_add_(0, batch.task_ids, labelled.long())
         self.images[slots] = batch.images
         self.labels[slots] = batch.labels
         self.task_ids[slots] = batch.task_ids
-        # Filled, not assigned: a scalar put in by indexing is copied from the host, which cannot be captured.
+        # `buffer[slots] = scalar` would copy from the host, which cannot be captured in a CUDA graph.
         self.has_logits.index_fill_(0, slots, logits is not None)
         self.filled.index_fill_(0, slots, True)
         if logits is not None:
@@ -87,7 +87,7 @@ class Memory(nn.Module, ABC):
         self.clear_dropped()
 
     def clear_dropped(self) -> None:
-        """Dropped examples write one slot in no fixed order; zeros keep the state reproducible bit by bit."""
+        """Dropped examples are written to one slot in no fixed order; clearing it keeps the state reproducible."""
         for buffer in (self.images, self.logits, self.has_logits, self.filled):
             buffer[self.drop].zero_()
         for buffer in (self.labels, self.task_ids):
@@ -95,7 +95,7 @@ class Memory(nn.Module, ABC):
 
     @torch.no_grad()
     def remove(self, slots: Tensor) -> None:
-        """Empty these slots, int64 [n]. For what a user takes back, not for a step."""
+        """Empty these slots, int64 [n], when a user withdraws examples. Not for use within a step."""
         for buffer in (self.images, self.logits, self.has_logits, self.filled):
             buffer[slots] = 0
         for buffer in (self.labels, self.task_ids):
@@ -103,10 +103,10 @@ class Memory(nn.Module, ABC):
 
     @torch.no_grad()
     def sample(self, size: int, generator: Generator, beside: Batch, draws: int = 1) -> Replay:
-        """`size` stored examples to learn beside a batch, without replacement if enough are stored.
+        """`size` stored examples to replay with a batch, drawn without replacement if enough are stored.
 
-        With `only_earlier_tasks` those of the batch's own tasks are left out. Several `draws` of `size` are
-        concatenated: a step that needs more than one gets them in as many kernels as one.
+        With `only_earlier_tasks`, examples of the tasks in the batch are excluded. Several `draws` of `size` examples
+        are concatenated, which takes no more kernels than a single one.
         """
         fitting = self.filled[: self.num_slots]
         if self.only_earlier_tasks:
@@ -115,9 +115,9 @@ class Memory(nn.Module, ABC):
         keys = torch.rand(draws, self.num_slots, device=fitting.device, generator=generator)
         first = keys.masked_fill(~fitting, -1).topk(min(size, self.num_slots)).indices
         count = fitting.sum()
-        turn = torch.arange(size, device=fitting.device)
-        slots = first[:, turn % count.clamp(1, first.shape[1])].flatten()
-        stored, batch_rows = (count > 0).expand(len(slots)), turn.repeat(draws) % len(beside)
+        index = torch.arange(size, device=fitting.device)
+        slots = first[:, index % count.clamp(1, first.shape[1])].flatten()
+        stored, batch_rows = (count > 0).expand(len(slots)), index.repeat(draws) % len(beside)
         return Replay(
             torch.where(stored.view(-1, 1, 1, 1), self.images[slots], beside.images[batch_rows]),
             torch.where(stored, self.labels[slots], UNLABELLED),
@@ -130,8 +130,8 @@ class Memory(nn.Module, ABC):
         )
 
     @torch.no_grad()
-    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
-        """Make room for the classes and tasks of the spec; a stored soft label gives the new classes no probability."""
+    def grow(self, spec: StreamSpec) -> None:
+        """Add the new classes and tasks of the spec. Stored soft labels give new classes no probability."""
         rows = self.slots_for_tasks(spec.num_tasks - len(self.seen))
         for name in ("images", "labels", "task_ids", "logits", "has_logits", "filled"):
             buffer = getattr(self, name)  # its last row is empty
@@ -142,40 +142,39 @@ class Memory(nn.Module, ABC):
         self.seen = F.pad(self.seen, (0, spec.num_tasks - len(self.seen)))
         self.num_classes = spec.num_classes
         self.clear_dropped()
-        return []
 
     def slots_for_tasks(self, added: int) -> int:
-        """The slots that come with new tasks: none, the total is fixed."""
+        """The number of slots to add with new tasks: none, the total is fixed."""
         return 0
 
     def composition(self) -> Tensor:
         """How many examples of each task and class are stored: int64 [tasks, classes]."""
-        places = (self.task_ids.clamp(min=0), self.labels.clamp(min=0))  # an empty slot has -1, and counts 0
+        places = (self.task_ids.clamp(min=0), self.labels.clamp(min=0))  # an empty slot has -1 and is counted as 0
         counts = self.seen.new_zeros(len(self.seen), self.num_classes)
         return counts.index_put_(places, self.filled.long(), accumulate=True)
 
     def without_logits(self) -> Tensor:
-        """Slots whose example has no logits, int64 [n]. Waits for the device: for the end of a task, not for a step."""
+        """The slots of examples without logits, int64 [n]. It synchronises, so it must not be used within a step."""
         return (self.filled & ~self.has_logits).nonzero().flatten()
 
     @torch.no_grad()
     def set_logits(self, slots: Tensor, logits: Tensor) -> None:
-        """Store the learner's logits of the examples in these slots."""
+        """Store the learner's logits of the examples in these slots, int64 [n]."""
         self.logits[slots] = logits.to(self.logits.dtype)
         self.has_logits[slots] = True
 
 
 def check_slots(num_slots: int, spec: StreamSpec) -> None:
     if num_slots < spec.num_tasks:
-        raise ValueError(f"memory.slots_per_class: {num_slots} slots in all are too few for {spec.num_tasks} tasks")
+        raise ValueError(f"memory.slots_per_class: {num_slots} slots in total are too few for {spec.num_tasks} tasks")
 
 
-def num_before(values: Tensor, counted: Tensor | None = None) -> Tensor:
-    """How many of the earlier rows have the same value, int64 [B]; of those `counted`, bool [B], if given."""
+def num_earlier_equal(values: Tensor, counted: Tensor | None = None) -> Tensor:
+    """How many earlier rows have the same value, int64 [B]; only rows that are `counted`, bool [B], if given."""
     same = values[:, None] == values[None, :]
     return (same if counted is None else same & counted[None, :]).tril(-1).sum(dim=1)
 
 
-def comes_again(values: Tensor) -> Tensor:
+def has_later_equal(values: Tensor) -> Tensor:
     """Whether a later row has the same value, bool [B]."""
     return (values[:, None] == values[None, :]).triu(1).any(dim=1)

@@ -1,4 +1,4 @@
-"""The fast learner's network: adapts the slow features to each image and classifies it (the paper's section 2.4)."""
+"""The fast learner's network: adapts the slow features to each image and classifies it (section 2.4 of the paper)."""
 
 from typing import Literal
 
@@ -15,7 +15,7 @@ AdapterNorm = Literal["none", "map", "pixel"]
 
 
 class ConvBlock(nn.Module):
-    """conv 3x3, BatchNorm, ReLU, max-pool 2: halves the image as a stage of the encoder does."""
+    """conv 3x3, BatchNorm, ReLU, max-pool 2: halves the resolution as a stage of the encoder does."""
 
     def __init__(self, in_channels: int, channels: int) -> None:
         super().__init__()
@@ -28,10 +28,11 @@ class ConvBlock(nn.Module):
 
 
 class Adapter(nn.Module):
-    """m_l = g_l(h'_{l-1}), h'_0 the image; h'_l = h_l * m_l; the pooled h'_L goes to a linear head.
+    """m_l = g_l(h'_{l-1}), where h'_0 is the image; h'_l = h_l * m_l; a linear head classifies the pooled h'_L.
 
-    The paper divides m_l by its squared norm and the authors' code does not: `normalise` chooses. Over the whole
-    `map` it stays at chance, over the channels of each `pixel` it costs 19 points (miniImageNet, width 64, n=0).
+    The paper divides m_l by its squared norm, the authors' code does not; `normalise` selects. With the norm of the
+    whole `map`, accuracy stays at chance; with that of each `pixel`, it is 19 points lower (miniImageNet, width 64,
+    n=0).
     """
 
     def __init__(self, channels: tuple[int, ...], num_classes: int, normalise: AdapterNorm, in_channels: int = 3):
@@ -45,26 +46,26 @@ class Adapter(nn.Module):
         adapted = images
         with autocast_weights(self):
             for block, slow_map in zip(self.blocks, slow_maps, strict=True):
-                adapted = slow_map * self.scaled(fitted(block(adapted, parts), slow_map))
+                adapted = slow_map * self.normalised(resize_to(block(adapted, parts), slow_map))
         return self.head(pooled(adapted))
 
-    def pass_on(self) -> None:
-        """Begin with m_l = 1, so h'_l = h_l, for slow features that are good already: random m_l would scatter them.
+    def init_identity(self) -> None:
+        """Initialise to m_l = 1, so that h'_l = h_l: pretrained features are then not distorted by random factors.
 
-        A BatchNorm of weight 0 and bias 1 does so; its weight has a gradient.
+        BatchNorm weights of 0 and biases of 1 achieve this, and the weights still get a gradient.
         """
         for block in self.blocks:
             nn.init.zeros_(block.norm.weight)  # pyright: ignore
             nn.init.ones_(block.norm.bias)  # pyright: ignore
 
-    def scaled(self, m: Tensor) -> Tensor:
+    def normalised(self, m: Tensor) -> Tensor:
         if self.normalise == "none":
             return m
         dims = (1, 2, 3) if self.normalise == "map" else (1,)
         return m / m.square().sum(dim=dims, keepdim=True).clamp(min=1e-6)
 
 
-def fitted(m: Tensor, slow_map: Tensor) -> Tensor:
-    """m in the size of the slow map: not every encoder halves its maps, rounding up, as a block and ours do."""
+def resize_to(m: Tensor, slow_map: Tensor) -> Tensor:
+    """m in the size of the slow map, which differs for a custom encoder that does not halve its maps, rounding up."""
     height, width = slow_map.shape[-2:]
     return m if m.shape[-2:] == (height, width) else F.adaptive_avg_pool2d(m, (height, width))

@@ -2,12 +2,12 @@
 
 from torch import Tensor, nn
 
-from dualnet.nets.encoder import AnyEncoder, pooled
+from dualnet.nets.encoder import BaseEncoder, pooled
 from dualnet.nets.head import Head
 
 
 class Classifier(nn.Module):
-    def __init__(self, encoder: AnyEncoder, num_classes: int) -> None:
+    def __init__(self, encoder: BaseEncoder, num_classes: int) -> None:
         super().__init__()
         self.encoder = encoder
         self.head = Head(self.encoder.channels[-1], num_classes)

@@ -1,4 +1,4 @@
-"""The slow learner's network: ResNet18 with a 3x3 stem and max-pool (He et al., 2016; width 20 as in GEM)."""
+"""The slow learner's network: a ResNet18 with a 3x3 stem and max-pool (He et al., 2016; width 20 as in GEM)."""
 
 from typing import Self
 
@@ -11,19 +11,19 @@ from dualnet.nets.norm import BatchNorm
 SMALLEST_IMAGE = 28  # pixels: the last map is then 2 x 2
 
 
-class AnyEncoder(nn.Module):
-    """What a learner needs of an encoder: `forward(images, parts)` gives feature maps, of these `channels`."""
+class BaseEncoder(nn.Module):
+    """The interface of encoders: `forward(images, parts)` returns feature maps with these `channels`."""
 
     channels: tuple[int, ...]
     frozen = False
 
     @property
-    def inner(self) -> nn.Module:
-        """What computes the maps: itself, unless it wraps another network."""
+    def network(self) -> nn.Module:
+        """The module that computes the maps: the encoder itself, or the one that it wraps."""
         return self
 
     def freeze(self) -> None:
-        """Neither the weights nor the BatchNorm statistics learn."""
+        """Exclude the weights and the BatchNorm statistics from training."""
         self.frozen = True
         self.requires_grad_(False).eval()
 
@@ -48,8 +48,8 @@ class ResidualBlock(nn.Module):
         return self.norm2(self.conv2(out), parts, residual=x)
 
 
-class Encoder(AnyEncoder):
-    """Images to four feature maps of width, 2, 4 and 8 times width channels: 42, 21, 11 and 6 px from 84.
+class Encoder(BaseEncoder):
+    """Four feature maps with 1, 2, 4 and 8 times `width` channels: of 42, 21, 11 and 6 px for images of 84 px.
 
     With `block_relu=False` no ReLU follows a block's residual sum.
     """

@@ -1,4 +1,4 @@
-"""A linear head over classes that may become more."""
+"""A linear classifier to which classes can be added."""
 
 import torch
 from torch import Tensor, nn
@@ -7,9 +7,9 @@ from dualnet.batch import StreamSpec
 
 
 class Head(nn.Linear):
-    """Logits of classes. Those of classes that came later have a matrix of their own for each addition.
+    """The logits of all classes. Each addition of classes has its own weight matrix.
 
-    In one larger product the logits of the earlier classes would be rounded differently.
+    With a single larger matrix the logits of the existing classes would be rounded differently.
     """
 
     def __init__(self, in_features: int, num_classes: int) -> None:
@@ -18,16 +18,14 @@ class Head(nn.Linear):
         self.num_classes = num_classes
 
     def reset_parameters(self) -> None:
-        if self.out_features > 0:  # PyTorch warns of weights that are none
+        if self.out_features > 0:  # PyTorch warns about empty weights
             super().reset_parameters()
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002, the name in nn.Linear
         logits = super().forward(input)
         return torch.cat([logits, *(block(input) for block in self.added)], dim=1) if self.added else logits
 
-    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
-        """Make room for all classes of the spec. Returns the new weights."""
-        block = nn.Linear(self.in_features, spec.num_classes - self.num_classes).to(self.weight)
-        self.added.append(block)
+    def grow(self, spec: StreamSpec) -> None:
+        """Add the new classes of the spec."""
+        self.added.append(nn.Linear(self.in_features, spec.num_classes - self.num_classes).to(self.weight))
         self.num_classes = spec.num_classes
-        return list(block.parameters())

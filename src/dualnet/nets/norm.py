@@ -1,4 +1,4 @@
-"""Batch normalisation of several batches in one pass, with what follows it: the residual sum and the ReLU."""
+"""Batch normalisation of several batches in one pass, with the residual sum and ReLU that follow it."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -13,9 +13,9 @@ from dualnet import kernels
 class BatchNorm(nn.Module):
     """Batch normalisation, then `+ residual`, then ReLU if asked.
 
-    `parts` is the number of equal batches that are concatenated in the input. Each is normalised by its own statistics,
-    and the running statistics are updated once per part, in order: the same numbers as one pass per part, in fewer and
-    larger kernels.
+    `parts` is the number of batches of equal size that are concatenated in the input. Each is normalised by its own
+    statistics, and the running statistics are updated once per part, in order. The results are those of one pass per
+    part, computed by fewer and larger kernels.
     """
 
     weight: Tensor
@@ -35,7 +35,7 @@ class BatchNorm(nn.Module):
         return kernels.batch_norm(x, self, parts, residual)
 
     def eager(self, x: Tensor, parts: int, residual: Tensor | None = None, pool: nn.MaxPool2d | None = None) -> Tensor:
-        """The reference for the fused kernels. A max-pool goes before the ReLU: the same values, on fewer pixels."""
+        """The reference for the fused kernels. Pooling before the ReLU gives the same values with less work."""
         out = torch.cat([self.normalise(part) for part in x.chunk(parts)]) if parts > 1 else self.normalise(x)
         if residual is not None:
             out = out + residual
@@ -50,9 +50,9 @@ class BatchNorm(nn.Module):
 
 
 def forward_batches(net: Callable[..., Tensor], batches: Sequence[Tensor], joint: bool = False) -> list[Tensor]:
-    """Batches through `net(images, parts)`, each normalised by its own statistics, or jointly as one batch.
+    """The outputs of `net(images, parts)` for several batches, normalised separately, or jointly as one batch.
 
-    Neighbours of equal size share a pass.
+    Neighbouring batches of equal size share a forward pass.
     """
     groups = [list(batches)] if joint else [list(group) for _, group in itertools.groupby(batches, len)]
     outputs: list[Tensor] = []

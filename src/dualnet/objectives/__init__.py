@@ -1,4 +1,4 @@
-"""Objectives of the slow learner, by name. A new one is a file beside this and a line here."""
+"""The registry of the slow learner's objectives by name."""
 
 from dualnet.objectives.barlow_twins import BarlowTwins
 from dualnet.objectives.byol import BYOL

@@ -12,7 +12,7 @@ TRADE_OFF = 2e-3  # lambda_BT, the paper's appendix
 
 
 class BarlowTwins(EmbeddingObjective):
-    """The cross-correlation of two views' embeddings should be the identity."""
+    """The cross-correlation matrix of the embeddings of two views should be the identity."""
 
     def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
         return barlow_twins_loss(z_a, z_b)
@@ -22,7 +22,7 @@ def cross_correlation(z_a: Tensor, z_b: Tensor, eps: float = 1e-5) -> Tensor:
     """C_ij, float [D, D]: the correlation over the batch of feature i in one view with feature j in the other."""
 
     def standardised(z: Tensor) -> Tensor:
-        return F.batch_norm(z, None, None, training=True, eps=eps)  # a fifth of the kernels that mean and variance take
+        return F.batch_norm(z, None, None, training=True, eps=eps)  # a fifth of the kernels of mean and variance
 
     return standardised(z_a).T @ standardised(z_b) / len(z_a)
 
@@ -35,6 +35,6 @@ def barlow_twins_loss(z_a: Tensor, z_b: Tensor, trade_off: float = TRADE_OFF) ->
 
 @cache
 def targets(num: int, trade_off: float, device: torch.device) -> tuple[Tensor, Tensor]:
-    """What C should be, and how much each entry of it counts: float [D, D] each, made once."""
+    """The target of C and the weight of each entry, float [D, D] each."""
     identity = torch.eye(num, device=device)
     return identity, torch.full_like(identity, trade_off).fill_diagonal_(1)

@@ -5,28 +5,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import AnyEncoder, Encoder, forward_batches
+from dualnet.nets import BaseEncoder, Encoder, forward_batches
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
 MOMENTUM = 0.99  # tau
-EPS = 1e-4  # the least length that a vector is divided by
+EPS = 1e-4  # smallest norm that a vector is divided by
 
 
 class BYOL(Objective):
-    """From one view's embedding the target's embedding of the other should be predicted.
+    """The embedding of one view should predict the target network's embedding of the other.
 
-    The target is an encoder and a projector that are moving averages of those that learn; they get no gradient. They
-    are initialised at random, not copied, as in the authors' code: an objective gets the encoder only when called.
+    The target network, an encoder and a projector, is a moving average of the trained ones and gets no gradient. It is
+    initialised at random instead of copied, as in the authors' code, since an objective gets the encoder only in calls.
     """
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:
         super().__init__(num_features, spec)
         self.projector = Projector(num_features)
         self.predictor = Projector(num_features)
-        self.target_encoder = Encoder(num_features // 8).requires_grad_(False)  # an encoder ends in 8 times its width
+        self.target_encoder = Encoder(num_features // 8).requires_grad_(False)  # the last map has 8 times the width
         self.target_projector = Projector(num_features).requires_grad_(False)
 
-    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         self.update_target(encoder)
         p_a, p_b = forward_batches(self.predictor, embed(encoder, self.projector, view_a, view_b))
         with torch.no_grad():
@@ -35,15 +35,15 @@ class BYOL(Objective):
             return byol_loss(p_a.float(), p_b.float(), target_a, target_b)
 
     @torch.no_grad()
-    def update_target(self, encoder: AnyEncoder) -> None:
-        """target <- tau target + (1 - tau) online. Called before the loss of a step, so after the last step."""
+    def update_target(self, encoder: BaseEncoder) -> None:
+        """target <- tau target + (1 - tau) online. Called before the loss, so it follows the previous step."""
         target: list[Tensor] = [*self.target_encoder.parameters(), *self.target_projector.parameters()]
         online: list[Tensor] = [*encoder.parameters(), *self.projector.parameters()]
         torch._foreach_lerp_(target, online, 1 - MOMENTUM)  # pyright: ignore[reportPrivateImportUsage]
 
 
 def byol_loss(p_a: Tensor, p_b: Tensor, target_a: Tensor, target_b: Tensor) -> Tensor:
-    """Both ways, |p_a - z'_b|^2 + |p_b - z'_a|^2 of unit vectors, mean over the batch."""
+    """|p_a - z'_b|^2 + |p_b - z'_a|^2 of unit vectors, averaged over the batch."""
     return squared_distance(p_a, target_b.detach()) + squared_distance(p_b, target_a.detach())
 
 

@@ -1,16 +1,16 @@
-"""Classification: the slow learner trained on labels, not by self-supervision (the paper's table 2)."""
+"""Classification: trains the slow learner on labels instead of by self-supervision (table 2 of the paper)."""
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.losses import label_loss, mask_logits
-from dualnet.nets import AnyEncoder, Head
+from dualnet.nets import BaseEncoder, Head
 from dualnet.objectives.objective import Objective, embed, full_precision
 
 
 class Classification(Objective):
-    """A head of the slow learner should classify both views by their image's label, among the classes of its task."""
+    """A separate linear head should classify both views of an image, among the classes of its task."""
 
     class_mask: Tensor  # bool [tasks, classes]
 
@@ -19,11 +19,10 @@ class Classification(Objective):
         self.head = Head(num_features, spec.num_classes)
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
 
-    def grow(self, spec: StreamSpec) -> list[nn.Parameter]:
+    def grow(self, spec: StreamSpec) -> None:
         self.class_mask = spec.class_mask.to(self.class_mask.device)
-        return []
 
-    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         logits = torch.cat(embed(encoder, lambda features, parts: self.head(features), view_a, view_b))
         assert batch.labels is not None
         with full_precision(logits.device):

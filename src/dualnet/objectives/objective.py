@@ -1,4 +1,4 @@
-"""The base class of the slow learner's objectives, and the pass through the encoder that they share."""
+"""The base class of the slow learner's objectives, and the forward pass that they share."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -7,22 +7,22 @@ import torch
 from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import AnyEncoder, BatchNorm, forward_batches, pooled
+from dualnet.nets import BaseEncoder, BatchNorm, forward_batches, pooled
 
 
 class Objective(nn.Module, ABC):
-    """A loss on two views of the same images. Owns its heads; gets the encoder with every call and does not keep it."""
+    """A loss on two views of the same images. Owns its heads; the encoder is an argument of each call."""
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:  # channels of the encoder's last map; the stream
         super().__init__()
 
     @abstractmethod
-    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
-        """The loss, a scalar, from views float [B, C, H, W] of the batch's B images, whose labels are never None."""
+    def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+        """The scalar loss of two views, float [B, C, H, W], of the images of a batch, whose labels are not None."""
 
 
 class Projector(nn.Module):
-    """Linear, BatchNorm, ReLU, Linear without biases, as in the authors' code: num_features -> 256 -> num_features."""
+    """Linear, BatchNorm, ReLU, Linear without biases: num_features -> 256 -> num_features as in the authors' code."""
 
     def __init__(self, num_features: int, hidden: int = 256) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class Projector(nn.Module):
         return self.out(self.norm(self.hidden(features), parts))
 
 
-Head = Callable[[Tensor, int], Tensor]  # (features [parts * B, num_features], parts) -> [parts * B, D]
+HeadFunction = Callable[[Tensor, int], Tensor]  # (features [parts * B, num_features], parts) -> [parts * B, D]
 
 
-def embed(encoder: AnyEncoder, head: Head, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both views through encoder and head, each with its own BatchNorm statistics; float32 [B, D] each."""
+def embed(encoder: BaseEncoder, head: HeadFunction, view_a: Tensor, view_b: Tensor) -> tuple[Tensor, Tensor]:
+    """Embeddings of both views, float32 [B, D] each, with separate BatchNorm statistics."""
 
     def net(images: Tensor, parts: int) -> Tensor:
         return head(pooled(encoder(images, parts)[-1]), parts)
@@ -48,13 +48,13 @@ def embed(encoder: AnyEncoder, head: Head, view_a: Tensor, view_b: Tensor) -> tu
 
 
 class EmbeddingObjective(Objective):
-    """A loss on the embeddings of both views by encoder and projector."""
+    """A loss on the embeddings of both views by the encoder and a projector."""
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:
         super().__init__(num_features, spec)
         self.projector = Projector(num_features)
 
-    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)
         with full_precision(z_a.device):
             return self.loss(z_a, z_b)
@@ -64,5 +64,5 @@ class EmbeddingObjective(Objective):
 
 
 def full_precision(device: torch.device) -> torch.autocast:
-    """For a loss that must not be rounded to bfloat16."""
+    """Disables autocast, for losses that must not be rounded to bfloat16."""
     return torch.autocast(device.type, enabled=False)

@@ -7,11 +7,11 @@ from torch import Tensor
 from dualnet.objectives.objective import EmbeddingObjective
 
 TEMPERATURE = 0.5  # tau, as in the authors' command for CIFAR-10; theirs for ImageNet: 0.1
-EPS = 1e-4  # the least length that an embedding is divided by
+EPS = 1e-4  # smallest norm that an embedding is divided by
 
 
 class SimCLR(EmbeddingObjective):
-    """Each embedding should be distinguishable from all others as the other view of its image."""
+    """Each embedding should identify the other view of its image among all embeddings of the batch."""
 
     def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
         return nt_xent_loss(z_a, z_b)

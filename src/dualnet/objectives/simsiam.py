@@ -4,22 +4,22 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.nets import AnyEncoder, forward_batches
+from dualnet.nets import BaseEncoder, forward_batches
 from dualnet.objectives.objective import Objective, Projector, embed, full_precision
 
-BOTTLENECK = 4  # the predictor's hidden layer has a fourth of the features: the paper's 2048 -> 512 -> 2048
-EPS = 1e-4  # the least length that a vector is divided by
+BOTTLENECK = 4  # the hidden layer of the predictor has a quarter of the features; the paper: 2048 -> 512 -> 2048
+EPS = 1e-4  # smallest norm that a vector is divided by
 
 
 class SimSiam(Objective):
-    """From one view's embedding the other's should be predicted; no gradient flows through what is predicted."""
+    """The embedding of one view should predict that of the other, which is a constant for the gradient."""
 
     def __init__(self, num_features: int, spec: StreamSpec) -> None:
         super().__init__(num_features, spec)
         self.projector = Projector(num_features)
         self.predictor = Projector(num_features, num_features // BOTTLENECK)
 
-    def forward(self, encoder: AnyEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
+    def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)
         p_a, p_b = forward_batches(self.predictor, [z_a, z_b])
         with full_precision(z_a.device):

@@ -8,12 +8,12 @@ from dualnet.objectives.objective import EmbeddingObjective
 INVARIANCE = 25.0  # lambda
 VARIANCE = 25.0  # mu
 COVARIANCE = 1.0  # nu
-STD = 1.0  # gamma, the deviation that each feature should have
+STD = 1.0  # gamma, target standard deviation of each feature
 EPS = 1e-4
 
 
 class VICReg(EmbeddingObjective):
-    """Views should agree, features should vary over the batch, and no two of them together."""
+    """Embeddings of both views should agree; features should vary over the batch and be uncorrelated."""
 
     def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
         return vicreg_loss(z_a, z_b)

@@ -11,8 +11,8 @@ from typing import Any, Literal, get_args
 from dualnet.data import BENCHMARKS, BenchmarkConfig
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class
-from dualnet.learners.presets import with_preset
-from dualnet.nets.start import has_learned
+from dualnet.learners.presets import apply_preset
+from dualnet.nets.weights import was_trained_on
 from dualnet.options import build, check_at_least, check_keys, choose, dotted, field_types, flat, merged, plain, shown
 from dualnet.runs.option_files import find, shipped_files
 from dualnet.stream.labels import LabelsConfig
@@ -46,7 +46,7 @@ class Experiment:
         check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
         check_at_least(self, 0, "stability_every")
         for option in ("start", "weights") if self.benchmark_name in LEARNED_BY_STARTER else ():
-            if has_learned(getattr(self.learner, option, None), "miniImageNet"):
+            if was_trained_on(getattr(self.learner, option, None), "miniImageNet"):
                 reason = f"the starter was trained on classes of {self.benchmark_name}"
                 raise ValueError(f"learner.{option}: {reason}; leave it out")
 
@@ -101,7 +101,7 @@ def with_stream_preset(mapping: Mapping[str, Any]) -> Any:
     if not isinstance(learner, Mapping) or "preset" not in learner:
         return learner
     protocol = choose(mapping.get("protocol", Experiment.protocol), get_args(Protocol), "protocol")
-    return with_preset(learner, protocol, build(LabelsConfig, mapping.get("labels", {}), "labels").share)
+    return apply_preset(learner, protocol, build(LabelsConfig, mapping.get("labels", {}), "labels").share)
 
 
 def parse_learner(options: Any) -> tuple[str, Any]:
@@ -122,7 +122,7 @@ def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False)
     known = field_types(learner_class(learner["name"]).Config)
     defaults = {key: value for key, value in OPEN_ENDED_DEFAULTS.items() if key in known}
     if "preset" in learner:
-        preset = with_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
+        preset = apply_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
         defaults = merged(merged(defaults, preset), {"memory": OPEN_ENDED_DEFAULTS["memory"]})
     if boundaries and "soft_labels" in known:
         defaults["soft_labels"] = "task_end"

@@ -205,7 +205,7 @@ class Model:
         if task is not None:
             task = whole_number(task, "task", 0, self.learner.spec.num_tasks - 1)
         pixels = pixels_of(images, self.learner.spec.image_shape).to(device, non_blocking=device.type == "cuda")
-        self.learner.input_check.query(pixels, None, device)
+        self.learner.input_check.check_query(pixels, None, device)
         parts = pixels.split(PREDICT_SIZE)
         task_ids = [None if task is None else torch.full((len(part),), task, device=device) for part in parts]
         logits = [self.learner.logits(*part) for part in zip(parts, task_ids, strict=True)]

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from dualnet import atomic
 from dualnet.learners import Learner
-from dualnet.learners.ema import predicting
+from dualnet.learners.ema import prediction_tensors
 from dualnet.runs.model import Model
 from dualnet.text import printable
 
@@ -25,7 +25,7 @@ class Predictor(nn.Module):
         super().__init__()
         self.learner, self.task = copy.deepcopy(learner).cpu(), task
         means = {} if learner.ema is None else learner.ema.means()
-        for name, value in predicting(self.learner):
+        for name, value in prediction_tensors(self.learner):
             value.data.copy_(means.get(name, value))
 
     def forward(self, images: Tensor) -> Tensor:

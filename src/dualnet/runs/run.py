@@ -14,7 +14,7 @@ from dualnet.cost import Cost
 from dualnet.engine import peak_memory
 from dualnet.files import READ_ERRORS, describe_error
 from dualnet.learners import Learner, make_learner
-from dualnet.learners.encoders import start
+from dualnet.learners.encoders import load_initial_weights
 from dualnet.runs import checkpoint
 from dualnet.runs.class_results import ClassResults
 from dualnet.runs.experiment import Experiment
@@ -60,7 +60,7 @@ class Run:
         found = checkpoint.newest(self.folder.checkpoints, self.folder.identity)
         if found is None:
             self.folder.log_file.write_bytes(b"")
-            start(self.learner)
+            load_initial_weights(self.learner)
             return
         self.step, state = found
         try:

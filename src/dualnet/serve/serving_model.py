@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualnet.learners.ema import predicting
+from dualnet.learners.ema import prediction_tensors
 from dualnet.runs.model import Model, Prediction
 
 
@@ -28,7 +28,7 @@ class ModelCopy:
         self.model.learner.ema = None
 
     def write(self, flat: Tensor) -> None:
-        values = [value for _, value in predicting(self.model.learner)]
+        values = [value for _, value in prediction_tensors(self.model.learner)]
         for value, new in zip(values, flat.split([value.numel() for value in values]), strict=True):
             value.copy_(new.view(value.shape))
 
@@ -75,4 +75,4 @@ def prediction_weights(model: Model) -> Tensor:
     """
     learner = model.learner
     means = {} if learner.ema is None else learner.ema.means()
-    return torch.cat([means.get(name, value).float().flatten() for name, value in predicting(learner)]).cpu()
+    return torch.cat([means.get(name, value).float().flatten() for name, value in prediction_tensors(learner)]).cpu()

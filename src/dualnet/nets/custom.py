@@ -1,4 +1,4 @@
-"""Any network that returns feature maps, as an encoder: one of your own, or of timm."""
+"""Custom encoders: any module that returns feature maps, including the models of timm."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,28 +6,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dualnet.nets.encoder import AnyEncoder
+from dualnet.nets.encoder import BaseEncoder
 
 
-class OtherEncoder(AnyEncoder):
+class CustomEncoder(BaseEncoder):
     """Wraps a module whose forward pass takes images, float [B, C, H, W], and returns a list of feature maps.
 
-    Their channels, and that they are feature maps, is seen by trying the module on one image of the stream's size.
+    A forward pass of one image of the given shape checks the output and finds the channels.
     """
 
     def __init__(self, make: Callable[[], nn.Module], image_shape: tuple[int, int, int]) -> None:
         super().__init__()
         self.net = make()
         if not isinstance(self.net, nn.Module):
-            raise ValueError(f"it makes {type(self.net).__name__} where a torch.nn.Module is needed")
-        self.channels = tuple(feature_map.shape[1] for feature_map in self.tried(image_shape))
+            raise ValueError(f"it returns {type(self.net).__name__}, not a torch.nn.Module")
+        self.channels = tuple(feature_map.shape[1] for feature_map in self.trial_output(image_shape))
 
     @property
-    def inner(self) -> nn.Module:
+    def network(self) -> nn.Module:
         return self.net
 
     @torch.no_grad()
-    def tried(self, image_shape: tuple[int, int, int]) -> list[Tensor]:
+    def trial_output(self, image_shape: tuple[int, int, int]) -> list[Tensor]:
         maps = self.eval()(torch.zeros(1, *image_shape))
         self.train()
         if not maps or not all(isinstance(each, Tensor) and each.dim() == 4 for each in maps):
@@ -35,19 +35,19 @@ class OtherEncoder(AnyEncoder):
         return maps
 
     def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
-        """Each part alone, because BatchNorm of other networks takes all that it is given as one batch."""
+        """One pass per part, because other BatchNorm layers normalise their whole input as one batch."""
         if parts == 1 or not self.training:
             return list(self.net(images))
         return [torch.cat(each) for each in zip(*map(self.net, images.chunk(parts)), strict=True)]
 
 
 def timm_features(model: str, **options: Any) -> nn.Module:
-    """The feature maps of a model of timm (the extra `dualnet[timm]`), with random weights; nothing is downloaded."""
+    """A timm model that returns feature maps, with random weights (needs `dualnet[timm]`). Downloads nothing."""
     try:
         import timm  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ValueError(f"timm cannot be imported ({error}); pip install 'dualnet[timm]'") from error
-    if ":" in model:  # a model of a hub, which timm would download
+    if ":" in model:  # a model on a hub, which timm would download
         raise ValueError(f"model: {model!r} is not the name of one of timm's own models, such as resnet18")
     for option in {"checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"} & options.keys():
         raise ValueError(f"encoder_options.{option}: weights come from a file in safetensors; give `weights`")
