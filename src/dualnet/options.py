@@ -119,7 +119,7 @@ def from_json(text: str) -> Any:
 
 
 def choose(value: Any, choices: Sequence[Any], option: str) -> Any:
-    """The choice that is equal to the value, or to which it is the text. Raises ValueError if there is none."""
+    """The choice that the value is, or whose text it is. Raises ValueError if there is none."""
     for choice in choices:
         if value == str(choice) or (value == choice and type(value) is type(choice)):
             return choice

@@ -9,7 +9,7 @@ from dualnet.data.drawing import draw
 from dualnet.data.shapes import MAX_CLASSES, shape_and_texture
 from dualnet.data.splits import Split, benchmark_of, tasks_of
 
-MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: smaller shapes are indistinguishable, larger images exceed BATCH_PIXELS
+MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: smaller shapes are indistinguishable, larger images take long to draw
 
 
 @dataclass(frozen=True)

@@ -202,7 +202,7 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
             return session
         if not in_place:
             remedy = f"to continue with it: dualnet learn {out} {options.train} --out {out}"
-            raise ValueError(f"--out {out}: holds a model that learned other images; {remedy}")
+            raise ValueError(f"--out {out}: holds a model that learned with other images or options; {remedy}")
     else:
         if not has_model:
             model_folder.check_free(out)
