@@ -1,4 +1,4 @@
-"""Measures speed and memory on this machine: times in turns, medians, units."""
+"""Benchmarks of speed and memory on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SECTIONS: dict[str, Callable[[torch.device, Sizes], list[Figure]]] = {
     "import": processes.import_time,
 }
 
-Progress = Callable[[str], None]  # told the section that begins
+Progress = Callable[[str], None]  # called with the name of each section when it starts
 
 
 def bench(
@@ -35,7 +35,7 @@ def bench(
     repeats: int | None = None,
     progress: Progress | None = None,
 ) -> Report:
-    """The figures of some sections, by default of all. `small` sizes are the default where there is no GPU."""
+    """Measure some sections, by default all. `small` sizes are the default without a GPU."""
     for name in only:
         if name not in SECTIONS:
             raise ValueError(f"only: {name!r} is not a section; choose from {', '.join(SECTIONS)}")
@@ -50,7 +50,7 @@ def bench(
 
 
 def measure(name: str, device: torch.device, sizes: Sizes, report: Report) -> None:
-    """Add a section's figures; one that fails leaves its reason, and the other sections their figures."""
+    """Add the figures of a section, or the reason if it fails, so that the other sections can continue."""
     try:
         figures = SECTIONS[name](device, sizes)
     except RuntimeError as error:  # such as too little memory on the device
@@ -59,7 +59,7 @@ def measure(name: str, device: torch.device, sizes: Sizes, report: Report) -> No
     report.figures.extend(replace(figure, section=name) for figure in figures)
     gc.collect()
     if device.type == "cuda":
-        torch.cuda.empty_cache()  # the next section begins with the device as this one found it
+        torch.cuda.empty_cache()  # so that sections do not affect each other
 
 
 __all__ = ["SECTIONS", "Figure", "Report", "bench"]

@@ -15,13 +15,13 @@ from dualnet import atomic
 
 def main(argv: Sequence[str] | None = None) -> int:
     try:
-        return measured(parser().parse_args(argv))
+        return run_benchmarks(parser().parse_args(argv))
     except (ValueError, OSError) as error:
         print(f"benchmarks: {error}", file=sys.stderr)
         return 2
 
 
-def measured(arguments: argparse.Namespace) -> int:
+def run_benchmarks(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and not arguments.out.parent.is_dir():
         raise ValueError(f"--out {arguments.out}: there is no folder {arguments.out.parent}; make it first")
     with Console(stderr=True).status("measuring") as status:
@@ -44,21 +44,23 @@ def measured(arguments: argparse.Namespace) -> int:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    made.add_argument("--out", type=Path, metavar="FILE", help="also write the figures as JSON")
+    made.add_argument("--out", type=Path, metavar="FILE", help="also write the results as JSON")
     made.add_argument(
         "--only",
         type=lambda text: text.split(","),
         default=[],
         metavar="SECTION,...",
-        help=f"of {', '.join(SECTIONS)} (default: all)",
+        help=f"which of {', '.join(SECTIONS)} (default: all)",
     )
     made.add_argument(
         "--small",
         action=argparse.BooleanOptionalAction,
-        help="small networks and images, for a few cores (default: where there is no GPU)",
+        help="small networks and images, for a few cores (default: without a GPU)",
     )
-    made.add_argument("--images", type=int, metavar="N", help="files in the image cache (default: 2000)")
-    made.add_argument("--repeats", type=int, metavar="N", help="how often a time is taken (default: 20; small: 7)")
+    made.add_argument("--images", type=int, metavar="N", help="number of files in the image cache (default: 2000)")
+    made.add_argument(
+        "--repeats", type=int, metavar="N", help="number of repetitions of each measurement (default: 20; small: 7)"
+    )
     return made
 
 

@@ -1,4 +1,4 @@
-"""What one step is made of, and what the device can do at best: operations, not their time."""
+"""Counts the operations of one step, and measures the peak rate of the device."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ COPIES = ("Memcpy", "Memset")
 
 
 def peak_rate(device: torch.device, sizes: Sizes) -> tuple[float, str]:
-    """Operations per second of a large matrix product in the precision that the networks use, and a note on it."""
+    """Operations per second of a large matrix product in the precision of the networks, with a description."""
     size = sizes.matmul_size
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     a, b = torch.randn(2, size, size, device=device).to(dtype)
@@ -30,15 +30,15 @@ def peak_rate(device: torch.device, sizes: Sizes) -> tuple[float, str]:
 
 
 def arithmetic(step: Callable[[], None]) -> int:
-    """Floating-point operations of one eager step, as PyTorch counts them."""
+    """Floating-point operations of one eager step, counted by PyTorch."""
     with FlopCounterMode(display=False) as counter:
         step()
     return counter.get_total_flops()
 
 
 def operations(title: str, step: Callable[[], None], device: torch.device) -> Figure:
-    """How many pieces one eager step is: kernels on a GPU, operators of PyTorch on a CPU."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or the profiler writes two lines of its own to stderr
+    """The number of operations of one eager step: kernels on a GPU, PyTorch operators on a CPU."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # otherwise the profiler writes two lines to stderr
     on_cuda = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU] + on_cuda * [ProfilerActivity.CUDA]) as recorded:
         step()
@@ -46,9 +46,9 @@ def operations(title: str, step: Callable[[], None], device: torch.device) -> Fi
     events = recorded.events() or []
     if not on_cuda:
         leaves = [event for event in events if event.name.startswith("aten::") and not event.cpu_children]
-        return Figure(f"{title} aten ops", len(leaves), "per step", "one seed; those that call no other")
-    # The optimizers' named regions are among the events of the device, and are no kernels.
+        return Figure(f"{title} aten ops", len(leaves), "per step", "one seed; operators that call no other operator")
+    # The events of the device include the optimizers' named regions, which are not kernels.
     names = [event.name for event in events if event.device_type == DeviceType.CUDA]
     kernels = [name for name in names if not name.startswith((*COPIES, "Optimizer."))]
     copies = sum(name.startswith(COPIES) for name in names)
-    return Figure(f"{title} kernels", len(kernels), "per step", f"one seed, eager; beside {copies} copies and fills")
+    return Figure(f"{title} kernels", len(kernels), "per step", f"one seed, eager; without {copies} copies and fills")

@@ -1,4 +1,4 @@
-"""How a step's time grows with what is stored: it should not."""
+"""The time of a step against the number of tasks and memory slots; it should not grow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from benchmarks.timing import in_turns, ratio
 from dualnet.learners import ER
 from dualnet.memory import MemoryConfig
 
-WIDTH, IMAGE_SIZE = 8, 32  # a net so small that what is stored would show
+WIDTH, IMAGE_SIZE = 8, 32  # so small that an effect of the stored data would show
 NUM_TASKS = (5, 50, 500)
 NUM_SLOTS = (1_000, 100_000)
 
@@ -32,7 +32,7 @@ def er_with(num_tasks: int, slots_per_class: int, device: torch.device) -> Stepp
 
 
 def ratios(benches: Mapping[str, Stepper], device: torch.device, sizes: Sizes) -> list[Figure]:
-    """Each step's time by that of the first."""
+    """The time of each step divided by that of the first."""
     times = in_turns({name: bench.step for name, bench in benches.items()}, device, 3 * sizes.repeats, warm_up(device))
     first, *others = benches
     base = f"{1e3 * median(times[first]):.3g} ms with {first} stored; ER, width {WIDTH}, {IMAGE_SIZE} px"

@@ -1,4 +1,4 @@
-"""The speed of what happens to images: random views, and the cache of decoded files."""
+"""The speed of random views and of the cache of decoded images."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 
 def augmentation(device: torch.device, sizes: Sizes) -> list[Figure]:
-    """Two views of a batch, in turns with kornia's where it is installed."""
+    """Two views of a batch, alternating with kornia if it is installed."""
     images = torch.randint(0, 256, (NUM_VIEWED, 3, STORED_SIZE, STORED_SIZE), dtype=torch.uint8).to(device)
     generator, config = torch.Generator(device).manual_seed(0), ViewConfig()
     ways: dict[str, Callable[[], Any]] = {
@@ -43,13 +43,15 @@ def augmentation(device: torch.device, sizes: Sizes) -> list[Figure]:
         return [ours, Figure("two views by kornia", None, "ms", "kornia is not installed")]
     return [
         ours,
-        milliseconds("two views by kornia", median(times["kornia"]), f"kornia {kornia}, the same, in turns"),
-        Figure("kornia's time by ours", ratio(times, "kornia", "dualnet"), "x", "median of the turns' ratios"),
+        milliseconds(
+            "two views by kornia", median(times["kornia"]), f"kornia {kornia}, the same transformations, alternating"
+        ),
+        Figure("time of kornia / ours", ratio(times, "kornia", "dualnet"), "x", "median of the ratios of all rounds"),
     ]
 
 
 def kornia_views(images: Tensor, config: ViewConfig) -> Callable[[], list[Tensor]]:
-    """The same transformations with the same options, by kornia, which is no dependency of this package."""
+    """The same transformations with the same options in kornia, which is not a dependency of this package."""
     kornia = import_module("kornia.augmentation")
     mean, std = (torch.tensor(values) for values in STATISTICS[config.normalisation])
     views = [
@@ -81,8 +83,8 @@ def version_of(package: str) -> str | None:
 
 
 def cache(device: torch.device, sizes: Sizes) -> list[Figure]:
-    """Files in a temporary folder, decoded once, then found again."""
-    del device  # decoding is the host's work
+    """Building the cache from files in a temporary folder, and loading it again."""
+    del device  # decoding runs on the host
     with tempfile.TemporaryDirectory() as folder:
         files = draw_jpegs(Path(folder), sizes.num_images)
 
@@ -100,7 +102,7 @@ def cache(device: torch.device, sizes: Sizes) -> list[Figure]:
 
 
 def draw_jpegs(folder: Path, num_images: int) -> list[Path]:
-    """JPEG files of smooth noise, about as large as photographs of that size."""
+    """JPEG files of smooth noise, with about the file size of photographs."""
     drawn = [jpeg(seed) for seed in range(min(NUM_DRAWN, num_images))]
     files = [folder / f"{number}.jpg" for number in range(num_images)]
     for number, file in enumerate(files):

@@ -1,4 +1,4 @@
-"""What must be measured in a process of its own: peak memory, and the time of an import."""
+"""Measurements that need a new process: peak memory, and the time of an import."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def memory(device: torch.device, sizes: Sizes) -> list[Figure]:
     peak = int(in_fresh_process(PEAK, device.type, json.dumps(asdict(sizes))))
     kind = "GPU memory reserved" if device.type == "cuda" else "main memory, PyTorch itself included"
     note = f"peak of {kind}; width {sizes.dualnet_width}, {sizes.image_size} px"
-    return [Figure(f"DualNet, {NUM_SEEDS} seeds side by side", peak, "bytes", note)]
+    return [Figure(f"DualNet, {NUM_SEEDS} seeds together", peak, "bytes", note)]
 
 
 def import_time(device: torch.device, sizes: Sizes) -> list[Figure]:
-    del device  # an import is the host's work
+    del device  # an import runs on the host
     runs = [in_fresh_process(IMPORTS).split() for _ in range(sizes.processes)]
     of_torch, of_dualnet = (median(float(run[index]) for run in runs) for index in (0, 1))
     return [
@@ -46,7 +46,7 @@ def import_time(device: torch.device, sizes: Sizes) -> list[Figure]:
 
 
 def peak_of_steps(device: str, sizes: str) -> int:
-    """Bytes at the peak of some steps of DualNet, in a process that does nothing else."""
+    """Peak memory in bytes of some steps of DualNet, for a process that does nothing else."""
     read = Sizes(**json.loads(sizes))
     spec = spec_of(read.num_tasks, read.image_size)
     bench = Stepper("dualnet", config_of("dualnet", read), spec, torch.device(device), NUM_SEEDS)
@@ -56,7 +56,7 @@ def peak_of_steps(device: str, sizes: str) -> int:
 
 
 def in_fresh_process(code: str, *arguments: str) -> str:
-    """What a new Python prints that finds the same packages as this one."""
+    """The output of a new Python process with the same import path as this one."""
     path = os.pathsep.join(folder for folder in sys.path if folder)
     done = subprocess.run(
         [sys.executable, "-c", code, *arguments],

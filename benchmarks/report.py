@@ -1,4 +1,4 @@
-"""What a bench found: figures with their units and the machine they belong to, as a table and as JSON."""
+"""Benchmark results: figures with units, and the machine they were measured on, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from dualnet.machine import cpu_name, num_cores
 @dataclass(frozen=True, slots=True)
 class Figure:
     what: str
-    value: float | None  # None: it could not be measured, and the note says why
+    value: float | None  # None: not measured, for the reason in the note
     unit: str
     note: str = ""
     section: str = ""
@@ -34,7 +34,7 @@ class Report:
         table = Table("what", title=f"{device}, {versions}, Python {self.environment['python']}", title_justify="left")
         if self.environment["load"] > 0.5 * self.environment["cpu_cores"]:
             table.caption = (
-                f"Others kept this machine busy (load {self.environment['load']}): on a CPU times are too long."
+                f"Other processes were running (load {self.environment['load']}): times on the CPU are too long."
             )
         table.add_column("value", justify="right")
         table.add_column("unit")
@@ -45,17 +45,17 @@ class Report:
                 section = figure.section
                 table.add_section()
                 table.add_row(f"[bold]{section}")
-            table.add_row(figure.what, shown(figure.value), figure.unit, figure.note)
+            table.add_row(figure.what, value_text(figure.value), figure.unit, figure.note)
         return table
 
     def json(self) -> str:
         return json.dumps(asdict(self), indent=2, allow_nan=False) + "\n"
 
 
-def shown(value: float | None) -> str:
-    """Three digits that count, and all of those before the point.
+def value_text(value: float | None) -> str:
+    """Three significant digits, or all digits before the decimal point.
 
-    >>> shown(0.01234), shown(12.345), shown(51000.4), shown(None)
+    >>> value_text(0.01234), value_text(12.345), value_text(51000.4), value_text(None)
     ('0.0123', '12.3', '51,000', '-')
     """
     if value is None:
@@ -66,13 +66,13 @@ def shown(value: float | None) -> str:
 
 
 def environment(device: torch.device, sizes: Any) -> dict[str, Any]:
-    """The machine and the versions, as far as they bear on speed; nothing that names the computer or its user."""
+    """Hardware and versions that affect speed, without anything that identifies the computer or its user."""
     return {
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name(),
         "device_type": device.type,
         "cpu": cpu_name(),
         "cpu_cores": num_cores(),
-        "load": round(os.getloadavg()[0], 2),  # processes that wanted to run before the bench began
+        "load": round(os.getloadavg()[0], 2),  # average number of running processes before the benchmark
         "torch_threads": torch.get_num_threads(),
         "torch": str(torch.__version__),
         "cuda": torch.version.cuda,

@@ -1,12 +1,12 @@
-"""Five classes taught over HTTP, then five more: what is left of the first five, and how soon a new class is answered.
+"""Teaches five classes over HTTP, then five more: forgetting of the first five, and time until a class is recognised.
 
     python -m benchmarks.serve_classes FOLDER [--images 10] [--test-images 40] [--practice 60]
 
-FOLDER holds train/CLASS/*.png and test/CLASS/*.png with ten classes. A service with its defaults is taught; beside it
-one that is taught all ten classes at once, which cannot forget: where its first five are lower, it is because ten
-classes are harder than five; and one that fine-tunes, without memory and without a background. The first image of
-a class is sent alone and asked about until the answer is right; the others follow in turns. After each five classes the
-background has `--practice` steps, so that the result does not depend on the speed of the machine.
+FOLDER holds train/CLASS/*.png and test/CLASS/*.png with ten classes. Three services are compared: one with its
+defaults; one that is taught all ten classes at once and cannot forget, which shows how much harder ten classes are than
+five; and one that fine-tunes without a memory and without background learning. The first image of a class is sent alone
+and predicted until the answer is right; the other images follow, alternating between the classes. After each five
+classes the background makes `--practice` steps, so that the result does not depend on the speed of the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FINETUNE = {
     **{key: LIVE[key] for key in ("width", "start", "updates")},
 }
 HALF = 5  # classes
-LONGEST = 30.0  # seconds that a right answer is waited for
+MAX_WAIT = 30.0  # seconds to wait for a right answer
 
 
 def images(folder: Path, part: str, name: str, count: int) -> list[bytes]:
@@ -38,13 +38,13 @@ def images(folder: Path, part: str, name: str, count: int) -> list[bytes]:
 
 
 def teach(service: Service, folder: Path, classes: Sequence[str], count: int) -> list[float]:
-    """Returns the seconds from the first upload of each class to the first right answer."""
+    """Teach some classes. Returns the seconds from the first upload of each class to the first right answer."""
     seconds = []
     for name in classes:
         [first] = images(folder, "train", name, 1)
         began = time.monotonic()
         service.teach([first], [name])
-        while service.names([first]) != [name] and time.monotonic() < began + LONGEST:
+        while service.names([first]) != [name] and time.monotonic() < began + MAX_WAIT:
             time.sleep(0.01)
         seconds.append(time.monotonic() - began)
     for number in range(1, count):
@@ -98,9 +98,9 @@ def main(arguments: argparse.Namespace) -> None:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks.serve_classes", description=__doc__)
     made.add_argument("folder", type=Path, help="with train/CLASS/*.png and test/CLASS/*.png")
-    made.add_argument("--images", type=int, default=10, help="of a class, to learn (default: 10)")
-    made.add_argument("--test-images", type=int, default=40, help="of a class (default: 40)")
-    made.add_argument("--practice", type=int, default=60, help="steps of the background (default: 60)")
+    made.add_argument("--images", type=int, default=10, help="training images per class (default: 10)")
+    made.add_argument("--test-images", type=int, default=40, help="test images per class (default: 40)")
+    made.add_argument("--practice", type=int, default=60, help="background steps after each five classes (default: 60)")
     return made
 
 

@@ -1,9 +1,9 @@
-"""How fast `dualnet serve` predicts while its background learns, against how fast while that is paused; over loopback.
+"""The speed of predictions by `dualnet serve` while its background is learning, compared with while it is paused.
 
     python -m benchmarks.serve_load [--seconds 10] [--rounds 3] [--clients 2] [-- options of `dualnet serve`]
 
-It starts a service of its own on an empty folder, teaches it, and lets clients ask for one image after another, in
-turns with the background paused and learning, so that drift meets both alike.
+It starts a service with an empty state folder, teaches it, and lets clients request predictions one after another over
+loopback. The background is paused and learning in alternation, so that drift affects both equally.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from dualnet.cli.teach import Client, form
 from dualnet.data.drawing import draw
 
 CLASSES, LABELLED, UNLABELLED, SIDE = 5, 10, 50, 96
-ENDLESS = ("--steps-per-example", "1000000000", "--flat-steps", "1000000")  # the background never rests
+ENDLESS = ("--steps-per-example", "1000000000", "--flat-steps", "1000000")  # the background never stops
 WARM_UP = 1.0  # seconds
-WARM_UP_STEPS = 6  # of the background: on a GPU the first ones are slow, then a step is captured
+WARM_UP_STEPS = 6  # of the background: on a GPU the first steps are slow, until a step is captured
 
 
 def main(arguments: argparse.Namespace) -> None:
@@ -36,24 +36,24 @@ def main(arguments: argparse.Namespace) -> None:
         for _ in range(arguments.rounds):
             for learning in seconds:
                 service.pause(not learning)
-                asked(service.url, arguments.clients, WARM_UP)
+                predict_concurrently(service.url, arguments.clients, WARM_UP)
                 before = service.steps()
-                seconds[learning] += asked(service.url, arguments.clients, arguments.seconds)
+                seconds[learning] += predict_concurrently(service.url, arguments.clients, arguments.seconds)
                 steps[learning] += service.steps() - before
     show(seconds, steps, arguments.rounds * arguments.seconds)
 
 
-def show(seconds: dict[bool, list[float]], steps: dict[bool, int], time_of_each: float) -> None:
-    """A table for the documentation, and the two ratios with what is asked of them."""
+def show(seconds: dict[bool, list[float]], steps: dict[bool, int], total_seconds: float) -> None:
+    """Print a table for the documentation, and the two ratios with their required limits."""
     print("| background | p50 | p99 | images/s | background steps/s |\n| --- | --- | --- | --- | --- |")
     for learning, name in ((False, "paused"), (True, "learning")):
         p50, p99 = 1000 * np.percentile(seconds[learning], [50, 99])
-        rates = len(seconds[learning]) / time_of_each, steps[learning] / time_of_each
+        rates = len(seconds[learning]) / total_seconds, steps[learning] / total_seconds
         print(f"| {name} | {p50:.0f} ms | {p99:.0f} ms | {rates[0]:.1f} | {rates[1]:.2f} |")
     slower = np.percentile(seconds[True], 99) / np.percentile(seconds[False], 99)
     throughput = len(seconds[True]) / len(seconds[False])
     print(f"while learning: p99 x {slower:.2f} (at most 3), throughput x {throughput:.2f} (at least 0.5)")
-    if steps[True] == 0 or steps[False] > 1:  # one may have been under way
+    if steps[True] == 0 or steps[False] > 1:  # one step may have been in progress
         raise SystemExit(f"the background made {steps[True]} steps while learning, {steps[False]} while paused")
 
 
@@ -71,14 +71,14 @@ def jpegs(number: int, count: int, seed: int = 0) -> Iterator[bytes]:
     return (encoded(image, "JPEG") for image in draw(number, 0, count, SIDE, seed=(seed, number)))
 
 
-def asked(url: str, clients: int, seconds: float) -> list[float]:
-    """Seconds of each prediction, of clients that ask at the same time, each one image after another."""
+def predict_concurrently(url: str, clients: int, seconds: float) -> list[float]:
+    """Seconds of each prediction of several concurrent clients."""
     with ThreadPoolExecutor(clients) as pool:
         end = time.monotonic() + seconds
-        return list(chain.from_iterable(pool.map(lambda number: ask(url, number, end), range(clients))))
+        return list(chain.from_iterable(pool.map(lambda number: predict_until(url, number, end), range(clients))))
 
 
-def ask(url: str, number: int, end: float) -> list[float]:
+def predict_until(url: str, number: int, end: float) -> list[float]:
     client, times = Client(url, None), []
     body, kind = form((), next(jpegs(number % CLASSES, 1, seed=2)))
     while (began := time.monotonic()) < end:
@@ -89,10 +89,10 @@ def ask(url: str, number: int, end: float) -> list[float]:
 
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks.serve_load", description=__doc__)
-    made.add_argument("--seconds", type=float, default=10, help="of each turn (default: 10)")
-    made.add_argument("--rounds", type=int, default=3, help="turns of each kind (default: 3)")
-    made.add_argument("--clients", type=int, default=2, help="that ask at the same time (default: 2)")
-    made.add_argument("options", nargs="*", help="of `dualnet serve`, after --")
+    made.add_argument("--seconds", type=float, default=10, help="duration of each measurement (default: 10)")
+    made.add_argument("--rounds", type=int, default=3, help="measurements of each kind (default: 3)")
+    made.add_argument("--clients", type=int, default=2, help="concurrent clients (default: 2)")
+    made.add_argument("options", nargs="*", help="options of `dualnet serve`, after --")
     return made
 
 

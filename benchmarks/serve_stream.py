@@ -1,11 +1,11 @@
-"""The embedded stream taught over HTTP: does it end as `dualnet run`? With few labels, what is the background worth?
+"""Teaches the embedded benchmark over HTTP: compares it with `dualnet run`, and measures the effect of the background.
 
-    python -m benchmarks.serve_stream same          # synchronous, against `dualnet run` with the same seed
-    python -m benchmarks.serve_stream background    # on against off, three seeds
+    python -m benchmarks.serve_stream same          # synchronous, compared with `dualnet run` of the same seed
+    python -m benchmarks.serve_stream background    # background on and off with few labels, three seeds
 
-Each batch of the stream is one request. With the background on, the next batch comes once its steps for this one are
-done: one for each example, so that the result does not depend on the speed of the machine. Off, images without a
-label are not used at all; all else is equal.
+Each batch of the stream is one request. With the background on, the next batch is sent after one background step for
+each example, so that the result does not depend on the speed of the machine. With the background off, images without a
+label are not used; everything else is the same.
 """
 
 from __future__ import annotations
@@ -64,8 +64,8 @@ def accuracy(service: Service, tasks: Benchmark, names: list[str]) -> float:
     return 100 * statistics.fmean(a == b for a, b in zip(service.names(images), labels, strict=True))
 
 
-def taught(plan: Experiment, *options: object) -> tuple[float, dict[str, Any]]:
-    """The accuracy at the end, and the last status."""
+def teach_service(plan: Experiment, *options: object) -> tuple[float, dict[str, Any]]:
+    """Teach the stream to a new service. Returns the final accuracy and the last status."""
     tasks = plan.benchmark.make()
     with tempfile.TemporaryDirectory() as folder:
         spec = stream_of(plan, tasks, torch.device("cpu")).spec
@@ -77,12 +77,12 @@ def taught(plan: Experiment, *options: object) -> tuple[float, dict[str, Any]]:
 
 
 def same(train_per_class: int) -> None:
-    """Half of the batches with labels, so that both ways of learning are met."""
+    """Half of the batches have labels, so that both kinds of batches are tested."""
     plan = experiment(0, train_per_class, 0.5)
     with tempfile.TemporaryDirectory() as folder:
         run(plan, {plan.seed: Path(folder) / "run"}, torch.device("cpu"))
         expected = read_json(Path(folder) / "run" / "result.json")["accuracy"][-1]
-    found, _ = taught(plan, "--synchronous")
+    found, _ = teach_service(plan, "--synchronous")
     print(f"dualnet run {statistics.fmean(expected):.2f} %, over HTTP {found:.2f} %")
 
 
@@ -91,7 +91,7 @@ def background(train_per_class: int) -> None:
     for seed in SEEDS:
         for name, options in (("on", ON), ("off", OFF)):
             began = time.monotonic()
-            found, status = taught(experiment(seed, train_per_class, 0.1), *options)
+            found, status = teach_service(experiment(seed, train_per_class, 0.1), *options)
             results[name].append(found)
             counts = f"{status['examples'] - status['unlabelled']} labels, {status['background']['steps']} steps"
             print(
@@ -108,7 +108,7 @@ def background(train_per_class: int) -> None:
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks.serve_stream", description=__doc__)
     made.add_argument("what", choices=("same", "background"))
-    made.add_argument("--train-per-class", type=int, default=50, help="images of a class (default: 50)")
+    made.add_argument("--train-per-class", type=int, default=50, help="training images per class (default: 50)")
     return made
 
 

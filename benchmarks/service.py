@@ -1,4 +1,4 @@
-"""`dualnet serve` as a process of its own, for the scripts that measure it over loopback."""
+"""Starts `dualnet serve` in a separate process, for benchmarks over loopback."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from PIL import Image
 
 from dualnet.cli.teach import Client, form
 
-MOST_IMAGES = 50  # of a request, by default
+MAX_IMAGES = 50  # per request, by default
 
 
 class Service:
-    """What a client asks of it."""
+    """A client of the service."""
 
     def __init__(self, url: str) -> None:
         self.url, self.client = url, Client(url, None)
@@ -31,7 +31,7 @@ class Service:
         return self.client.request("GET", "/v1/status")[1]
 
     def steps(self) -> int:
-        """Of the background."""
+        """The number of background steps."""
         return self.status()["background"]["steps"]
 
     def teach(self, images: Sequence[bytes], labels: Sequence[str | None]) -> None:
@@ -40,10 +40,10 @@ class Service:
         assert status == 201, answer
 
     def names(self, images: Sequence[bytes]) -> list[str]:
-        """The most probable class of each; "" while there is no class."""
+        """The most probable class of each image; "" while there are no classes."""
         found: list[str] = []
-        for begin in range(0, len(images), MOST_IMAGES):
-            body = form((), *images[begin : begin + MOST_IMAGES])
+        for begin in range(0, len(images), MAX_IMAGES):
+            body = form((), *images[begin : begin + MAX_IMAGES])
             answer = self.client.request("POST", "/v1/predict?top=1", *body)[1]
             found += [one["classes"][0]["name"] if one["classes"] else "" for one in answer["predictions"]]
         return found
@@ -58,23 +58,23 @@ class Service:
 
 @contextmanager
 def served(*options: object) -> Iterator[Service]:
-    """On an empty state folder and a free port."""
+    """A service with an empty state folder on a free port."""
     with tempfile.TemporaryDirectory() as state:
         command = [sys.executable, "-m", "dualnet.cli", "serve", "--state", state, "--port", "0", *map(str, options)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None
-            said = process.stdout.readline().split()
-            if len(said) < 2:
+            words = process.stdout.readline().split()
+            if len(words) < 2:
                 raise SystemExit("`dualnet serve` did not start")
-            yield Service(said[1])
+            yield Service(words[1])
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate()
 
 
 def encoded(image: np.ndarray, kind: str = "PNG") -> bytes:
-    """Of uint8 [3, H, W]."""
+    """An image file of uint8 [3, H, W]."""
     file = io.BytesIO()
     Image.fromarray(np.ascontiguousarray(image.transpose(1, 2, 0))).save(file, kind)
     return file.getvalue()

@@ -1,4 +1,4 @@
-"""What is measured: the sizes of networks, images and samples, and the learners and batches of these sizes."""
+"""Sizes of the benchmarks, and learners and batches of these sizes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH_SIZE = 10
 
 @dataclass(frozen=True)
 class Sizes:
-    """The defaults are the paper's setting on Split miniImageNet, with the options of the learners as they are."""
+    """The defaults are those of the paper on Split miniImageNet, with the default options of the learners."""
 
     dualnet_width: int = DualNet.Config.width
     slow_rounds: int = DualNet.Config.slow_rounds
@@ -25,10 +25,10 @@ class Sizes:
     image_size: int = 84
     num_tasks: int = 17
     evaluation_size: int = 500  # images in one pass
-    matmul_size: int = 8192  # side of the matrices whose product shows the device's peak
-    num_images: int = 2_000  # of the image cache
+    matmul_size: int = 8192  # of the matrices whose product measures the peak rate of the device
+    num_images: int = 2_000  # in the image cache
     repeats: int = 20
-    processes: int = 5  # started to time an import
+    processes: int = 5  # to measure the time of an import
 
 
 SMALL = Sizes(
@@ -44,7 +44,7 @@ SMALL = Sizes(
 
 
 def choose_sizes(small: bool, num_images: int | None = None, repeats: int | None = None) -> Sizes:
-    """Sizes for a GPU, or small ones for a few cores, with what was asked for put in their place."""
+    """Sizes for a GPU, or small ones for a few cores, with the given values replaced."""
     sizes = SMALL if small else Sizes()
     if num_images is not None:
         sizes = replace(sizes, num_images=num_images)
@@ -68,7 +68,7 @@ def spec_of(num_tasks: int, image_size: int) -> StreamSpec:
 
 
 class Stepper:
-    """Learners in the last task of a stream, the memory full of the earlier ones, and the step that they repeat."""
+    """Learners in the last task of a stream with a full memory, and the step that is measured."""
 
     def __init__(
         self, name: str, config: Any, spec: StreamSpec, device: torch.device, num_seeds: int = 1, capture: bool = True
@@ -89,12 +89,12 @@ class Stepper:
 
 
 def warm_up(device: torch.device) -> int:
-    """Steps before the clock starts. On CUDA: the eager ones, the capture, a first replay."""
+    """The number of steps before measuring. On CUDA: the eager steps, the capture, and a first replay."""
     return EAGER_STEPS + 2 if device.type == "cuda" else 2
 
 
 def last_batch(learner: Learner, seed: int = 0, size: int = BATCH_SIZE) -> Batch:
-    """Noise, labelled with the classes of the last task."""
+    """A batch of noise, labelled with the classes of the last task."""
     generator = torch.Generator().manual_seed(seed)
     task = learner.spec.num_tasks - 1
     images = torch.randint(0, 256, (size, *learner.spec.image_shape), dtype=torch.uint8, generator=generator)
@@ -103,7 +103,7 @@ def last_batch(learner: Learner, seed: int = 0, size: int = BATCH_SIZE) -> Batch
 
 
 def fill(learner: Learner) -> None:
-    """Put noise into every slot of the learner's memory, with labels of all tasks in equal shares."""
+    """Fill the learner's memory with noise, labelled equally with the classes of all tasks."""
     memory = getattr(learner, "memory", None)
     if memory is None:
         return

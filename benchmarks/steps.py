@@ -1,4 +1,4 @@
-"""The speed of a learner's step, what a step is made of, and the speed of its answers."""
+"""The speed of a learner's steps and predictions, and the operations of a step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.sizes import BATCH_SIZE, Sizes, Stepper, config_of, last_batch, 
 from benchmarks.timing import in_turns
 
 NAMES = {"dualnet": "DualNet", "er": "ER"}
-SEEDS = (1, 5)  # side by side
+SEEDS = (1, 5)  # stepped together
 
 
 def steps(device: torch.device, sizes: Sizes) -> list[Figure]:
@@ -26,39 +26,39 @@ def steps(device: torch.device, sizes: Sizes) -> list[Figure]:
 
 
 def steps_of(name: str, device: torch.device, sizes: Sizes, peak: float) -> list[Figure]:
-    """One learner: every way to step it, in turns; then what a step is made of."""
-    ways = {"eager": False, "replayed": True} if device.type == "cuda" else {"plain": False}
+    """The times of all execution modes of a learner's step, alternating; then the operations of a step."""
+    modes = {"eager": False, "replayed": True} if device.type == "cuda" else {"plain": False}
     spec, config = spec_of(sizes.num_tasks, sizes.image_size), config_of(name, sizes)
     benches = {
-        f"{NAMES[name]} step, {num} seed{'s' * (num > 1)}, {way}": Stepper(name, config, spec, device, num, capture)
+        f"{NAMES[name]} step, {num} seed{'s' * (num > 1)}, {mode}": Stepper(name, config, spec, device, num, capture)
         for num in SEEDS
-        for way, capture in ways.items()
+        for mode, capture in modes.items()
     }
     steppers = {what: bench.step for what, bench in benches.items()}
     times = {what: median(taken) for what, taken in in_turns(steppers, device, sizes.repeats, warm_up(device)).items()}
     figures = []
     for what, bench in benches.items():
-        figures.append(milliseconds(what, times[what], described(bench, sizes)))
+        figures.append(milliseconds(what, times[what], description(bench, sizes)))
         if bench.num_seeds > 1:
             figures.append(milliseconds(f"{what}, per seed", times[what] / bench.num_seeds))
     best = min(times[what] / bench.num_seeds for what, bench in benches.items())
-    return figures + inside(name, next(iter(benches.values())), best, peak)
+    return figures + operations_of(name, next(iter(benches.values())), best, peak)
 
 
-def described(bench: Stepper, sizes: Sizes) -> str:
+def description(bench: Stepper, sizes: Sizes) -> str:
     if bench.engine.streams and bench.captures and not bench.engine.captured:
-        return "could not be captured: these are eager steps"
+        return "could not be captured; measured eagerly"
     config = bench.learner.config
     note = f"width {config.width}, {sizes.image_size} px, batch {BATCH_SIZE}, {bench.engine.precision}"
     return f"{note}, n={config.slow_rounds}" if hasattr(config, "slow_rounds") else note
 
 
-def inside(name: str, eager: Stepper, seconds: float, peak: float) -> list[Figure]:
-    """What a step of one seed is made of, and how well its fastest time uses the device."""
+def operations_of(name: str, eager: Stepper, seconds: float, peak: float) -> list[Figure]:
+    """The operations of a step of one seed, and the utilisation of the device at its fastest."""
     samples, flops = samples_per_step(eager.learner.config), arithmetic(eager.step)
-    title, fastest = NAMES[name], "one seed's share of the fastest way"
+    title, fastest = NAMES[name], "per seed, in the fastest mode"
     return [
-        Figure(f"{title} samples through the networks", samples / seconds, "1/s", f"{samples} a step; {fastest}"),
+        Figure(f"{title} images through the networks", samples / seconds, "1/s", f"{samples} per step; {fastest}"),
         operations(title, eager.step, eager.engine.device),
         Figure(f"{title} arithmetic", flops / 1e9, "GFLOP/step", "convolutions and matrix products of one seed"),
         Figure(f"{title} share of the peak", 100 * flops / seconds / peak, "%", fastest),
@@ -66,7 +66,7 @@ def inside(name: str, eager: Stepper, seconds: float, peak: float) -> list[Figur
 
 
 def samples_per_step(config: Any) -> int:
-    """Images that pass forward and backward for one labelled batch and one seed."""
+    """Images passed forward and backward for one labelled batch and one seed."""
     fast = config.updates * (BATCH_SIZE + config.replay_size)
     views = (
         2 * config.slow_rounds * config.inner_steps * config.slow_batch_size if hasattr(config, "slow_rounds") else 0
@@ -77,11 +77,11 @@ def samples_per_step(config: Any) -> int:
 def evaluation(device: torch.device, sizes: Sizes) -> list[Figure]:
     spec = spec_of(sizes.num_tasks, sizes.image_size)
     benches = {name: Stepper(name, config_of(name, sizes), spec, device) for name in NAMES}
-    calls = {name: answering(bench, sizes.evaluation_size) for name, bench in benches.items()}
+    calls = {name: prediction(bench, sizes.evaluation_size) for name, bench in benches.items()}
     times = in_turns(calls, device, sizes.repeats)
     return [
         Figure(
-            f"{NAMES[name]} answers",
+            f"{NAMES[name]} predictions",
             sizes.evaluation_size / median(times[name]),
             "images/s",
             f"width {bench.learner.config.width}, {sizes.image_size} px, {sizes.evaluation_size} in one pass",
@@ -90,6 +90,6 @@ def evaluation(device: torch.device, sizes: Sizes) -> list[Figure]:
     ]
 
 
-def answering(bench: Stepper, num_images: int) -> Callable[[], torch.Tensor]:
+def prediction(bench: Stepper, num_images: int) -> Callable[[], torch.Tensor]:
     batch = last_batch(bench.learner, size=num_images)
     return lambda: bench.engine.logits(bench.learner, batch.images, batch.task_ids)

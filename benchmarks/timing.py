@@ -1,4 +1,4 @@
-"""How a time is taken: after a warm-up, with the device's work finished, in turns with what it is compared to."""
+"""Timing: after a warm-up, with the device synchronised, alternating between the variants that are compared."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-PATIENCE = 15.0  # seconds after which no further round begins, but for the fewest that make a median
-FEWEST_ROUNDS = 3
+MAX_SECONDS = 15.0  # no further round starts after this time, but there are always MIN_ROUNDS
+MIN_ROUNDS = 3
 
 Times = dict[str, list[float]]  # seconds of every round, by variant
 
@@ -18,9 +18,9 @@ Times = dict[str, list[float]]  # seconds of every round, by variant
 def in_turns(
     variants: Mapping[str, Callable[[], Any]], device: torch.device, repeats: int, warm_up: int = 2, calls: int = 1
 ) -> Times:
-    """Seconds per call of each variant, once per round. All take their turn in a round, so that drift meets all alike.
+    """Seconds per call of each variant, once per round; alternating, so that drift affects all variants equally.
 
-    `calls` in a row are timed together where one is too short for the clock.
+    `calls` consecutive calls are timed together, for calls that are too short to measure.
     """
     for call in variants.values():
         for _ in range(warm_up):
@@ -30,7 +30,7 @@ def in_turns(
     for number in range(repeats):
         for name, call in variants.items():
             times[name].append(seconds(call, device, calls))
-        if number + 1 >= FEWEST_ROUNDS and time.perf_counter() - start > PATIENCE:
+        if number + 1 >= MIN_ROUNDS and time.perf_counter() - start > MAX_SECONDS:
             break
     return times
 
@@ -45,13 +45,13 @@ def seconds(call: Callable[[], Any], device: torch.device, calls: int = 1) -> fl
 
 
 def finish(device: torch.device) -> None:
-    """Wait until the device has done what it was given."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def ratio(times: Times, of: str, to: str) -> float:
-    """The median over the rounds of one variant's time by another's.
+    """The median over rounds of the ratio of two variants' times.
 
     >>> ratio({"long": [4.0, 80.0, 6.0], "short": [2.0, 40.0, 2.0]}, "long", "short")
     2.0

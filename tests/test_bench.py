@@ -101,7 +101,7 @@ def test_the_table_shows_every_figure(found):
     printed, written = found
     for figure in written["figures"]:
         assert f" {figure['what']} " in printed
-        assert f" {report.shown(figure['value'])} " in printed
+        assert f" {report.value_text(figure['value'])} " in printed
 
 
 def test_a_step_does_not_grow_with_what_is_stored(values):

@@ -4,10 +4,10 @@
     .venv-peers/bin/pip install -r benchmarks/peers/requirements.txt -e .
     OMP_NUM_THREADS=1 .venv-peers/bin/python -m benchmarks.peers.avalanche_replay
 
-Every variant learns the whole stream from new weights in a process of its own, for what one sets (such as how the C
-library keeps freed memory) would serve the others. They take turns after every task, one at a time, so that other load
-on the machine meets all alike. Avalanche is given the network in plain PyTorch and the same uint8 images. It replays
-nothing in the first task: the tasks after it, with 10 + 10 images an update, are the comparison.
+Every variant learns the whole stream with new weights in its own process, because process-wide settings of one (such
+as how the C library keeps freed memory) would affect the others. The processes alternate after every task, so that
+other load on the machine affects all equally. Avalanche uses the same network in plain PyTorch and the same uint8
+images. It does not replay in the first task: the later tasks, with 10 + 10 images per update, are compared.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ PEER = "Avalanche Replay"
 
 @dataclass
 class Times:
-    """Of the updates of one task: milliseconds each."""
+    """Milliseconds of each update of a task."""
 
     wall: list[float] = field(default_factory=list)
     cpu: list[float] = field(default_factory=list)
 
 
 class Watch:
-    """Takes the time between two calls of `lap`, divided by the updates in it."""
+    """Measures the time between calls of `lap`, divided by the number of updates."""
 
     def __init__(self, updates: int) -> None:
         self.updates, self.times, self.before = updates, Times(), now()
@@ -65,7 +65,7 @@ def now() -> tuple[float, float]:
     return time.perf_counter(), time.process_time()
 
 
-Learn = Callable[[int], Times]  # of a task, by its number
+Learn = Callable[[int], Times]  # learns the task of a number
 Make = Callable[[Benchmark], Learn]
 Table = dict[str, list[list[Times]]]  # by variant, repetition and task
 
@@ -89,7 +89,7 @@ class Block(nn.Module):
 
 
 class PlainClassifier(nn.Module):
-    """dualnet.nets.Classifier as it is usually written."""
+    """The network of dualnet.nets.Classifier in plain PyTorch."""
 
     def __init__(self, width: int, num_classes: int) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ def theirs(layout: torch.memory_format) -> Make:
 
 
 def experiences_of(benchmark: Benchmark) -> list[Any]:
-    """uint8 images that a transform normalises, as in Avalanche's own benchmarks."""
+    """uint8 images normalised by a transform, as in Avalanche's own benchmarks."""
     from avalanche.benchmarks import benchmark_from_datasets
     from avalanche.benchmarks.scenarios.supervised import with_classes_timeline
     from avalanche.benchmarks.utils import AvalancheDataset, DataAttribute, DefaultTransformGroups
@@ -192,12 +192,12 @@ def experiences_of(benchmark: Benchmark) -> list[Any]:
 
 
 def import_avalanche() -> None:
-    """torchvision's operators are missing beside a CPU build of PyTorch: it imports once they are declared."""
-    warnings.simplefilter("ignore")  # of the peer: a missing solver, functions of its own that it will remove
+    """Import Avalanche. With a CPU build of PyTorch, torchvision can be imported only after declaring its operators."""
+    warnings.simplefilter("ignore")  # Avalanche warns of a missing solver and of deprecated functions of its own
     if torch.version.cuda is None and "avalanche" not in sys.modules:
         for name in ("nms", "qnms"):
             torch.library.define(f"torchvision::{name}", "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    import avalanche  # noqa: F401 (its modules are imported later; here it is tried)
+    import avalanche  # noqa: F401 (its modules are imported later)
 
 
 VARIANTS: dict[str, Make] = {
@@ -209,7 +209,7 @@ VARIANTS: dict[str, Make] = {
 
 
 def serve(name: str, per_class: int, connection: Connection) -> None:
-    """A variant's process: learns the task that it is sent, with a new learner for task 0; None ends it."""
+    """The process of a variant: learns each task it receives, with a new learner for task 0; None ends it."""
     torch.set_num_threads(1)
     benchmark = stream(per_class)
     learn = VARIANTS[name](benchmark)
@@ -228,12 +228,12 @@ def stream(per_class: int) -> Benchmark:
 
 
 def num_updates(per_class: int) -> int:
-    """In a task: passes over its batches."""
+    """The number of updates in a task."""
     return UPDATES * -(-per_class * Procedural.classes_per_task // BATCH_SIZE)
 
 
 def measure(per_class: int, repeats: int) -> Table:
-    """Every variant learns the whole stream in each repetition; they take turns after every task."""
+    """Every variant learns the whole stream in each repetition, alternating after every task."""
     context, names = get_context("spawn"), list(VARIANTS)
     pipes = {name: context.Pipe() for name in names}
     workers = [context.Process(target=serve, args=(name, per_class, pipes[name][1])) for name in names]
@@ -253,12 +253,12 @@ def measure(per_class: int, repeats: int) -> Table:
 
 
 def middle(tasks: list[Times], clock: str) -> float:
-    """The median update of some tasks: other load on the machine weighs less than in a mean."""
+    """The median over the updates of some tasks, which is more robust to other load than the mean."""
     return median(value for times in tasks for value in getattr(times, clock))
 
 
 def print_table(table: Table) -> None:
-    """Medians over the repetitions; how many times as fast as the peer: in the median, the lowest, the highest one."""
+    """Print medians over the repetitions, and the speedup over Avalanche: median, minimum and maximum."""
     print("| one update | wall | CPU time | times as fast (CPU time) | first task, CPU time |")
     print("| --- | --- | --- | --- | --- |")
     peers = [middle(tasks[1:], "cpu") for tasks in table[PEER]]
@@ -273,7 +273,7 @@ def print_table(table: Table) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--per-class", type=int, default=20, help="training images of a class (default: 20)")
+    parser.add_argument("--per-class", type=int, default=20, help="training images per class (default: 20)")
     arguments = parser.parse_args()
     own, plain = (network(WIDTH, 5) for network in (Classifier, PlainClassifier))
     assert sum(w.numel() for w in own.parameters()) == sum(w.numel() for w in plain.parameters())

@@ -81,7 +81,13 @@ class Difference:
 
     @property
     def p_text(self) -> str:
-        return f"{self.p:.3f}" if self.p >= 0.001 else "< 0.001"
+        """Three decimals, or four where three would hide on which side of LEVEL it is.
+
+        >>> Difference(1.0, 1.0, 4, 0.0498).p_text, Difference(1.0, 1.0, 4, 0.0612).p_text
+        ('0.0498', '0.061')
+        """
+        digits = 4 if round(self.p, 3) == LEVEL else 3
+        return f"{self.p:.{digits}f}" if self.p >= 0.001 else "< 0.001"
 
 
 def welch(ours: Sample, theirs: Sample) -> Difference:
