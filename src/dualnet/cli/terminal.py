@@ -69,5 +69,5 @@ def handled_signals() -> Iterator[Callable[[], None]]:
 
 def exit_at_once(number: int, frame: FrameType | None) -> NoReturn:
     """Without an exception, which an import might swallow or print."""
-    os.write(2, b"dualnet: interrupted before it started\n")
+    os.write(2, b"dualnet: stopped before it started\n")
     os._exit(130)
