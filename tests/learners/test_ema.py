@@ -12,7 +12,7 @@ from torch import nn
 
 from dualnet.batch import Batch
 from dualnet.learners import LEARNERS
-from dualnet.learners.ema import EMA, WARM_UP, predicting
+from dualnet.learners.ema import EMA, WARM_UP, prediction_tensors
 from dualnet.learners.learner import Learner
 
 CHECKS = [  # of the contract, what averaged weights could break
@@ -102,7 +102,7 @@ def test_the_formula(values, rate):
 
 def test_the_first_average_is_the_weights(averaging, stream):
     learner = trained(averaging("dualnet"), stream[:1])
-    values = dict(predicting(learner))
+    values = dict(prediction_tensors(learner))
     for key, mean in learner.ema.means().items():
         torch.testing.assert_close(mean, values[key])
 
@@ -143,7 +143,7 @@ def test_a_state_from_before_the_first_step_can_be_loaded(averaging, stream, sta
 def test_averages_keep_their_order_and_their_tensors(averaging, stream):
     """Checkpoints of one run have the same bytes; a captured step goes on after a state is loaded, as for weights."""
     learner = trained(averaging("er"), stream)
-    assert list(learner.ema.means()) == [name for name, _ in predicting(learner)]
+    assert list(learner.ema.means()) == [name for name, _ in prediction_tensors(learner)]
     places = {name: mean.data_ptr() for name, mean in learner.ema.means().items()}
     state = copy.deepcopy(learner.state_dict())
     trained(learner, stream)
