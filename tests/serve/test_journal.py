@@ -122,3 +122,11 @@ def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(
 
 def test_starts_are_counted(journal: Journal) -> None:
     assert [journal.count_start(), journal.count_start()] == [1, 2]
+
+
+def test_a_memory_may_hold_more_examples_than_a_query_has_parameters(journal: Journal, monkeypatch) -> None:
+    monkeypatch.setattr("dualnet.serve.journal.MAX_PARAMETERS", 3)
+    add(journal, range(10), "cat")
+    digests = [digest_of(image(number).tobytes()) for number in (7, 1, 5, 9, 1, 3, 0, 7)]
+    assert journal.examples_with(digests) == [(f"example-{number}", "cat") for number in (0, 1, 3, 5, 7, 9)]
+    assert journal.examples_with([]) == []

@@ -35,6 +35,7 @@ CREATE TABLE IF NOT EXISTS log (
     example INTEGER, name TEXT, digest BLOB);
 """
 UNLABELLED = "label IS NULL AND pixels IS NOT NULL"
+MAX_PARAMETERS = 30_000  # of a query; SQLite's limit is 32,766 by default
 HELD_OUT = "held_out AND label IS NOT NULL AND pixels IS NOT NULL"
 
 
@@ -197,9 +198,13 @@ class Journal:
         return Example(*found[0])
 
     def examples_with(self, digests: Sequence[bytes]) -> list[tuple[str, str | None]]:
-        """Id and label of the examples whose pixels have these digests."""
-        parameters = ", ".join("?" * len(digests))
-        return self.rows(f"SELECT id, label FROM examples WHERE digest IN ({parameters}) ORDER BY number", *digests)
+        """Id and label of the examples whose pixels have these digests, oldest first."""
+        found, wanted = [], list(set(digests))
+        for start in range(0, len(wanted), MAX_PARAMETERS):
+            some = wanted[start : start + MAX_PARAMETERS]
+            query = f"SELECT number, id, label FROM examples WHERE digest IN ({', '.join('?' * len(some))})"
+            found += self.rows(query, *some)
+        return [(id, label) for _, id, label in sorted(found)]
 
     def newest_unlabelled(self, most: int) -> list[str]:
         query = f"SELECT id FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?"
