@@ -354,7 +354,7 @@ def test_precision_and_device() -> None:
 def test_cuda_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert choose_device("auto") == CPU
-    with pytest.raises(ValueError, match="^--device cuda: .*--device cpu"):
+    with pytest.raises(ValueError, match=r"^--device cuda: .*--device cpu"):
         choose_device("cuda")
 
 
