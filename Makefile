@@ -19,7 +19,7 @@ demo: .venv/ready
 $(DEMO:%=demo-%): demo-%: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/dualnet run few-labels-$* --seeds 0,1,2 --device cpu --out runs/demo/$*
 
-# The live learner, to be taught in a browser; a second call goes on where the first one ended.
+# The web service, taught in a browser; a second call continues from the saved state.
 serve: .venv/ready
 	$(BIN)/dualnet serve --state runs/live --held-out-every 5
 

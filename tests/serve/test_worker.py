@@ -75,7 +75,7 @@ def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     worker.journal.restore(number)
     model = worker.model
     follow(worker)
-    assert notices(link) == ["restore"] and worker.model is model
+    assert notices(link) == ["not_restored"] and worker.model is model
     assert worker.position == worker.journal.last_position()
 
 
@@ -279,6 +279,21 @@ def test_a_deleted_image_leaves_the_checkpoints_also_after_a_failed_save(
         assert worker.saves_due > 0
         worker.do_what_is_due()
     assert worker.saves_due == 0 and not worker.unsaved
+
+
+def test_a_deleted_image_leaves_the_checkpoints_also_after_a_restart(made: tuple[Worker, Connection]) -> None:
+    """Killed after the first of two saves: the next learner process makes the second, at the latest when it stops."""
+    worker, link = made
+    hold_out(worker, 1)
+    worker.journal.delete("example-0")
+    follow(worker)
+    worker.save()
+    assert worker.saves_due == 1
+    again = Worker(worker.options, worker.link, 2)
+    assert again.saves_due == 1
+    link.send(("stop", 0, None))
+    again.run()
+    assert again.saves_due == 0 == Worker(worker.options, worker.link, 3).saves_due
 
 
 def test_a_reply_after_the_timeout_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Convolutions whose weights are cast for autocast all together, instead of by one kernel each."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 
 # oneDNN's AVX2 kernel for the weight gradient of a strided 1x1 convolution writes past its buffer if the input is
 # channels-last with fewer than 8 channels (oneDNN issue 6035; torch 2.13.0), which ends in a segmentation fault.
-FEWEST_STRIDED_CHANNELS = 0 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 8
+HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512" and "ONEDNN_MAX_CPU_ISA" not in os.environ
+FEWEST_STRIDED_CHANNELS = 0 if HAS_AVX512 else 8
 
 
 def second_use(x: Tensor) -> Tensor:

@@ -67,4 +67,4 @@ class ReplayOptions(MemoryOptions):
 
 def option(config: Any, name: str) -> Any:
     """The value of an option; the default of MemoryOptions if the Config of a learner does not have it."""
-    return getattr(config, name, getattr(MemoryOptions, name))
+    return getattr(config if hasattr(config, name) else MemoryOptions, name)

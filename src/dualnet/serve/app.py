@@ -213,7 +213,7 @@ def make_app(service: Service) -> FastAPI:
                 raise
         return FileResponse(file, filename=Path(file).name, background=BackgroundTask(shutil.rmtree, folder))
 
-    app.mount("/static", StaticFiles(directory=STATIC))
+    app.mount("/static", StaticFiles(directory=STATIC, follow_symlink=True))
     app.get("/", include_in_schema=False)(lambda: FileResponse(STATIC / "index.html"))
     add_error_handlers(app)
     return app

@@ -68,7 +68,7 @@ class Worker:
         self.losses: dict[str, float] = {}
         self.accuracy: dict[str, float] = {}
         self.unmeasured = self.unsaved = self.save_failed = False
-        self.saves_due = 0  # until no checkpoint contains a deleted image
+        self.saves_due: int = progress.get("saves_due", 0)  # until no checkpoint contains a deleted image
         self.published_at = self.evaluate_at = 0.0  # on the monotonic clock
         self.publish_at = math.inf  # infinite: nothing to publish
 
@@ -79,7 +79,8 @@ class Worker:
             worked = self.work()
             self.do_what_is_due()
             running = self.handle_commands(0.0 if worked else self.idle_seconds())
-        if self.unsaved:
+        self.save_failed = False
+        while (self.unsaved or self.saves_due) and not self.save_failed:
             self.save()
 
     def idle_seconds(self) -> float:
@@ -187,7 +188,7 @@ class Worker:
         try:
             self.model, _ = load_with_state(folder, self.model.learner.class_mask.device.type, trust=False)
         except (ValueError, OSError) as error:
-            self.notice("restore", f"snapshot {number} cannot be read ({error}); nothing was restored")
+            self.notice("not_restored", f"snapshot {number} cannot be read ({error}); nothing was restored")
             return
         for name in self.journal.classes():
             if name not in self.model.class_names:
@@ -247,22 +248,22 @@ class Worker:
     def progress(self) -> dict[str, int]:
         """What is saved with the model."""
         steps, since_taught = self.background.steps, self.background.steps_since_taught
-        return {"position": self.position, "steps": steps, "steps_since_taught": since_taught}
+        due = max(0, self.saves_due - 1)  # once this is saved
+        return {"position": self.position, "steps": steps, "steps_since_taught": since_taught, "saves_due": due}
 
     def save(self) -> None:
         """Write a checkpoint, and prune the journal. After a failure the next attempt waits for `--save-seconds`."""
         if self.unmeasured:
             self.evaluate()
-        self.saved_at = time.monotonic()
         try:
             state_folder.save(self.model, self.options.state / state_folder.MODEL, self.progress())
             previous, self.saved_position = self.saved_position, self.position
             prune(self.journal, previous, memory_contents.digests(self.model))
+            self.saves_due, self.unsaved, self.save_failed = max(0, self.saves_due - 1), False, False
         except (OSError, sqlite3.OperationalError) as error:  # such as a full disk; the journal has everything
             self.save_failed = True
             self.notice("not_saved", str(error))
-            return
-        self.saves_due, self.unsaved, self.save_failed = max(0, self.saves_due - 1), False, False
+        self.saved_at = time.monotonic()
 
     # Messages to and from the HTTP process
 
