@@ -200,3 +200,10 @@ def test_mistakes_are_one_line_that_names_them(options, words, capsys):
     assert main(["--device", "cpu", *options]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(word in line for word in words)
+
+
+def test_the_comparison_with_avalanche_trains_the_same_network() -> None:
+    """The rest of it needs avalanche-lib, in an environment of its own."""
+    from benchmarks.peers.avalanche_replay import same_networks
+
+    assert same_networks()

@@ -34,7 +34,7 @@ from dualnet.engine import Engine
 from dualnet.image_ops import normalise
 from dualnet.learners import ER, make_learner
 from dualnet.machine import cpu_name
-from dualnet.nets import Classifier
+from dualnet.nets import Classifier, Encoder
 
 BATCH_SIZE, WIDTH, LR, UPDATES, SLOTS_PER_CLASS = 10, 20, 0.03, 2, 10
 PEER = "Avalanche Replay"
@@ -270,13 +270,18 @@ def print_table(table: Table) -> None:
         print(f"| {name} | {wall} | {cpu} | {median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}) | {alone} |")
 
 
+def same_networks() -> bool:
+    """Whether both libraries train networks of the same size."""
+    own, plain = Classifier(Encoder(WIDTH), 5), PlainClassifier(WIDTH, 5)
+    return sum(w.numel() for w in own.parameters()) == sum(w.numel() for w in plain.parameters())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--per-class", type=int, default=20, help="training images per class (default: 20)")
     arguments = parser.parse_args()
-    own, plain = (network(WIDTH, 5) for network in (Classifier, PlainClassifier))
-    assert sum(w.numel() for w in own.parameters()) == sum(w.numel() for w in plain.parameters())
+    assert same_networks()
     table = measure(arguments.per_class, arguments.repeats)
     print(f"{cpu_name()}, {torch.backends.cpu.get_cpu_capability()}, torch {torch.__version__}, one thread each")
     updates = num_updates(arguments.per_class)
