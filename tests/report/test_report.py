@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 from dualnet.metrics import accuracy_matrix
-from dualnet.report import picture, report
+from dualnet.report import report, write_picture
 from dualnet.report.findings import findings
 from dualnet.report.heat_map import accuracy_map, confusion_map
 from dualnet.report.plots import accuracy_plot
@@ -78,7 +78,7 @@ def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
     assert not Tags(page).open and "Forgetting of each task" not in page
     assert page.count("after task 2, on task") == 2 and "after task 1, on task" not in page
     assert "nan" not in page.lower().split("</style>")[1] and "nan" not in (tmp_path / "report.md").read_text()
-    picture([tmp_path], tmp_path / "p.svg", fm=fm)
+    write_picture(compare([tmp_path], fm=fm), tmp_path / "p.svg")
 
 
 def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
@@ -90,7 +90,7 @@ def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
     report([tmp_path])
     page = (tmp_path / "report.html").read_text()
     assert "Forgetting of each task of er" in page
-    picture([tmp_path], tmp_path / "p.svg")
+    write_picture(compare([tmp_path]), tmp_path / "p.svg")
 
 
 def test_an_option_that_an_older_version_did_not_have_has_its_default(tmp_path, make_run):
@@ -247,7 +247,7 @@ def test_only_unfinished_runs_make_a_report_but_no_picture(tmp_path, make_run):
     make_run(tmp_path / "seed-0", None)
     assert "not finished" in printed(report([tmp_path]))
     with pytest.raises(ValueError, match="none of the 1 runs is finished"):
-        picture([tmp_path], tmp_path / "p.svg")
+        write_picture(compare([tmp_path]), tmp_path / "p.svg")
 
 
 def test_a_torn_log_line_and_repeated_steps_of_a_resumed_run_are_understood(tmp_path, make_run):
@@ -354,7 +354,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path, make_run):
     pages = []
     for out in (tmp_path / "one", tmp_path / "two"):
         report([tmp_path], out)
-        picture([tmp_path], out / "p.svg")
+        write_picture(compare([tmp_path]), out / "p.svg")
         pages.append([(out / name).read_bytes() for name in ("report.html", "report.md", "p.svg")])
     assert pages[0] == pages[1]
 
@@ -413,7 +413,7 @@ def test_control_characters_in_names_are_escaped(tmp_path, make_run):
     assert "er\\x1b[2J\\nfake" in shown and "dualnet\\u202e" in shown and "torn\\r" in shown
     for text in (shown, (tmp_path / "report.md").read_text()):
         assert all(c.isprintable() or c == "\n" for c in text)
-    picture([tmp_path], tmp_path / "p.svg")
+    write_picture(compare([tmp_path]), tmp_path / "p.svg")
 
 
 def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
@@ -435,7 +435,7 @@ def test_every_row_keeps_its_own_look():
 def test_picture(tmp_path, kind, make_run):
     make_run(tmp_path / "a", name="cost $5 and $6 漢字")
     make_run(tmp_path / "b", [[50.0]], name="one task", size=1)
-    picture([tmp_path], tmp_path / "docs" / f"p.{kind}")
+    write_picture(compare([tmp_path]), tmp_path / "docs" / f"p.{kind}")
     start = (tmp_path / "docs" / f"p.{kind}").read_bytes()[:8]
     assert start == (b"\x89PNG\r\n\x1a\n" if kind == "png" else b"<?xml ve")
 
@@ -445,12 +445,13 @@ def test_the_legend_names_what_begins_with_an_underscore(tmp_path, make_run):
     with styled(PICTURE_THEME, svg_text="none", salt="") as figure:
         accuracy_plot(compare([tmp_path]).rows, compare([tmp_path]), figure.add_subplot())
         assert figure.axes[0].get_legend_handles_labels()[1] == [" _mine"]
-    picture([tmp_path], tmp_path / "p.svg")
+    write_picture(compare([tmp_path]), tmp_path / "p.svg")
 
 
-def test_picture_of_an_unknown_kind(tmp_path):
+def test_picture_of_an_unknown_kind(tmp_path, make_run):
+    make_run(tmp_path / "a")
     with pytest.raises(ValueError, match=r"\.svg or \.png"):
-        picture([tmp_path], tmp_path / "p.gif")
+        write_picture(compare([tmp_path]), tmp_path / "p.gif")
 
 
 def test_heat_map_shows_what_was_evaluated():

@@ -12,9 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from dualnet import report as package
 from dualnet.cli import main
-from dualnet.report import report
+from dualnet.report import report, write_pages, write_picture
 from dualnet.report import rows as rows_module
 from dualnet.report.elements import task_legend
 from dualnet.report.plots import mean_memory, mean_stability, trend_plot
@@ -225,9 +224,10 @@ def test_real_runs_against_an_option_from_the_command_line(tmp_path, tiny, run, 
 )
 def test_an_option_that_cannot_be_drawn_is_refused_before_anything_is_written(tmp_path, make_run, option, problem):
     few_labels(make_run, tmp_path / "runs")
-    for act in (report, package.picture):
+    comparison = compare([tmp_path / "runs"], against=option)
+    for act in (write_pages, write_picture):
         with pytest.raises(ValueError, match=re.escape(problem)) as error:
-            act([tmp_path / "runs"], tmp_path / "out" / "picture.svg", against=option)
+            act(comparison, tmp_path / "out" / "picture.svg")
         assert option in str(error.value) and f"{SHARE}, {ROUNDS}" in str(error.value)
         assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
 

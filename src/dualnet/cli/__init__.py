@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             # CPython remembers an interrupt within `exec`, which dataclasses use; `python -m` would then die by SIGINT.
             exec("")
-            return fail("stopped; the same command continues from the last checkpoint, if there is one", 130)
+            return fail("stopped; the same command continues from what was saved", 130)
 
 
 def run_command(argv: list[str], interruptible: Callable[[], None]) -> int:

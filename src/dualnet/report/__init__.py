@@ -8,7 +8,7 @@ from rich.console import Group
 from dualnet import atomic
 
 from .markdown import markdown_page
-from .rows import compare
+from .rows import Comparison, compare
 from .terminal import terminal_view
 
 
@@ -20,26 +20,24 @@ def report(
     against: str | None = None,
 ) -> Group:
     """Write report.md and report.html into `out` (default: the first folder). Returns the tables to print with rich."""
+    return write_pages(compare(folders, spread, fm, against), Path(folders[0] if out is None else out))
+
+
+def write_pages(comparison: Comparison, out: Path) -> Group:
     from .page import html_page  # matplotlib is slow to import
 
-    comparison = compare(folders, spread, fm, against)
     pages = {"report.md": markdown_page(comparison), "report.html": html_page(comparison)}
-    out = Path(folders[0]) if out is None else Path(out)
     atomic.make_folder(out, "give --out another one")
     for name, page in pages.items():
         atomic.write(out / name, page)
     return terminal_view(comparison, out / "report.html")
 
 
-def picture(
-    folders: Sequence[Path], path: Path, spread: str = "std", fm: str = "paper", against: str | None = None
-) -> None:
+def write_picture(comparison: Comparison, path: Path) -> None:
     """Draw accuracy and forgetting of all finished runs, or accuracy against an option, as an SVG or PNG file."""
     from .plots import picture_bytes
 
-    path = Path(path)
     kind = picture_kind(path)
-    comparison = compare(folders, spread, fm, against)
     if not comparison.rows:
         raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished")
     drawn = picture_bytes(comparison, kind)
