@@ -1,5 +1,6 @@
 """How the tests run; what they share is in plugins."""
 
+import gc
 import os
 from collections.abc import Generator
 
@@ -22,8 +23,15 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [collector for collector in (yield) if type(collector).__name__ != "DoctestModule"]
 
 
+def pytest_collection_finish() -> None:
+    """Start the garbage collector, without the imported modules: scanning them takes 0.2 s at every full collection."""
+    gc.freeze()
+    gc.enable()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """The fixtures, but not where the tests are only handed to workers, which would wait while it imports PyTorch."""
     if not config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        gc.disable()  # until all modules are imported, since none of their objects is garbage
         for plugin in ("learner_fixtures", "run_fixtures"):
             config.pluginmanager.import_plugin(plugin)

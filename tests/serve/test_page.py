@@ -43,7 +43,7 @@ def files(colour: str, first: int, count: int) -> list[dict[str, object]]:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("page")
     model = small_model(folder / "model")
-    server = Server(folder / "state", "--model", model, "--held-out-every", 3, "--share", 0.3, as_program=True)
+    server = Server(folder / "state", "--model", model, "--held-out-every", 3, "--share", 0.3)
     assert server.port, server.log
     yield server
     server.end()
