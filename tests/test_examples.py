@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import runpy
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import contract
+import numpy as np
 import pytest
 import torch
 import yaml
@@ -87,6 +89,78 @@ def test_a_learner_from_own_batches(capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(EXAMPLES / "own_batches.py"), run_name="__main__")
     accuracy = re.fullmatch(r"accuracy on all four classes: ([\d.]+) %\n", capsys.readouterr().out)
     assert accuracy is not None and float(accuracy[1]) > 90
+
+
+# A benchmark outside of the package
+
+
+@pytest.fixture
+def arrays(here: Path) -> Path:
+    """Four classes told by their colour, 60 training and 20 test images each, as `ArrayFile` reads them."""
+    labels = np.arange(320) % 4
+    colours = np.array([[200, 0, 0], [0, 200, 0], [0, 0, 200], [200, 200, 0]])
+    noise = np.random.default_rng(0).integers(0, 56, (320, 3, 32, 32))
+    images = (noise + colours[labels][:, :, None, None]).astype(np.uint8)
+    np.savez(here / "images.npz", images=images, labels=labels, is_test=np.arange(320) >= 240)
+    return here / "images.npz"
+
+
+def test_a_benchmark_outside_of_the_package_runs_and_is_named_in_the_report(
+    arrays: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(EXAMPLES / "array-file.yaml")
+    result = json.loads((folder / "result.json").read_text())
+    assert len(result["accuracy"]) == 2 and result["metrics"]["ACC"] > 75
+    run(EXAMPLES / "array-file.yaml")
+    assert "already finished" in capsys.readouterr().out
+    assert cli.main(["report", "runs"]) == 0
+    assert "array_file.ArrayFile" in capsys.readouterr().out
+    assert cli.main(["show", str(folder)]) == 0
+    assert "array_file.ArrayFile" in capsys.readouterr().out
+
+
+def test_a_model_is_loaded_without_the_code_of_its_benchmark(arrays: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So it needs no `trust`, and a folder that names some code cannot have it run."""
+    folder = run(EXAMPLES / "array-file.yaml")
+    for gone in [name for name in sys.modules if name == "array_file"]:
+        monkeypatch.delitem(sys.modules, gone)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(EXAMPLES)])
+    assert len(dualnet.load(folder).predict(images(2), task=0)) == 2
+    assert "array_file" not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("array_file.Array", "cannot import"),
+        ("no_such_module.ArrayFile", "cannot import"),
+        ("array_file.Path", "not a dataclass of BenchmarkConfig"),
+        ("..array_file", "cannot import"),
+        ("array_fil", "not one of"),
+    ],
+)
+def test_a_benchmark_that_cannot_be_used_is_one_line(
+    name: str, problem: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["run", str(EXAMPLES / "array-file.yaml"), "--benchmark.name", name, "--out", "other"]) == 2
+    error = capsys.readouterr().err
+    assert "benchmark.name" in error and problem in error and error.count("\n") == 1
+    assert not Path("other").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("array_file.ArrayFile", ["benchmark:", "  name: array_file.ArrayFile", "  classes_per_task: 2  # int"]),
+        ("rehearsal.Rehearsal", ["learner:", "  name: rehearsal.Rehearsal"]),
+    ],
+)
+def test_the_options_of_what_is_outside_of_the_package_are_listed(
+    name: str, lines: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["list", name]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert not set(lines) - set(shown)
 
 
 # docs/architecture.md

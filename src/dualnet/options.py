@@ -5,6 +5,7 @@ Every error is a ValueError of one line that starts with the dotted name of the 
 
 import dataclasses
 import difflib
+import importlib
 import json
 import math
 import re
@@ -282,3 +283,12 @@ def whole_number(value: Any, option: str, least: int = 1, most: int | None = Non
         wanted = f"{least} or more" if most is None else f"a whole number from {least} to {most}"
         raise ValueError(f"{option}: {shown(value)} is not {wanted}")
     return int(value)
+
+
+def import_object(path: str, option: str) -> Any:
+    """The object at an import path. Errors name the option that gave the path."""
+    module_name, _, name = path.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module_name), name)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
+        raise ValueError(f"{option}: cannot import {path!r} ({error}); is its folder on PYTHONPATH?") from error

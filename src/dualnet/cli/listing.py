@@ -13,11 +13,11 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 
 from dualnet.cli.terminal import print_line
-from dualnet.data import BENCHMARKS
-from dualnet.learners import LEARNERS, presets
+from dualnet.data import BENCHMARKS, benchmark_class
+from dualnet.learners import LEARNERS, Learner, learner_class, presets
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.objectives import OBJECTIVES
-from dualnet.options import field_types
+from dualnet.options import field_types, import_object
 from dualnet.reproduce import shipped_tables
 from dualnet.runs import experiment
 from dualnet.runs.option_files import shipped_files
@@ -37,16 +37,24 @@ def lines_of(name: str | None) -> Iterable[str]:
         return overview(experiments)
     if name in files and name not in experiments:
         return files[name].read_text(encoding="utf-8").splitlines()
-    if name in LEARNERS:
+    outside = import_object(name, "NAME") if is_import_path(name) else None
+    if name in LEARNERS or (isinstance(outside, type) and issubclass(outside, Learner)):
         preset = [f"  # preset: {' | '.join(presets.NAMES)}  # sets other defaults"] if name == "dualnet" else []
-        return section(LEARNERS[name], ["learner:", f"  name: {name}", *preset], LEARNERS[name].Config)
-    if name in BENCHMARKS:
-        return section(BENCHMARKS[name], ["benchmark:", f"  name: {name}"], BENCHMARKS[name])
+        learner = learner_class(name)
+        return section(learner, ["learner:", f"  name: {name}", *preset], learner.Config)
+    if name in BENCHMARKS or outside is not None:
+        benchmark = benchmark_class(name)
+        return section(benchmark, ["benchmark:", f"  name: {name}"], benchmark)
     if name in MEMORIES:
         return section(MEMORIES[name], ["learner:", "  memory:"], MemoryConfig, policy=name)
     if name in OBJECTIVES:
         return section(OBJECTIVES[name], ["learner:", "  name: dualnet", f"  objective: {name}  # has no options"])
     return yaml.safe_dump(experiment.read(name).mapping(), sort_keys=False).splitlines()
+
+
+def is_import_path(name: str) -> bool:
+    """Whether it is rather the path of a class than that of an experiment file."""
+    return all(part.isidentifier() for part in name.split(".")) and "." in name and not name.endswith((".yaml", ".yml"))
 
 
 def overview(experiments: list[str]) -> Iterator[str]:

@@ -1,4 +1,6 @@
-"""Benchmarks, by their names in experiment files."""
+"""The registry of benchmarks by name. Benchmarks outside the package are given by their import path."""
+
+from dataclasses import is_dataclass
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig, Examples, Task
 from dualnet.data.cifar100 import Cifar100
@@ -7,6 +9,7 @@ from dualnet.data.image_folder import ImageFolder
 from dualnet.data.mini_imagenet import MiniImageNet
 from dualnet.data.procedural import Procedural
 from dualnet.data.tiny_imagenet import TinyImageNet
+from dualnet.options import choose, import_object
 
 BENCHMARKS: dict[str, type[BenchmarkConfig]] = {
     "procedural": Procedural,
@@ -17,4 +20,14 @@ BENCHMARKS: dict[str, type[BenchmarkConfig]] = {
     "tiny_imagenet": TinyImageNet,
 }
 
-__all__ = ["BENCHMARKS", "Benchmark", "BenchmarkConfig", "Examples", "Task"]
+__all__ = ["BENCHMARKS", "Benchmark", "BenchmarkConfig", "Examples", "Task", "benchmark_class"]
+
+
+def benchmark_class(name: str) -> type[BenchmarkConfig]:
+    """The options of that benchmark, or the class at an import path such as `my_package.my_module.MyBenchmark`."""
+    if "." not in name:
+        return BENCHMARKS[choose(name, list(BENCHMARKS), "benchmark.name")]
+    found = import_object(name, "benchmark.name")
+    if not (isinstance(found, type) and issubclass(found, BenchmarkConfig) and is_dataclass(found)):
+        raise ValueError(f"benchmark.name: {name!r} is not a dataclass of BenchmarkConfig; see CONTRIBUTING.md")
+    return found

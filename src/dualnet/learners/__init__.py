@@ -9,13 +9,13 @@ from dualnet.batch import StreamSpec
 from dualnet.learners.ctn import CTN
 from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
-from dualnet.learners.encoders import import_object, load_initial_weights
+from dualnet.learners.encoders import load_initial_weights
 from dualnet.learners.er import ER
 from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import Learner
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
-from dualnet.options import nearest
+from dualnet.options import import_object, nearest
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,

@@ -1,6 +1,5 @@
 """The encoder that a learner's options describe: built-in or custom, its learning rate and its initial weights."""
 
-import importlib
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -13,6 +12,7 @@ from dualnet.learners.options import CommonOptions, option
 from dualnet.nets import Adapter, BaseEncoder, Encoder
 from dualnet.nets.custom import CustomEncoder, timm_features
 from dualnet.nets.weights import STARTER, load_weights, starter_file
+from dualnet.options import import_object
 
 ENCODERS = {"timm": timm_features}  # any other is given by its import path
 
@@ -39,15 +39,6 @@ def encoder_factory(name: str) -> Any:
     if not callable(found):
         raise ValueError(f"encoder: {name!r} is not a class or function that returns a torch.nn.Module")
     return found
-
-
-def import_object(path: str, option: str) -> Any:
-    """The object at an import path. Errors name the option that gave the path."""
-    module_name, _, name = path.rpartition(".")
-    try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
-        raise ValueError(f"{option}: cannot import {path!r} ({error}); is its folder on PYTHONPATH?") from error
 
 
 def parameter_groups(parameters: Iterable[nn.Parameter], encoder: BaseEncoder, config: CommonOptions) -> list[Any]:

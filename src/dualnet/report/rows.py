@@ -65,15 +65,20 @@ class ReportRow(Series):
 
     @property
     def label_options(self) -> list[str]:
-        """The options for missing or delayed labels that differ from their defaults, as text."""
+        """The options for missing or delayed labels that differ from their defaults, as text.
+
+        If no label is missing, the unit by which they are drawn is none of them.
+        """
         defaults = options_as_text({"labels": LABELS})
+        if self.options.get("labels.share") == defaults["labels.share"]:
+            del defaults["labels.drawn_per"]
         return [f"{key} {value}" for key, value in self.options.items() if key in defaults and value != defaults[key]]
 
     @property
     def setting(self) -> tuple[object, ...]:
         """Rows are compared if they have the same benchmark options, number of tasks, protocol and label options."""
-        shared = ("benchmark", "protocol", "labels")
-        return self.num_tasks, *sorted(item for item in self.options.items() if item[0].split(".")[0] in shared)
+        shared = [item for item in self.options.items() if item[0].split(".")[0] in ("benchmark", "protocol")]
+        return self.num_tasks, *sorted(shared), *sorted(self.label_options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dualnet.data import BENCHMARKS, BenchmarkConfig
+from dualnet.data import BenchmarkConfig, benchmark_class
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class
 from dualnet.learners.presets import apply_preset
@@ -27,9 +27,9 @@ class Experiment:
     """All options that affect a result, the name, and the intervals of logging and checkpoints."""
 
     name: str
-    benchmark_name: str
+    benchmark_name: str  # a registered name or an import path
     benchmark: BenchmarkConfig
-    learner_name: str  # a registered name or an import path
+    learner_name: str  # likewise
     learner: Any  # that learner's Config
     seed: int = 0
     protocol: Protocol = "task_aware"  # task_free_boundaries: task-free, but end_task is called
@@ -87,9 +87,7 @@ PLAIN_FIELDS = tuple(name for name in field_types(Experiment) if name.partition(
 def parse(mapping: Mapping[str, Any]) -> Experiment:
     """An experiment from nested options. Raises ValueError, one line, with the option and the nearest valid one."""
     check_keys(mapping, [*PLAIN_FIELDS, *SECTIONS])
-    benchmark_name, benchmark = parse_section(
-        mapping.get("benchmark"), "benchmark", lambda name: BENCHMARKS[choose(name, list(BENCHMARKS), "benchmark.name")]
-    )
+    benchmark_name, benchmark = parse_section(mapping.get("benchmark"), "benchmark", benchmark_class)
     learner_name, learner = parse_learner(with_stream_preset(mapping))
     named = {"benchmark_name": benchmark_name, "benchmark": benchmark, "learner_name": learner_name, "learner": learner}
     return build(Experiment, {**mapping, **named})

@@ -14,12 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.data import BENCHMARKS
 from dualnet.data.decode import OnError
 from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
 from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
 from dualnet.learners import Learner, make_learner
-from dualnet.options import choose, nearest, whole_number
+from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
@@ -246,8 +247,11 @@ def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[s
     try:
         name, config = parse_learner(updated(content)["learner"])
         spec, names = model_folder.stream_spec(content["stream"])
-        if not is_model and parse(folder.record.experiment).protocol != "task_aware":
-            spec = spec.task_free()
+        if not is_model:
+            if flat(content).get("benchmark.name") in BENCHMARKS:  # the code of another one is not imported
+                parse(folder.record.experiment)  # checks the options
+            if content.get("protocol", "task_aware") != "task_aware":
+                spec = spec.task_free()
         model = Model(make_learner(name, spec, config, content["seed"], checked_device(device), fresh=False), names)
         identity = model_folder.identity(content) if is_model else folder.identity
         found = checkpoint.newest(folder.checkpoints, identity)

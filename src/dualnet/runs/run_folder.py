@@ -21,7 +21,7 @@ from dualnet.machine import cpu_name
 from dualnet.options import flat
 from dualnet.runs import checkpoint
 from dualnet.runs.class_results import CLASSES_FILE
-from dualnet.runs.experiment import Experiment, parse
+from dualnet.runs.experiment import NAMED_SECTIONS, Experiment, parse
 from dualnet.runs.manifest import manifest_of
 from dualnet.runs.record import (
     EXPERIMENT_FILE,
@@ -69,7 +69,7 @@ class RunFolder:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The experiment of the folder. Imports the learner that it names."""
+        """The experiment of the folder. Imports the learner and the benchmark that it names."""
         try:
             return parse(self.record.experiment)
         except ValueError as error:
@@ -118,7 +118,8 @@ class RunFolder:
                 )
             return
         stored, given = flat(self.record.experiment), flat(experiment.mapping())
-        if stored.get("learner.name") == experiment.learner_name:  # never import another learner that a folder names
+        names = [f"{section}.name" for section in NAMED_SECTIONS]
+        if all(stored.get(name) == given[name] for name in names):  # never import other code that a folder names
             stored = flat(self.experiment.mapping())  # with the defaults of options that were added later
         different = [
             f"{key} is {stored.get(key)} there, {given.get(key)} here"
