@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import threading
 from pathlib import Path
 
 import pytest
@@ -69,3 +70,21 @@ def test_a_missing_folder_keeps_its_own_name(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as caught:
         atomic.write(tmp_path / "missing" / "file", "new")
     assert "missing" in caught.value.filename
+
+
+def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
+    pipe, received = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: received.append(pipe.read_bytes()), daemon=True)
+    reader.start()
+    atomic.write(pipe, "text")
+    reader.join(timeout=10)
+    assert received == [b"text"] and pipe.is_fifo() and names_in(tmp_path) == ["pipe"]
+
+
+def test_an_open_file_is_written_to_under_its_number(tmp_path: Path) -> None:
+    """As `--csv /dev/stdout` where standard output is redirected to a file."""
+    with (tmp_path / "file").open("w") as file:
+        print("first", file=file, flush=True)
+        atomic.write(Path(f"/dev/fd/{file.fileno()}"), "second")
+    assert (tmp_path / "file").read_text() == "first\nsecond"

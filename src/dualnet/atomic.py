@@ -11,18 +11,30 @@ TEMPORARY = ".tmp"  # suffix of a file that is being written
 
 
 def write(path: Path, data: bytes | str) -> None:
-    """Write to a temporary file, flush it to the disk, then rename it: a crash leaves the old file or the new one."""
+    """Write to a temporary file, flush it to the disk, then rename it: a crash leaves the old file or the new one.
+
+    A device, a pipe or an open file such as /dev/stdout is written to directly, since a rename would replace it.
+    """
+    content = data.encode() if isinstance(data, str) else data
+    if is_stream(path):
+        with naming(path), path.open("ab") as stream:
+            stream.write(content)
+        return
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
         with naming(path):
             with temporary.open("wb") as file:
-                file.write(data.encode() if isinstance(data, str) else data)
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)
         flush(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_stream(path: Path) -> bool:
+    return (path.exists() and not path.is_file()) or (path.is_symlink() and path.is_relative_to("/dev"))
 
 
 def remove_temporary(folder: Path) -> None:
