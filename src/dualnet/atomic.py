@@ -30,7 +30,8 @@ def write(path: Path, data: bytes | str) -> None:
             temporary.replace(path)
         flush(path.parent)
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # the error above is the one to report
+            temporary.unlink()
 
 
 def is_stream(path: Path) -> bool:

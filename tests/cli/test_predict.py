@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 from pathlib import Path
 
@@ -64,11 +65,32 @@ def test_predict_a_folder_and_write_a_table(trained: Path, capsys) -> None:
     assert len(rows) == 4 and rows[0][0] == "some/0, a.png"
 
 
-@pytest.mark.parametrize(("table", "named"), [("image.png/out.csv", "image.png"), ("some", "some")])
-def test_a_table_that_cannot_be_written(table: str, named: str, trained: Path, capsys) -> None:
+@pytest.mark.parametrize("table", ["image.png/out.csv", "image.png/tables/out.csv", "some", "/proc/out.csv"])
+def test_a_table_that_cannot_be_written(table: str, trained: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualnet.cli.predict.load", None)  # it is refused before the model is loaded
     picture(Path("some/0.png"), seed=0)
     assert cli.main(["predict", str(trained), "some", "--task", "0", "--csv", table]) == 2
-    assert capsys.readouterr().err.startswith(f"dualnet: {named}: ")
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"dualnet: {table}: ") and "--csv" in captured.err
+
+
+def test_a_table_that_fails_does_not_lose_the_predictions(
+    trained: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(file: Path, _: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(file))
+
+    monkeypatch.setattr("dualnet.atomic.write", full)
+    assert cli.main(["predict", str(trained), "image.png", "--task", "0", "--csv", "out.csv"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out.startswith("image.png: ") and captured.err.startswith("dualnet: out.csv: No space left")
+
+
+def test_a_table_with_a_name_that_is_not_utf_8(trained: Path, capsys) -> None:
+    name = "caf\udce9.png"  # as Python decodes the byte 0xe9
+    Path("image.png").rename(name)
+    assert cli.main(["predict", str(trained), name, "--task", "0", "--csv", "out.csv"]) == 0
+    assert Path("out.csv").read_text(encoding="utf-8").splitlines()[1].startswith("caf\\udce9.png,")
 
 
 def test_predict_skips_unreadable_images(trained: Path, capsys) -> None:

@@ -4,6 +4,8 @@ import argparse
 import csv
 import io
 import json
+import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +17,8 @@ from dualnet.runs.model import Prediction, load
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
+    if arguments.csv:
+        check_table(arguments.csv)
     model = load(arguments.run, trust=arguments.trust)
     images = list_images(arguments.images)
     predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
@@ -29,8 +33,6 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
             "this model was trained task-aware and is far less accurate without the task; give --task "
             f"(0 to {num_tasks - 1}), or train with the protocol task_free_boundaries"
         )
-    if arguments.csv:
-        write_csv(arguments.csv, images, predictions)
     for image, prediction in zip(images, predictions, strict=True):
         pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
         if arguments.json:
@@ -38,7 +40,23 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
             print(json.dumps({"image": image, "classes": [{"name": n, "probability": p} for n, p in pairs], **error}))
         elif not prediction.error:
             print_line(f"{image}: " + ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in pairs))
+    if arguments.csv:
+        sys.stdout.flush()  # the table may go there too
+        write_csv(arguments.csv, images, predictions)
     return 0
+
+
+def check_table(file: Path) -> None:
+    """Raises ValueError if the table cannot be written, before any image is predicted."""
+    if file.is_dir():
+        raise ValueError(f"{file}: is a folder; give --csv a file, such as {file / 'table.csv'}")
+    if atomic.is_stream(file):
+        return
+    folder = next(folder for folder in file.absolute().parents if folder.exists())
+    try:
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        raise ValueError(f"{file}: cannot be written ({error.strerror}); give --csv another file") from error
 
 
 def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction]) -> None:
@@ -53,4 +71,4 @@ def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Predictio
         cells = [value for pair in pairs for value in pair]
         writer.writerow([image, *(cells or [""] * len(columns)), one.error])
     file.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(file, text.getvalue())
+    atomic.write(file, text.getvalue().encode(errors="backslashreplace"))  # names of files may not be UTF-8
