@@ -253,6 +253,13 @@ REFUSED: dict[str, tuple[str, str]] = {
     "a size that the model has": ("model more --out m --image-size 32", "--image-size: "),
     "an unknown option": ("photos --out m --learner.widht 3", "learner.widht: unknown option"),
     "another unknown option": ("photos --out m --epoch 3", "epoch: unknown option; did you mean epochs?"),
+    **{
+        f"{option} with an underscore": (
+            f"photos --out m --{option} {value}",
+            f"{option}: unknown option; did you mean {option.replace('_', '-')}?",
+        )
+        for option, value in (("batch_size", 4), ("on_error", "skip"), ("save_every", 1), ("image_size", 32))
+    },
     "an unknown learner": ("photos --out m --learner.name dualnt", "learner.name: 'dualnt'"),
     "a learner that is no name": ("photos --out m --learner er", "--learner.name"),
     "a learner with tasks": ("photos --out m --learner.name ctn", "learner.name: ctn needs tasks"),

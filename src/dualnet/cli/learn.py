@@ -49,7 +49,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
 def learn_options(arguments: argparse.Namespace, rest: list[str], source: Path | None, folder: str) -> LearnOptions:
     """The options of the session and, without a source, of the new model."""
     given = dotted(rest)
-    check_keys(given, ["learner", *arguments.flags])
+    check_keys(given, ["learner", *(flag.replace("_", "-") for flag in arguments.flags)])
     learner = given.get("learner", {})
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is not a group of options; use --learner.name to select a learner")
