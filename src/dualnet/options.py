@@ -288,6 +288,8 @@ def whole_number(value: Any, option: str, least: int = 1, most: int | None = Non
 def import_object(path: str, option: str) -> Any:
     """The object at an import path. Errors name the option that gave the path."""
     module_name, _, name = path.rpartition(".")
+    if not module_name:
+        raise ValueError(f"{option}: {path!r} is not an import path; give module.Class, such as my_module.MyClass")
     try:
         return getattr(importlib.import_module(module_name), name)
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
