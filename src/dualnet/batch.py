@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from dualnet.options import whole_number
+from dualnet.options import is_whole, shown, whole_number
 
 UNLABELLED = -1
 
@@ -74,11 +75,18 @@ class StreamSpec:
         if task is None:
             task = 0 if self.num_tasks == 1 else self.num_tasks
         else:
-            whole_number(task, "task", 0, self.num_tasks - 1)
+            check_task(task, self.num_tasks)
         mask = torch.zeros(max(self.num_tasks, task + 1), self.num_classes + count, dtype=torch.bool)
         mask[: self.num_tasks, : self.num_classes] = self.class_mask
         mask[task, self.num_classes :] = True
         return StreamSpec(self.image_shape, mask, self.input_size)
+
+
+def check_task(task: Any, num_tasks: int) -> int:
+    """The number of a task as int. Raises ValueError if there is no such task."""
+    if num_tasks == 1 and not (is_whole(task) and task == 0):
+        raise ValueError(f"task: {shown(task)} is given, but the model is task-free; leave out --task")
+    return whole_number(task, "task", 0, num_tasks - 1)
 
 
 @dataclass(frozen=True, slots=True)

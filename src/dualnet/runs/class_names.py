@@ -6,8 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dualnet.batch import UNLABELLED
-from dualnet.options import whole_number
+from dualnet.batch import UNLABELLED, check_task
 
 
 def checked_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
@@ -33,7 +32,7 @@ def names_of(labels: Any, count: int) -> list[str | None]:
 def task_ids_of(labels: Tensor, class_mask: Tensor, task: int | None) -> Tensor:
     """The task of each example, int64 [B]: the only task, the given one, or that of its class."""
     if task is not None or len(class_mask) == 1:
-        tasks = torch.full_like(labels, whole_number(0 if task is None else task, "task", 0, len(class_mask) - 1))
+        tasks = torch.full_like(labels, check_task(0 if task is None else task, len(class_mask)))
         outside = (labels != UNLABELLED) & ~class_mask[tasks, labels] if class_mask.numel() else torch.tensor([])
         if outside.any():
             raise ValueError(f"task: {task}, and labels[{int(outside.int().argmax())}] is a class of another task")

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.batch import UNLABELLED, Batch, StreamSpec, check_task
 from dualnet.data import BENCHMARKS
 from dualnet.data.decode import OnError
 from dualnet.data.inputs import pixels_of, readable
@@ -204,7 +204,7 @@ class Model:
         """Probabilities, float [B, classes]; 0 for classes outside of the task."""
         device = self.learner.class_mask.device
         if task is not None:
-            task = whole_number(task, "task", 0, self.learner.spec.num_tasks - 1)
+            task = check_task(task, self.learner.spec.num_tasks)
         pixels = pixels_of(images, self.learner.spec.image_shape).to(device, non_blocking=device.type == "cuda")
         self.learner.input_check.check_query(pixels, None, device)
         parts = pixels.split(PREDICT_SIZE)
