@@ -156,8 +156,10 @@ def test_an_experiment_yaml_that_is_none(text: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"not a run folder \(no experiment.yaml\); give a folder like"):
+    with pytest.raises(ValueError, match=r"neither a run \(no experiment.yaml\) nor a saved model; give a run folder"):
         _ = RunFolder(tmp_path).record
+    with pytest.raises(ValueError, match=r"/missing: does not exist; give .*runs/NAME/seed-0, .*models/mine$"):
+        _ = RunFolder(tmp_path / "missing").record
 
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from dualnet.runs.record import EXPERIMENT_FILE, RunRecord, read_record
+from dualnet.runs.record import EXPERIMENT_FILE, RunRecord, no_model, read_record
 from dualnet.text import printable
 
 from .classes import class_table, tasks_table
@@ -29,8 +29,7 @@ def run_view(folder: Path) -> Group:
     """Describe the run in a folder. Raises ValueError if there is none, or if it is damaged."""
     if not (folder / EXPERIMENT_FILE).is_file():
         below = sorted(file.parent for file in folder.glob(f"*/{EXPERIMENT_FILE}"))
-        like = below[0] if below else "runs/NAME/seed-0"
-        raise ValueError(f"{folder}: not a run folder (no {EXPERIMENT_FILE}); give a folder like {like}")
+        raise ValueError(no_model(folder, *below[:1]))
     run = read_record(folder)
     facts = RichTable.grid(padding=(0, 2))
     for name, text in _facts(run):

@@ -94,6 +94,12 @@ class RunRecord:
         return str(self.stream.get("pixels", ""))
 
 
+def no_model(folder: Path, like: object = "runs/NAME/seed-0") -> str:
+    """The message for a folder that holds neither a run nor a saved model."""
+    what = f"neither a run (no {EXPERIMENT_FILE}) nor a saved model" if folder.exists() else "does not exist"
+    return f"{folder}: {what}; give a run folder such as {like}, or a saved model such as models/mine"
+
+
 def read_record(folder: Path) -> RunRecord:
     """The run in a folder, finished or not. Raises ValueError, one line with the file, if it cannot be used."""
     file = folder / EXPERIMENT_FILE

@@ -30,6 +30,7 @@ from dualnet.runs.record import (
     RESULT_NEUTRAL_OPTIONS,
     ROOTS,
     RunRecord,
+    no_model,
     read_record,
 )
 
@@ -61,7 +62,7 @@ class RunFolder:
     def record(self) -> RunRecord:
         """The content of the folder, read once: experiment.yaml is never rewritten."""
         if not self.started:
-            raise ValueError(f"{self.path}: not a run folder (no experiment.yaml); give a folder like runs/NAME/seed-0")
+            raise ValueError(no_model(self.path))
         record = read_record(self.path)
         if not record.stream:
             raise ValueError(f"{self.experiment_file}: has no `stream`, so no run wrote it; give a run folder")
