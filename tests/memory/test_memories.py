@@ -315,6 +315,13 @@ def test_a_memory_needs_a_slot_per_task(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_a_memory_that_cannot_be_allocated(name):
+    spec = StreamSpec((3, 100, 100), torch.ones(1, 2, dtype=torch.bool))
+    with pytest.raises(ValueError, match=r"^memory.slots: 1000000000000 slots .* 30,026,000,000,030,026 bytes .*fewer$"):
+        MEMORIES[name](spec, 10**12)
+
+
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("only_earlier_tasks", [True, False])
 def test_nothing_is_read_on_the_host(name, only_earlier_tasks, fake_mode):
     spec = StreamSpec((1, 2, 2), torch.ones(3, 6, dtype=torch.bool))

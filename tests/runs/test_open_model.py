@@ -182,7 +182,7 @@ def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
         ({"class_names": "cat"}, r"^names: 'cat' is not a list"),
         ({"class_names": ["cat", "cat"]}, r"^names: 'cat' "),
         ({"class_names": [1]}, r"^names: "),
-        ({"image_size": 0}, r"^image_shape: \(3, 0, 0\)"),
+        ({"image_size": 0}, r"^image_size: 0 is not"),
         ({"image_size": 4}, r"too small"),
         ({"channels": 2}, r"2 channels"),
         ({"channels": 1}, r"colour, 3 channels"),
@@ -256,3 +256,9 @@ def test_a_loss_that_is_not_finite_is_said(create: Any) -> None:
     with pytest.raises(RuntimeError, match="diverged"):
         for _ in range(3):
             model.learn(pictures("red", "green"), ["red", "green"])
+
+
+@pytest.mark.parametrize("size", [0, 1025, 5000, 28.5, "28"])
+def test_a_size_of_images_that_cannot_be_used(size: Any) -> None:
+    with pytest.raises(ValueError, match=r"^image_size: .* is not a whole number from 1 to 1024"):
+        Model.create(["a"], image_size=size)

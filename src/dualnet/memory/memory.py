@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
 
@@ -52,12 +53,21 @@ class Memory(nn.Module, ABC):
         self.num_slots, self.only_earlier_tasks, self.with_logits = num_slots, only_earlier_tasks, with_logits
         self.drop = num_slots  # the slot for examples that are not stored
         self.num_classes = spec.num_classes
-        self.register_buffer("images", torch.zeros(num_slots + 1, *spec.image_shape, dtype=torch.uint8))
-        self.register_buffer("labels", torch.full((num_slots + 1,), UNLABELLED))
-        self.register_buffer("task_ids", torch.full((num_slots + 1,), UNLABELLED))
-        self.register_buffer("logits", torch.zeros(num_slots + 1, spec.num_classes if with_logits else 0))
-        self.register_buffer("has_logits", torch.zeros(num_slots + 1, dtype=torch.bool))
-        self.register_buffer("filled", torch.zeros(num_slots + 1, dtype=torch.bool))
+        try:
+            self.allocate(spec)
+        except RuntimeError as error:
+            size = (num_slots + 1) * (math.prod(spec.image_shape) + 18 + 4 * spec.num_classes * with_logits)
+            needed = f"{num_slots} slots of images {list(spec.image_shape)} need {size:,} bytes of memory"
+            raise ValueError(f"memory.slots: {needed}, which cannot be allocated; give fewer") from error
+
+    def allocate(self, spec: StreamSpec) -> None:
+        rows = self.num_slots + 1
+        self.register_buffer("images", torch.zeros(rows, *spec.image_shape, dtype=torch.uint8))
+        self.register_buffer("labels", torch.full((rows,), UNLABELLED))
+        self.register_buffer("task_ids", torch.full((rows,), UNLABELLED))
+        self.register_buffer("logits", torch.zeros(rows, spec.num_classes if self.with_logits else 0))
+        self.register_buffer("has_logits", torch.zeros(rows, dtype=torch.bool))
+        self.register_buffer("filled", torch.zeros(rows, dtype=torch.bool))
         self.register_buffer("seen", torch.zeros(spec.num_tasks, dtype=torch.int64))
 
     @abstractmethod

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec, check_task
 from dualnet.data import BENCHMARKS
-from dualnet.data.decode import OnError
+from dualnet.data.decode import MAX_SIZE, OnError
 from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
 from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
@@ -88,6 +88,7 @@ class Model:
         called, otherwise when an image is stored.
         """
         names = checked_names(class_names)
+        image_size = whole_number(image_size, "image_size", 1, MAX_SIZE)
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
         seed = whole_number(seed, "seed", 0, 2**32 - 1)
         name, config = open_ended(learner, label_share, boundaries)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dualnet.data.decode import OnError
+from dualnet.data.decode import MAX_SIZE, OnError
 from dualnet.data.image_files import read_files
 from dualnet.files import read_json
 from dualnet.options import check_at_least
@@ -45,7 +45,8 @@ class LearnOptions:
     seed: int = 0  # of a new model; the order of the images follows from the seed of the model
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "image_size", "batch_size", "epochs")
+        check_at_least(self, 1, "batch_size", "epochs")
+        check_at_least(self, 1, "image_size", most=MAX_SIZE)
         for option, other in (("--unlabelled", self.unlabelled), ("--test", self.test)):
             if other is not None and same_folder(other, self.train):
                 raise ValueError(f"{option} {other}: is the folder of the training images; name another one")
