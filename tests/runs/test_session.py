@@ -293,17 +293,22 @@ def places(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     return root
 
 
+def contents(folder: Path) -> dict[Path, int]:
+    """Files with their times, and folders without: a lock file that is removed again changes those."""
+    return {path: 0 if path.is_dir() else path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
 @pytest.mark.parametrize("what", REFUSED)
 def test_nonsense_is_refused_in_one_line(
     what: str, places: Path, learn: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words, message = REFUSED[what]
     monkeypatch.chdir(places)
-    before = {path: path.stat().st_mtime_ns for path in places.rglob("*")}
+    before = contents(places)
     assert learn(*words.split()) == 2
     error = capsys.readouterr().err
     assert message in error and len(error.strip().splitlines()) == 1, error
-    assert {path: path.stat().st_mtime_ns for path in places.rglob("*")} == before, "nothing was made or changed"
+    assert contents(places) == before, "nothing was made or changed"
 
 
 def test_another_process_is_there(photos: Path, learn: Any, capsys: Any) -> None:
@@ -313,6 +318,31 @@ def test_another_process_is_there(photos: Path, learn: Any, capsys: Any) -> None
         assert learn("photos", "--out", "m", *WORDS) == 2
     assert "m: another process" in capsys.readouterr().err
     assert [path.name for path in Path("m").iterdir()] == ["lock"]
+
+
+def test_a_second_process_is_refused_before_it_loads_the_model(
+    photos: Path, learn: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise it would save a model without the classes of the first one."""
+    draw(tmp_path / "more", "owl")
+    assert learn("photos", "--out", "m", *WORDS) == 0
+    begin, codes = Session.begin, []
+
+    def begin_beside_another(session: Session) -> None:
+        monkeypatch.setattr(Session, "begin", begin)
+        codes.append(learn("m", "more", "--out", "m"))
+        begin(session)
+
+    monkeypatch.setattr(Session, "begin", begin_beside_another)
+    assert learn("m", "more", "--out", "m") == 0
+    assert codes == [2] and "m: another process is running here" in capsys.readouterr().err
+    assert dualnet.load("m").class_names == ("cat", "dog", "owl")
+
+
+def test_a_refused_session_leaves_no_folder(photos: Path, learn: Any) -> None:
+    (photos / "cat" / "bad.png").write_bytes(b"nothing")
+    assert learn("photos", "--out", "models/new/m", *WORDS) == 2
+    assert not Path("models").exists()
 
 
 def test_a_model_that_diverges_keeps_what_was_saved(photos: Path, learn: Any, capsys: Any) -> None:

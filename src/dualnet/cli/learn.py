@@ -16,7 +16,7 @@ from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError
 from dualnet.runs.run_folder import MODEL_FILE, RunFolder
-from dualnet.runs.session import LearnOptions, Session, start
+from dualnet.runs.session import LearnOptions, Session, check_place, start
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
 MAX_NAMES = 10  # new classes listed in the summary
@@ -33,14 +33,15 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     options = learn_options(arguments, rest, source, folder)
     out, device = arguments.out, str(engine.choose_device(arguments.device))
     faster = FASTER if source is None and device == "cpu" else ""
-    session = start(source, options, out, device, arguments.trust)
-    was_finished = "after" in session.record
-    if not was_finished:
-        with RunFolder(out).locked():
-            try:
+    check_place(out)
+    with RunFolder(out).locked():
+        session = start(source, options, out, device, arguments.trust)
+        was_finished = "after" in session.record
+        try:
+            if not was_finished:
                 session.run(out, RunDisplay(Console(stderr=True), faster), arguments.save_every)
-            except DivergedError as error:
-                return fail(f"{out}: {error}", 1)
+        except DivergedError as error:
+            return fail(f"{out}: {error}", 1)
     for line in summary(out, session, was_finished):
         print_line(line)
     return 0

@@ -2,10 +2,11 @@
 
 import fcntl
 import hashlib
+import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -100,15 +101,29 @@ class RunFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Makes the folder and holds its lock within the context: two processes must not write to one folder."""
+        """Makes the folder and holds its lock within the context: two processes must not write to one folder.
+
+        After an error, a lock file and empty folders that were made here are removed again.
+        """
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         atomic.make_folder(self.path, "choose another --out")
-        with (self.path / LOCK_FILE).open("w") as lock:
+        file = self.path / LOCK_FILE
+        is_new = not file.exists()
+        with file.open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not os.path.samestat(os.fstat(lock.fileno()), file.stat()):
+                    raise FileNotFoundError(f"{file}: replaced by another process")
             except OSError as error:
                 remedy = "wait for it or choose another --out"
                 raise ValueError(f"{self.path}: another process is running here; {remedy}") from error
-            yield
+            try:
+                yield
+            except BaseException:
+                if is_new:
+                    file.unlink(missing_ok=True)
+                    remove_empty(missing)
+                raise
 
     def check_same(self, experiment: Experiment) -> None:
         """Raises ValueError if the folder holds another experiment, naming an option, or is damaged."""
@@ -164,6 +179,13 @@ class RunFolder:
     def has_split(self, digest: str) -> bool:
         """Whether the run had this split into training and test images; older folders do not say: True."""
         return (self.record.manifest.get("split") or digest) == digest
+
+
+def remove_empty(folders: Sequence[Path]) -> None:
+    """Remove folders, the innermost first, up to the first that is not empty."""
+    with suppress(OSError):
+        for folder in folders:
+            folder.rmdir()
 
 
 def check_out(out: Path) -> None:

@@ -185,8 +185,17 @@ class Session:
         return found
 
 
+def check_place(out: Path) -> None:
+    """Raises ValueError if no model can be saved to this path."""
+    if not (out / MODEL_FILE).is_file():
+        model_folder.check_free(out)
+
+
 def start(source: Path | None, options: LearnOptions, out: Path, device: str, trust: bool) -> Session:
-    """A new session, or the same one from its folder, stopped or finished. Raises ValueError if it holds another."""
+    """A new session, or the same one from its folder, stopped or finished. Raises ValueError if it holds another.
+
+    The folder must be locked, so that no other process changes the model after it is loaded.
+    """
     in_place = source is not None and same_folder(str(source), str(out))
     has_model = (out / MODEL_FILE).is_file()
     source_digest = None if in_place else digest_of(origin(source, options))
@@ -205,8 +214,6 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
             remedy = f"to continue with it: dualnet learn {out} {options.train} --out {out}"
             raise ValueError(f"--out {out}: holds a model that learned with other images or options; {remedy}")
     else:
-        if not has_model:
-            model_folder.check_free(out)
         if source is None:
             label_share = 0.0 if options.unlabelled else 1.0
             model = Model.create(**origin(None, options), device=device, label_share=label_share)
