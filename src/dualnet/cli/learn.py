@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     options = learn_options(arguments, rest, source, folder)
     out, device = arguments.out, str(engine.choose_device(arguments.device))
     faster = FASTER if source is None and device == "cpu" else ""
-    check_place(out)
+    check_place(out, options)
     with RunFolder(out).locked():
         session = start(source, options, out, device, arguments.trust)
         was_finished = "after" in session.record

@@ -185,10 +185,13 @@ class Session:
         return found
 
 
-def check_place(out: Path) -> None:
-    """Raises ValueError if no model can be saved to this path."""
+def check_place(out: Path, options: LearnOptions) -> None:
+    """Raises ValueError if the model cannot be saved to this path, or would be taken for images."""
     if not (out / MODEL_FILE).is_file():
         model_folder.check_free(out)
+    for folder in filter(None, (options.train, options.test, options.unlabelled)):
+        if out.resolve().is_relative_to(Path(folder).expanduser().resolve()):
+            raise ValueError(f"--out {out}: is inside of {folder}, a folder of images; choose a folder outside of it")
 
 
 def start(source: Path | None, options: LearnOptions, out: Path, device: str, trust: bool) -> Session:
