@@ -60,6 +60,11 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
         "--token-file images: ",
         "",
     ),
+    "a folder of splits to teach": (
+        lambda: ["teach", str(class_folders().rename("train").parent)],
+        ".: looks like a folder of splits; use dualnet teach ./train\n",
+        "",
+    ),
     # Addresses, and flags that are none
     **{
         url: (lambda url=url: ["teach", str(class_folders()), "--url", url], f"--url {url}: ", "http://127.0.0.1:8000")

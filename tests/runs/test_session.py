@@ -229,7 +229,8 @@ def test_bad_files_are_left_out_if_wanted(photos: Path, learn: Any, capsys: Any)
 REFUSED: dict[str, tuple[str, str]] = {
     "no folder": ("missing --out m", "missing: "),
     "no out": ("photos", "--out"),
-    "no image": ("empty --out m", "empty/cat: no images"),
+    "no image": ("empty --out m", "in this class folder; add images or remove the folder\n"),
+    "splits": ("splits --out m", "splits: looks like a folder of splits; use dualnet learn splits/train --test splits/val"),
     "no class": ("photos/cat --out m", "photos/cat: no class sub-folders"),
     "a file": ("photos/cat/0.png --out m", "photos/cat/0.png: "),
     "a model alone": ("model --out m", "model: is a model"),
@@ -287,6 +288,8 @@ def places(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     draw(root / "others", "bus")
     draw(root / "clash", "Cat")
     (root / "empty" / "cat").mkdir(parents=True)
+    for split in ("train", "val"):
+        draw(root / "splits" / split, "cat", "dog")
     shutil.copytree(finished, root / "RUN")
     shutil.copytree(finished, root / "RUN2")
     draw(root / "known", dualnet.load(finished).class_names[0])

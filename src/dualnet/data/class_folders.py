@@ -8,6 +8,11 @@ from dualnet.data.decode import SUFFIXES
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
 SUFFIX_LIST = " ".join(sorted(SUFFIXES))  # for messages
+SPLIT_OPTIONS = {  # how a command is given the folders of training and test images
+    "run": ("root: {}", " and test_root: {}"),
+    "learn": ("dualnet learn {}", " --test {}"),
+    "teach": ("dualnet teach {}", ""),
+}
 SYSTEM_FOLDERS = {"__macosx", "__pycache__", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")  # names of splits
 
@@ -54,12 +59,15 @@ def class_folders(root: str) -> list[str]:
     return names
 
 
-def files_by_class(root: str, names: Sequence[str]) -> dict[str, list[str]]:
-    """The images of each class, sorted by name. One warning names other files, which are ignored."""
+def files_by_class(root: str, names: Sequence[str], command: str = "run") -> dict[str, list[str]]:
+    """The images of each class, sorted by name. One warning names other files, which are ignored.
+
+    Messages advise options of the command: `run`, with a benchmark, `learn` or `teach`.
+    """
     found = {name: entries(os.path.join(root, name)) for name in names}
     files = {name: sorted(entry.path for entry in found[name] if is_image(entry.name)) for name in names}
     if empty := [name for name in names if not files[name]]:
-        raise ValueError(_without_images(root, empty))
+        raise ValueError(_without_images(root, empty, command))
     other_entries = [entry for content in found.values() for entry in content if not is_image(entry.name)]
     if others := [entry.path for entry in other_entries if not entry.name.startswith(".")]:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
@@ -68,15 +76,18 @@ def files_by_class(root: str, names: Sequence[str]) -> dict[str, list[str]]:
     return files
 
 
-def _without_images(root: str, empty: Sequence[str]) -> str:
+def _without_images(root: str, empty: Sequence[str], command: str) -> str:
     """The message for class folders without images: they may be splits that contain the class folders."""
     lower = {name.lower(): name for name in reversed(empty)}
     train, test = (next((lower[name] for name in split if name in lower), None) for split in (TRAIN, TEST))
     if train is not None:
-        use = f"root: {os.path.join(root, train)}" + (f" and test_root: {os.path.join(root, test)}" if test else "")
-        return f"benchmark.root {root!r} looks like a folder of splits: use {use}"
+        for_train, for_test = SPLIT_OPTIONS[command]
+        use = for_train.format(os.path.join(root, train))
+        use += for_test.format(os.path.join(root, test)) if test else ""
+        return f"{root}: looks like a folder of splits; use {use}"
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
     remedy = "add images, remove the folder, or list the other classes in class_order"
+    remedy = remedy if command == "run" else "add images or remove the folder"
     return f"{os.path.join(root, empty[0])}: no images ({SUFFIX_LIST}) in this class folder{more}; {remedy}"
 
 
