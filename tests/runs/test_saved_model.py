@@ -186,7 +186,7 @@ def test_a_learner_of_ones_own_goes_by_its_import_path(own_learner: str, spec: S
     model = Model(make_learner(own_learner, spec), NAMES)
     model.save(tmp_path / "model")
     assert yaml.safe_load((tmp_path / "model" / "model.yaml").read_text())["learner"]["name"] == own_learner
-    with pytest.raises(ValueError, match=rf"model.yaml: .*{own_learner}.*trust=True.*--trust"):
+    with pytest.raises(ValueError, match=rf"model.yaml: .*{own_learner}.*--trust.*trust=True"):
         dualnet.load(tmp_path / "model")
     assert type(dualnet.load(tmp_path / "model", trust=True).learner) is type(model.learner)
 

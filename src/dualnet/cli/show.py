@@ -10,7 +10,7 @@ from dualnet.runs.record import EXPERIMENT_FILE
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
-    if (arguments.run / EXPERIMENT_FILE).is_file() or not (lines := list(model_lines(arguments.run))):
+    if (arguments.run / EXPERIMENT_FILE).is_file() or not (lines := list(model_lines(arguments.run, arguments.trust))):
         print_rich(run_view(arguments.run), width=100)
     else:
         for line in lines:
@@ -18,13 +18,13 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     return 0
 
 
-def model_lines(folder: Path) -> Iterator[str]:
+def model_lines(folder: Path, trust: bool) -> Iterator[str]:
     """Empty if the folder is not a saved model."""
     from dualnet.runs.model import load  # imports PyTorch, which is slow and not needed for runs
     from dualnet.runs.run_folder import MODEL_FILE
 
     if (folder / MODEL_FILE).is_file():
-        model = load(folder)
+        model = load(folder, trust=trust)
         yield repr(model)
         rows = model.learner.class_mask.tolist()
         for number, row in enumerate(rows):

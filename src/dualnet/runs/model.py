@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -239,8 +239,8 @@ def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
     return load_with_state(Path(run), device, trust)[0]
 
 
-def load_with_state(path: Path, device: str, trust: bool) -> tuple[Model, dict[str, Any]]:
-    """The model, and the content of its checkpoint."""
+def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> tuple[Model, dict[str, Any]]:
+    """The model, and the content of its checkpoint. `trust`: code from outside that may be imported (check_trusted)."""
     folder, is_model = RunFolder(path), (path / MODEL_FILE).is_file()
     file = path / MODEL_FILE if is_model else folder.experiment_file
     content = read_yaml(file) if is_model else {**folder.record.experiment, "stream": folder.record.stream}

@@ -1,7 +1,7 @@
 """The folder of a saved model: model.yaml describes it as it was created, checkpoint/ holds its state."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,17 +74,19 @@ def identity(content: Mapping[str, Any]) -> dict[str, str]:
     return {"model": digest_of({key: content[key] for key in IDENTITY_KEYS if key in content})}
 
 
-def check_trusted(learner: Any, file: Path, trust: bool) -> None:
-    """Raises ValueError for a learner or an encoder from outside this package: loading it runs its code."""
-    name, encoder = (learner.get(option) if isinstance(learner, dict) else None for option in ("name", "encoder"))
-    own_learner = not isinstance(name, str) or name in LEARNERS or name.startswith("dualnet.")
-    if trust or (own_learner and (not isinstance(encoder, str) or encoder in ENCODERS)):
-        return
-    option, path = ("encoder", encoder) if own_learner else ("name", name)
-    raise ValueError(
-        f"{file}: learner.{option} is {printable(path)}, code from outside of dualnet that would be imported and "
-        "run; if you trust it, pass trust=True, or --trust to `dualnet predict`"
-    )
+def check_trusted(learner: Any, file: Path, trust: bool | Collection[str]) -> None:
+    """Raises ValueError for a learner or an encoder from outside this package: loading it runs its code.
+
+    `trust` is True for any code, or the import paths that are trusted.
+    """
+    for option, known in (("name", LEARNERS), ("encoder", ENCODERS)):
+        path = learner.get(option) if isinstance(learner, dict) else None
+        is_ours = path in known or (option == "name" and path.startswith("dualnet.")) if isinstance(path, str) else True
+        if not (is_ours or trust is True or (trust and path in trust)):
+            raise ValueError(
+                f"{file}: learner.{option} is {printable(path)}, code from outside of dualnet that would be imported "
+                "and run; if you trust it, give --trust, in Python trust=True (`dualnet serve` does not load it)"
+            )
 
 
 def stream_spec(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:

@@ -203,7 +203,8 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
     has_model = (out / MODEL_FILE).is_file()
     source_digest = None if in_place else digest_of(origin(source, options))
     if has_model and checkpoint.steps(RunFolder(out).checkpoints):  # none: killed before the first save
-        model, state = load_with_state(out, device, trust)
+        named = [str(options.learner.get(option)) for option in ("name", "encoder")]  # by the command itself
+        model, state = load_with_state(out, device, trust or named)
         session, record = Session(model, options), state.get("session") or {}
         same = record.get("plan") == session.record["plan"] and (in_place or record.get("source") == source_digest)
         if same and "after" not in record and state["device"] != model.learner.class_mask.device.type:
