@@ -1,11 +1,13 @@
-"""`dualnet teach` with a service that stays busy."""
+"""`dualnet teach` with a service that stays busy, with other servers, and behind a proxy."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from serving import picture, png
@@ -13,33 +15,73 @@ from serving import picture, png
 from dualnet.cli import main, teach
 
 
-class Busy(BaseHTTPRequestHandler):
+class Answer(BaseHTTPRequestHandler):
+    """Gives the same answer to every request."""
+
+    status, body, retry_after = 200, b"", "0.01"
+    paths: ClassVar[list[str]] = []
+
     def do_GET(self) -> None:
-        body = b'{"error": {"code": "busy", "message": "try again later"}}'
-        self.send_response(503)
-        for name, value in (("Retry-After", "0.01"), ("Content-Length", str(len(body)))):
+        self.paths.append(self.path)
+        self.send_response(self.status)
+        for name, value in (("Retry-After", self.retry_after), ("Content-Length", str(len(self.body)))):
             self.send_header(name, value)
         self.end_headers()
-        self.wfile.write(body)
+        self.wfile.write(self.body)
 
     def log_request(self, *_: object) -> None:
         return
 
 
 @pytest.fixture
-def address() -> Iterator[str]:
-    with HTTPServer(("127.0.0.1", 0), Busy) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+def address() -> Iterator[Callable[..., str]]:
+    """address(status=404, body=b"..."): starts a server with this answer."""
+    with contextlib.ExitStack() as stack:
+
+        def start(**answer: object) -> str:
+            handler = type("Given", (Answer,), {**answer, "paths": Answer.paths})
+            server = stack.enter_context(HTTPServer(("127.0.0.1", 0), handler))
+            thread = threading.Thread(target=server.serve_forever)
+            thread.start()
+            stack.callback(thread.join)
+            stack.callback(server.shutdown)
+            return f"http://127.0.0.1:{server.server_port}"
+
+        yield start
+    Answer.paths.clear()
 
 
+@pytest.fixture
+def images(tmp_path: Path) -> str:
+    (tmp_path / "1.png").write_bytes(png(picture("red", 1)))
+    return str(tmp_path)
+
+
+BUSY = b'{"error": {"code": "busy", "message": "try again later"}}'
+
+
+@pytest.mark.parametrize("body", [BUSY, b"<html>"])
+@pytest.mark.parametrize("retry_after", ["0.01", "Fri, 31 Dec 1999 23:59:59 GMT"])
 def test_it_gives_up_after_some_time(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    body: bytes,
+    retry_after: str,
+    address: Callable[..., str],
+    images: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(teach, "RETRY_SECONDS", 0.2)
-    (tmp_path / "1.png").write_bytes(png(picture("red", 1)))
-    assert main(["teach", str(tmp_path), "--unlabelled", "--url", address]) != 0
-    assert address in (error := capsys.readouterr().err) and "Traceback" not in error
+    url = address(status=503, body=body, retry_after=retry_after)
+    assert main(["teach", images, "--unlabelled", "--url", url]) != 0
+    assert url in (error := capsys.readouterr().err) and "Traceback" not in error
+
+
+@pytest.mark.parametrize("status", [200, 301, 404, 500])
+@pytest.mark.parametrize("body", [b"<html>", b"{}", b"[1]", b'{"error": "none"}', b""])
+def test_another_server_is_refused_at_once(
+    status: int, body: bytes, address: Callable[..., str], images: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = address(status=status, body=body)
+    assert main(["teach", images, "--unlabelled", "--url", url]) == 2
+    assert capsys.readouterr().err == f"dualnet: --url {url}: not a `dualnet serve` (status {status})\n"
+    assert Answer.paths == ["/v1/status"]

@@ -21,6 +21,7 @@ from dualnet.serve.options import read_token
 
 RETRY_SECONDS = 30.0  # how long to retry while the service is busy or restarting
 TIMEOUT_SECONDS = 60.0  # of a request
+BUSY = (429, 502, 503, 504)  # of the service, or of a proxy while it restarts
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
@@ -29,8 +30,10 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     client = Client(arguments.url, token)
     with contextlib.closing(client.connection):
         status, response = client.request("GET", "/v1/status")
-        if status != 200:
-            raise ValueError(f"--url {arguments.url}: {response['error']['message']} (--token-file)")
+        if status != 200 and (message := error_message(response)):
+            raise ValueError(f"--url {arguments.url}: {message} (--token-file)")
+        if status != 200 or not isinstance(response, dict) or "learner" not in response:
+            raise ValueError(f"--url {arguments.url}: not a `dualnet serve` (status {status})")
         counts = teach_all(client, images)
     print_line(", ".join(f"{count} {what}" for what, count in counts.items()))
     return 1 if counts["rejected"] else 0
@@ -68,8 +71,14 @@ def teach(client: "Client", file: str, label: str | None) -> str:
     fields = {"id": example_id, **({} if label is None else {"label": label, "new_class": "true"})}
     status, response = client.request("POST", "/v1/examples", *form(fields.items(), data))
     if status != 201:
-        raise ValueError(response["error"]["message"])
+        raise ValueError(error_message(response) or f"status {status}")
     return "taught"
+
+
+def error_message(response: Any) -> str | None:
+    """The message in an error of the service; None for any other response, such as one of a proxy."""
+    error = response.get("error") if isinstance(response, dict) else None
+    return str(error["message"]) if isinstance(error, dict) and "message" in error else None
 
 
 def form(fields: Iterable[tuple[str, str]], *images: bytes) -> tuple[bytes, str]:
@@ -96,7 +105,10 @@ class Client:
             raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000") from error
 
     def request(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> tuple[int, Any]:
-        """The status and the parsed body. Retrying is safe: an example is stored once, however often its id is sent."""
+        """The status and the parsed body, None if it is not JSON.
+
+        Retrying is safe: an example is stored once, however often its id is sent.
+        """
         headers = {"Content-Type": kind} if kind else {}
         headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
         deadline = time.monotonic() + RETRY_SECONDS
@@ -104,13 +116,30 @@ class Client:
             try:
                 self.connection.request(method, path, body, headers)
                 response = self.connection.getresponse()
-                content = json.loads(response.read())
-                if response.status not in (429, 503):
+                content = parsed(response.read())
+                if response.status not in BUSY:
                     return response.status, content
-                delay, problem = float(response.headers.get("Retry-After", "1")), content["error"]["message"]
-            except (OSError, http.client.HTTPException, json.JSONDecodeError) as error:
+                delay = seconds(response.headers.get("Retry-After"))
+                problem = error_message(content) or f"status {response.status}"
+            except (OSError, http.client.HTTPException) as error:
                 self.connection.close()
                 delay, problem = 0.5, f"no response ({error})"
             if time.monotonic() > deadline:
                 raise ConnectionError(0, problem, self.url)
             time.sleep(delay)
+
+
+def parsed(body: bytes) -> Any:
+    """The value of a JSON text; None if it is not JSON."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        return None
+
+
+def seconds(text: str | None) -> float:
+    """How long to wait, from a header that may be missing or a date."""
+    try:
+        return min(max(0.0, float(text or 1)), RETRY_SECONDS)
+    except ValueError:
+        return 1.0
