@@ -85,3 +85,12 @@ def test_another_server_is_refused_at_once(
     assert main(["teach", images, "--unlabelled", "--url", url]) == 2
     assert capsys.readouterr().err == f"dualnet: --url {url}: not a `dualnet serve` (status {status})\n"
     assert Answer.paths == ["/v1/status"]
+
+
+@pytest.mark.parametrize("path", ["/prefix", "/prefix/", "/a/b/"])
+def test_the_path_of_the_address_is_kept(path: str, address: Callable[..., str], images: str) -> None:
+    """As behind a proxy that serves several services."""
+    url = address(body=b'{"learner": "running"}') + path
+    assert main(["teach", images, "--unlabelled", "--url", url]) == 0
+    status, example = Answer.paths
+    assert status == f"{path.rstrip('/')}/v1/status" and example.startswith(f"{path.rstrip('/')}/v1/examples/")

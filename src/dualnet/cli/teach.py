@@ -100,6 +100,7 @@ class Client:
             kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}[parts.scheme]
             if not parts.hostname:
                 raise ValueError("no host")
+            self.prefix = parts.path.rstrip("/")
             self.connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
         except (KeyError, ValueError) as error:  # such as a port that is not a number
             raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000") from error
@@ -114,7 +115,7 @@ class Client:
         deadline = time.monotonic() + RETRY_SECONDS
         while True:
             try:
-                self.connection.request(method, path, body, headers)
+                self.connection.request(method, self.prefix + path, body, headers)
                 response = self.connection.getresponse()
                 content = parsed(response.read())
                 if response.status not in BUSY:
