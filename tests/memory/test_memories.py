@@ -317,7 +317,9 @@ def test_a_memory_needs_a_slot_per_task(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_memory_that_cannot_be_allocated(name):
     spec = StreamSpec((3, 100, 100), torch.ones(1, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"^memory.slots: 1000000000000 slots .* 30,026,000,000,030,026 bytes .*fewer$"):
+    with pytest.raises(
+        ValueError, match=r"^memory.slots: 1000000000000 slots .* 30,026,000,000,030,026 bytes .*fewer$"
+    ):
         MEMORIES[name](spec, 10**12)
 
 

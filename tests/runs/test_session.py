@@ -243,7 +243,10 @@ REFUSED: dict[str, tuple[str, str]] = {
     "no folder": ("missing --out m", "missing: "),
     "no out": ("photos", "--out"),
     "no image": ("empty --out m", "in this class folder; add images or remove the folder\n"),
-    "splits": ("splits --out m", "splits: looks like a folder of splits; use dualnet learn splits/train --test splits/val"),
+    "splits": (
+        "splits --out m",
+        "splits: looks like a folder of splits; use dualnet learn splits/train --test splits/val",
+    ),
     "no class": ("photos/cat --out m", "photos/cat: no class sub-folders"),
     "a file": ("photos/cat/0.png --out m", "photos/cat/0.png: "),
     "a model alone": ("model --out m", "model: is a model"),

@@ -259,7 +259,7 @@ RUN: Any = {"type": Path, "metavar": "RUN", "help": "a run folder, such as runs/
 OUT: Any = {"type": Path, "metavar": "DIR"}
 SEEDS: Any = {"type": seeds, "metavar": "0,1,2"}
 TASK: Any = {"type": int, "metavar": "N", "help": "predict only among the classes of this task (from 0)"}
-TRUST: Any = {"action": "store_true", "help": "allow a learner or encoder from outside of dualnet, whose code is then run"}
+TRUST: Any = {"action": "store_true", "help": "allow a learner or encoder from outside of dualnet: runs its code"}
 ON_ERROR: Any = {
     "choices": ("stop", "skip"),
     "default": "stop",
