@@ -130,6 +130,13 @@ def test_results_beyond_the_paper_are_those_of_the_ledger() -> None:
         assert [cell.strip() for cell in line.strip("|").split("|")][1:] == expected
 
 
+def test_the_report_of_results_has_every_run() -> None:
+    """results/report.md is made by hand (`dualnet report results`) when runs are added."""
+    page = (ROOT / "results/report.md").read_text()
+    for row in compare([ROOT / "results"]).rows:
+        assert f"| {row.label} |" in page, f"{row.label}: make results/report.md again"
+
+
 SEARCHES = ("few-labels-er", "few-labels-dualnet")
 
 
