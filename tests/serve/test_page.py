@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import io
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 from serving import START_SECONDS, Server, picture, png, small_model
 
 pytest.importorskip("fastapi")
@@ -174,6 +177,15 @@ def test_a_file_that_is_not_an_image_is_reported(page: playwright.Page) -> None:
     wrong = {"name": "a.png", "mimeType": "image/png", "buffer": b"no image"}
     page.locator("#ask input[type=file]").set_input_files([wrong])
     expect(page.locator(".image .again").first).to_be_visible()
+
+
+def test_a_large_transparent_image_gets_a_white_background(page: playwright.Page, server: Server) -> None:
+    before = server.get("/v1/examples")
+    clear = {"name": "a.png", "mimeType": "image/png", "buffer": png(np.zeros((600, 600, 4), np.uint8))}
+    page.locator("#ask input[type=file]").set_input_files([clear])
+    server.status_when(lambda _: server.get("/v1/examples") != before)
+    stored = server.get(f"/v1/examples/{server.get('/v1/examples')[0]}/image")
+    assert np.asarray(Image.open(io.BytesIO(stored))).min() > 250
 
 
 def test_after_a_reload_and_a_restart_everything_is_shown_and_the_token_is_asked_for_once(

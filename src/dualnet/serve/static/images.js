@@ -173,7 +173,10 @@ async function shrink(blob) {
   const scale = MAX_SIDE / Math.max(bitmap.width, bitmap.height);
   if (scale >= 1) return blob;
   const canvas = make("canvas", { width: bitmap.width * scale, height: bitmap.height * scale });
-  canvas.getContext("2d").drawImage(bitmap, 0, 0, canvas.width, canvas.height);
+  const context = canvas.getContext("2d");
+  context.fillStyle = "white"; // behind transparent pixels, as in the service; JPEG would make them black
+  context.fillRect(0, 0, canvas.width, canvas.height);
+  context.drawImage(bitmap, 0, 0, canvas.width, canvas.height);
   return new Promise((resolve) => canvas.toBlob(resolve, "image/jpeg", 0.92));
 }
 
