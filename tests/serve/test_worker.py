@@ -47,13 +47,14 @@ def follow(worker: Worker) -> None:
 
 
 def notices(link: Connection) -> list[str]:
-    """The kinds of the notices sent so far."""
+    """The kinds of the notices sent so far; a failed restore is one too."""
     messages: list[tuple[Any, ...]] = []
     while link.poll():
         messages.append(link.recv())
         if messages[-1][0] == "published":
             link.recv_bytes()  # the weights
-    return [message[1] for message in messages if message[0] == "notice"]
+    kinds = [message[1] if message[0] == "notice" else message[0] for message in messages]
+    return [kind for kind in kinds if kind not in ("published", "status")]
 
 
 def hold_out(worker: Worker, count: int) -> None:

@@ -187,9 +187,7 @@ def make_app(service: Service) -> FastAPI:
         """Restore a snapshot. Examples added since then stay in the journal and are not learned again."""
         if not state_folder.snapshot_folder(options, number).is_dir():
             raise NotFoundError(f"snapshot {number}")
-        position = journal.restore(number)
-        service.send("wake")
-        service.wait_until_learned(position)
+        service.restore(number)
         return service.status()
 
     @app.delete("/v1/snapshots/{number}", status_code=204)

@@ -45,6 +45,7 @@ class Service:
         self.history_due = 0.0  # on the monotonic clock
         self.tickets = itertools.count(1)
         self.pending: dict[int, Future[Any]] = {}  # commands without a reply, by ticket
+        self.not_restored: dict[int, str] = {}  # reasons, by position of the journal entry
         self.sending = threading.Lock()
         self.changed = threading.Condition()  # notified after every message from the learner
         self.counters: Counter[str] = Counter()
@@ -130,6 +131,10 @@ class Service:
         self.counters[kind] += 1
         self.add_event("notice", {"kind": kind, "text": text})
 
+    def on_not_restored(self, position: int, reason: str) -> None:
+        self.not_restored[position] = f"{reason}; nothing was restored"
+        self.on_notice("not_restored", reason)
+
     def on_reply(self, ticket: int, result: Any, error: str | None) -> None:
         if (reply := self.pending.get(ticket)) is None:  # the request has timed out
             return
@@ -180,6 +185,14 @@ class Service:
     def wait_until_learned(self, position: int | None = None) -> None:
         target = self.journal.last_position() if position is None else position
         self.wait(lambda: self.learner_status.get("position", 0) >= target)
+
+    def restore(self, snapshot: int) -> None:
+        """Raises ConflictError if the snapshot cannot be read."""
+        position = self.journal.restore(snapshot)
+        self.send("wake")
+        self.wait_until_learned(position)
+        if reason := self.not_restored.pop(position, None):
+            raise ConflictError(reason)
 
     def notify_learner(self, position: int) -> None:
         """Call after every write to the journal. In synchronous mode, waits until the learner has read it."""

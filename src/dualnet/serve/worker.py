@@ -188,7 +188,7 @@ class Worker:
         try:
             self.model, _ = load_with_state(folder, self.model.learner.class_mask.device.type, trust=False)
         except (ValueError, OSError) as error:
-            self.notice("not_restored", f"snapshot {number} cannot be read ({error}); nothing was restored")
+            self.link.send(("not_restored", position, f"snapshot {number} cannot be read ({error})"))
             return
         for name in self.journal.classes():
             if name not in self.model.class_names:
