@@ -102,6 +102,25 @@ def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(made: tup
     assert set(worker.accuracy.values()) == {0.0}
 
 
+def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(made: tuple[Worker, Connection]) -> None:
+    worker, link = made
+    images = np.random.default_rng(0).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8)
+    worker.journal.add_examples(["a", "b"], list(images), ["cat", "dog"], False)
+    service = Service(worker.options)
+    service.model = ServingModel(lambda: worker.model)
+    for deleted, measured in ((None, ["cat", "dog"]), ("a", ["dog"]), ("b", [])):
+        if deleted:
+            worker.journal.delete(deleted)
+        follow(worker)
+        worker.evaluate()
+        while link.poll():
+            service.on_status(link.recv()[1])
+        status = service.status()
+        assert [one["name"] for one in status["classes"] if one["held_out_accuracy"] is not None] == measured
+    assert status["held_out_accuracy"] is None
+    service.journal.database.close()
+
+
 def test_unmeasured_weights_are_evaluated_before_a_class_is_added(made: tuple[Worker, Connection]) -> None:
     worker, link = made
     hold_out(worker, 20)

@@ -63,8 +63,7 @@ class Worker:
         self.background.paused = self.journal.is_paused()
         self.journal.adopt_classes(self.model.class_names)
         self.last_good = RollbackPoint(self.model)
-        self.saved_position = self.position
-        self.version, self.saved_at = 0, time.monotonic()
+        self.version, self.saved_position, self.saved_at = 0, self.position, time.monotonic()
         self.losses: dict[str, float] = {}
         self.accuracy: dict[str, float] = {}
         self.unmeasured = self.unsaved = self.save_failed = False
@@ -203,7 +202,8 @@ class Worker:
     def evaluate(self) -> None:
         """Measure the accuracy on held-out examples, and roll back if it has dropped by more than `--margin`."""
         began, self.unmeasured = time.monotonic(), False
-        if correct := held_out_results(self.model, self.journal.held_out()):
+        correct = held_out_results(self.model, self.journal.held_out())
+        if correct or self.accuracy:  # the latter: the last held-out example was deleted
             if (drop := self.last_good.accuracy_drop(correct)) > self.options.margin:
                 self.roll_back(f"accuracy on held-out examples fell by {drop:.0f} points")
                 self.set_paused(True)
