@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dualnet.serve.errors import ConflictError, NotFoundError
+from dualnet.serve.errors import ConflictError, NotFoundError, RequestError
 from dualnet.serve.journal import Journal, digest_of
 from dualnet.serve.options import Options
 from dualnet.serve.retention import MAX_HISTORY, add_status, prune
@@ -83,6 +83,19 @@ def test_entries_are_in_order_and_those_of_a_request_share_its_number(journal: J
     assert [entry.position for entry in entries] == [1, 2, 3, 4, 5, 6]
     assert entries[2].pixels is None  # deleted before it was learned
     assert journal.entries_after(4, 1) == entries[4:5]
+
+
+def test_of_a_deleted_example_the_id_remains_until_it_is_added_again(journal: Journal) -> None:
+    add(journal, [1, 2], "cat")
+    journal.delete("example-1")
+    for request in (journal.example, journal.delete, lambda one: journal.set_label(one, "cat", False)):
+        with pytest.raises(RequestError, match="'example-1' was deleted") as error:
+            request("example-1")
+        assert error.value.status == 410
+    add(journal, [1])
+    assert journal.example("example-1").label is None
+    journal.delete("example-1")
+    assert journal.rows("SELECT * FROM deleted_ids") == [("example-1",)]
 
 
 def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:

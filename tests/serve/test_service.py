@@ -14,6 +14,7 @@ import time
 import zipfile
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -151,8 +152,8 @@ def test_a_deleted_example_leaves_journal_memory_and_checkpoints(server: Server)
     assert files_with(server.state, pixels)
     in_memory = server.get("/v1/classes")[0]["in_memory"]
     assert server.request("DELETE", "/v1/examples/secret")[0] == 204
-    assert server.request("GET", "/v1/examples/secret")[0] == 404
-    assert server.request("DELETE", "/v1/examples/secret")[0] == 404
+    assert server.request("GET", "/v1/examples/secret")[0] == 410
+    assert server.request("DELETE", "/v1/examples/secret")[0] == 410
     server.learned()
     assert server.get("/v1/classes")[0]["in_memory"] == in_memory - 1
     server.status_when(lambda _: files_with(server.state, pixels) == [])
@@ -372,13 +373,17 @@ def test_teach_sends_a_folder_once_and_continues_after_an_unreadable_file(
     (tmp_path / "plain" / "1.png").write_bytes(png(picture("green", 400)))
     before = server.get("/v1/status")
     url = ["--url", f"http://127.0.0.1:{server.port}"]
-    for expected in ([4, 0, 1], [0, 4, 1]):  # taught, already stored, rejected
+    for expected in ([4, 0, 0, 1], [0, 4, 0, 1], [0, 3, 1, 1]):  # taught, already stored, deleted, rejected
+        if expected[2]:
+            data = (tmp_path / "labelled" / "red" / "0.png").read_bytes()
+            id = blake2b(b"red\0" + data, digest_size=16).hexdigest()
+            assert server.request("DELETE", f"/v1/examples/{id}")[0] == 204
         assert main(["teach", str(tmp_path / "labelled"), *url]) == 1
         captured = capsys.readouterr()
         assert [int(word) for word in re.findall(r"\d+", captured.out)] == expected and "broken.png" in captured.err
     assert main(["teach", str(tmp_path / "plain"), "--unlabelled", *url]) == 0
     after = server.get("/v1/status")
-    assert (after["examples"], after["unlabelled"]) == (before["examples"] + 5, before["unlabelled"] + 1)
+    assert (after["examples"], after["unlabelled"]) == (before["examples"] + 4, before["unlabelled"] + 1)
     assert main(["teach", str(tmp_path / "plain"), "--unlabelled", "--url", "nowhere"]) == 2
 
 

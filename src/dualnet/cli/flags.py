@@ -231,7 +231,8 @@ def add_serve(commands: Commands[Parser]) -> None:
 
 def add_teach(commands: Commands[Parser]) -> None:
     summary = "send a folder of images to `dualnet serve`; repeating it sends only new images"
-    add = commands.add_parser("teach", help=summary).add_argument
+    epilog = "An image that was deleted from the service is not sent again, unless its class or its content changes."
+    add = commands.add_parser("teach", help=summary, epilog=epilog).add_argument
     add("folder", metavar="FOLDER", help="folder with one sub-folder per class; with --unlabelled, a folder of images")
     add("--url", default="http://127.0.0.1:8000", metavar="URL", help="address of the service (default: %(default)s)")
     add("--token-file", type=Path, metavar="FILE", help="file with the token of the service")

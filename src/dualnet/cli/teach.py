@@ -40,8 +40,8 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
 
 
 def teach_all(client: "Client", images: Sequence[tuple[str, str | None]]) -> dict[str, int]:
-    """The numbers of images taught, already stored and rejected; a warning is shown for each rejected image."""
-    counts, console = {"taught": 0, "already stored": 0, "rejected": 0}, Console(stderr=True)
+    """The number of images by outcome; a warning is shown for each rejected image."""
+    counts, console = {"taught": 0, "already stored": 0, "deleted": 0, "rejected": 0}, Console(stderr=True)
     for file, label in track(images, "teaching", console=console, disable=not console.is_terminal):
         try:
             counts[teach(client, file, label)] += 1
@@ -62,12 +62,14 @@ def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]
 
 
 def teach(client: "Client", file: str, label: str | None) -> str:
-    """Send an image unless it is already stored. Its id is a digest of label and content. Returns the outcome."""
+    """Send an image unless it is stored or was deleted. Its id is a digest of label and content. Returns the result."""
     data = Path(file).read_bytes()
     example_id = blake2b(f"{label or ''}\0".encode() + data, digest_size=16).hexdigest()
     status, _ = client.request("GET", f"/v1/examples/{example_id}")
     if status == 200:
         return "already stored"
+    if status == 410:
+        return "deleted"
     fields = {"id": example_id, **({} if label is None else {"label": label, "new_class": "true"})}
     status, response = client.request("POST", "/v1/examples", *form(fields.items(), data))
     if status != 201:

@@ -10,6 +10,7 @@ ERRORS = {  # by status: the code in the body, and its meaning
     405: ("method", "the path does not support this method"),
     408: ("too_slow", "the body arrived too slowly"),
     409: ("conflict", "the request conflicts with the current state"),
+    410: ("deleted", "the example was deleted"),
     413: ("too_large", "the request exceeds a limit"),
     422: ("invalid", "a value is invalid"),
     429: ("busy", "too many concurrent requests"),

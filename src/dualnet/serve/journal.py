@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet.serve.errors import ConflictError, NotFoundError
+from dualnet.serve.errors import ConflictError, NotFoundError, RequestError
 from dualnet.serve.options import Options
 
 SCHEMA = """
@@ -28,6 +28,7 @@ CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
 CREATE INDEX IF NOT EXISTS by_label ON examples (label);
 CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
 CREATE TABLE IF NOT EXISTS deleted (digest BLOB PRIMARY KEY);
+CREATE TABLE IF NOT EXISTS deleted_ids (id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS history (number INTEGER PRIMARY KEY, status TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS log (
@@ -128,6 +129,7 @@ class Journal:
         values = (id, time.time(), digest, pixels, label, self.is_held_out(label))
         query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
         self.append("example", self.value(f"{query} RETURNING number", *values), label)
+        self.rows("DELETE FROM deleted_ids WHERE id = ?", id)
         return False
 
     def set_label(self, id: str, label: str, new_class: bool) -> int:
@@ -143,11 +145,12 @@ class Journal:
             return self.append("label", example.number, label)
 
     def delete(self, id: str) -> int:
-        """Delete an example; the learner removes it from the memory when it reads the entry."""
+        """Delete an example, except its id; the learner removes it from the memory when it reads the entry."""
         with self.transaction():
             digest = self.example(id).digest
             self.rows("DELETE FROM examples WHERE id = ?", id)
             self.rows("INSERT OR IGNORE INTO deleted VALUES (?)", digest)
+            self.rows("INSERT INTO deleted_ids VALUES (?)", id)
             return self.append("delete", digest=digest)
 
     def restore(self, snapshot: int) -> int:
@@ -193,6 +196,8 @@ class Journal:
 
     def example(self, id: str) -> Example:
         found = self.rows(f"SELECT {', '.join(Example._fields)} FROM examples WHERE id = ?", id)
+        if not found and self.rows("SELECT id FROM deleted_ids WHERE id = ?", id):
+            raise RequestError(410, f"example {id!r} was deleted")
         if not found:
             raise NotFoundError(f"example {id!r}")
         return Example(*found[0])
