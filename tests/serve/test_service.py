@@ -10,6 +10,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -327,6 +329,18 @@ def test_a_learner_whose_messages_cannot_be_handled_is_killed(
 def test_a_state_folder_is_used_by_one_service(server: Server) -> None:
     second = Server(server.state)
     assert second.code() == 2 and str(server.state) in second.log
+
+
+@pytest.mark.parametrize(("kilobytes", "file"), [(4, "journal.sqlite"), (200, "model")])
+def test_a_first_start_without_space_fails_with_the_file_and_the_reason(
+    tmp_path: Path, kilobytes: int, file: str
+) -> None:
+    """A limit on the size of files stands for a full disk."""
+    command = f"ulimit -f {kilobytes}; exec {sys.executable} -m dualnet.cli serve --port 0 --state {tmp_path / 'state'}"
+    environment = {**os.environ, "PYTHONPATH": str(Path(dualnet.__file__).resolve().parent.parent)}
+    ended = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 1 and ended.stderr.count("\n") == 1, ended.stderr
+    assert f"dualnet: {tmp_path / 'state' / file}" in ended.stderr
 
 
 # Errors and access control

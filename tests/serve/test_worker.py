@@ -137,10 +137,10 @@ def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Conn
     """Later failures restart the learner."""
     worker, _ = made
     service = Service(worker.options)
-    service.on_failed("at the start")
-    assert service.failure == "at the start" and not service.events
+    service.on_failed(failure := ValueError("at the start"))
+    assert service.failure is failure and not service.events
     service.failure, service.model = None, ServingModel(lambda: worker.model)
-    service.on_failed("later")
+    service.on_failed(OSError("later"))
     assert service.failure is None and service.events[0][2]["kind"] == "learner_failed"
     service.journal.database.close()
 

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import socket
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -35,7 +36,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors
     with locked_state(options), bound_socket(options) as listener, decoding():
         state_folder.remove_unfinished(options)
-        service = Service(options)
+        service = open_service(options)
         try:
             service.start()
             app = Guard(make_app(service), options, token, service.counters)
@@ -49,6 +50,14 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         finally:
             service.stop()
             state_folder.remove_unfinished(options)  # exports that were in progress
+
+
+def open_service(options: Options) -> Service:
+    """Raises OSError if the journal cannot be opened or written."""
+    try:
+        return Service(options)
+    except sqlite3.OperationalError as error:
+        raise state_folder.failure(error, options) from error
 
 
 @contextmanager

@@ -51,7 +51,7 @@ class Service:
         self.counters: Counter[str] = Counter()
         self.model: ServingModel | None = None
         self.stopping = False
-        self.failure: str | None = None
+        self.failure: ValueError | OSError | None = None  # during the start
         self.alive = False
 
     # The learner process
@@ -63,9 +63,10 @@ class Service:
         try:
             self.wait(lambda: self.model is not None or self.failure is not None, START_SECONDS)
         except BusyError:
-            self.failure = f"--state {self.options.state}: the learner did not start in {START_SECONDS:g} s; try again"
+            late = f"--state {self.options.state}: the learner did not start in {START_SECONDS:g} s; try again"
+            self.failure = ValueError(late)
         if self.failure is not None:
-            raise ValueError(self.failure)
+            raise self.failure
 
     def launch(self) -> None:
         spawn = multiprocessing.get_context("spawn")
@@ -88,7 +89,7 @@ class Service:
             self.alive = False
             reason = f"exit code {self.process.exitcode}"
             if self.model is None and self.failure is None:
-                self.failure = f"the learner process ended during its start ({reason})"
+                self.failure = ValueError(f"the learner process ended during its start ({reason})")
                 with self.changed:
                     self.changed.notify_all()
             if self.stopping or self.failure is not None:
@@ -143,11 +144,11 @@ class Service:
         else:
             reply.set_exception(ConflictError(error))
 
-    def on_failed(self, reason: str) -> None:
+    def on_failed(self, reason: ValueError | OSError) -> None:
         if self.model is None:
             self.failure = reason
         else:  # the learner is restarted
-            self.on_notice("learner_failed", reason)
+            self.on_notice("learner_failed", str(reason))
 
     def add_event(self, kind: str, content: dict[str, Any]) -> Event:
         event = next(self.event_numbers), kind, {"time": time.time(), **content}

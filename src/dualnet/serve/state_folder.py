@@ -96,6 +96,16 @@ def delete_snapshot(options: Options, number: int) -> None:
     shutil.rmtree(deleted, ignore_errors=True)
 
 
+def failure(error: Exception, options: Options) -> ValueError | OSError:
+    """A user error, or an error of the disk with file and reason, as one line that can be sent between processes."""
+    match error:
+        case ValueError():
+            return ValueError(str(error))
+        case OSError():
+            return OSError(f"{error.filename or options.state}: {error.strerror or error}")
+    return OSError(f"{options.state / JOURNAL}: {error}")  # SQLite
+
+
 def remove_unfinished(options: Options) -> None:
     """Remove exports and snapshots that an earlier process did not complete."""
     for folder in (*options.state.glob(f"{EXPORT}*"), *(options.state / SNAPSHOTS).glob(f"*{atomic.TEMPORARY}")):

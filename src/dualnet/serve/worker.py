@@ -45,10 +45,10 @@ def main(options: Options, link: Connection, start: int) -> None:
     try:
         with locked(options.state / state_folder.LEARNER_LOCK):  # the learner of a killed service may still be running
             Worker(options, link, start).run()
-    except ValueError as error:
-        link.send(("failed", str(error)))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
+    except (ValueError, OSError, sqlite3.OperationalError) as error:
+        link.send(("failed", state_folder.failure(error, options)))
 
 
 class Worker:
