@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,7 +23,7 @@ from dualnet.serve import state_folder
 from dualnet.serve.errors import BusyError, NotFoundError
 from dualnet.serve.memory_contents import stored_examples
 from dualnet.serve.options import Options
-from dualnet.serve.service import Service
+from dualnet.serve.service import REPLY_SECONDS, Service
 from dualnet.serve.serving_model import ServingModel, prediction_weights
 from dualnet.serve.training import catch_up
 from dualnet.serve.worker import SETTLED_STEPS, Worker
@@ -320,8 +323,26 @@ def test_a_reply_after_the_timeout_is_dropped(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("dualnet.serve.service.REPLY_SECONDS", 0.01)
     service = Service(Options(tmp_path))
     service.link, theirs = Pipe()
+    service.alive = True
     with service.link, theirs, pytest.raises(BusyError):
         service.call("memory")
     service.on_reply(1, [], None)
     assert service.pending == {}
+    service.journal.database.close()
+
+
+def test_a_command_is_refused_if_the_learner_is_not_running_or_ends_before_it_replies(tmp_path: Path) -> None:
+    service = Service(Options(tmp_path))
+    service.link, theirs = Pipe()
+    service.alive = service.stopping = True
+    service.process = Mock(exitcode=1)
+    began = time.monotonic()
+    with ThreadPoolExecutor() as pool, service.link:
+        response = pool.submit(service.call, "memory")
+        assert theirs.recv()[0] == "memory"
+        theirs.close()
+        service.supervise()
+        for error in (response.exception(), pool.submit(service.call, "memory").exception()):
+            assert isinstance(error, BusyError) and "not running" in str(error) and error.headers
+    assert time.monotonic() - began < REPLY_SECONDS / 2
     service.journal.database.close()

@@ -15,7 +15,7 @@ ERRORS = {  # by status: the code in the body, and its meaning
     422: ("invalid", "a value is invalid"),
     429: ("busy", "too many concurrent requests"),
     500: ("internal", "internal error"),
-    503: ("busy", "the learner did not respond in time"),
+    503: ("busy", "the learner is not running, or did not respond in time"),
     507: ("disk", "the journal cannot be written"),
 }
 

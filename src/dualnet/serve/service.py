@@ -87,6 +87,7 @@ class Service:
                 self.process.kill()
             self.process.join()
             self.alive = False
+            self.refuse_pending()
             reason = f"exit code {self.process.exitcode}"
             if self.model is None and self.failure is None:
                 self.failure = ValueError(f"the learner process ended during its start ({reason})")
@@ -98,6 +99,12 @@ class Service:
             time.sleep(RESTART_SECONDS[min(restarts, len(RESTART_SECONDS) - 1)])
             self.start_number = self.journal.count_start()
             self.launch()
+
+    def refuse_pending(self) -> None:
+        """A learner that has ended does not reply."""
+        for reply in list(self.pending.values()):
+            if not reply.done():
+                reply.set_exception(learner_not_running())
 
     def receive(self, link: Connection) -> None:
         while True:
@@ -167,10 +174,15 @@ class Service:
             self.link.send((command, ticket, argument))
 
     def call(self, command: str, argument: Any = None) -> Any:
-        """Have the learner carry out a command, and return its result. Raises ConflictError if it fails."""
+        """Have the learner carry out a command, and return its result.
+
+        Raises ConflictError if it fails, and BusyError if the learner is not running or ends before it replies.
+        """
         ticket, reply = next(self.tickets), Future[Any]()
         self.pending[ticket] = reply
         try:
+            if not self.alive:  # checked after the command became pending: otherwise the learner might end in between
+                raise learner_not_running()
             self.send(command, ticket, argument)
             return reply.result(REPLY_SECONDS)
         except TimeoutError:
@@ -245,6 +257,10 @@ class Service:
             "memory_slots": learner["memory"]["slots"],
             "rolled_back": self.counters["rolled_back"],
         }
+
+
+def learner_not_running() -> BusyError:
+    return BusyError("the learner is not running at the moment; try again later")
 
 
 def learner_timeout() -> BusyError:
