@@ -21,7 +21,7 @@ from pathlib import Path
 from benchmarks.service import Service, served
 from dualnet.learners.presets import LIVE
 from dualnet.runs.model import Model
-from dualnet.serve.options import Options
+from dualnet.serve.options import DEFAULT_IMAGE_SIZE
 
 FINETUNE = {
     "name": "finetune",
@@ -91,7 +91,7 @@ def main(arguments: argparse.Namespace) -> None:
     measure(arguments, "service")
     measure(arguments, "service, all at once", at_once=True)
     with tempfile.TemporaryDirectory() as folder:
-        Model.create(image_size=Options(Path()).image_size, learner=FINETUNE).save(Path(folder) / "model")
+        Model.create(image_size=DEFAULT_IMAGE_SIZE, learner=FINETUNE).save(Path(folder) / "model")
         measure(arguments, "fine-tuning", "--model", Path(folder) / "model")
 
 

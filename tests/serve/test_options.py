@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import SIZE, small_model
 
+from dualnet.cli import main
 from dualnet.serve import state_folder
 from dualnet.serve.options import Options
 
@@ -37,3 +39,18 @@ def test_an_invalid_value_is_reported_with_its_option(name: str, value: Any) -> 
 def test_the_images_of_a_new_model_have_a_size_that_can_be_decoded(tmp_path: Path, size: int) -> None:
     with pytest.raises(ValueError, match=f"--image-size: {size}"):
         state_folder.open_model(Options(tmp_path, image_size=size, device="cpu"))
+
+
+def test_options_that_the_stored_model_would_ignore_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = small_model(tmp_path / "model")
+    state = tmp_path / "state"
+    with pytest.raises(ValueError, match=f"--image-size 64: .* {SIZE} pixels; omit --image-size"):
+        state_folder.open_model(Options(state, model=model, image_size=64, device="cpu"))
+    state_folder.open_model(Options(state, model=model, device="cpu"))
+    state_folder.open_model(Options(state, model=model, image_size=SIZE, device="cpu"))  # as a learner that restarts
+    for words, remedy in ((["--model", "nosuch"], "omit --model"), (["--image-size", "64"], "omit --image-size")):
+        assert main(["serve", "--state", str(state), "--device", "cpu", "--port", "0", *words]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"dualnet: {' '.join(words)}: ") and remedy in error and error.count("\n") == 1

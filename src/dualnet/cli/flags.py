@@ -7,7 +7,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, get_args
 
 from dualnet import __version__
 
@@ -216,7 +216,7 @@ def add_serve(commands: Commands[Parser]) -> None:
     from dualnet.serve.options import Options
 
     summary = "start a web service that predicts and learns, with a page to teach it in the browser"
-    epilog = "Everything is stored in the state folder; the same command continues from there."
+    epilog = "Everything is stored in the state folder; the same command, without --model, continues from there."
     add = commands.add_parser("serve", help=summary, epilog=epilog).add_argument
     add("--state", **OUT, required=True, help="folder for everything that is stored; created if missing")
     for option in dataclasses.fields(Options)[1:]:
@@ -224,7 +224,7 @@ def add_serve(commands: Commands[Parser]) -> None:
         if option.type is bool:
             add(flag, action="store_true", help=text)
         else:
-            kind = option.type if option.type in (int, float, str) else Path
+            kind: Any = (get_args(option.type) or (option.type,))[0]  # of `int | None`: int
             default = "" if option.default is None else f" (default: {option.default})"
             add(flag, type=kind, default=option.default, metavar=kind.__name__.upper(), help=text + default)
 

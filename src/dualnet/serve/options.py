@@ -5,6 +5,8 @@ import ipaddress
 from pathlib import Path
 from typing import Any
 
+DEFAULT_IMAGE_SIZE = 48  # pixels, of a new model
+
 
 def option(default: Any, text: str, at_least: float | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, "at_least": at_least})
@@ -18,8 +20,10 @@ class Options:
     token_file: Path | None = dataclasses.field(
         default=None, metadata={"help": "file with the token that requests must send"}
     )
-    model: Path | None = dataclasses.field(default=None, metadata={"help": "run folder or saved model to start from"})
-    image_size: int = option(48, "height and width in pixels of a new model's images")
+    model: Path | None = dataclasses.field(
+        default=None, metadata={"help": "run folder or saved model to start from, if the state folder has no model yet"}
+    )
+    image_size: int | None = option(None, f"image height and width of a new model (default: {DEFAULT_IMAGE_SIZE})")
     seed: int = option(0, "random seed of a new model")
     device: str = option("auto", "auto, cpu or cuda")
     batch_size: int = option(10, "maximum number of examples learned together", at_least=1)

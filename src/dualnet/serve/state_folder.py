@@ -16,7 +16,7 @@ from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.run_folder import RunFolder
 from dualnet.serve.errors import NotFoundError
-from dualnet.serve.options import Options
+from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
 INFO_FILE, LAST_FILE, EXPORT = "snapshot.json", "last", "export-"
@@ -26,11 +26,13 @@ DEFAULT_LEARNER: dict[str, Any] = {"name": "dualnet", "preset": "live", "memory"
 def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     """The saved model and its progress: journal position and background steps. Creates the model if there is none."""
     folder, device = options.state / MODEL, choose_device(options.device).type  # pyright: ignore[reportArgumentType]
-    if checkpoint.steps(RunFolder(folder).checkpoints):
+    if has_model(options):
         model, state = load_with_state(folder, device, trust=False)
+        check_size(model, options)
         return model, state["serve"]
     if options.model is None:
-        size = whole_number(options.image_size, "--image-size", 1, MAX_SIZE)
+        size = DEFAULT_IMAGE_SIZE if options.image_size is None else options.image_size
+        size = whole_number(size, "--image-size", 1, MAX_SIZE)
         new = {"image_size": size, "seed": options.seed, "boundaries": options.has_background}
         model = Model.create(learner=DEFAULT_LEARNER, device=device, **new)
     else:
@@ -41,8 +43,27 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     return model, progress
 
 
+def has_model(options: Options) -> bool:
+    return bool(checkpoint.steps(RunFolder(options.state / MODEL).checkpoints))
+
+
+def check_new(options: Options) -> None:
+    """Raises ValueError if `--model` would be ignored. For the start only: a learner that restarts finds a model."""
+    if options.model is not None and has_model(options):
+        remedy = "omit --model to continue with it, or give another --state"
+        raise ValueError(f"--model {options.model}: --state {options.state} already has a model; {remedy}")
+
+
+def check_size(model: Model, options: Options) -> None:
+    """Raises ValueError if `--image-size` is given and the model has another one."""
+    size = model.learner.spec.image_shape[1]
+    if options.image_size not in (None, size):
+        raise ValueError(f"--image-size {options.image_size}: the model has images of {size} pixels; omit --image-size")
+
+
 def check_model(model: Model, options: Options) -> None:
     """Raises ValueError if the service cannot use the model."""
+    check_size(model, options)
     spec = model.learner.spec
     channels, height, width = spec.image_shape
     if spec.num_tasks > 1:
