@@ -355,6 +355,24 @@ def test_data_that_is_not_an_image_is_rejected(server: Server, image: bytes) -> 
     assert server.get("/v1/status")["examples"] == before
 
 
+def test_an_invalid_value_is_reported_by_field_and_reason(server: Server) -> None:
+    def message(response: tuple[int, Any]) -> str:
+        assert response[0] == 422 and response[1]["error"]["code"] == "invalid"
+        return response[1]["error"]["message"]
+
+    image, name_rule = png(picture("red", 1)), "use printable characters, without spaces at the start or end"
+    assert message(server.teach(image, " red")) == f"label.0: {name_rule}"
+    assert message(server.send("POST", "/v1/classes", {"classes": ["a", "b "]})) == f"classes.1: {name_rule}"
+    assert message(server.upload("/v1/predict", image="text")) == "image.0: send it as a file"
+    body = b'{"classes": ["a"]}'
+    for wrong in ({}, {"Content-Type": "application/x-www-form-urlencoded"}):  # the latter is sent by curl -d
+        assert "Content-Type: application/json" in message(server.request("POST", "/v1/classes", body, wrong))
+    kind = {"Content-Type": "application/json"}
+    assert "not valid JSON" in message(server.request("POST", "/v1/classes", b'{"classes"', kind))
+    assert message(server.send("POST", "/v1/classes", {"classes": ["a"], "a b": 1})) == "Extra inputs are not permitted"
+    assert message(server.request("POST", "/v1/predict")).startswith("image: ")
+
+
 def test_writes_from_another_origin_and_requests_to_another_host_are_rejected(server: Server) -> None:
     own, other = f"http://127.0.0.1:{server.port}", "http://example.org"
     body = json.dumps({"paused": False}).encode()

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 
 from dualnet import __version__
 from dualnet.serve import schema, state_folder
-from dualnet.serve.errors import NotFoundError, RequestError
+from dualnet.serve.errors import NotFoundError, RequestError, validation_message
 from dualnet.serve.images import decode, to_png
 from dualnet.serve.metrics import metrics
 from dualnet.serve.onnx import exclusive, export_onnx
@@ -248,8 +248,7 @@ def request_error(error: Exception) -> RequestError:
         case RequestError():
             return error
         case RequestValidationError():
-            first = error.errors()[0]
-            return RequestError(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg']}")
+            return RequestError(422, validation_message(error.errors()[0]))
         case HTTPException():  # raised by FastAPI itself
             return RequestError(error.status_code, error.detail)
         case sqlite3.OperationalError():

@@ -1,5 +1,6 @@
 """Error responses, which all have the same JSON body. Imports no FastAPI: the learner process raises them too."""
 
+from collections.abc import Mapping
 from typing import Any
 
 ERRORS = {  # by status: the code in the body, and its meaning
@@ -44,3 +45,16 @@ class ConflictError(RequestError):
 class BusyError(RequestError):
     def __init__(self, message: str) -> None:
         super().__init__(503, message, retry_after="5")
+
+
+def validation_message(problem: Mapping[str, Any]) -> str:
+    """Field and reason of an error of Pydantic, whose locations also contain the names of validators."""
+    place, reason = problem["loc"][1:], problem["msg"].removeprefix("Value error, ")
+    if problem["type"] == "json_invalid":
+        return f"the body is not valid JSON ({problem['ctx']['error']}, at character {place[0]})"
+    if not place:
+        return "the body must be a JSON object, sent with Content-Type: application/json"
+    if "UploadFile" in reason:
+        reason = "send it as a file"
+    fields = [str(part) for part in place if str(part).isidentifier() or isinstance(part, int)]
+    return ": ".join([*filter(None, [".".join(fields)]), reason])
