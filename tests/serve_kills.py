@@ -107,8 +107,7 @@ def kill_under_load(folder: Path, kills: int, seed: int = 0) -> Load:
     model = small_model(folder / "model", memory={"slots": 8000})
     load = Load(seed)
     for kill in range(kills + 1):
-        first = () if kill else ("--model", model)
-        with Server(folder / "state", *first, "--save-seconds", 0.3, "--share", 0.5) as server:
+        with Server(folder / "state", "--model", model, "--save-seconds", 0.3, "--share", 0.5) as server:
             assert server.port, server.log
             load.check(server)
             if kill < kills:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ def test_the_images_of_a_new_model_have_a_size_that_can_be_decoded(tmp_path: Pat
         state_folder.open_model(Options(tmp_path, image_size=size, device="cpu"))
 
 
-def test_options_that_the_stored_model_would_ignore_are_refused(
+def test_another_image_size_than_that_of_the_model_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = small_model(tmp_path / "model")
@@ -50,7 +51,16 @@ def test_options_that_the_stored_model_would_ignore_are_refused(
         state_folder.open_model(Options(state, model=model, image_size=64, device="cpu"))
     state_folder.open_model(Options(state, model=model, device="cpu"))
     state_folder.open_model(Options(state, model=model, image_size=SIZE, device="cpu"))  # as a learner that restarts
-    for words, remedy in ((["--model", "nosuch"], "omit --model"), (["--image-size", "64"], "omit --image-size")):
-        assert main(["serve", "--state", str(state), "--device", "cpu", "--port", "0", *words]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"dualnet: {' '.join(words)}: ") and remedy in error and error.count("\n") == 1
+    assert main(["serve", "--state", str(state), "--device", "cpu", "--port", "0", "--image-size", "64"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("dualnet: --image-size 64: ") and "omit --image-size" in error and error.count("\n") == 1
+
+
+def test_a_model_that_is_not_used_is_a_warning(tmp_path: Path) -> None:
+    """The first command can be repeated, even if the folder of its model is gone."""
+    options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu")
+    state_folder.warn_of_unused_model(options)
+    state_folder.open_model(options)
+    with pytest.warns(UserWarning, match=f"--model {options.model}: not used"):
+        state_folder.warn_of_unused_model(options)
+    state_folder.open_model(dataclasses.replace(options, model=tmp_path / "gone"))

@@ -216,7 +216,7 @@ def add_serve(commands: Commands[Parser]) -> None:
     from dualnet.serve.options import Options
 
     summary = "start a web service that predicts and learns, with a page to teach it in the browser"
-    epilog = "Everything is stored in the state folder; the same command, without --model, continues from there."
+    epilog = "Everything is stored in the state folder; the same command continues from there."
     add = commands.add_parser("serve", help=summary, epilog=epilog).add_argument
     add("--state", **OUT, required=True, help="folder for everything that is stored; created if missing")
     for option in dataclasses.fields(Options)[1:]:

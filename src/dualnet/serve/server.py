@@ -35,7 +35,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     torch.set_num_threads(1)  # the other cores are for the learner process
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors
     with locked_state(options), bound_socket(options) as listener, decoding():
-        state_folder.check_new(options)
+        state_folder.warn_of_unused_model(options)
         state_folder.remove_unfinished(options)
         service = open_service(options)
         try:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -47,11 +48,11 @@ def has_model(options: Options) -> bool:
     return bool(checkpoint.steps(RunFolder(options.state / MODEL).checkpoints))
 
 
-def check_new(options: Options) -> None:
-    """Raises ValueError if `--model` would be ignored. For the start only: a learner that restarts finds a model."""
+def warn_of_unused_model(options: Options) -> None:
+    """Only a warning: a supervisor repeats the first command to continue."""
     if options.model is not None and has_model(options):
-        remedy = "omit --model to continue with it, or give another --state"
-        raise ValueError(f"--model {options.model}: --state {options.state} already has a model; {remedy}")
+        unused = f"--model {options.model}: not used, since --state {options.state} has a model"
+        warnings.warn(f"{unused}, which continues; to start from --model, give another --state", stacklevel=2)
 
 
 def check_size(model: Model, options: Options) -> None:
