@@ -35,3 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
         gc.disable()  # until all modules are imported, since none of their objects is garbage
         for plugin in ("learner_fixtures", "run_fixtures"):
             config.pluginmanager.import_plugin(plugin)
+
+
+def pytest_unconfigure() -> None:
+    """Nanobind reports objects that are never collected as leaks."""
+    gc.unfreeze()
