@@ -85,7 +85,7 @@ class StreamSpec:
 def check_task(task: Any, num_tasks: int) -> int:
     """The number of a task as int. Raises ValueError if there is no such task."""
     if num_tasks == 1 and not (is_whole(task) and task == 0):
-        raise ValueError(f"task: {shown(task)} is given, but the model is task-free; leave out --task")
+        raise ValueError(f"task: {shown(task)} is given, but the model has no tasks to choose from; leave it out")
     return whole_number(task, "task", 0, num_tasks - 1)
 
 

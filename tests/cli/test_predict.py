@@ -143,7 +143,7 @@ def test_predict_does_not_warn_for_a_task_free_model(capsys) -> None:
     assert cli.main(["predict", "out/seed-0", "image.png"]) == 0
     assert capsys.readouterr().err == ""
     assert cli.main(["predict", "out/seed-0", "image.png", "--task", "1"]) == 2
-    assert "task: 1 is given, but the model is task-free; leave out --task" in capsys.readouterr().err
+    assert "task: 1 is given, but the model has no tasks to choose from; leave it out" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", [0, 1])

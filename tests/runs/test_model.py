@@ -130,7 +130,7 @@ def test_a_task_free_model(protocol: str, tiny, run, images: torch.Tensor, tmp_p
     model = dualnet.load(run(tiny("er", protocol=protocol), tmp_path))
     assert model.learner.spec.num_tasks == 1
     assert model.predict(images) == model.predict(images, task=0)
-    with pytest.raises(ValueError, match=r"^task: 1 is given, but the model is task-free"):
+    with pytest.raises(ValueError, match=r"^task: 1 is given, but the model has no tasks"):
         model.predict(images, task=1)
 
 

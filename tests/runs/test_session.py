@@ -289,7 +289,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "too small": ("photos --out m --image-size 3", "too small"),
     "too large": ("photos --out m --image-size 4000", "image_size: 4000 is not between 1 and 1024"),
     "too many slots": ("photos --out m --learner.memory.slots 1000000000000", "memory.slots: 1000000000000 slots"),
-    "a task of a model without": ("model more --task 1 --out m", "task: 1 is given, but the model is task-free"),
+    "a task of a model without": ("model more --task 1 --out m", "task: 1 is given, but the model has no tasks"),
     "a task that is not there": ("RUN more --task 7 --out m", "task: 7 "),
     "unlabelled of which task": ("RUN2 known --unlabelled photos/cat --out m", "--task: "),
 }
