@@ -97,25 +97,22 @@ def check_depth(events: Iterable[yaml.Event]) -> None:
 def check_nodes(node: yaml.Node, sizes: dict[int, int]) -> int:
     """Limit and return the number of nodes with aliases expanded; `sizes` caches it by the id of a node."""
     line = node.start_mark.line + 1
-    if sizes.setdefault(id(node), -1) > 0:
-        return sizes[id(node)]
-    if isinstance(node, yaml.ScalarNode):
-        if node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
+    if id(node) not in sizes:
+        sizes[id(node)] = 0  # until it is known
+        children = []
+        if isinstance(node, yaml.MappingNode):
+            check_unique_keys([key for key, _ in node.value])
+            children = [child for pair in node.value for child in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            children = node.value
+        elif node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
             raise ValueError(f"line {line}: a number of {len(node.value)} characters")
-        children: list[yaml.Node] = []
-    else:
-        pairs = node.value if isinstance(node, yaml.MappingNode) else []
-        check_unique_keys([key for key, _ in pairs])
-        children = [child for pair in pairs for child in pair] or node.value
-    size = 1
-    for child in children:
-        if sizes.get(id(child)) == -1:
-            raise ValueError(f"line {line}: an alias refers to itself")
-        size += check_nodes(child, sizes)
-        if size > MOST_NODES:
-            raise ValueError(f"line {line}: more than {MOST_NODES} values with aliases expanded")
-    sizes[id(node)] = size
-    return size
+        sizes[id(node)] = 1 + sum(check_nodes(child, sizes) for child in children)
+    if sizes[id(node)] == 0:
+        raise ValueError(f"line {line}: an alias refers to itself")
+    if sizes[id(node)] > MOST_NODES:
+        raise ValueError(f"line {line}: more than {MOST_NODES} values with aliases expanded")
+    return sizes[id(node)]
 
 
 def check_unique_keys(keys: Iterable[yaml.Node]) -> None:
