@@ -119,10 +119,13 @@ class Client:
             try:
                 self.connection.request(method, self.prefix + path, body, headers)
                 response = self.connection.getresponse()
-                content = parsed(response.read())
+                content, data = None, response.read()
+                with contextlib.suppress(ValueError):  # not JSON
+                    content = json.loads(data)
                 if response.status not in BUSY:
                     return response.status, content
-                delay = seconds(response.headers.get("Retry-After"))
+                asked = response.headers.get("Retry-After", "")  # seconds, or the date that a proxy may send
+                delay = min(int(asked), RETRY_SECONDS) if asked.isdecimal() else 1.0
                 problem = error_message(content) or f"status {response.status}"
             except (OSError, http.client.HTTPException) as error:
                 self.connection.close()
@@ -130,19 +133,3 @@ class Client:
             if time.monotonic() > deadline:
                 raise ConnectionError(0, problem, self.url)
             time.sleep(delay)
-
-
-def parsed(body: bytes) -> Any:
-    """The value of a JSON text; None if it is not JSON."""
-    try:
-        return json.loads(body)
-    except ValueError:
-        return None
-
-
-def seconds(text: str | None) -> float:
-    """How long to wait, from a header that may be missing or a date."""
-    try:
-        return min(max(0.0, float(text or 1)), RETRY_SECONDS)
-    except ValueError:
-        return 1.0
