@@ -14,8 +14,9 @@ from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
 from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
+from dualnet.runs.record import MODEL_FILE
 from dualnet.runs.run import DivergedError
-from dualnet.runs.run_folder import MODEL_FILE, RunFolder
+from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.session import LearnOptions, Session, check_place, start
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")

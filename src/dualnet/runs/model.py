@@ -24,9 +24,9 @@ from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
-from dualnet.runs.record import updated
+from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
-from dualnet.runs.run_folder import MODEL_FILE, RunFolder
+from dualnet.runs.run_folder import RunFolder
 
 PREDICT_SIZE = 250  # images in one pass
 NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given

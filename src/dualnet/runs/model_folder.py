@@ -16,8 +16,8 @@ from dualnet.learners.encoders import ENCODERS
 from dualnet.options import plain, whole_number
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
-from dualnet.runs.record import digest_of, updated
-from dualnet.runs.run_folder import LOCK_FILE, MODEL_FILE, RunFolder, describe_stream, environment
+from dualnet.runs.record import MODEL_FILE, digest_of, updated
+from dualnet.runs.run_folder import LOCK_FILE, RunFolder, describe_stream, environment
 from dualnet.text import printable
 
 IDENTITY_KEYS = ("learner", "seed", "stream", "added")  # `added`: classes added later, in folders of an older version

@@ -19,6 +19,7 @@ from dualnet.runs.class_results import CLASSES_FILE, ClassResults, read_class_re
 from dualnet.runs.run_log import Log, read_log
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
+MODEL_FILE = "model.yaml"  # of a model that was saved without a run
 METADATA = ("stream", "manifest", "environment")  # sections of experiment.yaml that are not options
 ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
 # The manifest has the images that were used, so `on_error` and the cache do not matter.
@@ -215,7 +216,7 @@ def number(value: Any) -> Any:
 
 
 def options_as_text(mapping: Mapping[str, Any]) -> dict[str, str]:
-    """Nested options by their dotted names, as options_as_text.
+    """Nested options by their dotted names, as text.
 
     >>> options_as_text({"learner": {"name": "er", "betas": [1, 2], "head": None}})
     {'learner.name': 'er', 'learner.betas': '[1, 2]', 'learner.head': 'null'}

@@ -2,11 +2,10 @@
 
 import fcntl
 import hashlib
-import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import yaml
 from dualnet import atomic
 from dualnet.batch import StreamSpec
 from dualnet.data import Benchmark
+from dualnet.data.cache_file import locked
 from dualnet.machine import cpu_name
 from dualnet.options import flat
 from dualnet.runs import checkpoint
@@ -27,6 +27,7 @@ from dualnet.runs.manifest import manifest_of
 from dualnet.runs.record import (
     EXPERIMENT_FILE,
     LOG_FILE,
+    MODEL_FILE,
     RESULT_FILE,
     RESULT_NEUTRAL_OPTIONS,
     ROOTS,
@@ -36,7 +37,6 @@ from dualnet.runs.record import (
 )
 
 DIGEST_IMAGES = 10  # training and test images of each task in the digest of the pixels
-MODEL_FILE = "model.yaml"  # of a model that was saved without a run
 LOCK_FILE = "lock"
 
 
@@ -109,12 +109,10 @@ class RunFolder:
         atomic.make_folder(self.path, "choose another --out")
         file = self.path / LOCK_FILE
         is_new = not file.exists()
-        with file.open("w") as lock:
+        with ExitStack() as stack:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if not os.path.samestat(os.fstat(lock.fileno()), file.stat()):
-                    raise FileNotFoundError(f"{file}: replaced by another process")
-            except OSError as error:
+                stack.enter_context(locked(file, fcntl.LOCK_NB))
+            except BlockingIOError as error:
                 remedy = "wait for it or choose another --out"
                 raise ValueError(f"{self.path}: another process is running here; {remedy}") from error
             try:
@@ -122,7 +120,9 @@ class RunFolder:
             except BaseException:
                 if is_new:
                     file.unlink(missing_ok=True)
-                    remove_empty(missing)
+                    with suppress(OSError):
+                        for folder in missing:  # the innermost first, up to the first that is not empty
+                            folder.rmdir()
                 raise
 
     def check_same(self, experiment: Experiment) -> None:
@@ -179,13 +179,6 @@ class RunFolder:
     def has_split(self, digest: str) -> bool:
         """Whether the run had this split into training and test images; older folders do not say: True."""
         return (self.record.manifest.get("split") or digest) == digest
-
-
-def remove_empty(folders: Sequence[Path]) -> None:
-    """Remove folders, the innermost first, up to the first that is not empty."""
-    with suppress(OSError):
-        for folder in folders:
-            folder.rmdir()
 
 
 def check_out(out: Path) -> None:

@@ -20,9 +20,9 @@ from dualnet.runs.class_names import task_ids_of
 from dualnet.runs.evaluation import accuracy
 from dualnet.runs.model import NEW_MODEL, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.record import digest_of
+from dualnet.runs.record import MODEL_FILE, digest_of
 from dualnet.runs.run import check_weights
-from dualnet.runs.run_folder import MODEL_FILE, RunFolder, same_folder
+from dualnet.runs.run_folder import RunFolder, same_folder
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.stream.stream import shuffled
 
