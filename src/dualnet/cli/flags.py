@@ -138,19 +138,10 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     add = commands.add_parser("reproduce", help=summary, epilog=epilog).add_argument
     tables = "table-1 to table-5, small-table-1, small-table-4, all, or a file"
     add("table", nargs="?", metavar="TABLE", help=tables)
-    add(
-        "--rows",
-        type=lambda text: text.split(","),
-        default=[],
-        metavar="NAME,...",
-        help="only these rows, such as */er",
-    )
-    add(
-        "--seeds",
-        type=count_or_seeds,
-        metavar="5|0,1,2",
-        help="number of seeds, or a list (default: 5, small tables: 3)",
-    )
+    rows = "only these rows, such as */er"
+    add("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help=rows)
+    seeds = "number of seeds, or a list (default: 5, small tables: 3)"
+    add("--seeds", type=count_or_seeds, metavar="5|0,1,2", help=seeds)
     add("--out", **OUT, help="output folder (default: runs/reproduce, or runs/reproduce-paper)")
     add("--device", **DEVICE)
     settings = "settings of the authors' code, or of the paper where they differ (default: authors)"
@@ -164,9 +155,8 @@ def add_reproduce(commands: Commands[Parser]) -> None:
 
 
 def add_report(commands: Commands[Parser]) -> None:
-    add = commands.add_parser(
-        "report", help="compare runs: print a table, write report.md and report.html"
-    ).add_argument
+    summary = "compare runs: print a table, write report.md and report.html"
+    add = commands.add_parser("report", help=summary).add_argument
     add("folders", nargs="+", type=Path, metavar="DIR", help="run folders, or folders that contain them")
     add("--out", **OUT, help="output folder (default: the first DIR)")
     spread = """the value after ±: standard deviation over the seeds, standard error of the mean, half of the 95 %%

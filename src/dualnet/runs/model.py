@@ -197,9 +197,8 @@ class Model:
         numbers: list[list[int]] = candidates[order[:, :top]].tolist()
         names = [tuple(self.class_names[number] for number in row) for row in numbers]
         answers = map(Prediction, names, map(tuple, values[:, :top].tolist()))
-        reasons = {number: next(iter(error.reasons.values())) for number, error in errors.items()}
-        total = len(names) + len(errors)
-        return [Prediction((), (), reasons[n]) if n in reasons else next(answers) for n in range(total)]
+        failed = {number: Prediction((), (), *error.reasons.values()) for number, error in errors.items()}
+        return [failed.get(number) or next(answers) for number in range(len(names) + len(failed))]
 
     def probabilities(self, images: Any, task: int | None = None) -> Tensor:
         """Probabilities, float [B, classes]; 0 for classes outside of the task."""
