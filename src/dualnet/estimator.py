@@ -165,7 +165,7 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         return names == "True" if kind == "bool" else names.astype(kind)
 
     def _checked(self, X: Any, y: Any) -> tuple[Tensor, list[Any]]:
-        pixels = self._pixels(X, first=not hasattr(self, "model_"))
+        pixels = self._pixels(X)
         labels = [None] * len(pixels) if y is None else self._labels(y)
         if len(pixels) != len(labels):
             raise ValueError(f"y: {len(labels)} labels for {len(pixels)} images; give one per image, -1 where unknown")
@@ -194,22 +194,20 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"x: its {len(x)} features differ from the {len(names)} of the first call; give the same")
         return [x[name] for name in names]
 
-    def _pixels(self, X: Any, first: bool = False) -> Tensor:
+    def _pixels(self, X: Any) -> Tensor:
         """uint8 [n, 3, image_size, image_size]."""
         images = image_list(X)
         if images is None:
-            images = list(self._from_rows(X, first))
+            images = list(self._from_rows(X))
         if not images:
             raise ValueError(f"X: contains no image; give a list of {FORMS}, or rows of features")
-        return pixels_of(images, self._image_shape())
-
-    def _image_shape(self) -> tuple[int, int, int]:
         if hasattr(self, "model_"):
-            return self.model_.learner.spec.image_shape
+            return pixels_of(images, self.model_.learner.spec.image_shape)
         size = whole_number(self.image_size, "image_size", 1, MAX_SIZE)
-        return 3, size, size
+        return pixels_of(images, (3, size, size))
 
-    def _from_rows(self, X: Any, first: bool) -> np.ndarray:
+    def _from_rows(self, X: Any) -> np.ndarray:
+        first = not hasattr(self, "model_")
         if not first and not hasattr(self, "value_range_"):
             raise ValueError("X: rows of features, but the estimator was fitted on images; give images")
         try:
