@@ -250,12 +250,13 @@ def test_only_unfinished_runs_make_a_report_but_no_picture(tmp_path, make_run):
         write_picture(compare([tmp_path]), tmp_path / "p.svg")
 
 
-def test_a_torn_log_line_and_repeated_steps_of_a_resumed_run_are_understood(tmp_path, make_run):
+def test_a_torn_log_line_is_skipped_and_of_two_lines_for_a_step_the_later_counts(tmp_path, make_run):
     folder = make_run(tmp_path / "seed-0")
     with (folder / "log.jsonl").open("a") as log:
         log.write('{"event": "losses", "step": 7')
         log.write('\n{"event": "losses", "task": 0, "step": 20, "losses": {"labels": NaN}}\n')
-    assert list(read_record(folder).log.losses) == [20]
+    losses = read_record(folder).log.losses
+    assert list(losses) == [20, 60] and np.isnan(losses[20]["labels"])
 
 
 @pytest.mark.parametrize(

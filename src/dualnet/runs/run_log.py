@@ -30,15 +30,14 @@ class Log:
 def read_log(path: Path) -> Log:
     """The known events of a log; others are ignored."""
     events = [event for event in _events(path) if is_whole(event.get("step"))]
-    losses = _latest(events, "losses", "losses", dict)
-    stability = {event["step"]: _floats(event["accuracy"]) for event in _latest(events, "stability", "accuracy")}
-    memory = [event for event in _latest(events, "memory", "classes") if is_whole(event.get("task"))]
+    losses = {step: event["losses"] for step, event in _by_step(events, "losses", "losses", dict).items()}
+    stability = {step: _floats(e["accuracy"]) for step, e in _by_step(events, "stability", "accuracy", list).items()}
+    memory = [event for event in _by_step(events, "memory", "classes", list).values() if is_whole(event.get("task"))]
     by_task = all(isinstance(event.get("tasks"), list) for event in memory)
     counts = {event["task"]: event["tasks" if by_task else "classes"] for event in memory}
-    evaluated = [event for event in events if event.get("event") == "evaluation" and is_whole(event.get("task"))]
-    ends = {event["task"]: event["step"] for event in evaluated}
+    ends = {event["task"]: step for step, event in _by_step(events, "evaluation", "task", int).items()}
     return Log(
-        losses={e["step"]: dict(zip(e["losses"], _floats(e["losses"].values()), strict=True)) for e in losses},
+        losses={step: dict(zip(found, _floats(found.values()), strict=True)) for step, found in losses.items()},
         stability={step: values for step, values in stability.items() if values and not np.isnan(values).any()},
         stored={task: [count if is_whole(count) else 0 for count in stored] for task, stored in counts.items()},
         stored_by_task=by_task,
@@ -65,15 +64,9 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
             yield event
 
 
-def _latest(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: type = list) -> list[Mapping[str, Any]]:
-    """The events of a kind, one for each step: if a resumed run repeated steps, the later lines."""
-    found: list[Mapping[str, Any]] = []
-    for event in events:
-        if event.get("event") == kind and isinstance(event.get(key), content):
-            while found and found[-1]["step"] >= event["step"]:
-                found.pop()
-            found.append(event)
-    return found
+def _by_step(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: type) -> dict[int, Mapping[str, Any]]:
+    """The events of a kind whose content has the right type, by their step."""
+    return {e["step"]: e for e in events if e.get("event") == kind and isinstance(e.get(key), content)}
 
 
 def _floats(values: Any) -> list[float]:
