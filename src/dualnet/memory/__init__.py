@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dualnet.batch import StreamSpec
-from dualnet.memory.balanced import Balanced
 from dualnet.memory.memory import Memory, Replay, check_slots, has_later_equal, num_earlier_equal
-from dualnet.memory.reservoir import Reservoir
-from dualnet.memory.ring import Ring
+from dualnet.memory.policies import Balanced, Reservoir, Ring
 from dualnet.options import check_at_least, check_choices
 
 MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir, "balanced": Balanced}

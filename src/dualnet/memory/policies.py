@@ -1,0 +1,87 @@
+"""The policies of episodic memories: which slot each example of a batch gets."""
+
+import torch
+import torch.nn.functional as F
+from torch import Generator, Tensor
+
+from dualnet.batch import Batch, StreamSpec
+from dualnet.memory.memory import Memory, num_earlier_equal
+
+
+class Ring(Memory):
+    """First in, first out, with an equal share of the slots per task (Lopez-Paz and Ranzato, 2017)."""
+
+    def slots_for_tasks(self, added: int) -> int:
+        """Each new task gets as many slots as every existing one."""
+        return added * (self.num_slots // len(self.seen))
+
+    def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
+        task_ids, share = batch.task_ids, self.num_slots // len(self.seen)
+        return task_ids * share + (self.seen[task_ids] + num_earlier_equal(task_ids, labelled)) % share
+
+
+class Reservoir(Memory):
+    """Every labelled example of the stream is equally likely to be stored (Vitter, 1985)."""
+
+    def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
+        number = self.seen.sum() + num_earlier_equal(torch.zeros_like(batch.task_ids), labelled)
+        # float64: the 24 bits of float32 are too few for a uniform draw among millions.
+        draw = torch.rand(len(batch), device=labelled.device, generator=generator, dtype=torch.float64)
+        chosen = (draw * (number + 1)).long()
+        slot = torch.where(number < self.num_slots, number, chosen)
+        return torch.where(slot < self.num_slots, slot, self.drop)
+
+
+class Balanced(Memory):
+    """Class-balancing reservoir sampling (Chrysakis and Moens, 2020): an equal share of the slots per class so far.
+
+    While slots are free, every example is stored. After that, a class of which all examples are stored, and which is
+    not a largest one, adds its new example in the place of a random example of the largest class (the lowest numbered,
+    if there are several). Within any other class the policy is a reservoir: all its examples are equally likely to be
+    stored.
+    """
+
+    offered: Tensor  # int64 [classes]: labelled examples offered so far
+
+    def allocate(self, spec: StreamSpec) -> None:
+        super().allocate(spec)
+        self.register_buffer("offered", torch.zeros(spec.num_classes, dtype=torch.int64))
+
+    def grow(self, spec: StreamSpec) -> None:
+        super().grow(spec)
+        self.offered = F.pad(self.offered, (0, spec.num_classes - len(self.offered)))
+
+    def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
+        assert batch.labels is not None
+        labels = batch.labels.masked_fill(~labelled, 0)
+        earlier = self.offered[labels] + num_earlier_equal(labels, labelled)
+        self.offered.index_add_(0, labels, labelled.long())
+        slots = self.filled.sum() + labelled.cumsum(0) - 1  # the next free slot; num_slots or more: none is free
+        replaces = labelled & (slots >= self.num_slots)
+        slots = torch.where(labelled, slots, self.drop)
+        # float64: the 24 bits of float32 are too few for a uniform draw among millions.
+        draws = torch.rand(len(batch), device=labelled.device, generator=generator, dtype=torch.float64)
+        classes = self.labels.clone()  # in each slot
+        stored = torch.zeros_like(self.offered).index_add_(0, classes.clamp(min=0), self.filled.long())
+        columns = (slots, labels, labelled, replaces, earlier, draws)
+        for slot, label, is_new, replaced, before, draw in zip(*(column[:, None] for column in columns), strict=True):
+            own = stored[label]
+            most, largest = stored.max(0, keepdim=True)
+            adds = (own == before) & (own < most)
+            loser = torch.where(adds, largest, label)
+            # The slot of the n-th example of `loser`, n = draw * among. If there is none, it is num_slots: `drop`.
+            among = torch.where(adds, most, before + 1)
+            rank = (classes[: self.num_slots] == loser).cumsum(0)
+            slot.copy_(torch.where(replaced, (rank <= draw * among).sum(), slot))  # a view of `slots`
+            classes.scatter_(0, slot, label)
+            stored.index_add_(0, loser, replaced.long(), alpha=-1).index_add_(0, label, is_new.long())
+        return slots
+
+    @torch.no_grad()
+    def remove(self, slots: Tensor) -> None:
+        """As if these examples had never been offered. The others move up, since the free slots are the last ones."""
+        self.offered.index_add_(0, self.labels[slots], torch.ones_like(slots), alpha=-1)
+        super().remove(slots)
+        order = (~self.filled).to(torch.uint8).argsort(stable=True)
+        for buffer in (self.images, self.labels, self.task_ids, self.logits, self.has_logits, self.filled):
+            buffer.copy_(buffer[order])
