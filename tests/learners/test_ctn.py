@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import CTN, ctn
 from dualnet.memory import MemoryConfig
-from dualnet.nets import Controller, Encoder, FilmClassifier
+from dualnet.nets import Classifier, Controller, Encoder, film, pooled
 from dualnet.optim import gradient_step
 
 
@@ -43,7 +43,7 @@ def prepared(make, random_batch):
 
 def test_film_against_numpy(random_batch):
     torch.manual_seed(0)
-    base, controller = FilmClassifier(Encoder(4, block_relu=False), 6).eval(), Controller(3, 8, 32)
+    base, controller = Classifier(Encoder(4, block_relu=False), 6).eval(), Controller(3, 8, 32)
     task_ids, pixels = torch.tensor([2, 0, 2, 1]), torch.randn(4, 3, 28, 28)
     features = base.features(pixels)
     assert (features < 0).any()  # the map before its ReLU
@@ -58,7 +58,7 @@ def test_film_against_numpy(random_batch):
     adapted = np.maximum(scale[:, :, None, None] * h + shift[:, :, None, None], 0) + np.maximum(h, 0)
     head_weight, head_bias = (tensor.detach().double().numpy() for tensor in (base.head.weight, base.head.bias))
     expected = adapted.mean(axis=(2, 3)) @ head_weight.T + head_bias
-    logits = base(features, *controller(task_ids)).detach().numpy()
+    logits = base.head(pooled(film(features, *controller(task_ids)))).detach().numpy()
     np.testing.assert_allclose(logits, expected, atol=1e-4, rtol=1e-4)
 
 
@@ -80,7 +80,7 @@ def test_the_length_of_scale_and_shift_is_constant_for_the_gradient():
 def test_logits_depend_on_the_task(make, random_batch):
     learner, images = make(), random_batch().images
     features = learner.base.features(learner.network_input(images))
-    first, second = (learner.base(features, *learner.controller(torch.full((4,), task))) for task in (0, 1))
+    first, second = (learner.film_logits(features, torch.full((4,), task)) for task in (0, 1))
     assert (first - second).abs().max() > 1e-3
 
 

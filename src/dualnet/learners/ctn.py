@@ -16,7 +16,7 @@ from dualnet.learners.learner import Learner
 from dualnet.learners.options import MemoryOptions
 from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
 from dualnet.memory import Ring, has_later_equal, num_earlier_equal
-from dualnet.nets import Controller, FilmClassifier
+from dualnet.nets import Classifier, Controller, film, pooled
 from dualnet.optim import gradient_step
 
 SEMANTIC_EVERY = 10  # every tenth labelled example of a task goes to the semantic memory; the authors: one per batch
@@ -59,8 +59,10 @@ class CTN(Learner):
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
-        encoder = make_encoder(spec, config, block_relu=config.start is not None)  # the starter was trained with it
-        self.base = FilmClassifier(encoder, spec.num_classes)
+        # As in the authors' code, no ReLU follows the residual sums, so that features have both signs. The starter was
+        # trained with it.
+        encoder = make_encoder(spec, config, block_relu=config.start is not None)
+        self.base = Classifier(encoder, spec.num_classes)
         self.controller = Controller(spec.num_tasks, config.embedding_size, self.base.encoder.channels[-1])
         num_semantic = semantic_slots(spec, config)
         self.memory = config.memory.make(spec, set_aside=num_semantic)
@@ -87,12 +89,15 @@ class CTN(Learner):
         return self.task_logits(features, task_ids)
 
     def task_logits(self, features: Tensor, task_ids: Tensor) -> Tensor:
-        return self.mask_logits(self.base(features, *self.controller(task_ids)), task_ids)
+        return self.mask_logits(self.film_logits(features, task_ids), task_ids)
+
+    def film_logits(self, features: Tensor, task_ids: Tensor) -> Tensor:
+        return self.base.head(pooled(film(features, *self.controller(task_ids))))
 
     def logits_of_all_tasks(self, features: Tensor) -> Tensor:
         """Without task ids: the logit of each class with the scale and shift of the (first) task that contains it."""
         tasks = torch.arange(self.spec.num_tasks, device=features.device)
-        logits = [self.base(features, *self.controller(task.expand(len(features)))) for task in tasks]
+        logits = [self.film_logits(features, task.expand(len(features))) for task in tasks]
         first_task = self.class_mask.long().argmax(dim=0).expand(1, len(features), -1)
         return torch.stack(logits).gather(0, first_task)[0].float()
 

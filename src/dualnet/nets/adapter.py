@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from dualnet.kernels import conv_norm_pool
 from dualnet.kernels.conv import Conv, autocast_weights
+from dualnet.nets.classifier import Head
 from dualnet.nets.encoder import pooled
-from dualnet.nets.head import Head
 from dualnet.nets.norm import BatchNorm
 
 AdapterNorm = Literal["none", "map", "pixel"]

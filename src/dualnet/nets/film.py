@@ -5,8 +5,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dualnet.batch import StreamSpec
-from dualnet.nets.encoder import BaseEncoder, pooled
-from dualnet.nets.head import Head
 
 
 class Controller(nn.Module):
@@ -33,21 +31,6 @@ def unit_vectors(vectors: Tensor) -> Tensor:
     return vectors / vectors.norm(dim=1, keepdim=True).detach().clamp(min=1e-6)
 
 
-class FilmClassifier(nn.Module):
-    """The base: an encoder with features h, and a linear head on relu(scale * h + shift) + relu(h), pooled.
-
-    As in the authors' code, no ReLU follows the residual sums of the encoder, so that h has both signs.
-    """
-
-    def __init__(self, encoder: BaseEncoder, num_classes: int) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.head = Head(self.encoder.channels[-1], num_classes)
-
-    def features(self, images: Tensor, parts: int = 1) -> Tensor:
-        """h, float [B, channels, H, W], which does not depend on the task."""
-        return self.encoder(images, parts)[-1]
-
-    def forward(self, features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-        adapted = F.relu(scale[:, :, None, None] * features + shift[:, :, None, None])
-        return self.head(pooled(adapted + F.relu(features)))
+def film(features: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+    """relu(scale * h + shift) + relu(h), of features h, float [B, channels, H, W]."""
+    return F.relu(scale[:, :, None, None] * features + shift[:, :, None, None]) + F.relu(features)
