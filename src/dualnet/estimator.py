@@ -19,8 +19,7 @@ except ModuleNotFoundError as error:
 from dualnet import atomic
 from dualnet.batch import UNLABELLED
 from dualnet.data.decode import MAX_SIZE
-from dualnet.data.inputs import FORMS, is_single, pixels_of
-from dualnet.data.rows import checked_range, grey_images, range_of
+from dualnet.data.inputs import FORMS, checked_range, grey_images, is_single, pixels_of, range_of
 from dualnet.files import READ_ERRORS, describe_file_error, read_json
 from dualnet.options import whole_number
 from dualnet.runs.model import NEW_MODEL, Model, load

@@ -1,4 +1,4 @@
-"""A benchmark of your own images: a folder with one sub-folder per class."""
+"""Your own images, a folder with one sub-folder per class: as a benchmark, or as the images of `dualnet learn`."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark
-from dualnet.data.class_folders import absolute, class_folders, files_by_class
+from dualnet.data.class_folders import absolute, class_folders, files_by_class, images_in
 from dualnet.data.decode import OnError
 from dualnet.data.file_benchmark import FileBenchmark, split_of
-from dualnet.data.image_cache import unreadable
-from dualnet.data.splits import Split, held_out, stream_order
+from dualnet.data.image_cache import CachedImages, unreadable
+from dualnet.data.splits import Split, held_out, stream_order, text_digest
 
 Files = Mapping[str, Sequence[str]]  # by class
 
@@ -81,3 +81,37 @@ def _check_test_root(root: str, classes: Sequence[str], test_root: str) -> None:
         raise ValueError(f"{test_root}: {what}; give both folders the same sub-folders")
     if os.path.samefile(absolute(root), absolute(test_root)):
         raise ValueError(f"{test_root}: test_root is the same folder as root; name another one, or leave it out")
+
+
+@dataclass(frozen=True)
+class ImageFiles:
+    """The pixels of image files with their class names, None if unlabelled."""
+
+    names: Sequence[str | None]
+    decoded: CachedImages  # uint8 [N, 3, size, size]
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def classes(self) -> list[str]:
+        """Class names in order of their first images, which is sorted order."""
+        return list(dict.fromkeys(name for name in self.names if name is not None))
+
+    @property
+    def digest(self) -> str:
+        """Digest of classes, file names and file sizes: independent of the location of the folder."""
+        files = ((name, self.decoded.file(row)) for row, name in enumerate(self.names))
+        lines = (f"{name}\0{os.path.basename(path)}\0{os.path.getsize(path)}\n" for name, path in files)
+        return text_digest("".join(lines))
+
+
+def read_files(root: str | None, unlabelled: str | None, size: int, on_error: OnError = "stop") -> ImageFiles:
+    """The images of the class sub-folders of `root`, sorted, then those directly in the folder `unlabelled`."""
+    files = {} if root is None else files_by_class(root, sorted(class_folders(root)), "learn")
+    pairs: list[tuple[str, str | None]] = [(path, name) for name, paths in files.items() for path in paths]
+    if unlabelled is not None:
+        pairs += [(path, None) for path in images_in(unlabelled, "name a folder of unlabelled images")]
+    bad = unreadable([path for path, _ in pairs], size, on_error)
+    paths, names = zip(*(pair for pair in pairs if pair[0] not in bad), strict=True)
+    return ImageFiles(names, CachedImages(paths, size))

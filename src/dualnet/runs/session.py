@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dualnet.data.decode import MAX_SIZE, OnError
-from dualnet.data.image_files import read_files
+from dualnet.data.image_folder import read_files
 from dualnet.files import read_json
 from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
