@@ -9,7 +9,6 @@ import fcntl
 import io
 import math
 import os
-import re
 import warnings
 import zlib
 from collections.abc import Callable, Iterator
@@ -20,7 +19,6 @@ import numpy as np
 from dualnet import atomic
 
 NAME_LENGTH = 32  # hexadecimal digits in the name of a cache
-CACHE_NAME = re.compile(rf"[0-9a-f]{{{NAME_LENGTH}}}")
 CHUNK_ROWS = 128  # 2.7 MB of 84-pixel images, which fits into the cache of a core
 CHUNK_BYTES = 16_000_000  # at most, unless one image is larger
 
@@ -124,10 +122,9 @@ def _is_at(file: int, path: Path) -> bool:
 
 def remove_abandoned(folder: Path) -> None:
     """Delete temporary files of processes that have ended."""
-    for path in folder.glob("*.tmp"):
-        if CACHE_NAME.fullmatch(path.stem):  # the folder may hold other files of the user
-            with contextlib.suppress(OSError), locked(path, fcntl.LOCK_NB):  # OSError: in use, or no permission
-                path.unlink()
+    for path in folder.glob("[0-9a-f]" * NAME_LENGTH + ".tmp"):  # the folder may hold other files of the user
+        with contextlib.suppress(OSError), locked(path, fcntl.LOCK_NB):  # OSError: in use, or no permission
+            path.unlink()
 
 
 def write_at(file: int, data: bytes | memoryview, offset: int) -> None:
