@@ -33,12 +33,15 @@ class EMA(nn.Module):
         known = self.means()
         for name in [name for name in values if name not in known]:
             self.register_buffer(name.replace(".", "/"), values[name].clone())
-        means = self.means_like(values)
+        means = self.means()
+        for name, mean in means.items():
+            if mean.stride() != values[name].stride():  # the fused kernel needs the memory format of the values
+                mean.data = torch.empty_like(values[name]).copy_(mean)
         rate = (WARM_UP / (WARM_UP + self.steps)).clamp(min=self.rate)
         # A single multi-tensor kernel that reads the rate from the device, which `_foreach_lerp_` cannot do: a
         # maximising SGD step with the gradient `value` and weight decay 1 is mean - rate (mean - value).
         torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
-            list(means.values()), list(values.values()), [], lr=rate, weight_decay=1.0, maximize=True,
+            [means[name] for name in values], [*values.values()], [], lr=rate, weight_decay=1.0, maximize=True,
             momentum=0.0, dampening=0.0, nesterov=False, is_first_step=False,
         )  # fmt: skip
         self.steps += 1
@@ -54,14 +57,6 @@ class EMA(nn.Module):
         for name, value in prediction_tensors(learner):
             if name in means and len(means[name]) < len(value):
                 means[name].data = torch.cat([means[name], value[len(means[name]) :]])
-
-    def means_like(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The averages in the order and memory format of the values, as the fused kernel requires."""
-        means = self.means()
-        for name, mean in means.items():
-            if mean.stride() != values[name].stride():
-                mean.data = torch.empty_like(values[name]).copy_(mean)
-        return {name: means[name] for name in values}
 
     def allocate_means(self, _: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Before a state is loaded: a buffer for each of its averages, reusing those that a captured step refers to."""
