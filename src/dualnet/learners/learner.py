@@ -1,5 +1,6 @@
 """The base class of all learners, which learn from a stream one batch at a time and can predict at any time."""
 
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,7 +16,6 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
 from dualnet.learners.options import option
-from dualnet.learners.thread_guard import ThreadGuard
 from dualnet.memory import Memory, MemoryConfig, Replay, check_slots
 from dualnet.nets import SMALLEST_IMAGE, forward_batches
 from dualnet.optim import add_to_optimizers, grow_optimizer_state
@@ -243,3 +243,21 @@ class Learner(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.generator.set_state(state.cpu())
+
+
+class ThreadGuard:
+    """`with guard:` raises RuntimeError while another thread is inside. The same thread may enter again."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+
+    def __enter__(self) -> None:
+        if not self.lock.acquire(blocking=False):
+            raise RuntimeError("this learner is in use by another thread and is not thread-safe; use a lock")
+
+    def __exit__(self, *error: object) -> None:
+        self.lock.release()
+
+    def __reduce__(self) -> Any:
+        """A copy of a learner gets its own guard."""
+        return ThreadGuard, ()
