@@ -1,6 +1,6 @@
 """Gradient steps, Look-ahead (Zhang et al., 2019; equations 3 and 4), and optimizers of networks that grow."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -75,9 +75,8 @@ def add_to_optimizers(module: nn.Module, known: set[nn.Parameter], optimizers: I
             next(alike, groups[0])["params"].append(weight)
 
 
-def grow_optimizer_state(shapes: dict[nn.Parameter, torch.Size], optimizers: Iterable[Optimizer]) -> None:
+def grow_optimizer_state(shapes: dict[nn.Parameter, torch.Size], optimizers: Collection[Optimizer]) -> None:
     """Extend the momenta of parameters that have grown from these shapes by zeros, and drop their gradients."""
-    optimizers = list(optimizers)
     for weight, shape in shapes.items():
         if weight.shape == shape:
             continue
