@@ -112,7 +112,7 @@ def test_a_learner_learns_with_a_custom_encoder(name: str, small_learner: Any, s
 def test_parts_have_separate_batchnorm_statistics() -> None:
     torch.manual_seed(0)
     images = torch.cat([torch.randn(4, 3, 32, 32), 3 + torch.randn(4, 3, 32, 32)])
-    together, apart = CustomEncoder(ThreeMaps, (3, 32, 32)), CustomEncoder(ThreeMaps, (3, 32, 32))
+    together, apart = CustomEncoder(ThreeMaps(), (3, 32, 32)), CustomEncoder(ThreeMaps(), (3, 32, 32))
     apart.load_state_dict(together.state_dict())
     maps = together(images, parts=2)
     each = [apart(part) for part in images.chunk(2)]
@@ -126,7 +126,7 @@ def test_the_trial_pass_does_not_change_the_encoder() -> None:
     torch.manual_seed(0)
     plain = ThreeMaps().state_dict()
     torch.manual_seed(0)
-    encoder = CustomEncoder(ThreeMaps, (3, 32, 32))
+    encoder = CustomEncoder(ThreeMaps(), (3, 32, 32))
     assert encoder.training and encoder.net.training
     for name, tensor in encoder.net.state_dict().items():
         assert torch.equal(tensor, plain[name]), name

@@ -1,7 +1,6 @@
 """The encoder that a learner's options describe: built-in or custom, its learning rate and its initial weights."""
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from dualnet.nets.custom import CustomEncoder, timm_features
 from dualnet.nets.weights import STARTER, load_weights, starter_file
 from dualnet.options import import_object
 
-ENCODERS = {"timm": timm_features}  # any other is given by its import path
+ENCODERS = {"timm": timm_features}  # any other is given by its import path, such as `my_package.my_module.MyEncoder`
 
 
 def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = True) -> BaseEncoder:
@@ -22,23 +21,17 @@ def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = Tru
     if config.encoder is None:
         encoder = Encoder(config.width, spec.image_shape[0], block_relu)
     else:
-        make = partial(encoder_factory(config.encoder), **config.encoder_options)
+        make = ENCODERS.get(config.encoder) or import_object(config.encoder, "encoder")
+        if not callable(make):
+            raise ValueError(f"encoder: {config.encoder!r} is not a class or function that returns a torch.nn.Module")
         try:
-            encoder = CustomEncoder(make, (spec.image_shape[0], *spec.network_size))
+            encoder = CustomEncoder(make(**config.encoder_options), (spec.image_shape[0], *spec.network_size))
         except Exception as error:  # third-party code may raise anything
             words = " ".join(str(error).split())
             raise ValueError(f"encoder: {config.encoder} with {config.encoder_options}: {words}") from error
     if config.encoder_lr == 0:
         encoder.freeze()
     return encoder
-
-
-def encoder_factory(name: str) -> Any:
-    """The class or function of that name, or at an import path such as `my_package.my_module.MyEncoder`."""
-    found = ENCODERS[name] if name in ENCODERS else import_object(name, "encoder")
-    if not callable(found):
-        raise ValueError(f"encoder: {name!r} is not a class or function that returns a torch.nn.Module")
-    return found
 
 
 def parameter_groups(parameters: Iterable[nn.Parameter], encoder: BaseEncoder, config: CommonOptions) -> list[Any]:

@@ -1,6 +1,5 @@
 """Custom encoders: any module that returns feature maps, including the models of timm."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,11 +14,11 @@ class CustomEncoder(BaseEncoder):
     A forward pass of one image of the given shape checks the output and finds the channels.
     """
 
-    def __init__(self, make: Callable[[], nn.Module], image_shape: tuple[int, int, int]) -> None:
+    def __init__(self, net: object, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
-        self.net = make()
-        if not isinstance(self.net, nn.Module):
-            raise ValueError(f"it returns {type(self.net).__name__}, not a torch.nn.Module")
+        if not isinstance(net, nn.Module):
+            raise ValueError(f"it returns {type(net).__name__}, not a torch.nn.Module")
+        self.net = net
         self.channels = tuple(feature_map.shape[1] for feature_map in self.trial_output(image_shape))
 
     @property
