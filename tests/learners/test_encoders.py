@@ -17,7 +17,8 @@ from dualnet.cost import Cost, counted
 from dualnet.learners import LEARNERS
 from dualnet.nets import Adapter, BaseEncoder, Encoder, pooled
 from dualnet.nets.custom import CustomEncoder
-from dualnet.nets.weights import load_weights, save_weights, starter_file
+from dualnet.nets.weights import load_weights, starter_file
+from starter.train import save_weights
 
 every_learner = pytest.mark.parametrize("name", LEARNERS)
 OWN = "own_encoder.ThreeMaps"

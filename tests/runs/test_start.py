@@ -11,9 +11,10 @@ import torch
 import dualnet
 from dualnet import cli
 from dualnet.nets import Encoder
-from dualnet.nets.weights import save_weights, starter_file
+from dualnet.nets.weights import starter_file
 from dualnet.runs.experiment import parse
 from dualnet.runs.stop import StopRequested
+from starter.train import save_weights
 
 OWN = {"encoder": "own_encoder.ThreeMaps", "slow_rounds": 0}
 

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
-import torch
 from torch import nn
 
 STARTER = "starter"
@@ -48,12 +47,3 @@ def load_weights(encoder: nn.Module, file: Path) -> None:
             differs = f"{name} is {there}, and {list(tensor.shape)} in the encoder"
             raise ValueError(f"{file}: {differs}; use the width or the encoder that the file was made with")
     encoder.load_state_dict({name: found[name] for name in wanted})
-
-
-def save_weights(encoder: nn.Module, metadata: dict[str, str]) -> bytes:
-    """The content of a file: convolutions as float16, which halves its size, BatchNorm as float32."""
-    tensors = {
-        name: tensor.detach().cpu().to(torch.float16 if tensor.dim() > 1 else torch.float32).contiguous()
-        for name, tensor in encoder.state_dict().items()
-    }
-    return safetensors.torch.save(tensors, metadata)
