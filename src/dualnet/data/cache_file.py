@@ -25,10 +25,6 @@ CHUNK_BYTES = 16_000_000  # at most, unless one image is larger
 Write = Callable[[int], None]  # writes all images at their `offset` to the file descriptor
 
 
-class DamagedError(Exception):
-    """The content of the file has changed since it was written."""
-
-
 class CacheFile:
     def __init__(self, path: Path, shape: tuple[int, int, int, int]) -> None:
         self.path, self.shape = path, shape  # [N, C, H, W]
@@ -54,14 +50,14 @@ class CacheFile:
         raise FileNotFoundError(self.path)
 
     def read_row(self, file: int, row: int, into: np.ndarray) -> None:
-        """Read a row of a chunk that was verified before."""
+        """Read a row of a chunk that was verified before. Raises OSError if the file has become too short."""
         if os.preadv(file, [into.data], self.offset(row)) != self.row_bytes:
-            raise DamagedError
+            raise OSError("truncated")
 
     def check(self, file: int, chunk: int) -> None:
-        """Raises DamagedError if the checksum of a chunk is wrong."""
+        """Raises OSError if the checksum of a chunk is wrong."""
         if os.pread(file, 4, self.end + 4 * chunk) != self._checksum(file, chunk):
-            raise DamagedError
+            raise OSError("wrong checksum")
 
     def _checksum(self, file: int, chunk: int) -> bytes:
         """CRC-32, which detects every change within 4 bytes. It includes the name, so that files cannot be swapped."""

@@ -18,7 +18,7 @@ import numpy as np
 
 from dualnet import atomic
 from dualnet.data import cache_file
-from dualnet.data.cache_file import CacheFile, DamagedError
+from dualnet.data.cache_file import CacheFile
 from dualnet.data.class_folders import IgnoredFilesWarning
 from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, OnError, UnreadableError, decoding, read_image
 from dualnet.machine import num_cores
@@ -59,7 +59,7 @@ class CachedImages:
         descriptor, checked = self._opened
         try:
             images = self._read(wanted, descriptor, checked)
-        except (DamagedError, OSError):
+        except OSError:
             self._build_again(descriptor)
             images = self._read(wanted, *self._opened)
         return images if np.ndim(rows) else images[0]
