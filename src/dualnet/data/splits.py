@@ -84,14 +84,11 @@ def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed:
         ordered = sorted(names)
         return ordered if seed is None else [ordered[index] for index in permutation(len(ordered), seed)]
     if unknown := sorted(set(order) - set(names)):
-        raise ValueError(f"class_order names {unknown[0]!r}, which is not a class; there are {_some(sorted(names))}")
+        known = ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+        raise ValueError(f"class_order names {unknown[0]!r}, which is not a class; there are {known}")
     if duplicates := [name for name, count in Counter(order).items() if count > 1]:
         raise ValueError(f"class_order names {duplicates[0]!r} twice; name every class once")
     return list(order)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def tasks_of(

@@ -31,19 +31,14 @@ class CommonOptions:
             if hint in (int, float):
                 check_at_least(self, self.MINIMUM.get(option, 1 if hint is int else 0), option)
         check_at_least(self, 0, "ema_rate", most=1)
-        check_encoder(self)
         check_range(self, "crop_area", 1)
-
-
-def check_encoder(config: CommonOptions) -> None:
-    """Raises ValueError for encoder options that would be ignored."""
-    if config.encoder is None and (config.weights is not None or config.encoder_options):
-        option = "encoder_options" if config.weights is None else "weights"
-        raise ValueError(f"{option}: applies to a custom encoder only; set encoder as well, or use start")
-    if config.encoder is not None and config.start is not None:
-        raise ValueError(f"start: {config.start} applies to the built-in encoder only; with encoder, use weights")
-    if config.encoder_lr is not None:
-        check_at_least(config, 0, "encoder_lr")
+        if self.encoder_lr is not None:
+            check_at_least(self, 0, "encoder_lr")
+        if self.encoder is None and (self.weights is not None or self.encoder_options):
+            option = "encoder_options" if self.weights is None else "weights"
+            raise ValueError(f"{option}: applies to a custom encoder only; set encoder as well, or use start")
+        if self.encoder is not None and self.start is not None:
+            raise ValueError(f"start: {self.start} applies to the built-in encoder only; with encoder, use weights")
 
 
 @dataclass(frozen=True)
