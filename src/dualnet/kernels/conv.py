@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dualnet.kernels.wide_conv import can_multiply, wide_conv
+
 # oneDNN's AVX2 kernel for the weight gradient of a strided 1x1 convolution writes past its buffer if the input is
 # channels-last with fewer than 8 channels (oneDNN issue 6035; torch 2.13.0), which ends in a segmentation fault.
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512" and "ONEDNN_MAX_CPU_ISA" not in os.environ
@@ -31,6 +33,8 @@ class Conv(nn.Conv2d):
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name in torch)
         weight = self.weight if self.cast_weight is None else self.cast_weight
+        if can_multiply(self, input, weight):
+            return wide_conv(input, weight, self.bias, self.stride)
         if self.kernel_size != (1, 1):
             return self._conv_forward(input, weight, self.bias)
         x = second_use(input)  # the shortcut of a residual block, whose other branch uses the input too
