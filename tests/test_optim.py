@@ -1,5 +1,9 @@
 """Look-ahead against equations 3 and 4 in numpy, and bit by bit at the ends of beta's range."""
 
+import subprocess
+import sys
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dualnet.optim import LookAhead, gradient_step
+from dualnet.optim import SGD, LookAhead, gradient_step
 
 CURVATURE = torch.tensor([0.3, 1.0, 4.0], dtype=torch.float64)
 MINIMUM = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -148,3 +152,28 @@ def test_a_gradient_step_gives_no_other_weight_a_gradient():
     gradient_step(torch.optim.SGD([weight], lr=0.5), (3 * weight * other).sum())
     assert weight.item() == pytest.approx(-0.5)
     assert other.grad is held and held.item() == 100, "a captured step would write there at every replay"
+
+
+def test_sgd_is_pytorchs_bit_by_bit_and_their_states_are_exchanged():
+    weights = [nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2)]
+    pair = [kind([weight], lr=0.3, momentum=0.9) for kind, weight in zip((SGD, torch.optim.SGD), weights, strict=True)]
+    for _ in range(3):
+        for optimizer, weight in zip(pair, weights, strict=True):
+            gradient_step(optimizer, weight.square().sum())
+        pair[0].load_state_dict(deepcopy(pair[1].state_dict()))
+    assert torch.equal(*weights) and repr(pair[0]) == repr(pair[1])
+    assert not any(weight.grad_fn for weight in weights)
+
+
+def test_a_learner_that_learns_and_is_saved_imports_no_compiler(tmp_path):
+    """torch._dynamo and what it imports take 1.6 s."""
+    code = """if True:
+        import sys, torch
+        from dualnet import Batch, Model, StreamSpec, load, make_learner
+        learner = make_learner("er", StreamSpec((3, 28, 28), torch.ones(1, 2, dtype=torch.bool)))
+        learner.observe(Batch(torch.zeros(2, 3, 28, 28, dtype=torch.uint8), torch.arange(2)))
+        Model(learner, class_names=["a", "b"]).save(sys.argv[1])
+        load(sys.argv[1])
+        assert "torch._dynamo" not in sys.modules
+    """
+    subprocess.run([sys.executable, "-c", code, tmp_path / "model"], check=True)

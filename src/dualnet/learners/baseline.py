@@ -4,12 +4,12 @@ from abc import abstractmethod
 from typing import Any
 
 from torch import Tensor
-from torch.optim import SGD
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
 from dualnet.nets import Classifier
+from dualnet.optim import SGD
 
 
 class Baseline(Learner):

@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.optim import SGD
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.encoders import make_encoder, parameter_groups
@@ -17,7 +16,7 @@ from dualnet.learners.options import MemoryOptions
 from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
 from dualnet.memory import Ring, has_later_equal, num_earlier_equal
 from dualnet.nets import Classifier, Controller, film, pooled
-from dualnet.optim import gradient_step
+from dualnet.optim import SGD, gradient_step
 
 SEMANTIC_EVERY = 10  # every tenth labelled example of a task goes to the semantic memory; the authors: one per batch
 CLIP_VALUE = 1.0  # elementwise, for the controller's gradient; as in the authors' code

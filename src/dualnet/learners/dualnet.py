@@ -8,7 +8,6 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.optim import SGD
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
@@ -18,7 +17,7 @@ from dualnet.learners.options import ReplayOptions
 from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
 from dualnet.nets import Adapter, AdapterNorm
 from dualnet.objectives import OBJECTIVES
-from dualnet.optim import LookAhead, gradient_step
+from dualnet.optim import SGD, LookAhead, gradient_step
 from dualnet.options import check_at_least
 
 
