@@ -14,12 +14,9 @@ from dualnet.metrics import (
     SPREADS,
     accuracy_matrix,
     average_accuracy,
-    backward_transfer,
-    forgetting,
     forgetting_per_task,
-    learning_accuracy,
+    mean_and_spread,
     seen_accuracy,
-    spread,
     stability_summary,
     summary,
 )
@@ -68,21 +65,21 @@ def test_the_worst_case_is_never_above_the_end(matrix):
 def test_the_definitions_of_forgetting_differ_where_they_should():
     # Task 2 was lucky before it was learned; task 1 was best at the very end.
     matrix = [[50, 95, 0], [40, 60, 0], [55, 30, 80]]
-    assert forgetting(matrix, "paper") == pytest.approx((-5 + 65) / 2)
-    assert forgetting(matrix, "seen") == pytest.approx((-5 + 30) / 2)
-    assert forgetting(matrix, "all") == pytest.approx((0 + 65) / 2)
+    found = {definition: summary(matrix, definition)["FM"] for definition in FORGETTING}
+    assert found == pytest.approx({"paper": (-5 + 65) / 2, "seen": (-5 + 30) / 2, "all": (0 + 65) / 2})
 
 
 def test_the_authors_round_each_accuracy_to_a_tenth_of_a_point():
-    assert forgetting([[80.04, NAN], [70.06, 60]], "all") == pytest.approx(80.0 - 70.1)
-    assert forgetting([[80.04, NAN], [70.06, 60]], "paper") == pytest.approx(80.04 - 70.06)
+    matrix = [[80.04, NAN], [70.06, 60]]
+    assert summary(matrix, "all")["FM"] == pytest.approx(80.0 - 70.1)
+    assert summary(matrix, "paper")["FM"] == pytest.approx(80.04 - 70.06)
 
 
 @pytest.mark.parametrize("definition", FORGETTING)
 def test_one_task_has_nothing_to_forget(definition):
     assert forgetting_per_task([[50]], definition).size == 0
-    assert math.isnan(forgetting([[50]], definition))
-    assert math.isnan(backward_transfer([[50]]))
+    found = summary([[50]], definition)
+    assert math.isnan(found["FM"]) and math.isnan(found["BWT"])
 
 
 def test_what_was_not_evaluated_stays_undefined():
@@ -104,24 +101,25 @@ def test_a_matrix_must_be_square(values):
 
 def test_unknown_names_are_refused_with_the_choices():
     with pytest.raises(ValueError, match="'best'; choose one of paper, seen, all"):
-        forgetting(THREE, "best")
+        summary(THREE, "best")
     with pytest.raises(ValueError, match="'iqr'; choose one of std, sem, ci95, authors"):
-        spread([1, 2], "iqr")
+        mean_and_spread([1, 2], "iqr")
 
 
 @given(matrices())
 def test_final_accuracy_is_what_was_learned_plus_what_came_back(matrix):
-    tasks = len(matrix)
-    transfer = backward_transfer(matrix) * (tasks - 1) / tasks if tasks > 1 else 0
-    assert learning_accuracy(matrix) + transfer == pytest.approx(average_accuracy(matrix), abs=1e-9)
+    tasks, found = len(matrix), summary(matrix)
+    transfer = found["BWT"] * (tasks - 1) / tasks if tasks > 1 else 0
+    assert found["LA"] + transfer == pytest.approx(found["ACC"], abs=1e-9)
 
 
 @given(matrices(min_tasks=2))
 def test_forgetting_is_at_least_the_loss_since_learning(matrix):
-    assert forgetting(matrix, "seen") >= -backward_transfer(matrix) - 1e-9
-    assert forgetting(matrix, "paper") == forgetting(matrix, "seen")  # nothing was evaluated before it was learned
-    assert forgetting(matrix, "all") >= 0
-    assert forgetting(matrix, "all") >= forgetting(matrix, "paper") - 0.1 - 1e-9
+    found = {definition: summary(matrix, definition)["FM"] for definition in FORGETTING}
+    assert found["seen"] >= -summary(matrix)["BWT"] - 1e-9
+    assert found["paper"] == found["seen"]  # nothing was evaluated before it was learned
+    assert found["all"] >= 0
+    assert found["all"] >= found["paper"] - 0.1 - 1e-9
 
 
 @given(st.integers(2, 6).flatmap(lambda n: hnp.arrays(np.float64, (n, n), elements=st.floats(0, 100))))
@@ -143,13 +141,13 @@ def test_where_only_the_end_was_evaluated_there_is_acc_alone(fm):
 
 def test_spreads_by_hand():
     values = [1.0, 2.0, 6.0]  # mean 3, squared distances 4 + 1 + 9 = 14
-    assert spread(values, "std") == pytest.approx(math.sqrt(14 / 2))
-    assert spread(values, "sem") == pytest.approx(math.sqrt(14 / 2 / 3))
-    assert spread(values, "ci95") == pytest.approx(4.302653 * math.sqrt(14 / 2 / 3))
-    assert spread(values, "authors") == pytest.approx(2 * math.sqrt(14 / 3) / math.sqrt(3))
+    assert mean_and_spread(values, "std")[1] == pytest.approx(math.sqrt(14 / 2))
+    assert mean_and_spread(values, "sem")[1] == pytest.approx(math.sqrt(14 / 2 / 3))
+    assert mean_and_spread(values, "ci95")[1] == pytest.approx(4.302653 * math.sqrt(14 / 2 / 3))
+    assert mean_and_spread(values, "authors")[1] == pytest.approx(2 * math.sqrt(14 / 3) / math.sqrt(3))
 
 
 @pytest.mark.parametrize("kind", SPREADS)
 def test_one_seed_has_no_spread_and_equal_seeds_have_none_to_show(kind):
-    assert spread([5.0], kind) is None
-    assert spread([5.0, 5.0, 5.0], kind) == 0
+    assert math.isnan(mean_and_spread([5.0], kind)[1])
+    assert mean_and_spread([5.0, 5.0, 5.0], kind)[1] == 0

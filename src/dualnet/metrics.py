@@ -2,12 +2,13 @@
 
 The matrix is square: row i holds the test accuracies in percent after task i, column j those of task j, NaN means "not
 evaluated". See the DualNet paper, appendix "Datasets and Evaluation Metrics". A metric that is undefined is NaN
-(forgetting with one task, or if only the end was evaluated); the spread of a single seed is None.
+(forgetting with one task, or if only the end was evaluated), and so is the spread of a single seed.
 """
 
 import math
 from collections.abc import Callable, Sequence
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -39,36 +40,6 @@ def average_accuracy(accuracy: ArrayLike) -> float:
     65.0
     """
     return float(accuracy_matrix(accuracy)[-1].mean())
-
-
-def learning_accuracy(accuracy: ArrayLike) -> float:
-    """LA: mean accuracy on each task right after it was learned (Riemer et al., 2019).
-
-    >>> learning_accuracy([[80, None], [60, 70]])
-    75.0
-    """
-    return float(np.diagonal(accuracy_matrix(accuracy)).mean())
-
-
-def backward_transfer(accuracy: ArrayLike) -> float:
-    """BWT: mean change of accuracy since a task was learned, a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
-
-    >>> backward_transfer([[80, None], [60, 70]])
-    -20.0
-    """
-    matrix = accuracy_matrix(accuracy)
-    return _mean((matrix[-1] - np.diagonal(matrix))[:-1])
-
-
-def forgetting(accuracy: ArrayLike, definition: str = "paper") -> float:
-    """FM: mean forgetting over all tasks but the last; NaN for a stream of one task.
-
-    >>> forgetting([[80, None], [60, 70]])
-    20.0
-    >>> forgetting([[80]])
-    nan
-    """
-    return _mean(forgetting_per_task(accuracy, definition))
 
 
 def forgetting_per_task(accuracy: ArrayLike, definition: str = "paper") -> Vector:
@@ -107,14 +78,20 @@ def seen_accuracy(accuracy: ArrayLike) -> Vector:
 def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
     """All metrics of one run by name; `fm` is the definition of forgetting.
 
+    FM: mean forgetting over all tasks but the last. LA: mean accuracy on each task right after it was learned (Riemer
+    et al., 2019). BWT: mean change of accuracy since a task was learned, a_Tj - a_jj over j < T (Lopez-Paz and
+    Ranzato, 2017).
+
     >>> summary([[80, None], [60, 70]])
     {'ACC': 65.0, 'FM': 20.0, 'LA': 75.0, 'BWT': -20.0}
     """
+    matrix = accuracy_matrix(accuracy)
+    learned = np.diagonal(matrix)
     return {
-        "ACC": average_accuracy(accuracy),
-        "FM": forgetting(accuracy, fm),
-        "LA": learning_accuracy(accuracy),
-        "BWT": backward_transfer(accuracy),
+        "ACC": average_accuracy(matrix),
+        "FM": _mean(forgetting_per_task(matrix, fm)),
+        "LA": float(learned.mean()),
+        "BWT": _mean((matrix[-1] - learned)[:-1]),
     }
 
 
@@ -132,33 +109,35 @@ def stability_summary(accuracy: ArrayLike, measured: ArrayLike) -> dict[str, flo
     return {"min-ACC": lowest, "WC-ACC": float((matrix[-1, -1] + (len(matrix) - 1) * lowest) / len(matrix))}
 
 
-def spread(values: Sequence[float], kind: str = "std") -> float | None:
-    """The spread of the values of several seeds, by one of the kinds in SPREADS; None for a single seed.
+def mean_and_spread(seeds: ArrayLike, kind: str = "std") -> tuple[Any, Any]:
+    """Mean over the first axis, and the spread by one of the kinds in SPREADS.
 
-    >>> spread([1.0, 3.0], "std"), spread([1.0, 3.0], "sem"), spread([1.0])
-    (1.4142135623730951, 1.0, None)
+    >>> mean_and_spread([[1.0, 2.0], [3.0, 2.0]], "sem")
+    (array([2., 2.]), array([1., 0.]))
     """
     if kind not in SPREADS:
         raise ValueError(f"unknown spread {kind!r}; choose one of {', '.join(SPREADS)}")
-    return float(SPREADS[kind](np.asarray(values, dtype=np.float64))) if len(values) > 1 else None
+    values = np.asarray(seeds, dtype=np.float64)
+    mean = np.apply_along_axis(fmean, 0, values)
+    return mean, SPREADS[kind](values) if len(values) > 1 else mean * np.nan
 
 
 def sample_of(values: Sequence[float]) -> Sample:
     """The values of several seeds as a sample, to be compared with another one."""
-    return Sample(fmean(values), spread(values), len(values))
+    return Sample(fmean(values), float(np.std(values, ddof=1)) if len(values) > 1 else None, len(values))
 
 
-def _sem(values: Vector) -> float:
-    return values.std(ddof=1) / math.sqrt(len(values))
+def _sem(values: Matrix) -> Vector:
+    return values.std(axis=0, ddof=1) / math.sqrt(len(values))
 
 
-SPREADS: dict[str, Callable[[Vector], float]] = {
-    "std": lambda values: values.std(ddof=1),  # sample standard deviation
+SPREADS: dict[str, Callable[[Matrix], Vector]] = {
+    "std": lambda values: values.std(axis=0, ddof=1),  # sample standard deviation
     "sem": _sem,  # standard error of the mean
     # half the width of the 95 % confidence interval of the mean, by Student's t
     "ci95": lambda values: two_sided_t(0.05, len(values) - 1) * _sem(values),
     # what the authors' code prints: 2 std / sqrt(runs), with the population standard deviation
-    "authors": lambda values: 2 * values.std(ddof=0) / math.sqrt(len(values)),
+    "authors": lambda values: 2 * values.std(axis=0, ddof=0) / math.sqrt(len(values)),
 }
 
 

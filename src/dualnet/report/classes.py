@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from dualnet.metrics import Matrix
+from dualnet.metrics import Matrix, mean_and_spread
 from dualnet.runs.class_results import ClassResults, Mistake
 
 from .data_set import class_names, class_tasks, is_task_aware
-from .rows import DASH, ReportRow, by_accuracy, mean_and_spread
+from .rows import DASH, ReportRow, by_accuracy
 from .tables import TextTable
 
 MAX_CLASSES, NUM_WEAKEST = 30, 15  # with more than MAX_CLASSES, only the NUM_WEAKEST weakest are shown
@@ -55,10 +55,9 @@ def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None)
 
 def _accuracy_texts(row: ReportRow) -> list[str]:
     """The accuracy of each class: mean over seeds, and standard deviation if there are several."""
-    seeds = zip(*(one.accuracies() for one in class_results(row)), strict=True)
-    figures = [mean_and_spread(values, "std") for values in seeds]
-    texts = [f"{mean:.1f}" if math.isnan(std) else f"{mean:.1f} ± {std:.1f}" for mean, std in figures]
-    return [DASH if math.isnan(mean) else text for (mean, _), text in zip(figures, texts, strict=True)]
+    figures = zip(*mean_and_spread([one.accuracies() for one in class_results(row)]), strict=True)
+    texts = ((mean, f"{mean:.1f}" + ("" if math.isnan(std) else f" ± {std:.1f}")) for mean, std in figures)
+    return [DASH if math.isnan(mean) else text for mean, text in texts]
 
 
 def _confused_with(row: ReportRow) -> list[str]:

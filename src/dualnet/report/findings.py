@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 
-from dualnet.metrics import sample_of, spread
+from dualnet.metrics import mean_and_spread, sample_of
 from dualnet.ttest import LEVEL, Sample, welch
 
 from .data_set import chance
@@ -96,7 +96,7 @@ def single_row_text(row: ReportRow) -> str:
 def interval(row: ReportRow, sample: Sample) -> tuple[float, float, str]:
     """The ends of the 95 % interval of ACC and its basis; NaN and an empty text if it cannot be computed."""
     if sample.size > 1:
-        half = spread(row.accs, "ci95") or 0.0
+        half = mean_and_spread(row.accs, "ci95")[1]
         return sample.mean - half, sample.mean + half, f"over {sample.size} seeds"
     sizes = row.runs[0].stream.get("test_sizes")
     if not isinstance(sizes, list) or not all(isinstance(size, int) for size in sizes) or sum(sizes) < 1:

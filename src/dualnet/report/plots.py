@@ -9,31 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from dualnet.metrics import Matrix, Vector, forgetting_per_task, seen_accuracy
+from dualnet.metrics import Matrix, Vector, forgetting_per_task, mean_and_spread, seen_accuracy
 
 from . import style
 from .data_set import chance
-from .rows import (
-    Comparison,
-    ReportRow,
-    downsample,
-    mean_and_spread,
-    mean_over_seeds,
-    stability_matrix,
-    vector_over_seeds,
-)
-from .style import (
-    FEW_TASKS,
-    MANY_TASKS,
-    PICTURE_THEME,
-    Limits,
-    axis_names,
-    colour,
-    dash,
-    marker,
-    task_axis,
-    task_colour,
-)
+from .rows import Comparison, ReportRow, downsample, mean_over_seeds, stability_matrix
+from .style import FEW_TASKS, MANY_TASKS, Limits
 from .trend import AXES, Trend, trends
 
 MAX_LABEL_LENGTH = 100  # characters of a label in the legend of the picture
@@ -43,29 +24,30 @@ MAX_TICKS = 9.5  # of an option's axis: values closer than 1 / MAX_TICKS of its 
 def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes) -> None:
     """Mean accuracy over the tasks learned so far, with bands for the spread over seeds."""
     for row in rows:
-        mean, spread = vector_over_seeds(row, seen_accuracy, comparison.spread)
+        mean, spread = mean_and_spread([seen_accuracy(one) for one in row.accuracies], comparison.spread)
         if row.is_offline:  # it has only a final accuracy, drawn as a reference line
-            axes.axhline(mean[-1], color=colour(row), linestyle="dashed", linewidth=1)
+            axes.axhline(mean[-1], color=style.colour(row), linestyle="dashed", linewidth=1)
         style.line_with_band(axes, row, np.arange(1.0, len(mean) + 1), mean, spread)
     if (guessing := chance(rows[0].runs[0])) is not None:
         style.chance_line(axes, guessing)
-    task_axis(axes, max(row.num_tasks for row in rows))
-    axis_names(axes, "tasks learned", "mean accuracy (%)")
+    style.task_axis(axes, max(row.num_tasks for row in rows))
+    style.axis_names(axes, "tasks learned", "mean accuracy (%)")
 
 
 def forgetting_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes) -> None:
     """Forgetting of each task, with error bars or, for many tasks, bands for the spread over seeds."""
     axes.axhline(0, color=axes.xaxis.label.get_color(), linewidth=0.8)
     for place, row in enumerate(rows):
-        mean, spread = vector_over_seeds(row, lambda a: forgetting_per_task(a, comparison.fm), comparison.spread)
+        forgotten = [forgetting_per_task(accuracy, comparison.fm) for accuracy in row.accuracies]
+        mean, spread = mean_and_spread(forgotten, comparison.spread)
         tasks = np.arange(1.0, len(mean) + 1)
         if len(tasks) >= FEW_TASKS:
             style.line_with_band(axes, row, tasks, mean, spread)
         else:
             tasks += (place - (len(rows) - 1) / 2) * min(0.2, 0.7 / len(rows))
             style.error_bars(axes, row, tasks, mean, spread)
-    task_axis(axes, max(row.num_tasks for row in rows) - 1)
-    axis_names(axes, "task", "forgetting (points)")
+    style.task_axis(axes, max(row.num_tasks for row in rows) - 1)
+    style.axis_names(axes, "task", "forgetting (points)")
 
 
 def has_forgetting(row: ReportRow) -> bool:
@@ -80,9 +62,9 @@ def loss_plot(rows: Sequence[ReportRow], name: str, axes: Axes) -> None:
         steps, losses = mean_over_seeds((step, losses.get(name, math.nan)) for step, losses in points)
         known = ~np.isnan(losses)
         x, y = downsample(steps[known], losses[known])
-        axes.plot(x, y, color=colour(row), linestyle=dash(row), linewidth=1.3)
+        axes.plot(x, y, color=style.colour(row), linestyle=style.dash(row), linewidth=1.3)
     style.step_axis(axes, task_ends(rows))
-    axis_names(axes, "step", "loss")
+    style.axis_names(axes, "step", "loss")
 
 
 def loss_names(rows: Sequence[ReportRow]) -> list[str]:
@@ -112,13 +94,13 @@ def composition_plot(row: ReportRow, axes: Axes) -> None:
     x = (tasks[:, None] + 1 + corners).ravel()
     tops = np.vstack([np.zeros(len(tasks)), stored.cumsum(axis=1).T]).repeat(len(corners), axis=1)
     for number, (bottom, top) in enumerate(pairwise(tops)):
-        fill = task_colour(number, stored.shape[1])
+        fill = style.task_colour(number, stored.shape[1])
         axes.fill_between(
             x, bottom, top, top > bottom, facecolor=fill, edgecolor=edge, linewidth=width, rasterized=many
         )
     axes.set_ylim(bottom=0)
-    task_axis(axes, row.num_tasks)
-    axis_names(axes, "tasks learned", "examples stored")
+    style.task_axis(axes, row.num_tasks)
+    style.axis_names(axes, "tasks learned", "examples stored")
 
 
 def mean_memory(row: ReportRow) -> tuple[Vector, Matrix]:
@@ -133,8 +115,8 @@ def stability_of_rows_plot(rows: Sequence[ReportRow], limits: Limits, axes: Axes
     for row in rows:
         steps, values = mean_stability(row)
         steps, means = downsample(steps, np.nanmean(values, axis=1), lowest=True)
-        axes.plot(steps, means, color=colour(row), linestyle=dash(row), linewidth=1.4)
-        _mark_lowest(axes, steps, means, colour(row), marker(row))
+        axes.plot(steps, means, color=style.colour(row), linestyle=style.dash(row), linewidth=1.4)
+        _mark_lowest(axes, steps, means, style.colour(row), style.marker(row))
     _stability_axes(axes, rows, limits)
 
 
@@ -144,7 +126,7 @@ def stability_of_tasks_plot(row: ReportRow, limits: Limits, axes: Axes) -> None:
     for task in range(row.num_tasks - 1):
         known = ~np.isnan(values[:, task])
         if known.any():
-            fill = task_colour(task, row.num_tasks)
+            fill = style.task_colour(task, row.num_tasks)
             axes.plot(steps[known], values[known, task], color=fill, linewidth=1.2)
             _mark_lowest(axes, steps[known], values[known, task], fill, "o")
     _stability_axes(axes, [row], limits)
@@ -155,7 +137,7 @@ def stability_map(row: ReportRow, limits: Limits, axes: Axes) -> None:
     steps, values = downsample(*mean_stability(row), lowest=True)
     style.accuracy_mesh(axes, steps, np.arange(1.0, row.num_tasks), values.T[:-1], limits)
     style.step_axis(axes, [])
-    axis_names(axes, "step", "earlier task")
+    style.axis_names(axes, "step", "earlier task")
 
 
 def _mark_lowest(axes: Axes, steps: Vector, values: Vector, edge: str, form: str) -> None:
@@ -166,7 +148,7 @@ def _mark_lowest(axes: Axes, steps: Vector, values: Vector, edge: str, form: str
 def _stability_axes(axes: Axes, rows: Sequence[ReportRow], limits: Limits) -> None:
     axes.set_ylim(limits[0] - 1, limits[1] + 1)  # so that rings at the limits are not cut off
     style.step_axis(axes, task_ends(rows))
-    axis_names(axes, "step", "accuracy on earlier tasks (%)")
+    style.axis_names(axes, "step", "accuracy on earlier tasks (%)")
 
 
 def mean_stability(row: ReportRow) -> tuple[Vector, Matrix]:
@@ -184,14 +166,14 @@ def trend_plot(trend: Trend, comparison: Comparison, axes: Axes) -> None:
         x = [positions[value] + step * (number - (len(trend.lines) - 1) / 2) for value in line.accuracies]
         points = [mean_and_spread(seeds, comparison.spread) for seeds in line.accuracies.values()]
         means, spreads = np.transpose(points)
-        style.error_bars(axes, line, x, means, spreads, dash(line))
+        style.error_bars(axes, line, x, means, spreads, style.dash(line))
     ticks = trend.values[:1]
     for value in trend.values:
         if positions[value] - positions[ticks[-1]] > span / MAX_TICKS:
             ticks.append(value)
     name, factor = AXES.get(trend.option, (trend.option, 1.0))
     axes.set_xticks([positions[value] for value in ticks], [f"{factor * value:.6g}" for value in ticks])
-    axis_names(axes, name, "accuracy after the last task (%)")
+    style.axis_names(axes, name, "accuracy after the last task (%)")
 
 
 def _positions(values: Sequence[float]) -> dict[float, float]:
@@ -210,7 +192,7 @@ def picture_bytes(comparison: Comparison, kind: str) -> bytes:
         draws = {trend.title: partial(trend_plot, trend, comparison)}
     elif forgetting := [row for row in rows if has_forgetting(row)]:
         draws["Forgetting of each task"] = partial(forgetting_plot, forgetting, comparison)
-    with style.styled(PICTURE_THEME, svg_text="path", salt="picture") as figure:
+    with style.styled(style.PICTURE_THEME, svg_text="path", salt="picture") as figure:
         figure.set_size_inches(4.7 * len(draws), 3.3)
         for axes, (title, draw) in zip(figure.subplots(1, len(draws), squeeze=False)[0], draws.items(), strict=True):
             draw(axes)

@@ -1,16 +1,15 @@
 """Rows of the report: runs that differ only in their seed form a row, and rows of one setting are compared."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dualnet.metrics import Matrix, Vector, average_accuracy, spread
+from dualnet.metrics import Matrix, Vector, average_accuracy
 from dualnet.runs.record import LABELS, RunRecord, options_as_text
 from dualnet.text import printable
 
@@ -56,7 +55,7 @@ class ReportRow(Series):
     def setting_name(self) -> str:
         tasks = count_text(self.num_tasks, "task")
         parts = (data_set_name(self.runs[0]), self.options.get("protocol"), tasks, *self.label_options)
-        return ", ".join(part for part in parts if part)
+        return ", ".join(filter(None, parts))
 
     @property
     def is_offline(self) -> bool:
@@ -133,19 +132,6 @@ def differing_keys(options: Sequence[dict[str, str]]) -> list[str]:
     return [key for key in keys if len({mapping.get(key) for mapping in options}) > 1]
 
 
-def mean_and_spread(values: Sequence[float], kind: str) -> tuple[float, float]:
-    """Mean and spread over seeds; the spread of a single seed is NaN."""
-    found = spread(values, kind)
-    return fmean(values), math.nan if found is None else found
-
-
-def vector_over_seeds(row: ReportRow, vector: Callable[[Matrix], Vector], kind: str) -> tuple[Vector, Vector]:
-    """Mean and spread over seeds, by element, of a vector computed from each accuracy matrix."""
-    seeds = zip(*(vector(accuracy).tolist() for accuracy in row.accuracies), strict=True)
-    means, spreads = np.array([mean_and_spread(values, kind) for values in seeds]).reshape(-1, 2).T
-    return means, spreads
-
-
 def has_stability(row: ReportRow) -> bool:
     """Whether any of its runs evaluated earlier tasks while learning (`stability_every`)."""
     return any(run.log.stability for run in row.runs)
@@ -161,9 +147,7 @@ def stability_matrix(run: RunRecord) -> Matrix:
     return values
 
 
-def mean_over_seeds(
-    points: Iterable[tuple[int, float | Sequence[float] | Vector]],
-) -> tuple[Vector, NDArray[np.float64]]:
+def mean_over_seeds(points: Iterable[tuple[int, Any]]) -> tuple[Vector, Any]:
     """The steps (or tasks) of the points of all seeds, sorted, and the mean of the values at each of them.
 
     >>> mean_over_seeds([(20, [1, 4]), (10, [0, 0]), (20, [3, 4])])
@@ -177,7 +161,7 @@ def mean_over_seeds(
     return np.array(steps, dtype=np.float64), np.array([np.mean(found[step], axis=0) for step in steps])
 
 
-def downsample(steps: Vector, values: NDArray[np.float64], lowest: bool = False) -> tuple[Vector, NDArray[np.float64]]:
+def downsample(steps: Vector, values: Any, lowest: bool = False) -> tuple[Vector, Any]:
     """At most MAX_POINTS points: neighbours are merged into their mean or, with `lowest`, their minimum."""
     starts = np.arange(0, len(steps), math.ceil(len(steps) / MAX_POINTS) or 1)
     counts = np.diff(starts, append=len(steps))

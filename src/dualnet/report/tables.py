@@ -4,14 +4,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from dualnet.metrics import average_accuracy, sample_of, stability_summary, summary
+from dualnet.metrics import average_accuracy, mean_and_spread, sample_of, stability_summary, summary
 from dualnet.runs.record import RunRecord
 from dualnet.ttest import welch
 
 from .cost import cost_texts, mean_cost
 from .data_set import chance
 from .findings import significantly_best
-from .rows import DASH, Comparison, ReportRow, differing_keys, has_stability, mean_and_spread, stability_matrix
+from .rows import DASH, Comparison, ReportRow, differing_keys, has_stability, stability_matrix
 from .trend import Trend, trends
 
 METRICS = {"ACC": True, "FM": False, "LA": True}  # whether higher is better

@@ -9,8 +9,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from dualnet import atomic, metrics
+from dualnet import atomic
 from dualnet.files import describe_file_error, read_json
+from dualnet.metrics import sample_of
 from dualnet.options import flat
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.record import RESULT_FILE, mapping_in, read_result
@@ -62,7 +63,8 @@ class Point:
         if reasons:
             self.failed = reasons[0]
         else:
-            self.mean, self.spread = sum(values) / len(values), metrics.spread(values)
+            sample = sample_of(values)
+            self.mean, self.spread = sample.mean, sample.std
 
     def rank(self, metric: str) -> float:
         """Sort key: the best point first, failed points last."""
@@ -101,9 +103,10 @@ def shorten_names(options: Values) -> Values:
 
 def read_outcome(folder: Path) -> dict[str, Any] | str | None:
     """The result of a seed, or the reason why it diverged; None if it has neither."""
+    if result := read_result(folder / RESULT_FILE):
+        return result
     file = folder / FAILED_FILE
-    failed = str(read_search_file(file).get("reason") or "diverged") if file.exists() else None
-    return read_result(folder / RESULT_FILE) or failed
+    return str(read_search_file(file).get("reason") or "diverged") if file.exists() else None
 
 
 def write_failure(folder: Path, reason: str) -> None:
@@ -113,10 +116,9 @@ def write_failure(folder: Path, reason: str) -> None:
 
 
 def read_search_file(file: Path) -> dict[str, Any]:
-    """Read search.json or failed.json. Raises ValueError if the file is damaged."""
+    """Read search.json, which need not exist, or failed.json. Raises ValueError if the file is damaged."""
     try:
-        content = read_json(file)
-        sections = {key: mapping_in(content, key) for key in ("experiment", "environment") if key in content}
+        content = read_json(file) if file.exists() else {}
+        return content | {key: mapping_in(content, key) for key in ("experiment", "environment")}
     except ValueError as error:
         raise ValueError(f"{describe_file_error(file, error)}; remove it, and the search creates it again") from error
-    return content | sections
