@@ -24,10 +24,8 @@ from dualnet.reproduce.table import read_rows
 from dualnet.runs import checkpoint
 from dualnet.runs.run import Run
 from dualnet.runs.run_folder import RunFolder
-from dualnet.search import read_plan
-from dualnet.search.display import SearchDisplay
+from dualnet.search import Search, read_plan
 from dualnet.search.point import make_point
-from dualnet.search.search import Search
 from dualnet.stream.stream import Stream
 
 CPU = torch.device("cpu")
@@ -191,13 +189,13 @@ def test_a_search(name: str, make_run, tmp_path: Path) -> None:
     folder = make_run(point.folders(whole, [0])[0], None if "failed" in name else [[80.0, None], [60.0, 70.0]])
     if "failed" in name:
         (folder / "failed.json").write_text('{"reason": "seed-0: loss is not finite"}')
-    before = Search(plan, whole, CPU, 1, SearchDisplay())
+    before = Search(plan, whole, CPU, 1)
     before.common, before.environment = flat(plan.experiment(point.written).mapping()), {"device": "cpu"}
     before.stages = [before.points(0)]
     before.write()
 
     def resume(out: Path) -> None:
-        again = Search(plan, out, CPU, 1, SearchDisplay())
+        again = Search(plan, out, CPU, 1)
         again.common, again.environment = before.common, before.environment
         again.check_same_search()
         dataclasses.replace(point).update(out, plan, {})

@@ -52,7 +52,7 @@ def test_a_grid_is_every_combination_the_last_option_fastest() -> None:
 def test_stages_seeds_and_the_metric_have_defaults() -> None:
     plan = read_plan(written(stages=[GRID, {"learner.updates": [1, 2]}]))
     assert len(plan.stages) == 2 and (plan.seeds, plan.metric) == ((0,), "ACC")
-    assert plan.first_values(1) == {"learner.lr": 0.1}
+    assert [experiment.learner.lr for experiment in plan.experiments()[1]] == [0.1, 0.1]
 
 
 def test_the_experiment_by_name_by_file_or_beside_the_search() -> None:

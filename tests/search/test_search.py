@@ -24,10 +24,9 @@ from dualnet.runs.experiment import read
 from dualnet.runs.jobs import Job, run_job
 from dualnet.runs.local_pool import num_jobs, num_threads
 from dualnet.runs.run_folder import RunFolder
-from dualnet.search import SearchPlan, read_plan, search
+from dualnet.search import Search, SearchPlan, read_plan
 from dualnet.search.display import SearchDisplay, stage_table
 from dualnet.search.point import Point, folder_name, make_point, read_outcome
-from dualnet.search.search import Search
 
 CPU = torch.device("cpu")
 BENCHMARK = {
@@ -236,7 +235,7 @@ LONG = {
 def long_search(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     out = tmp_path_factory.mktemp("long")
     (out / "long.yaml").write_text(yaml.safe_dump(LONG, sort_keys=False))
-    search(read_plan(str(out / "long.yaml")), out / "out", CPU, jobs=1)
+    Search(read_plan(str(out / "long.yaml")), out / "out", CPU, jobs=1).run()
     return figures(out / "out")
 
 
@@ -341,7 +340,7 @@ def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
     out = Path("out")
     for size, forgets in ((2, 9.0), (8, 1.0)):  # so that the larger draw is chosen
         leave_result(make_point(plan, {"learner.replay_size": size}), FM=forgets)
-    found = search(plan, out, CPU, jobs=1)
+    found = Search(plan, out, CPU, jobs=1).run()
     assert [point.options["learner.candidates"] for point in found.stages[1]] == [8, 2]
     (refused,) = read_search(out)["stages"][1]["points"][1:]
     assert refused["options"] == {"learner.replay_size": 8, "learner.candidates": 2}
@@ -353,21 +352,21 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
     write("a.yaml", {"experiment": EXPERIMENT, "grid": {"learner.lr": [0.1]}})
     plan, out = read_plan("a.yaml"), Path("out")
     with RunFolder(out).locked(), pytest.raises(ValueError, match=r"^out: .*--out$"):
-        search(plan, out, CPU)
+        Search(plan, out, CPU).run()
     content = {"experiment": {"learner.width": 3, "log_every": 7}, "environment": {"device": "cpu"}}
     (out / "search.json").write_text(json.dumps(content))
     with pytest.raises(ValueError, match=r"^out: .*learner.width is 3 there, 2 here.*--out$"):
-        search(plan, out, CPU)
+        Search(plan, out, CPU).run()
     (out / "search.json").write_text(json.dumps({**content, "environment": {"device": "cuda"}}))
     with pytest.raises(ValueError, match=r"^out: .*--device cuda"):
-        search(plan, out, CPU)
+        Search(plan, out, CPU).run()
     for damaged in ("{", '{"experiment": 3}', '{"environment": [1]}'):
         (out / "search.json").write_text(damaged)
         with pytest.raises(ValueError, match=r"^out/search.json: .*remove it"):
-            search(plan, out, CPU)
+            Search(plan, out, CPU).run()
     (out / "search.json").write_text("[]")
     with pytest.raises(ValueError, match=r"^out/search.json: "):
-        search(plan, out, CPU)
+        Search(plan, out, CPU).run()
 
 
 def point_with(mean: float | None, **options: Any) -> Point:
@@ -381,7 +380,7 @@ def test_the_best_is_the_first_of_equals(metric: str, size: int) -> None:
     plan = read_plan(write("equals.yaml", content))
     for replay_size, value in values.items():
         leave_result(make_point(plan, {"learner.replay_size": replay_size}), **{metric: value})
-    assert search(plan, Path("out"), CPU, jobs=1).chosen[0].options == {"learner.replay_size": size}
+    assert Search(plan, Path("out"), CPU, jobs=1).run().chosen[0].options == {"learner.replay_size": size}
 
 
 @pytest.mark.parametrize(("metric", "order"), [("ACC", ["b", "a", "c"]), ("FM", ["a", "b", "c"])])
@@ -431,7 +430,7 @@ def test_on_cuda_the_seeds_of_a_point_are_one_job() -> None:
     leave_result(points[0])
     leave("lr=1e+25,replay_size=4", "failed.json", {"reason": "diverged"})
     for device, seeds in (("cuda", [[1], [1], [0, 1]]), ("cpu", [[1], [1], [0], [1]])):
-        jobs = Search(plan, Path("out"), torch.device(device), 1, SearchDisplay()).pending_jobs(points)
+        jobs = Search(plan, Path("out"), torch.device(device), 1).pending_jobs(points)
         assert [list(job.folders) for job in jobs] == seeds
 
 
@@ -440,7 +439,7 @@ def diverging_job(plan: SearchPlan, point: Point) -> tuple[Search, Job]:
     folders = point.folders(Path("out"), plan.seeds)
     assert point.experiment is not None
     job = Job("point", point.experiment.mapping(), folders, "cpu", validation=True)
-    return Search(plan, Path("out"), CPU, 1, SearchDisplay()), job
+    return Search(plan, Path("out"), CPU, 1), job
 
 
 def run_recorded(found: Search, job: Job) -> str:

@@ -9,7 +9,7 @@ from dualnet import engine
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.runs.experiment import command_options
 from dualnet.runs.run_folder import check_out
-from dualnet.search import NothingChosenError, read_plan, search
+from dualnet.search import NothingChosenError, Search, read_plan
 from dualnet.search.display import SearchDisplay, stage_table
 
 
@@ -19,7 +19,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
     check_out(out)
     try:
-        found = search(plan, out, device, arguments.jobs, SearchDisplay(Console(stderr=True)))
+        found = Search(plan, out, device, arguments.jobs, SearchDisplay(Console(stderr=True))).run()
     except NothingChosenError as error:
         return fail(str(error), 1)
     for number, (points, chosen) in enumerate(zip(found.stages, found.chosen, strict=True), 1):

@@ -49,9 +49,13 @@ class SearchPlan:
             set_option(over, option, value)
         return parse(merged(self.base, over))
 
-    def first_values(self, stage: int) -> Values:
-        """The first point of every earlier stage, used to check a stage before anything has been chosen."""
-        return {option: value for points in self.stages[:stage] for option, value in points[0].items()}
+    def experiments(self) -> list[list[Experiment]]:
+        """The experiments of each stage, with the first point of every earlier one, since nothing has been chosen."""
+        found, earlier = [], {}
+        for stage in self.stages:
+            found.append([self.experiment(earlier | options) for options in stage])
+            earlier |= stage[0]
+        return found
 
 
 def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()) -> SearchPlan:
@@ -67,22 +71,18 @@ def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, see
             seeds=tuple(seeds or convert(mapping.get("seeds", [0]), list[int], "seeds")),
             metric=choose(mapping.get("metric", "ACC"), list(METRICS), "metric"),
         )
-        check_overrides(overrides, plan)
+        check_absent(
+            overrides,
+            seed="a search runs every point with its own seeds; use --seeds",
+            name="a search is named after its file; use --out for another folder",
+        )
+        for option in flat(overrides):
+            if option in plan.varied:
+                raise ValueError(f"{option}: already varied by the grid; change the grid or omit the option")
         check_points(plan)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
     return plan
-
-
-def check_overrides(overrides: Mapping[str, Any], plan: SearchPlan) -> None:
-    check_absent(
-        overrides,
-        seed="a search runs every point with its own seeds; use --seeds",
-        name="a search is named after its file; use --out for another folder",
-    )
-    for option in flat(overrides):
-        if option in plan.varied:
-            raise ValueError(f"{option}: already varied by the grid; change the grid or omit the option")
 
 
 def base_options(experiment: Any, search: Path) -> dict[str, Any]:
@@ -149,15 +149,15 @@ def check_points(plan: SearchPlan) -> None:
     """Check every value and seed, and that no seed or point is repeated."""
     if not plan.seeds or len(set(plan.seeds)) < len(plan.seeds):
         raise ValueError(f"seeds: {list(plan.seeds)} must be one or more different seeds")
-    for number, stage in enumerate(plan.stages):
-        seen: dict[str, Values] = {}
-        for options in stage:
-            experiment = plan.experiment(plan.first_values(number) | options)
-            for seed in plan.seeds:
-                experiment.with_seed(seed)
+    stages = plan.experiments()
+    for seed in plan.seeds:
+        stages[0][0].with_seed(seed)
+    for points, experiments in zip(plan.stages, stages, strict=True):
+        seen: set[str] = set()
+        for options, experiment in zip(points, experiments, strict=True):
             if (text := str(experiment.mapping())) in seen:
                 raise ValueError(f"{options_text(options)}: occurs twice in the grid; give every value once")
-            seen[text] = options
+            seen.add(text)
 
 
 def options_text(options: Values) -> str:

@@ -2,15 +2,15 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
+from typing import Self
 
 import torch
 import yaml
 
 from dualnet import atomic
 from dualnet.options import flat
-from dualnet.runs.experiment import Experiment
 from dualnet.runs.jobs import Job, JobPool, JobResult
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
 from dualnet.runs.record import RESULT_NEUTRAL_OPTIONS
@@ -30,9 +30,14 @@ class Search:
     """A plan and its folder, which holds search.json, chosen.yaml, and the run folders below points/."""
 
     def __init__(
-        self, plan: SearchPlan, out: Path, device: torch.device, jobs: int | None, display: SearchDisplay
+        self,
+        plan: SearchPlan,
+        out: Path,
+        device: torch.device,
+        jobs: int | None = None,
+        display: SearchDisplay | None = None,
     ) -> None:
-        self.plan, self.out, self.device, self.display = plan, out, device, display
+        self.plan, self.out, self.device, self.display = plan, out, device, display or SearchDisplay()
         self.jobs = num_jobs(device.type, jobs)
         self.file = out / "search.json"
         self.log_file = out / "processes.log"  # output of the processes, including tracebacks
@@ -41,8 +46,12 @@ class Search:
         self.failures: dict[Path, str] = {}  # reasons by run folder; the next call runs these again
         self.benchmarks = Benchmarks(validation=True)
 
-    def run(self) -> None:
-        values = flat(self.check_points()[0].mapping())
+    def run(self) -> Self:
+        """Run the search, or resume it; finished runs are kept. Raises StopRequested, NothingChosenError."""
+        experiments = list(chain.from_iterable(self.plan.experiments()))
+        for experiment in experiments:  # each is checked by its learner before the first one runs
+            stream_of(experiment, self.benchmarks.get(experiment.benchmark), self.device)
+        values = flat(experiments[0].mapping())
         self.common = {option: value for option, value in values.items() if option not in self.plan.varied}
         threads = num_threads(self.device.type)
         self.environment = environment(self.device) | {"threads": threads, "processes": self.jobs}
@@ -52,23 +61,16 @@ class Search:
                 for number in range(len(self.plan.stages)):
                     self.run_stage(number, pool)
             self.write_chosen()
-
-    def check_points(self) -> list[Experiment]:
-        """All experiments of the plan, each checked by its learner before the first one runs."""
-        stages = enumerate(self.plan.stages)
-        found = [self.plan.experiment(self.plan.first_values(i) | options) for i, stage in stages for options in stage]
-        for experiment in found:
-            stream_of(experiment, self.benchmarks.get(experiment.benchmark), self.device)
-        return found
+        return self
 
     def check_same_search(self) -> None:
         """Raises ValueError if the folder holds another search. Values, seeds and stages may have been added."""
-        saved = read_search_file(self.file) if self.file.exists() else {}
-        device = saved.get("environment", {}).get("device", self.device.type)
+        saved = read_search_file(self.file)
+        device = saved["environment"].get("device", self.device.type)
         if device != self.device.type:
             remedy = f"resume it with --device {device}, or choose another --out"
             raise ValueError(f"{self.out}: the search was started on {device}; {remedy}")
-        options = saved.get("experiment", {})
+        options = saved["experiment"]
         for option, value in self.common.items():
             if options.get(option, value) != value and option not in RESULT_NEUTRAL_OPTIONS:
                 what = f"{option} is {options[option]} there, {value} here"
@@ -174,12 +176,3 @@ class Search:
         content = {**chosen.experiment.mapping(), "name": f"{self.plan.name}-chosen"}
         text = yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
         atomic.write(self.out / "chosen.yaml", f"{head}\n{text}")
-
-
-def search(
-    plan: SearchPlan, out: Path, device: torch.device, jobs: int | None = None, display: SearchDisplay | None = None
-) -> Search:
-    """Run a search, or resume it; finished runs are kept. Raises StopRequested, NothingChosenError."""
-    found = Search(plan, out, device, jobs, display or SearchDisplay())
-    found.run()
-    return found
