@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from dualnet.cli.terminal import print_line, print_rich
-from dualnet.report.show import run_view
+from dualnet.report.views import run_view
 from dualnet.runs.record import EXPERIMENT_FILE, MODEL_FILE
 
 

@@ -7,9 +7,8 @@ from rich.console import Group
 
 from dualnet import atomic
 
-from .markdown import markdown_page
 from .rows import Comparison, compare
-from .terminal import terminal_view
+from .views import markdown_page, terminal_view
 
 
 def report(

@@ -1,14 +1,14 @@
-"""Tables of the report as text, for the terminal, Markdown and the HTML page."""
+"""Tables of the report as text, for the terminal, Markdown and the HTML page, and the costs in them."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from dualnet.metrics import average_accuracy, mean_and_spread, sample_of, stability_summary, summary
 from dualnet.runs.record import RunRecord
 from dualnet.ttest import welch
 
-from .cost import cost_texts, mean_cost
 from .data_set import chance
 from .findings import significantly_best
 from .rows import DASH, Comparison, ReportRow, differing_keys, has_stability, stability_matrix
@@ -39,31 +39,30 @@ class Best(str):
 class TextTable:
     header: list[str]
     rows: list[list[str]]  # a row with an empty first cell belongs to the row above
-    numeric: Sequence[int]  # indices of right-aligned columns
+    numeric: Sequence[int] = ()  # indices of right-aligned columns
 
 
 def results_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
     """Metrics and cost of the rows of one setting, and a line for chance."""
     header = [*RESULT_HEADER, *sample_header(comparison), "s / run", "memory"]
-    return TextTable(header, list(_result_lines(rows, comparison, len(header))), numeric=range(1, len(header)))
+    summaries = [[summary(accuracy, comparison.fm) for accuracy in row.accuracies] for row in rows]
+    columns = [
+        _metric_cells(rows, [[one[metric] for one in seeds] for seeds in summaries], higher, comparison)
+        for metric, higher in METRICS.items()
+    ]
+    lines = [
+        [row.label, *metrics, str(len(row.runs)), *_costs(row.runs, comparison)]
+        for row, *metrics in zip(rows, *columns, strict=True)
+    ]
+    if (guessing := chance(rows[0].runs[0])) is not None:
+        lines.append(["chance", number_text(guessing), *[DASH] * (len(header) - 2)])
+    return TextTable(header, lines, numeric=range(1, len(header)))
 
 
 def sample_header(comparison: Comparison) -> list[str]:
     """Columns for images through the networks, unless no run counted them, as in older versions."""
     counted = any(run.forward_samples for row in comparison.rows for run in row.runs)
     return ["fwd", "bwd"] if counted else []
-
-
-def _result_lines(rows: Sequence[ReportRow], comparison: Comparison, width: int) -> Iterator[list[str]]:
-    summaries = [[summary(accuracy, comparison.fm) for accuracy in row.accuracies] for row in rows]
-    columns = [
-        _metric_cells(rows, [[one[metric] for one in seeds] for seeds in summaries], higher, comparison)
-        for metric, higher in METRICS.items()
-    ]
-    for row, *metrics in zip(rows, *columns, strict=True):
-        yield [row.label, *metrics, str(len(row.runs)), *_costs(row.runs, comparison)]
-    if (guessing := chance(rows[0].runs[0])) is not None:
-        yield ["chance", number_text(guessing), *[DASH] * (width - 2)]
 
 
 def _metric_cells(
@@ -128,15 +127,12 @@ def _difference(ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
 def runs_table(comparison: Comparison) -> TextTable:
     """All finished runs, one per line."""
     header = ["experiment", "seed", *METRICS, "BWT", *sample_header(comparison), "s", "memory", "steps", "folder"]
-    rows = [row for rows in comparison.settings() for row in rows]
-    lines = [_run_line(row.label, run, comparison) for row in rows for run in row.runs]
+    lines = []
+    for row in (row for rows in comparison.settings() for row in rows):
+        for run, accuracy in zip(row.runs, row.accuracies, strict=True):
+            metrics = map(number_text, summary(accuracy, comparison.fm).values())
+            lines.append([row.label, run.seed, *metrics, *_costs([run], comparison), _steps_text(run), str(run.folder)])
     return TextTable(header, lines, numeric=range(1, len(header) - 1))
-
-
-def _run_line(label: str, run: RunRecord, comparison: Comparison) -> list[str]:
-    assert run.accuracy is not None
-    metrics = map(number_text, summary(run.accuracy, comparison.fm).values())
-    return [label, run.seed, *metrics, *_costs([run], comparison), _steps_text(run), str(run.folder)]
 
 
 def unfinished_table(comparison: Comparison) -> TextTable:
@@ -146,21 +142,26 @@ def unfinished_table(comparison: Comparison) -> TextTable:
 
 
 def options_table(comparison: Comparison, compared: bool) -> TextTable:
-    """The options that differ between rows that are compared with each other, or all others that differ."""
+    """The options that differ between rows that are compared with each other, or all others that differ.
+
+    Rows that do not have an option are not compared in it.
+    """
     mappings = [{k: v for k, v in row.options.items() if k != "name"} for row in comparison.rows]
-    keys = [key for key in differing_keys(mappings) if _is_compared(key, comparison) == compared]
-    lines = [[key, *(mapping.get(key, DASH) for mapping in mappings)] for key in keys]
-    return TextTable(["option", *(row.label for row in comparison.rows)], lines, numeric=range(0))
-
-
-def _is_compared(option: str, comparison: Comparison) -> bool:
-    """Whether rows of the same setting have different values of the option; rows without the option do not count."""
-    settings = comparison.settings()
-    return any(len({row.options[option] for row in rows if option in row.options}) > 1 for rows in settings)
+    groups = [[row.options for row in rows] for rows in comparison.settings()]
+    lines = []
+    for key in differing_keys(mappings):
+        values = [{options[key] for options in group if key in options} for group in groups]
+        if any(len(found) > 1 for found in values) == compared:
+            lines.append([key, *(mapping.get(key, DASH) for mapping in mappings)])
+    return TextTable(["option", *(row.label for row in comparison.rows)], lines)
 
 
 def environment_table(comparison: Comparison) -> TextTable:
     """One column for each distinct environment, headed by its runs."""
+
+    def runs_text(seeds: dict[str, list[str]]) -> str:
+        return "; ".join(f"{label}: {'seed' if len(s) == 1 else 'seeds'} {', '.join(s)}" for label, s in seeds.items())
+
     groups: dict[tuple[tuple[str, str], ...], dict[str, list[str]]] = {}
     for row in comparison.rows:
         for run in row.runs:
@@ -168,12 +169,8 @@ def environment_table(comparison: Comparison) -> TextTable:
             group.setdefault(row.label, []).append(run.seed)
     keys = dict.fromkeys(key for environment in groups for key, _ in environment)
     lines = [[key, *(dict(environment).get(key, DASH) for environment in groups)] for key in keys]
-    headings = ["all runs"] if len(groups) == 1 else [_runs_text(group) for group in groups.values()]
-    return TextTable(["environment", *headings], lines, numeric=range(0))
-
-
-def _runs_text(seeds: dict[str, list[str]]) -> str:
-    return "; ".join(f"{label}: {'seed' if len(s) == 1 else 'seeds'} {', '.join(s)}" for label, s in seeds.items())
+    headings = ["all runs"] if len(groups) == 1 else map(runs_text, groups.values())
+    return TextTable(["environment", *headings], lines)
 
 
 def appendix_tables(comparison: Comparison) -> dict[str, TextTable]:
@@ -208,6 +205,10 @@ def result_notes(comparison: Comparison) -> list[str]:
     return notes + [f"{label}: a seed occurs twice, so the spread is underestimated." for label in repeated]
 
 
+def _steps_text(run: RunRecord) -> str:
+    return (DASH if run.last_step is None else f"{run.last_step:,}") + ", diverged" * run.log.diverged
+
+
 def number_text(value: float) -> str:
     """Two decimals, or a dash if there is no value. Never minus zero.
 
@@ -217,5 +218,54 @@ def number_text(value: float) -> str:
     return f"{value + 0.0:z.2f}" if math.isfinite(value) else DASH
 
 
-def _steps_text(run: RunRecord) -> str:
-    return (DASH if run.last_step is None else f"{run.last_step:,}") + ", diverged" * run.log.diverged
+def mean_cost(runs: Sequence[RunRecord]) -> dict[str, float | None]:
+    """The cost of one run, mean over the seeds that recorded it; None if no seed did."""
+    recorded = {
+        "forward": [run.forward_samples for run in runs],  # images passed through a network
+        "backward": [run.backward_samples for run in runs],  # images for which a gradient was computed
+        "seconds": [run.seconds for run in runs],  # of all seeds that ran together on the device
+    }
+    known = {name: [value for value in values if value is not None] for name, values in recorded.items()}
+    means = {name: fmean(values) if values else None for name, values in known.items()}
+    return {**means, "memory": max((run.peak_memory for run in runs if run.peak_memory), default=None)}  # bytes
+
+
+def cost_texts(cost: Mapping[str, float | None]) -> list[str]:
+    samples = [samples_text(cost["forward"]), samples_text(cost["backward"])]
+    return [*samples, seconds_text(cost["seconds"]), memory_text(cost["memory"])]
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Seconds, with one decimal below 100.
+
+    >>> seconds_text(9.27), seconds_text(4321.7), seconds_text(None)
+    ('9.3', '4,322', '—')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return DASH
+    return f"{seconds:.1f}" if seconds < 100 else f"{seconds:,.0f}"
+
+
+def samples_text(number: float | None) -> str:
+    """A number of images with the suffix k, M or G if it is large.
+
+    >>> samples_text(1_248_300), samples_text(31_260), samples_text(950), samples_text(None)
+    ('1.25M', '31.3k', '950', '—')
+    """
+    if not number:
+        return DASH
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * unit:
+            return f"{number / unit:#.3g}".rstrip(".") + letter
+    return f"{number:.0f}"
+
+
+def memory_text(num_bytes: float | None) -> str:
+    """Bytes in MiB or GiB.
+
+    >>> memory_text(3 * 2**30), memory_text(200 * 2**20), memory_text(None)
+    ('3.0 GiB', '200 MiB', '—')
+    """
+    if not num_bytes:
+        return DASH
+    return f"{num_bytes / 2**30:.1f} GiB" if num_bytes >= 2**30 else f"{num_bytes / 2**20:.0f} MiB"

@@ -6,9 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.metrics import sample_of, summary
-from dualnet.report.cost import mean_cost
 from dualnet.report.rows import differing_keys
-from dualnet.report.tables import METRICS
+from dualnet.report.tables import METRICS, mean_cost
 from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, differences
 from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_common_root
 from dualnet.ttest import Difference, Sample, welch

@@ -9,17 +9,14 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from dualnet.report.cost import cost_texts
-from dualnet.report.markdown import markdown_list, markdown_table, markdown_text
 from dualnet.report.rows import DASH
-from dualnet.report.tables import TextTable, number_text
-from dualnet.report.terminal import rich_table
+from dualnet.report.tables import RESULT_HEADER, TextTable, cost_texts, number_text
+from dualnet.report.views import markdown_list, markdown_table, markdown_text, rich_table
 from dualnet.text import printable
 from dualnet.ttest import Sample
 
 from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger
 
-METRIC_HEADER = {"ACC": "ACC ↑", "FM": "FM ↓", "LA": "LA ↑"}
 COST_HEADER = ("fwd", "bwd", "s / run", "memory")
 DIFFERS = "†"
 MARKS = {REPRODUCED: "=", ABOVE: ">", BELOW: "<", INCONCLUSIVE: "?"}
@@ -87,7 +84,7 @@ def definitions(ledger: Ledger) -> list[str]:
 
 def ledger_table(entries: Sequence[Entry]) -> TextTable:
     """Up to three lines for each row: ours with its cost, the published values, and the difference."""
-    header = ["row", "", "runs", *METRIC_HEADER.values(), "verdict", *COST_HEADER, "source"]
+    header = ["row", "", "runs", *RESULT_HEADER[1:4], "verdict", *COST_HEADER, "source"]
     lines = [line for entry in entries for line in entry_lines(entry)]
     return TextTable(header, lines, numeric=[2, 3, 4, 5, 7, 8, 9, 10])
 
