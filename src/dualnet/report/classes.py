@@ -2,12 +2,12 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from dualnet.metrics import Matrix, mean_and_spread
-from dualnet.runs.class_results import ClassResults, Mistake
+from dualnet.runs.class_results import ClassResults
 
 from .data_set import class_names, class_tasks, is_task_aware
 from .rows import DASH, ReportRow, by_accuracy
@@ -31,7 +31,7 @@ def rows_with_classes(rows: Sequence[ReportRow]) -> list[ReportRow]:
 def tasks_table(row: ReportRow) -> TextTable:
     names = class_names(row.runs[0])
     lines = [[str(task), ", ".join(names[n] for n in of)] for task, of in enumerate(class_tasks(row.runs[0]), 1)]
-    return TextTable(["task", "classes"], lines, numeric=range(0))
+    return TextTable(["task", "classes"], lines)
 
 
 def class_tables(rows: Sequence[ReportRow]) -> list[TextTable]:
@@ -114,10 +114,3 @@ def confused_pairs_table(row: ReportRow) -> TextTable:
     pairs = sorted(confusions(row).items(), key=lambda item: (-item[1], item[0]))[:MAX_PAIRS]
     lines = [[names[truth], names[answer], f"{100 * count / totals[truth]:.0f} %"] for (truth, answer), count in pairs]
     return TextTable(["class", "predicted as", "share of its images"], lines, numeric=[2])
-
-
-def confident_mistakes(row: ReportRow) -> Iterator[tuple[Mistake, str, str]]:
-    """The most confident mistakes of the first seed that has any, with the names of class and prediction."""
-    names = class_names(row.runs[0])
-    for mistake in next((one.mistakes for one in class_results(row) if one.mistakes), ()):
-        yield mistake, names[mistake.truth], names[mistake.answer]

@@ -83,14 +83,15 @@ def fold(summary: str, body: str) -> str:
     return f"<details><summary>{escape(summary)}</summary>\n{body}</details>\n"
 
 
-def thumbnails(found: Iterable[tuple[Mistake, str, str]]) -> str:
+def thumbnails(mistakes: Iterable[Mistake], class_names: Sequence[str]) -> str:
     """Misclassified images with their class and the prediction."""
     parts = []
-    for mistake, truth, answer in found:
+    for mistake in mistakes:
         name = escape(printable(mistake.image))
         image = f"<img src='data:image/jpeg;base64,{mistake.thumbnail}' alt='{name}' title='{name}'>"
         confidence = f"<small>confidence {100 * mistake.probability:.1f} %</small>"
-        caption = f"<b>{escape(truth)}</b>predicted as {escape(answer)}{confidence}"
+        truth, answer = escape(class_names[mistake.truth]), escape(class_names[mistake.answer])
+        caption = f"<b>{truth}</b>predicted as {answer}{confidence}"
         parts.append(f"<figure>{image}<figcaption>{caption}</figcaption></figure>")
     return f"<div class='thumbnails'>{''.join(parts)}</div>\n"
 

@@ -22,24 +22,20 @@ def findings(comparison: Comparison) -> Iterator[str]:
 
 def finding(rows: Sequence[ReportRow]) -> str:
     """Compare the rows with several seeds; if there are fewer than two, all rows without a test."""
-    several = {row.label: sample_of(row.accs) for row in rows if len(row.runs) > 1}
-    if len(several) > 1:
-        return comparison_text(several)
-    return (
-        single_row_text(rows[0])
-        if len(rows) == 1
-        else single_seed_text({row.label: sample_of(row.accs).mean for row in rows})
-    )
-
-
-def comparison_text(samples: Mapping[str, Sample]) -> str:
-    """The row with the highest ACC, compared with the next best rows.
-
-    >>> comparison_text({"er": Sample(60, 2, 3), "ours": Sample(64, 3, 3), "none": Sample(30, 2, 3)})
-    "ours has the highest ACC; er is 4.00 below (p 0.138: not significant), none is 34.00 below (p < 0.001: ...
-    """
-    (first, best), *others = sorted(samples.items(), key=lambda item: -item[1].mean)
-    behind = [f"{label} is {difference_text(best, sample)}" for label, sample in others[:MAX_COMPARED]]
+    if len(rows) == 1:
+        return single_row_text(rows[0])
+    ranked = sorted(((row.label, sample_of(row.accs)) for row in rows), key=lambda item: -item[1].mean)
+    several = [(label, sample) for label, sample in ranked if sample.std is not None]
+    if len(several) < 2:
+        (first, best), (second, other), *_ = ranked
+        remedy = "single seeds do not tell whether that is chance: run more of them"
+        return f"{first} has the highest ACC, {best.mean - other.mean:.2f} above {second}; {remedy}."
+    (first, best), *others = several
+    behind = []
+    for label, sample in others[:MAX_COMPARED]:
+        difference = welch(best, sample)
+        verdict = "significant" if difference.p < LEVEL else "not significant"
+        behind.append(f"{label} is {difference.mean:.2f} below (p {difference.p_text}: {verdict})")
     return f"{first} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds."
 
 
@@ -59,26 +55,6 @@ def significantly_best(samples: Mapping[int, Sample], higher_is_better: bool) ->
     best = max(several, key=lambda i: sign * samples[i].mean)
     differences = [welch(samples[best], other) for i, other in samples.items() if i != best]
     return best if all(sign * one.mean > 0 and one.p < LEVEL for one in differences) else None
-
-
-def difference_text(best: Sample, other: Sample) -> str:
-    """
-    >>> difference_text(Sample(64, 3, 3), Sample(60, 2, 3)), difference_text(Sample(64, 3, 3), Sample(30, 2, 3))
-    ('4.00 below (p 0.138: not significant)', '34.00 below (p < 0.001: significant)')
-    """
-    difference = welch(best, other)
-    verdict = "significant" if difference.p < LEVEL else "not significant"
-    return f"{difference.mean:.2f} below (p {difference.p_text}: {verdict})"
-
-
-def single_seed_text(means: Mapping[str, float]) -> str:
-    """
-    >>> single_seed_text({"er": 60.0, "ours": 64.0})
-    'ours has the highest ACC, 4.00 above er; single seeds do not tell whether that is chance: run more of them.'
-    """
-    (first, best), (second, next_best), *_ = sorted(means.items(), key=lambda item: -item[1])
-    remedy = "single seeds do not tell whether that is chance: run more of them"
-    return f"{first} has the highest ACC, {best - next_best:.2f} above {second}; {remedy}."
 
 
 def single_row_text(row: ReportRow) -> str:

@@ -53,9 +53,8 @@ def _heat_map(
     description: str,
     tip: Callable[[int, int], str],
 ) -> str:
-    longest = min(
-        MAX_NAME_LENGTH, int((PHONE_WIDTH / SMALLEST_TEXT - 2 - len(names)) / 0.6)
-    )  # with text as high as a cell
+    # With text as high as a cell.
+    longest = min(MAX_NAME_LENGTH, int((PHONE_WIDTH / SMALLEST_TEXT - 2 - len(names)) / 0.6))
     short = [_shortened(name, longest) for name in names]
     size, margin, text = _layout(len(values), max(map(len, short)))
     middle, edge = (margin + size) / 2, margin - 0.35 * text

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from hashlib import sha256
 from html import escape
-from importlib.resources import files
+from pathlib import Path
 from string import Template
 
 import numpy as np
@@ -46,11 +46,10 @@ STABILITY_NOTES = (
 
 def html_page(comparison: Comparison) -> str:
     """The whole page."""
-    package, title = files(__name__.rpartition(".")[0]), escape(_title(comparison))
-    parts = (package.joinpath(f"page.{suffix}") for suffix in ("html", "css", "js"))
+    parts = (Path(__file__).with_suffix(suffix) for suffix in (".html", ".css", ".js"))
     page, style, script = (part.read_text(encoding="utf-8") for part in parts)
     digest = f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
-    sections = "".join(_sections(comparison))
+    title, sections = escape(_title(comparison)), "".join(_sections(comparison))
     return Template(page).substitute(title=title, style=style, script=script, hash=digest, sections=sections)
 
 
@@ -152,10 +151,10 @@ def _classes(rows: Sequence[ReportRow]) -> Iterator[str]:
         yield grid(map(_confusions, rows[:MAX_MATRICES]), "pair" if len(names) <= FEW_TASKS else "wide")
     elif (pairs := classes.confused_pairs_table(best)).rows:
         yield f"<h3>Most confused classes: {escape(best.label)}</h3>{html_table(pairs)}"
-    if found := list(classes.confident_mistakes(best)):
+    if mistakes := next((one.mistakes for one in classes.class_results(best) if one.mistakes), ()):
         yield f"<h3>Most confident mistakes: {escape(best.label)}</h3>"
         yield remark("The wrong predictions with the highest probability, of one seed; at most two of the same kind.")
-        yield thumbnails(found)
+        yield thumbnails(mistakes, names)
 
 
 def _confusions(row: ReportRow) -> str:

@@ -36,16 +36,15 @@ class Trend:
 
 def trends(comparison: Comparison) -> list[Trend]:
     """The trends of the requested option and of AXES. Raises ValueError if the requested option has none."""
-    requested = [requested_trend(comparison)] if comparison.against else []
-    others = [Trend(option, lines(comparison.rows, option)) for option in AXES if option != comparison.against]
-    return requested + [trend for trend in others if trend.lines]
+    options = dict.fromkeys(filter(None, (comparison.against, *AXES)))
+    found = [Trend(option, lines(comparison.rows, option)) for option in options]
+    if comparison.against and not found[0].lines:
+        raise ValueError(no_trend(comparison.rows, comparison.against))
+    return [trend for trend in found if trend.lines]
 
 
-def requested_trend(comparison: Comparison) -> Trend:
-    option, rows = comparison.against, comparison.rows
-    assert option
-    if found := lines(rows, option):
-        return Trend(option, found)
+def no_trend(rows: Sequence[ReportRow], option: str) -> str:
+    """Why accuracy cannot be drawn against an option, and against which it can."""
     values = {row.options[option]: _number(row.options[option]) for row in rows if option in row.options}
     if not values:
         problem = "no finished run has this option"
@@ -57,7 +56,7 @@ def requested_trend(comparison: Comparison) -> Trend:
         problem = "no two runs differ only in it"
     usable = [key for key in differing_keys([row.options for row in rows]) if lines(rows, key)]
     remedy = f"choose from {', '.join(usable)}" if usable else "no runs differ in a single numeric option"
-    raise ValueError(f"cannot draw accuracy against {option}: {problem}; {remedy}")
+    return f"cannot draw accuracy against {option}: {problem}; {remedy}"
 
 
 def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
