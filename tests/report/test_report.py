@@ -15,7 +15,7 @@ import yaml
 from rich.console import Console
 
 from dualnet.metrics import accuracy_matrix
-from dualnet.report import report, write_picture
+from dualnet.report import report
 from dualnet.report.findings import findings
 from dualnet.report.heat_map import accuracy_map, confusion_map
 from dualnet.report.plots import accuracy_plot
@@ -70,7 +70,7 @@ def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
     """Forgetting and learning accuracy are dashes everywhere, and nothing is drawn of them."""
     for seed in (0, 1):
         make_run(tmp_path / "offline" / f"seed-{seed}", LAST_ROW_ONLY, name="offline", seed=seed)
-    shown = printed(report([tmp_path], fm=fm))
+    shown = printed(report([tmp_path], fm=fm, picture=tmp_path / "p.svg"))
     assert "65.00±0.00" in shown and "nan" not in shown
     assert results(tmp_path, fm=fm)[0][1:4] == ["65.00 ± 0.00", "—", "—"]
     assert [line[2:6] for line in runs_table(compare([tmp_path], fm=fm)).rows] == [["65.00", "—", "—", "—"]] * 2
@@ -78,7 +78,6 @@ def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
     assert not Tags(page).open and "Forgetting of each task" not in page
     assert page.count("after task 2, on task") == 2 and "after task 1, on task" not in page
     assert "nan" not in page.lower().split("</style>")[1] and "nan" not in (tmp_path / "report.md").read_text()
-    write_picture(compare([tmp_path], fm=fm), tmp_path / "p.svg")
 
 
 def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
@@ -87,10 +86,9 @@ def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
     by_name = {line[0]: line[1:4] for line in results(tmp_path)}
     assert by_name["offline"] == ["65.00 ± —", "—", "—"]
     assert by_name["er"] == ["55.00 ± —", "30.00 ± —", "70.00 ± —"]
-    report([tmp_path])
+    report([tmp_path], picture=tmp_path / "p.svg")
     page = (tmp_path / "report.html").read_text()
     assert "Forgetting of each task of er" in page
-    write_picture(compare([tmp_path]), tmp_path / "p.svg")
 
 
 def test_an_option_that_an_older_version_did_not_have_has_its_default(tmp_path, make_run):
@@ -247,7 +245,7 @@ def test_only_unfinished_runs_make_a_report_but_no_picture(tmp_path, make_run):
     make_run(tmp_path / "seed-0", None)
     assert "not finished" in printed(report([tmp_path]))
     with pytest.raises(ValueError, match="none of the 1 runs is finished"):
-        write_picture(compare([tmp_path]), tmp_path / "p.svg")
+        report([tmp_path], picture=tmp_path / "p.svg")
 
 
 def test_a_torn_log_line_is_skipped_and_of_two_lines_for_a_step_the_later_counts(tmp_path, make_run):
@@ -354,8 +352,7 @@ def test_the_same_runs_give_the_same_bytes(tmp_path, make_run):
     make_run(tmp_path / "seed-0")
     pages = []
     for out in (tmp_path / "one", tmp_path / "two"):
-        report([tmp_path], out)
-        write_picture(compare([tmp_path]), out / "p.svg")
+        report([tmp_path], out, picture=out / "p.svg")
         pages.append([(out / name).read_bytes() for name in ("report.html", "report.md", "p.svg")])
     assert pages[0] == pages[1]
 
@@ -410,11 +407,10 @@ def test_control_characters_in_names_are_escaped(tmp_path, make_run):
     make_run(tmp_path / "a", name="er\x1b[2J\nfake row", learner={"name": "er", "lr": "\x1b]0;title\x07"})
     make_run(tmp_path / "b\x1b[31m", BETTER, name="dualnet\u202e")
     make_run(tmp_path / "c", None, name="torn\r\x1b[1A")
-    shown = printed(report([tmp_path]))
+    shown = printed(report([tmp_path], picture=tmp_path / "p.svg"))
     assert "er\\x1b[2J\\nfake" in shown and "dualnet\\u202e" in shown and "torn\\r" in shown
     for text in (shown, (tmp_path / "report.md").read_text()):
         assert all(c.isprintable() or c == "\n" for c in text)
-    write_picture(compare([tmp_path]), tmp_path / "p.svg")
 
 
 def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
@@ -436,7 +432,7 @@ def test_every_row_keeps_its_own_look():
 def test_picture(tmp_path, kind, make_run):
     make_run(tmp_path / "a", name="cost $5 and $6 漢字")
     make_run(tmp_path / "b", [[50.0]], name="one task", size=1)
-    write_picture(compare([tmp_path]), tmp_path / "docs" / f"p.{kind}")
+    report([tmp_path], picture=tmp_path / "docs" / f"p.{kind}")
     start = (tmp_path / "docs" / f"p.{kind}").read_bytes()[:8]
     assert start == (b"\x89PNG\r\n\x1a\n" if kind == "png" else b"<?xml ve")
 
@@ -446,13 +442,13 @@ def test_the_legend_names_what_begins_with_an_underscore(tmp_path, make_run):
     with styled(PICTURE_THEME, svg_text="none", salt="") as figure:
         accuracy_plot(compare([tmp_path]).rows, compare([tmp_path]), figure.add_subplot())
         assert figure.axes[0].get_legend_handles_labels()[1] == [" _mine"]
-    write_picture(compare([tmp_path]), tmp_path / "p.svg")
+    report([tmp_path], picture=tmp_path / "p.svg")
 
 
 def test_picture_of_an_unknown_kind(tmp_path, make_run):
     make_run(tmp_path / "a")
     with pytest.raises(ValueError, match=r"\.svg or \.png"):
-        write_picture(compare([tmp_path]), tmp_path / "p.gif")
+        report([tmp_path], picture=tmp_path / "p.gif")
 
 
 def test_heat_map_shows_what_was_evaluated():

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from dualnet.cli import main
-from dualnet.report import report, write_pages, write_picture
+from dualnet.report import report
 from dualnet.report import rows as rows_module
 from dualnet.report.elements import task_legend
 from dualnet.report.plots import mean_memory, mean_stability, trend_plot
@@ -224,10 +224,9 @@ def test_real_runs_against_an_option_from_the_command_line(tmp_path, tiny, run, 
 )
 def test_an_option_that_cannot_be_drawn_is_refused_before_anything_is_written(tmp_path, make_run, option, problem):
     few_labels(make_run, tmp_path / "runs")
-    comparison = compare([tmp_path / "runs"], against=option)
-    for act in (write_pages, write_picture):
+    for picture in (None, tmp_path / "out" / "picture.svg"):
         with pytest.raises(ValueError, match=re.escape(problem)) as error:
-            act(comparison, tmp_path / "out" / "picture.svg")
+            report([tmp_path / "runs"], tmp_path / "out", against=option, picture=picture)
         assert option in str(error.value) and f"{SHARE}, {ROUNDS}" in str(error.value)
         assert "\n" not in str(error.value) and not (tmp_path / "out").exists()
 

@@ -2,15 +2,11 @@
 
 import argparse
 
-from dualnet import report
 from dualnet.cli.terminal import print_rich
+from dualnet.report import report
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
-    if arguments.picture is not None:
-        report.picture_kind(arguments.picture)  # checks the suffix before anything is written
-    comparison = report.compare(arguments.folders, arguments.spread, arguments.fm, arguments.against)
-    print_rich(report.write_pages(comparison, arguments.out or arguments.folders[0]), width=80)
-    if arguments.picture is not None:
-        report.write_picture(comparison, arguments.picture)
+    folders, out, picture = arguments.folders, arguments.out, arguments.picture
+    print_rich(report(folders, out, arguments.spread, arguments.fm, arguments.against, picture), width=80)
     return 0

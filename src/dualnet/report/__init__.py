@@ -7,7 +7,7 @@ from rich.console import Group
 
 from dualnet import atomic
 
-from .rows import Comparison, compare
+from .rows import compare
 from .views import markdown_page, terminal_view
 
 
@@ -17,36 +17,21 @@ def report(
     spread: str = "std",
     fm: str = "paper",
     against: str | None = None,
+    picture: Path | None = None,
 ) -> Group:
-    """Write report.md and report.html into `out` (default: the first folder). Returns the tables to print with rich."""
-    return write_pages(compare(folders, spread, fm, against), Path(folders[0] if out is None else out))
+    """Write report.md and report.html into `out` (default: the first folder). Returns the tables to print with rich.
 
-
-def write_pages(comparison: Comparison, out: Path) -> Group:
+    A picture is an SVG or PNG file of accuracy and forgetting of all finished runs, or of accuracy against an option.
+    Nothing is written if anything cannot be drawn.
+    """
     from .page import html_page  # matplotlib is slow to import
-
-    pages = {"report.md": markdown_page(comparison), "report.html": html_page(comparison)}
-    atomic.make_folder(out, "give --out another one")
-    for name, page in pages.items():
-        atomic.write(out / name, page)
-    return terminal_view(comparison, out / "report.html")
-
-
-def write_picture(comparison: Comparison, path: Path) -> None:
-    """Draw accuracy and forgetting of all finished runs, or accuracy against an option, as an SVG or PNG file."""
     from .plots import picture_bytes
 
-    kind = picture_kind(path)
-    if not comparison.rows:
-        raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished")
-    drawn = picture_bytes(comparison, kind)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(path, drawn)
-
-
-def picture_kind(path: Path) -> str:
-    """The file format, svg or png. Raises ValueError for any other suffix."""
-    kind = path.suffix.lower().removeprefix(".")
-    if kind not in ("svg", "png"):
-        raise ValueError(f"cannot draw {path.name!r}; the file name must end in .svg or .png")
-    return kind
+    comparison, out = compare(folders, spread, fm, against), Path(folders[0] if out is None else out)
+    files: dict[Path, bytes | str] = {} if picture is None else {picture: picture_bytes(comparison, picture)}
+    files |= {out / "report.md": markdown_page(comparison), out / "report.html": html_page(comparison)}
+    atomic.make_folder(out, "give --out another one")
+    for path, content in files.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic.write(path, content)
+    return terminal_view(comparison, out / "report.html")

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -183,9 +184,13 @@ def _positions(values: Sequence[float]) -> dict[float, float]:
     return {value: float(i) if even else value for i, value in enumerate(values)}
 
 
-def picture_bytes(comparison: Comparison, kind: str) -> bytes:
+def picture_bytes(comparison: Comparison, path: Path) -> bytes:
     """The picture: accuracy over the stream and forgetting of each task, or accuracy against an option."""
-    rows = comparison.rows
+    rows, kind = comparison.rows, path.suffix.lower().removeprefix(".")
+    if kind not in ("svg", "png"):
+        raise ValueError(f"cannot draw {path.name!r}; the file name must end in .svg or .png")
+    if not rows:
+        raise ValueError(f"nothing to draw: none of the {len(comparison.unfinished)} runs is finished")
     draws = {"Accuracy over the stream": partial(accuracy_plot, rows, comparison)}
     if comparison.against:
         trend = trends(comparison)[0]
