@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 FOUND = """
 import dualnet
 from dualnet.reproduce import read_rows, shipped_tables
-from dualnet.reproduce.published import read_published
+from dualnet.reproduce.ledger import read_published
 from dualnet.runs.option_files import shipped_files
 read_rows("all"), read_published()
 print(dualnet.__file__)

@@ -17,8 +17,7 @@ from rich.console import Console
 from dualnet.data import Benchmark
 from dualnet.reproduce import ledger as ledger_module
 from dualnet.reproduce import write
-from dualnet.reproduce.ledger import Ledger, make_ledger, make_metric, verdict_of
-from dualnet.reproduce.published import Published
+from dualnet.reproduce.ledger import Ledger, Published, make_ledger, make_metric, verdict_of
 from dualnet.reproduce.table import TableRow
 from dualnet.reproduce.views import json_text, markdown_page, terminal_view
 from dualnet.runs.manifest import manifest_of

@@ -11,7 +11,7 @@ import yaml
 from dualnet.data import BENCHMARKS
 from dualnet.learners import LEARNERS
 from dualnet.report.tables import METRICS
-from dualnet.reproduce.published import read_published
+from dualnet.reproduce.ledger import read_published
 from dualnet.reproduce.table import PAPER, SETTINGS, read_rows, read_table, select, shipped_tables
 from dualnet.runs.manifest import FIELDS
 from dualnet.ttest import Sample

@@ -1,24 +1,37 @@
 """The ledger: for each row our values, the published ones, their difference, a verdict and protocol differences."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from dualnet.files import read_yaml
 from dualnet.metrics import sample_of, summary
 from dualnet.report.rows import differing_keys
 from dualnet.report.tables import METRICS, mean_cost
 from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, differences
+from dualnet.runs.option_files import shipped_files
 from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_common_root
 from dualnet.ttest import Difference, Sample, welch
 
-from .published import Published, read_published
-from .table import TableRow
+from .table import FOLDER, PUBLISHED_FILE, TableRow
 
 MAX_SEEDS = 100  # largest number that `seeds_needed` tries
 REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
 NOT_RUN, NOTHING_PUBLISHED = "not run", "—"
 NOT_COMPARED = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # where the images are, not how a run learns
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """The published results of a row."""
+
+    source: str | None = None  # label of the table and line in the LaTeX source
+    runs: int | None = None
+    spread: str | None = None  # meaning of the number after ±: std
+    metrics: dict[str, Sample] = field(default_factory=dict)  # some rows have no FM and LA
+    protocol: dict[str, Any] = field(default_factory=dict)  # the manifest fields that the paper states
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,29 @@ def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: floa
     entries = [make_entry(row, published.get(row.compared_with or row.name, Published()), out, margin) for row in rows]
     missing = {name: why for name, why in missing.items() if name.rpartition("/")[0] in groups}
     return Ledger({row.name.partition("/")[0]: row.title for row in rows}, entries, missing, settings, margin)
+
+
+def read_published() -> tuple[dict[str, Published], dict[str, str]]:
+    """Published results, and reasons for missing ones, both by the full name of the row."""
+    content = read_yaml(next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE))
+    assert content["spread"] == "std"
+    found: dict[str, Published] = {}
+    missing: dict[str, str] = {}
+    for table, facts in content["tables"].items():
+        for name, group in facts["groups"].items():
+            protocol, runs = content["protocols"][group["protocol"]], group["runs"]
+            for row, written in group["rows"].items():
+                values = {metric: written[metric] for metric in METRICS if metric in written}
+                found[f"{table}/{name}/{row}"] = Published(
+                    source=f"{facts['source']}, line {written['line']}",
+                    runs=runs,
+                    spread=content["spread"],
+                    metrics={key: Sample(mean, std, runs) for key, (mean, std) in values.items()},
+                    protocol={**protocol, **written.get("states", {})},
+                    note=written.get("note", ""),
+                )
+            missing |= {f"{table}/{name}/{row}": why for row, why in group.get("not_available", {}).items()}
+    return found, missing
 
 
 def make_entry(row: TableRow, published: Published, out: Path, margin: float) -> Entry:
