@@ -49,12 +49,16 @@ def html_page(comparison: Comparison) -> str:
     parts = (Path(__file__).with_suffix(suffix) for suffix in (".html", ".css", ".js"))
     page, style, script = (part.read_text(encoding="utf-8") for part in parts)
     digest = f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
-    title, sections = escape(_title(comparison)), "".join(_sections(comparison))
-    return Template(page).substitute(title=title, style=style, script=script, hash=digest, sections=sections)
+    names = dict.fromkeys(data_set_name(row.runs[0]) for row in comparison.rows)
+    title = f"Continual learning on {', '.join(names)}" if any(names) else "Continual learning"
+    runs = sum(len(row.runs) for row in comparison.rows)
+    lead = [count_text(runs, "finished run"), count_text(len(comparison.rows), "experiment")]
+    lead += [f"{len(comparison.unfinished)} not finished"] if comparison.unfinished else []
+    texts = {"title": escape(title), "lead": " · ".join(lead), "sections": "".join(_sections(comparison))}
+    return Template(page).substitute(texts, style=style, script=script, hash=digest)
 
 
 def _sections(comparison: Comparison) -> Iterator[str]:
-    yield f"<h1>{escape(_title(comparison))}</h1>\n<p class='lead'>{escape(_lead(comparison))}</p>\n"
     yield bullets(findings(comparison), "findings")
     if comparison.rows:
         tables = "".join(_results(rows, comparison) for rows in comparison.settings())
@@ -198,15 +202,3 @@ def _losses(rows: Sequence[ReportRow], names: Sequence[str]) -> Iterator[str]:
 
 def _labels(series: Sequence[Series]) -> str:
     return ", ".join(one.label for one in series)
-
-
-def _title(comparison: Comparison) -> str:
-    names = dict.fromkeys(data_set_name(row.runs[0]) for row in comparison.rows)
-    return f"Continual learning on {', '.join(names)}" if any(names) else "Continual learning"
-
-
-def _lead(comparison: Comparison) -> str:
-    runs = sum(len(row.runs) for row in comparison.rows)
-    parts = [count_text(runs, "finished run"), count_text(len(comparison.rows), "experiment")]
-    parts += [f"{len(comparison.unfinished)} not finished"] if comparison.unfinished else []
-    return " · ".join(parts)
