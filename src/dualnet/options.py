@@ -5,6 +5,7 @@ Every error is a ValueError of one line that starts with the dotted name of the 
 
 import dataclasses
 import difflib
+import functools
 import importlib
 import json
 import math
@@ -40,8 +41,11 @@ def build(kind: type[Config], options: Any, prefix: str = "") -> Config:
         raise ValueError(join(prefix, message) if names_option or not prefix else f"{prefix}: {message}") from error
 
 
+type_hints = functools.cache(get_type_hints)  # evaluating them takes most of the time of a Config
+
+
 def field_types(kind: Any) -> dict[str, Any]:
-    hints = get_type_hints(kind)
+    hints = type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
 
 
@@ -247,7 +251,7 @@ def plain(value: Any) -> Any:
 
 def check_choices(config: Any) -> None:
     """Raises ValueError for the first option whose value is not one of its Literal type."""
-    for option, hint in get_type_hints(type(config)).items():
+    for option, hint in type_hints(type(config)).items():
         if get_origin(hint) is Literal:
             choose(getattr(config, option), get_args(hint), option)
 

@@ -1,11 +1,11 @@
 """Options shared by several learners, with their defaults and checks. A learner's Config inherits from one of them."""
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, get_type_hints
+from typing import Any, ClassVar, Literal
 
 from dualnet.image_ops import CROP_AREA, Augment
 from dualnet.memory import MemoryConfig
-from dualnet.options import check_at_least, check_choices, check_range
+from dualnet.options import check_at_least, check_choices, check_range, type_hints
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class CommonOptions:
 
     def __post_init__(self) -> None:
         check_choices(self)
-        for option, hint in get_type_hints(type(self)).items():
+        for option, hint in type_hints(type(self)).items():
             if hint in (int, float):
                 check_at_least(self, self.MINIMUM.get(option, 1 if hint is int else 0), option)
         check_at_least(self, 0, "ema_rate", most=1)
