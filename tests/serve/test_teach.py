@@ -41,7 +41,7 @@ def address() -> Iterator[Callable[..., str]]:
         def start(**answer: object) -> str:
             handler = type("Given", (Answer,), {**answer, "paths": Answer.paths})
             server = stack.enter_context(HTTPServer(("127.0.0.1", 0), handler))
-            thread = threading.Thread(target=server.serve_forever)
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))  # seconds until it sees a shutdown
             thread.start()
             stack.callback(thread.join)
             stack.callback(server.shutdown)
