@@ -8,6 +8,7 @@ import json
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -50,10 +51,12 @@ def bare_process() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]]:
-    """What `python -m benchmarks` prints and what it writes, every section measured as briefly as can be."""
-    out = tmp_path_factory.mktemp("bench") / "bench.json"
+def test_every_section_measures_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What `python -m benchmarks` prints and what it writes, every section measured as briefly as can be.
+
+    One test, since it takes 14 s and a module's fixture is made by every worker that runs a test of the module.
+    """
+    out = tmp_path / "bench.json"
     smallest = {
         "dualnet_width": 4,
         "er_width": 4,
@@ -62,61 +65,44 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, Any]
         "matmul_size": 256,
         "processes": 1,
     }
-    with contextlib.redirect_stdout(io.StringIO()) as printed, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizes, "SMALL", replace(sizes.SMALL, **smallest))
-        patch.setattr(steps, "SEEDS", (1, 2))
-        options = ["--device", "cpu", "--small", "--repeats", "2", "--images", "150", "--out", str(out)]
-        assert main(options) == 0
-    return printed.getvalue(), json.loads(out.read_text())
+    monkeypatch.setattr(sizes, "SMALL", replace(sizes.SMALL, **smallest))
+    monkeypatch.setattr(steps, "SEEDS", (1, 2))
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        assert main(["--device", "cpu", "--small", "--repeats", "2", "--images", "150", "--out", str(out)]) == 0
+    written = json.loads(out.read_text())
+    assert written["failed"] == []
+    check_figures(written["figures"], printed.getvalue())
+    check_environment(written["environment"])
+    check_values({figure["what"]: figure["value"] for figure in written["figures"]})
 
 
-@pytest.fixture(scope="module")
-def values(found: tuple[str, dict[str, Any]]) -> dict[str, float]:
-    return {figure["what"]: figure["value"] for figure in found[1]["figures"]}
-
-
-def test_every_section_has_figures_with_units(found):
-    figures = found[1]["figures"]
+def check_figures(figures: list[dict[str, Any]], printed: str) -> None:
+    """Every section has figures, with units, and the table shows them."""
     assert list(dict.fromkeys(figure["section"] for figure in figures)) == list(bench.SECTIONS)
-    assert found[1]["failed"] == []
+    assert len({figure["what"] for figure in figures}) == len(figures)
     for figure in figures:
         assert figure["unit"]
-        assert figure["value"] is not None or "not installed" in figure["note"]
-    assert len({figure["what"] for figure in figures}) == len(figures)
+        assert figure["value"] > 0 if figure["value"] is not None else "not installed" in figure["note"]
+        assert f" {figure['what']} " in printed
+        assert f" {report.value_text(figure['value'])} " in printed
 
 
-def test_every_figure_is_positive(values):
-    assert all(value > 0 for value in values.values() if value is not None)
-
-
-def test_the_environment_names_device_and_versions_only(found):
-    environment = found[1]["environment"]
+def check_environment(environment: dict[str, Any]) -> None:
+    """It names device and versions, and no path."""
     assert environment["torch"] == torch.__version__
     assert environment["device_type"] == "cpu"
     assert environment["sizes"]["num_images"] == 150
     assert not any("/" in str(value) for value in environment.values() if not isinstance(value, dict))
 
 
-def test_the_table_shows_every_figure(found):
-    printed, written = found
-    for figure in written["figures"]:
-        assert f" {figure['what']} " in printed
-        assert f" {report.value_text(figure['value'])} " in printed
-
-
-def test_a_step_does_not_grow_with_what_is_stored(values):
-    assert values["step with 50 tasks by 5 tasks"] < 2.5
-    assert values["step with 500 tasks by 5 tasks"] < 2.5
-    assert values["step with 100,000 slots by 1,000 slots"] < 3
-
-
-def test_shares_and_sums_agree(values):
+def check_values(values: dict[str, float]) -> None:
+    """Shares and sums agree, a step does not grow with what is stored, and an import adds little to that of PyTorch."""
     assert values["DualNet step, 2 seeds, plain, per seed"] == pytest.approx(values["DualNet step, 2 seeds, plain"] / 2)
     assert values["DualNet arithmetic"] > values["ER arithmetic"]
     assert values["DualNet aten ops"] > values["ER aten ops"]
-
-
-def test_importing_the_package_adds_little_to_importing_torch(values):
+    assert values["step with 50 tasks by 5 tasks"] < 2.5
+    assert values["step with 500 tasks by 5 tasks"] < 2.5
+    assert values["step with 100,000 slots by 1,000 slots"] < 3
     assert values["import dualnet, after torch"] < 0.5 * values["import torch"]
 
 
