@@ -46,8 +46,8 @@ check(norm_kernels.normalise_small_backward, PLAIN | LARGEST, WARPS)
 check(norm_kernels.normalise_small, LARGEST, WARPS)
 check(norm_kernels.normalise_small_backward, LARGEST, WARPS)
 check(norm_kernels.normalise, {"GIVEN": True, "PARTS": 1})
-for name in ("normalise_and_pool", "pool_sums", "pool_backward"):
-    check(getattr(pool, name))
+for name in ("normalise_and_pool", "pool_sums", "pool_backward"):  # with many warps there is less code to compile
+    check(getattr(pool, name), {}, 16)
 check(pool.normalise_and_pool, {"GIVEN": True, "PARTS": 1, "BM": 8, "BC": 8})
 for name in ("make_patches", "stem_statistics", "stem_pool", "gradient_products", "stem_gradients"):
     check(getattr(stem_kernels, name), images="*fp32", kernel="*bf16", dkernel="*bf16")
