@@ -297,6 +297,12 @@ def heard() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
+@pytest.fixture
+def plots_unsaved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plots of a report are made but not written as SVG, which takes most of its time."""
+    monkeypatch.setattr("dualnet.report.style.saved", lambda *_, **__: b'<svg viewBox="0 0 1 1"></svg>')
+
+
 @pytest.fixture(scope="session")
 def make_run() -> Callable[..., Path]:
     """make_run(folder, accuracy, name=..., ...): a run folder made by hand, for the report."""

@@ -295,6 +295,7 @@ def ways(node: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int
         yield from ways(value, (*way, key))
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 @pytest.mark.parametrize("file", READERS)
 def test_values_of_the_wrong_type(file: str, capsys) -> None:
     """A value may be no one's concern, or be refused; a warning may name it. Nothing else is said."""

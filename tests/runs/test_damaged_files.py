@@ -120,7 +120,7 @@ CLASSES = {"counts": [5, 5, 5, 5], "confusions": [[0, 1, 2], [3, 2, 1]], "mistak
 
 
 @pytest.mark.parametrize("name", [*OF_A_RUN, "classes.json"])
-def test_a_report(name: str, make_run, tmp_path: Path) -> None:
+def test_a_report(name: str, make_run, plots_unsaved, tmp_path: Path) -> None:
     cost = {"forward_samples": 10, "backward_samples": 10}
     whole = make_run(tmp_path / "whole", told=EVENTS, cost=cost, classes=CLASSES)
     fuzz(whole, name, tmp_path / "damaged", lambda folder: compare([folder]), keep=True)
