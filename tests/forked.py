@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -39,13 +40,17 @@ def forked(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
 class CommandLine:
     """The command line in a process and a session of its own, on one thread; `output` is what it says.
 
-    That is what goes to stderr, and with `both` what goes to stdout too. Variables are added to its environment.
+    That is what goes to stderr, and with `both` what goes to stdout too. Its files can have so many bytes at most, as
+    on a full disk. Variables are added to its environment.
     """
 
-    def __init__(self, *words: object, both: bool = False, **variables: str) -> None:
+    def __init__(
+        self, *words: object, both: bool = False, file_bytes: int = resource.RLIM_INFINITY, **variables: str
+    ) -> None:
         reader, writer = FORKED.Pipe(duplex=False)
         environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **variables}
-        self.process = forked(run_words, [*map(str, words)], writer, (1, 2) if both else (2,), environment)
+        numbers = (1, 2) if both else (2,)
+        self.process = forked(run_words, [*map(str, words)], writer, numbers, file_bytes, environment)
         writer.close()
         self.output = os.fdopen(os.dup(reader.fileno()))
         assert self.process.pid is not None
@@ -72,7 +77,9 @@ class CommandLine:
         return self.wait(), said
 
 
-def run_words(words: list[str], output: Connection, numbers: tuple[int, ...], environment: dict[str, str]) -> None:
+def run_words(
+    words: list[str], output: Connection, numbers: tuple[int, ...], file_bytes: int, environment: dict[str, str]
+) -> None:
     """As in a terminal of its own; the server that it is forked from may be of another test."""
     from dualnet import cli
 
@@ -80,6 +87,7 @@ def run_words(words: list[str], output: Connection, numbers: tuple[int, ...], en
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ.clear()
     os.environ.update(environment)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     for number in numbers:  # what the processes that it starts say too
         os.dup2(output.fileno(), number)
         setattr(sys, ("stdout", "stderr")[number - 1], os.fdopen(number, "w", buffering=1, closefd=False))

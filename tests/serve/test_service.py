@@ -10,8 +10,6 @@ import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -23,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from forked import CommandLine
 from PIL import Image
 from serve_hostile import attack
 from serving import COLOURS, SIZE, Server, picture, png, small_model
@@ -336,11 +335,10 @@ def test_a_first_start_without_space_fails_with_the_file_and_the_reason(
     tmp_path: Path, kilobytes: int, file: str
 ) -> None:
     """A limit on the size of files stands for a full disk."""
-    command = f"ulimit -f {kilobytes}; exec {sys.executable} -m dualnet.cli serve --port 0 --state {tmp_path / 'state'}"
-    environment = {**os.environ, "PYTHONPATH": str(Path(dualnet.__file__).resolve().parent.parent)}
-    ended = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=120)
-    assert ended.returncode == 1 and ended.stderr.count("\n") == 1, ended.stderr
-    assert f"dualnet: {tmp_path / 'state' / file}" in ended.stderr
+    words = ("serve", "--port", 0, "--state", tmp_path / "state")
+    code, error = CommandLine(*words, file_bytes=1024 * kilobytes).rest()
+    assert code == 1 and error.count("\n") == 1, error
+    assert f"dualnet: {tmp_path / 'state' / file}" in error
 
 
 # Errors and access control
