@@ -33,8 +33,8 @@ def assert_equal_losses(one: dict, other: dict) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_is_observe(name, small_learner, batches, state_of, differing):
-    stepped, plain = small_learner(name), small_learner(name)
+def test_a_step_is_observe(name, quick_learner, batches, state_of, differing):
+    stepped, plain = quick_learner(name), quick_learner(name)
     engine = Engine([stepped], "fp32")
     for batch in batches:
         (losses,) = engine.step([batch])

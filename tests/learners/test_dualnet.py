@@ -402,7 +402,7 @@ def test_examples_without_a_label_are_not_stored(make, random_batch):
 def test_task_free_replay_draws_from_all_that_is_stored(policy, soft_labels, make, random_batch, spec):
     free = spec.task_free()
     memory = MemoryConfig(policy=policy, slots_per_class=2)
-    learner = make(spec=free, memory=memory, soft_labels=soft_labels)
+    learner = make(spec=free, memory=memory, soft_labels=soft_labels, encoder="own_encoder.ThreeMaps")
     losses = learner.observe(random_batch(0, spec=free))
     assert losses["replay"] > 0  # the batch itself is in the memory by then
     assert (losses["soft_labels"] != 0) == (soft_labels == "insertion")
