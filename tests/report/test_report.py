@@ -65,6 +65,7 @@ def test_one_task_shows_a_dash_for_forgetting(tmp_path, make_run):
 LAST_ROW_ONLY = [[None, None], [60.0, 70.0]]  # as Offline leaves it
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 @pytest.mark.parametrize("fm", ["paper", "seen", "all"])
 def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
     """Forgetting and learning accuracy are dashes everywhere, and nothing is drawn of them."""
@@ -80,6 +81,7 @@ def test_only_the_end_was_evaluated(tmp_path, fm, make_run):
     assert "nan" not in page.lower().split("</style>")[1] and "nan" not in (tmp_path / "report.md").read_text()
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
     make_run(tmp_path / "offline", LAST_ROW_ONLY, name="offline")
     make_run(tmp_path / "er", [[80.0, None], [50.0, 60.0]], name="er")
@@ -331,6 +333,7 @@ def test_wrong_arguments_say_what_to_do(tmp_path, make_run):
         report([tmp_path], fm="mine")
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 def test_the_same_experiment_with_other_tasks_is_another_row(tmp_path, make_run):
     """As where a folder of images has got more classes since, and the runs are too old to tell."""
     make_run(tmp_path / "a", seed=0)
@@ -413,6 +416,7 @@ def test_control_characters_in_names_are_escaped(tmp_path, make_run):
         assert all(c.isprintable() or c == "\n" for c in text)
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
     make_run(tmp_path / "a", name="a|b\\|c")
     make_run(tmp_path / "b", name="plain")
@@ -467,6 +471,7 @@ def test_importing_the_report_does_not_import(name):
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 def test_the_highest_row_is_compared_with_the_next_by_welch(tmp_path, make_run):
     """ACC 64, 67 and 61 against 60, 62 and 58: 4 points, p 0.138; a row of one seed has no spread and no part in it."""
     for seed, (er, ours) in enumerate([(60.0, 64.0), (62.0, 67.0), (58.0, 61.0)]):

@@ -179,6 +179,7 @@ def test_a_folder_of_an_older_version_keeps_to_its_root(on, run) -> None:
     run(on("./images/", cache="elsewhere"), Path("run"))
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 def test_the_report_tells_the_folders_apart(on, run) -> None:
     run(on(), Path("out/seed-0"))
     run(on("other").with_seed(1), Path("out/seed-1"))
@@ -186,6 +187,7 @@ def test_the_report_tells_the_folders_apart(on, run) -> None:
     assert seeds_by_row() == [["0", "2"], ["1"]]
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 def test_the_report_knows_images_that_have_moved(on, run) -> None:
     run(on(), Path("out/seed-0"))
     run(on(**moved()).with_seed(1), Path("out/seed-1"))

@@ -320,6 +320,7 @@ def test_offline_goes_over_the_labelled_examples(quick_tiny, run, tmp_path) -> N
     assert json.loads((folder / "result.json").read_text())["steps"] < 18
 
 
+@pytest.mark.usefixtures("plots_unsaved")
 def test_a_report_of_offline_beside_another(tiny, run, finished, tmp_path, capsys) -> None:
     run(tiny("offline", name="offline"), tmp_path / "seed-0")
     assert cli.main(["report", str(tmp_path), str(finished), "--picture", str(tmp_path / "p.svg")]) == 0
