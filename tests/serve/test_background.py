@@ -9,10 +9,10 @@ from serving import SIZE, SMALL
 
 from dualnet.options import merged
 from dualnet.runs.model import Model
-from dualnet.serve.background import Background
 from dualnet.serve.options import Options
 from dualnet.serve.rollback import RollbackPoint
 from dualnet.serve.state_folder import DEFAULT_LEARNER
+from dualnet.serve.training import Background
 
 
 def test_it_starts_with_the_first_images_and_keeps_its_share_and_its_number_of_steps() -> None:

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dualnet.serve.errors import ConflictError, NotFoundError, RequestError
-from dualnet.serve.journal import Journal, digest_of
+from dualnet.serve.errors import RequestError
+from dualnet.serve.journal import MAX_HISTORY, Journal, digest_of
 from dualnet.serve.options import Options
-from dualnet.serve.retention import MAX_HISTORY, add_status, prune
 from dualnet.serve.service import MAX_EVENTS, Service
 
 
@@ -44,30 +43,30 @@ def test_pruning_keeps_images_of_the_log_the_memory_and_the_held_out_examples(jo
     add(journal, range(10, 20))
     contained = journal.last_position()
     add(journal, range(20, 22), "cat")
-    prune(journal, contained, [digest_of(image(3).tobytes())])
+    journal.prune(contained, {digest_of(image(3).tobytes())})
     assert with_pixels(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
     assert [entry.example for entry in journal.entries_after(0, 100)] == [21, 22]  # numbers from 1
     assert len(journal.counts()) == 2 and sum(journal.counts().values()) == 22
-    with pytest.raises(ConflictError, match="example-10"):
+    with pytest.raises(RequestError, match="example-10"):
         journal.set_label("example-10", "cat", False)
 
 
 def test_held_out_images_are_limited(journal: Journal) -> None:
     add(journal, range(120), "cat")
-    prune(journal, journal.last_position(), [])
+    journal.prune(journal.last_position(), set())
     assert with_pixels(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
 
 
 def test_a_request_is_atomic(journal: Journal) -> None:
     add(journal, [1], "cat")
     position = journal.last_position()
-    with pytest.raises(ConflictError, match="example-1"):  # the second id exists with another image
+    with pytest.raises(RequestError, match="example-1"):  # the second id exists with another image
         journal.add_examples(["new", "example-1"], [image(5), image(6)], ["dog", "dog"], True)
     assert journal.classes() == ["cat"] and journal.last_position() == position
-    with pytest.raises(NotFoundError, match="new"):
+    with pytest.raises(RequestError, match="new"):
         journal.example("new")
     journal.add_classes(["dog"])
-    with pytest.raises(ConflictError, match="most-classes"):
+    with pytest.raises(RequestError, match="most-classes"):
         add(journal, [2], "third")
     assert journal.classes() == ["cat", "dog"]
 
@@ -104,11 +103,11 @@ def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
     journal.set_label("example-2", "dog", True)
     digests = [digest_of(image(number).tobytes()) for number in (1, 2, 3, 4)]  # 4 came with the model
     end = journal.last_position() + 1
-    assert journal.expected_in_memory(end) == {digests[0]: {}, digests[1]: {"dog": 1}, digests[2]: {"cat": 1}}
-    assert journal.expected_in_memory(end - 1, digests[1:2]) == {digests[1]: {"dog": 0}}, "not learned yet"
+    assert [journal.learned_labels(one, end) for one in digests] == [{}, {"dog": 1}, {"cat": 1}, None]
+    assert journal.learned_labels(digests[1], end - 1) == {}, "not learned yet"
     journal.add_examples(["twin"], [image(3)], ["cat"], True)
-    assert journal.expected_in_memory(end, digests[2:3]) == {digests[2]: {"cat": 1}}, "the twin comes later"
-    assert journal.expected_in_memory(end + 1, digests[2:3]) == {digests[2]: {"cat": 2}}
+    assert journal.learned_labels(digests[2], end) == {"cat": 1}, "the twin comes later"
+    assert journal.learned_labels(digests[2], end + 1) == {"cat": 2}
 
 
 def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(tmp_path: Path) -> None:
@@ -116,7 +115,7 @@ def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(
     service.journal.database.execute("PRAGMA synchronous=OFF")  # for speed
     for seconds in range(count):
         event = service.add_event("status", {"time": seconds})
-        service.history = add_status(service.journal, service.history, event)
+        service.history = service.journal.add_status(service.history, event)
     times = [status["time"] for _, _, status in service.history]
     gaps = np.diff(times)
     assert len(times) == MAX_HISTORY and (times[0], times[-1]) == (0, count - 1)
@@ -133,13 +132,8 @@ def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(
         one.journal.database.close()
 
 
-def test_starts_are_counted(journal: Journal) -> None:
-    assert [journal.count_start(), journal.count_start()] == [1, 2]
-
-
-def test_a_memory_may_hold_more_examples_than_a_query_has_parameters(journal: Journal, monkeypatch) -> None:
-    monkeypatch.setattr("dualnet.serve.journal.MAX_PARAMETERS", 3)
+def test_examples_are_found_by_their_pixels(journal: Journal) -> None:
     add(journal, range(10), "cat")
-    digests = [digest_of(image(number).tobytes()) for number in (7, 1, 5, 9, 1, 3, 0, 7)]
-    assert journal.examples_with(digests) == [(f"example-{number}", "cat") for number in (0, 1, 3, 5, 7, 9)]
-    assert journal.examples_with([]) == []
+    journal.add_examples(["twin"], [image(5)], [None], False)
+    digests = {digest_of(image(number).tobytes()) for number in (7, 5, 0, 42)}
+    assert journal.examples_with(digests) == [*((f"example-{number}", "cat") for number in (0, 5, 7)), ("twin", None)]

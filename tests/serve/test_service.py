@@ -28,7 +28,7 @@ from serving import COLOURS, SIZE, Server, picture, png, small_model
 
 import dualnet
 from dualnet.cli import main
-from dualnet.serve.errors import ConflictError
+from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 from dualnet.serve.service import Service
 from dualnet.serve.serving_model import ServingModel
@@ -309,7 +309,7 @@ def test_an_export_imports_nothing_from_the_working_directory(
     (tmp_path / "yaml.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(Path(dualnet.__file__).resolve().parent.parent))
-    with pytest.raises(ConflictError, match="no class"):
+    with pytest.raises(RequestError, match="no class"):
         export_onnx(Service(Options(tmp_path / "state")), model)
 
 

@@ -20,7 +20,7 @@ from serving import SIZE, SMALL, small_model
 from dualnet.options import merged
 from dualnet.runs.model import Model, load
 from dualnet.serve import state_folder
-from dualnet.serve.errors import BusyError, NotFoundError
+from dualnet.serve.errors import RequestError
 from dualnet.serve.memory_contents import stored_examples
 from dualnet.serve.options import Options
 from dualnet.serve.service import REPLY_SECONDS, Service
@@ -35,7 +35,7 @@ def made(tmp_path: Path) -> Iterator[tuple[Worker, Connection]]:
     options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=1)
     (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
     ours, theirs = Pipe()
-    worker = Worker(options, theirs, 1)
+    worker = Worker(options, theirs)
     worker.journal.add_classes(["cat", "dog"])
     follow(worker)
     with ours, theirs:
@@ -50,14 +50,13 @@ def follow(worker: Worker) -> None:
 
 
 def notices(link: Connection) -> list[str]:
-    """The kinds of the notices sent so far; a failed restore is one too."""
+    """The kinds of the notices sent so far."""
     messages: list[tuple[Any, ...]] = []
     while link.poll():
         messages.append(link.recv())
         if messages[-1][0] == "published":
             link.recv_bytes()  # the weights
-    kinds = [message[1] if message[0] == "notice" else message[0] for message in messages]
-    return [kind for kind in kinds if kind not in ("published", "status")]
+    return [message[1] for message in messages if message[0] == "notice"]
 
 
 def hold_out(worker: Worker, count: int) -> None:
@@ -76,19 +75,27 @@ def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     worker, link = made
     number = state_folder.create_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
     damage(state_folder.snapshot_folder(worker.options, number))
-    worker.journal.restore(number)
     model = worker.model
-    follow(worker)
+    _, (status, message) = worker.execute("restore", number)
+    assert (status, message.endswith("nothing was restored")) == (409, True)
     assert notices(link) == ["not_restored"] and worker.model is model
-    assert worker.position == worker.journal.last_position()
 
 
 def test_a_restore_is_saved_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
     worker, link = made
-    number = state_folder.create_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
-    position = worker.journal.restore(number)
-    follow(worker)
-    assert notices(link) == ["restored"] and state_folder.open_model(worker.options)[1]["position"] == position
+    number = state_folder.create_snapshot(worker.model, worker.options, "", worker.progress())["number"]
+    hold_out(worker, 1)
+    position = worker.journal.last_position()
+    worker.publish()
+    assert notices(link) == []  # reads the weights, of which the pipe does not hold two
+    assert worker.execute("restore", number) == (None, None) and notices(link) == ["restored"]
+    worker.do_what_is_due()
+    for _ in range(2):
+        restored, progress = state_folder.open_model(worker.options)
+        assert progress["position"] == position, "the older checkpoint too"
+        assert prediction_weights(restored).equal(prediction_weights(worker.model))
+        newest = max((worker.options.state / state_folder.MODEL / "checkpoint").glob("*.json"))
+        newest.unlink()
 
 
 def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(made: tuple[Worker, Connection]) -> None:
@@ -156,7 +163,7 @@ def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
     folder = state_folder.snapshot_folder(options, number)
     shutil.copytree(folder, folder.with_name("7.tmp"))
     state_folder.delete_snapshot(options, number)
-    with pytest.raises(NotFoundError):
+    with pytest.raises(RequestError):
         state_folder.delete_snapshot(options, number)
     assert state_folder.list_snapshots(options) == []
     state_folder.remove_unfinished(options)
@@ -176,7 +183,7 @@ def test_one_of_several_examples_with_equal_pixels_can_be_deleted(tmp_path: Path
     ours, theirs = Pipe()
     image = np.zeros((3, SIZE, SIZE), np.uint8)
     with ours, theirs:
-        worker = Worker(options, theirs, 1)
+        worker = Worker(options, theirs)
         journal = worker.journal
         journal.add_examples(["a", "b", "c"], [image] * 3, ["cat"] * 3, True)
         follow(worker)
@@ -208,7 +215,7 @@ def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_traini
     images = list(np.random.default_rng(0).integers(0, 256, (6, 3, SIZE, SIZE), np.uint8))
     ours, theirs = Pipe()
     with ours, theirs:
-        worker = Worker(options, theirs, 1)
+        worker = Worker(options, theirs)
         [memory] = worker.model.learner.memories
         worker.journal.add_examples(["a", "b", "c"], images[:3], ["cat"] * 3, True)
         follow(worker)
@@ -227,7 +234,7 @@ def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_traini
         worker.save()
         follow(worker)
         worker.journal.add_classes(["hen"])
-        again = Worker(options, theirs, 2)
+        again = Worker(options, theirs)
         assert again.background.steps_since_taught == SETTLED_STEPS
         again.journal.database.close()
         follow(worker)
@@ -257,8 +264,8 @@ def test_a_publication_older_than_the_checkpoint_is_ignored(made: tuple[Worker, 
 
 def test_a_pause_and_the_history_survive_a_restart(made: tuple[Worker, Connection]) -> None:
     worker, _ = made
-    worker.set_paused(True)
-    assert Worker(worker.options, worker.link, 2).background.paused
+    worker.execute("pause", True)
+    assert Worker(worker.options, worker.link).background.paused
     service = Service(worker.options)
     service.model = ServingModel(lambda: worker.model)
     service.on_status(worker.status())
@@ -312,22 +319,22 @@ def test_a_deleted_image_leaves_the_checkpoints_also_after_a_restart(made: tuple
     follow(worker)
     worker.save()
     assert worker.saves_due == 1
-    again = Worker(worker.options, worker.link, 2)
+    again = Worker(worker.options, worker.link)
     assert again.saves_due == 1
     link.send(("stop", 0, None))
     again.run()
-    assert again.saves_due == 0 == Worker(worker.options, worker.link, 3).saves_due
+    assert again.saves_due == 0 == Worker(worker.options, worker.link).saves_due
 
 
 def test_a_reply_after_the_timeout_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dualnet.serve.service.REPLY_SECONDS", 0.01)
     service = Service(Options(tmp_path))
     service.link, theirs = Pipe()
-    service.alive = True
-    with service.link, theirs, pytest.raises(BusyError):
+    service.alive, service.process = True, Mock()
+    with service.link, theirs, pytest.raises(RequestError):
         service.call("memory")
     service.on_reply(1, [], None)
-    assert service.pending == {}
+    assert service.replies == {}
     service.journal.database.close()
 
 
@@ -343,6 +350,6 @@ def test_a_command_is_refused_if_the_learner_is_not_running_or_ends_before_it_re
         theirs.close()
         service.supervise()
         for error in (response.exception(), pool.submit(service.call, "memory").exception()):
-            assert isinstance(error, BusyError) and "not running" in str(error) and error.headers
+            assert isinstance(error, RequestError) and "not running" in str(error) and error.headers
     assert time.monotonic() - began < REPLY_SECONDS / 2
     service.journal.database.close()

@@ -25,7 +25,7 @@ from starlette.exceptions import HTTPException
 
 from dualnet import __version__
 from dualnet.serve import schema, state_folder
-from dualnet.serve.errors import NotFoundError, RequestError, validation_message
+from dualnet.serve.errors import RequestError, disk_message, validation_message
 from dualnet.serve.images import decode, to_png
 from dualnet.serve.metrics import metrics
 from dualnet.serve.onnx import exclusive, export_onnx
@@ -78,15 +78,15 @@ def make_app(service: Service) -> FastAPI:
         new_class: schema.NewClass = False,
     ) -> list[schema.Acknowledged]:
         """Add images, with or without labels. They are on disk when the response is sent."""
-        ids = [uuid4().hex for _ in image] if id is None else id
+        ids = id or [uuid4().hex for _ in image]
         if len(ids) != len(image):
             raise RequestError(422, f"{len(ids)} ids for {len(image)} images; give one per image, or none")
         if len(set(ids)) != len(ids):
             raise RequestError(422, "ids must be unique within a request")
         labels = [name or None for name in label or [""]]
-        if len(labels) not in (1, len(image)):
+        labels = labels * len(image) if len(labels) == 1 else labels
+        if len(labels) != len(image):
             raise RequestError(422, f"{len(labels)} labels for {len(image)} images; give one per image, or one for all")
-        labels = labels if len(labels) == len(image) else labels * len(image)
         position, duplicates = journal.add_examples(ids, decode_all(image), labels, new_class)
         service.notify_learner(position)
         return [schema.Acknowledged(id=one, duplicate=same) for one, same in zip(ids, duplicates, strict=True)]
@@ -98,14 +98,9 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/v1/examples/{id}")
     def get_example(id: schema.Id) -> dict[str, Any]:
-        example = journal.example(id)
-        return {
-            "id": id,
-            "label": example.label,
-            "time": example.time,
-            "held_out": bool(example.held_out),
-            "image": example.pixels is not None,
-        }
+        one = journal.example(id)
+        found = {"id": id, "label": one.label, "time": one.time}
+        return {**found, "held_out": bool(one.held_out), "image": one.pixels is not None}
 
     @app.get("/v1/examples/{id}/image", response_class=Response, responses={200: {"content": {"image/png": {}}}})
     def get_image(id: schema.Id) -> Response:
@@ -186,8 +181,9 @@ def make_app(service: Service) -> FastAPI:
     def restore(number: schema.Number) -> dict[str, Any]:
         """Restore a snapshot. Examples added since then stay in the journal and are not learned again."""
         if not state_folder.snapshot_folder(options, number).is_dir():
-            raise NotFoundError(f"snapshot {number}")
-        service.restore(number)
+            raise RequestError(404, f"snapshot {number} does not exist")
+        service.wait_until_learned()
+        service.call("restore", number)
         return service.status()
 
     @app.delete("/v1/snapshots/{number}", status_code=204)
@@ -239,7 +235,7 @@ def add_error_handlers(app: FastAPI) -> None:
             found.headers["Allow"] = ", ".join(allowed_methods(app, request)) or "GET, HEAD"  # the latter: static files
         return JSONResponse(found.body, found.status, found.headers)
 
-    for kind in (RequestError, RequestValidationError, HTTPException, sqlite3.OperationalError, ValueError, Exception):
+    for kind in (RequestError, RequestValidationError, HTTPException, OSError, sqlite3.OperationalError, Exception):
         app.add_exception_handler(kind, handle)
 
 
@@ -251,10 +247,8 @@ def request_error(error: Exception) -> RequestError:
             return RequestError(422, validation_message(error.errors()[0]))
         case HTTPException():  # raised by FastAPI itself
             return RequestError(error.status_code, error.detail)
-        case sqlite3.OperationalError():
-            return RequestError(507, f"the journal cannot be written ({error}); nothing was stored")
-        case ValueError():
-            return RequestError(400, str(error))
+        case OSError() | sqlite3.OperationalError():
+            return RequestError(507, disk_message(error))
     return RequestError(500, f"internal error ({type(error).__name__}); see the log of the service")
 
 

@@ -1,5 +1,6 @@
 """Error responses, which all have the same JSON body. Imports no FastAPI: the learner process raises them too."""
 
+import sqlite3
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,7 +18,7 @@ ERRORS = {  # by status: the code in the body, and its meaning
     429: ("busy", "too many concurrent requests"),
     500: ("internal", "internal error"),
     503: ("busy", "the learner is not running, or did not respond in time"),
-    507: ("disk", "the journal cannot be written"),
+    507: ("disk", "the disk cannot be written, such as a full one; nothing was stored"),
 }
 
 
@@ -32,19 +33,9 @@ class RequestError(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-class NotFoundError(RequestError):
-    def __init__(self, what: str) -> None:
-        super().__init__(404, f"{what} does not exist")
-
-
-class ConflictError(RequestError):
-    def __init__(self, message: str) -> None:
-        super().__init__(409, message)
-
-
-class BusyError(RequestError):
-    def __init__(self, message: str) -> None:
-        super().__init__(503, message, retry_after="5")
+def disk_message(error: OSError | sqlite3.OperationalError) -> str:
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return f"the disk cannot be written ({reason}); nothing was stored"
 
 
 def validation_message(problem: Mapping[str, Any]) -> str:

@@ -10,25 +10,26 @@ from PIL import Image as Pillow
 from torch import Tensor
 
 from dualnet.data.decode import FORMATS, UnreadableError, read_bytes
+from dualnet.serve.errors import RequestError
 
 
 def decode(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
     """uint8 [3, size, size]: rotated by its EXIF orientation, cropped to the central square. Call inside `decoding`.
 
-    No other metadata is read or stored. Raises ValueError if the data is not an image, or has too many pixels.
+    No other metadata is read or stored. Raises RequestError if the data is not an image, or has too many pixels.
     """
     try:
         with Pillow.open(io.BytesIO(data), formats=FORMATS) as image:  # reads only the header
             width, height = image.size
     except Exception as error:  # whatever Pillow raises for damaged files
-        raise ValueError(f"{name}: cannot be read as an image; send {', '.join(FORMATS)}") from error
+        raise RequestError(400, f"{name}: cannot be read as an image; send {', '.join(FORMATS)}") from error
     if width * height > most_pixels:
-        raise ValueError(f"{name}: {width} x {height} pixels; at most {most_pixels} are allowed (--most-pixels)")
+        raise RequestError(400, f"{name}: {width} x {height} pixels; at most {most_pixels} are allowed (--most-pixels)")
     into = np.empty((size, size, 3), np.uint8)
     try:
         read_bytes(data, into, name)
     except UnreadableError as error:
-        raise ValueError(f"{error.summary(1)}; send another image") from None
+        raise RequestError(400, f"{error.summary(1)}; send another image") from None
     return np.ascontiguousarray(into.transpose(2, 0, 1))
 
 

@@ -4,11 +4,12 @@ SQLite in WAL mode with synchronous=FULL. The HTTP process writes; the learner p
 are no longer needed.
 """
 
+import json
 import sqlite3
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet.serve.errors import ConflictError, NotFoundError, RequestError
+from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 
 SCHEMA = """
@@ -36,12 +37,15 @@ CREATE TABLE IF NOT EXISTS log (
     example INTEGER, name TEXT, digest BLOB);
 """
 UNLABELLED = "label IS NULL AND pixels IS NOT NULL"
-MAX_PARAMETERS = 30_000  # of a query; SQLite's limit is 32,766 by default
 HELD_OUT = "held_out AND label IS NOT NULL AND pixels IS NOT NULL"
+MAX_HELD_OUT = 20  # images kept per class
+MAX_HISTORY = 400  # statuses
+
+Event = tuple[int, str, dict[str, Any]]  # number, kind (`status` or `notice`), content
 
 
 class Entry(NamedTuple):
-    """A log entry. `kind`: class, example, label, delete or restore; `name`: the class or snapshot."""
+    """A log entry. `kind`: class, example, label or delete (or restore, in older journals); `name`: the class."""
 
     position: int
     request: int  # entries of one request have the same number
@@ -90,20 +94,13 @@ class Journal:
         """The first column of the first row; None if there is no row."""
         return next((row[0] for row in self.rows(query, *values)), None)
 
-    def count_start(self) -> int:
-        """How often a learner process was started on this journal, including this time."""
-        with self.transaction():
-            count = self.value("PRAGMA user_version") + 1
-            self.rows(f"PRAGMA user_version={count}")
-        return count
-
     # Writes by the HTTP process. Each returns the last position in the log
 
     def add_classes(self, names: Sequence[str]) -> int:
         with self.transaction():
             known = self.classes()
             if existing := [name for name in names if name in known]:
-                raise ConflictError(f"class {existing[0]!r} already exists")
+                raise RequestError(409, f"class {existing[0]!r} already exists")
             return [self.create_class(name) for name in names][-1]
 
     def add_examples(
@@ -124,7 +121,8 @@ class Journal:
         digest = digest_of(pixels)
         if existing := self.rows("SELECT digest, label FROM examples WHERE id = ?", id):
             if existing[0][0] != digest or label not in (None, existing[0][1]):
-                raise ConflictError(f"id {id!r} exists with another image or label; use another id, or PUT its label")
+                message = f"id {id!r} exists with another image or label; use another id, or PUT its label"
+                raise RequestError(409, message)
             return True
         values = (id, time.time(), digest, pixels, label, self.is_held_out(label))
         query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
@@ -138,7 +136,7 @@ class Journal:
             if example.label == label:
                 return self.last_position()
             if example.pixels is None:
-                raise ConflictError(f"the image of {id!r} is no longer stored; post it again with its label")
+                raise RequestError(409, f"the image of {id!r} is no longer stored; post it again with its label")
             self.ensure_class(label, new_class)
             held_out = self.is_held_out(label) if example.label is None else example.held_out
             self.rows("UPDATE examples SET label = ?, held_out = ? WHERE id = ?", label, held_out, id)
@@ -151,31 +149,25 @@ class Journal:
             self.rows("DELETE FROM examples WHERE id = ?", id)
             self.rows("INSERT OR IGNORE INTO deleted VALUES (?)", digest)
             self.rows("INSERT INTO deleted_ids VALUES (?)", id)
-            return self.append("delete", digest=digest)
-
-    def restore(self, snapshot: int) -> int:
-        with self.transaction():
-            return self.append("restore", name=str(snapshot))
+            return self.append("delete", None, digest=digest)
 
     # Helpers, called within a transaction
 
-    def append(
-        self, kind: str, example: int | None = None, name: str | None = None, digest: bytes | None = None
-    ) -> int:
+    def append(self, kind: str, example: int | None, name: str | None = None, digest: bytes | None = None) -> int:
         query = "INSERT INTO log (request, kind, example, name, digest) VALUES (?, ?, ?, ?, ?) RETURNING position"
         return self.value(query, self.request, kind, example, name, digest)
 
     def create_class(self, name: str) -> int:
         most = self.options.most_classes
         if self.value("SELECT COUNT(*) FROM classes") >= most:
-            raise ConflictError(f"the limit of {most} classes is reached (--most-classes)")
+            raise RequestError(409, f"the limit of {most} classes is reached (--most-classes)")
         self.rows("INSERT INTO classes (name) VALUES (?)", name)
-        return self.append("class", name=name)
+        return self.append("class", None, name)
 
     def ensure_class(self, name: str, create: bool) -> None:
         if name not in self.classes():
             if not create:
-                raise ConflictError(f"class {name!r} does not exist; add it, or send new_class=true")
+                raise RequestError(409, f"class {name!r} does not exist; add it, or send new_class=true")
             self.create_class(name)
 
     def is_held_out(self, label: str | None) -> bool:
@@ -199,17 +191,13 @@ class Journal:
         if not found and self.rows("SELECT id FROM deleted_ids WHERE id = ?", id):
             raise RequestError(410, f"example {id!r} was deleted")
         if not found:
-            raise NotFoundError(f"example {id!r}")
+            raise RequestError(404, f"example {id!r} does not exist")
         return Example(*found[0])
 
-    def examples_with(self, digests: Sequence[bytes]) -> list[tuple[str, str | None]]:
+    def examples_with(self, digests: Iterable[bytes]) -> list[tuple[str, str | None]]:
         """Id and label of the examples whose pixels have these digests, oldest first."""
-        found, wanted = [], list(set(digests))
-        for start in range(0, len(wanted), MAX_PARAMETERS):
-            some = wanted[start : start + MAX_PARAMETERS]
-            query = f"SELECT number, id, label FROM examples WHERE digest IN ({', '.join('?' * len(some))})"
-            found += self.rows(query, *some)
-        return [(id, label) for _, id, label in sorted(found)]
+        query = "SELECT number, id, label FROM examples WHERE digest = ?"
+        return [row[1:] for row in sorted(row for digest in digests for row in self.rows(query, digest))]
 
     def newest_unlabelled(self, most: int) -> list[str]:
         query = f"SELECT id FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?"
@@ -234,20 +222,16 @@ class Journal:
             for name in names:
                 self.rows("INSERT OR IGNORE INTO classes (name) VALUES (?)", name)
 
-    def expected_in_memory(self, position: int, digests: Sequence[bytes] | None = None) -> dict[bytes, Counter[str]]:
-        """How many examples of each label the memory may hold, by digest; of these digests, or of all in the journal.
+    def learned_labels(self, digest: bytes, position: int) -> Counter[str] | None:
+        """How often the memory may hold an image, by label; None if it did not come from the journal.
 
         Examples with a log entry at the position or later do not count: the learner has yet to learn them.
         """
-        condition = "" if digests is None else f"WHERE digest IN ({', '.join('?' * len(digests))})"
-        found: dict[bytes, Counter[str]] = {}
-        for (digest,) in self.rows(f"SELECT digest FROM deleted {condition}", *(digests or ())):
-            found[digest] = Counter()
         pending = "number IN (SELECT example FROM log WHERE position >= ?)"
-        query = f"SELECT digest, label, held_out OR {pending} FROM examples {condition}"
-        for digest, label, excluded in self.rows(query, position, *(digests or ())):
-            found.setdefault(digest, Counter())[label] += not excluded
-        return found
+        found = self.rows(f"SELECT label, held_out OR {pending} FROM examples WHERE digest = ?", position, digest)
+        if not found and not self.rows("SELECT * FROM deleted WHERE digest = ?", digest):
+            return None
+        return Counter(label for label, excluded in found if not excluded)
 
     def is_paused(self) -> bool:
         """Whether the background is paused, which outlives a restart."""
@@ -268,6 +252,42 @@ class Journal:
         """Pixels of random unlabelled examples."""
         drawn = f"SELECT number FROM examples WHERE {UNLABELLED} ORDER BY random() LIMIT ?"
         return [row[0] for row in self.rows(f"SELECT pixels FROM examples WHERE number IN ({drawn})", count)]
+
+    def prune(self, position: int, in_memory: Collection[bytes]) -> None:
+        """Delete log entries up to a position that all checkpoints include, and images that are no longer needed.
+
+        Needed are the images of the remaining log entries, those in the memory (given by digest), the newest unlabelled
+        ones and the newest held-out ones of each class.
+        """
+        age = "ROW_NUMBER() OVER (PARTITION BY label ORDER BY number DESC) AS age"
+        needed = f"""SELECT example FROM log WHERE example IS NOT NULL
+            UNION SELECT number FROM (SELECT number, {age} FROM examples WHERE {HELD_OUT}) WHERE age <= {MAX_HELD_OUT}
+            UNION SELECT number FROM (SELECT number FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?)"""
+        query = f"SELECT number, digest FROM examples WHERE pixels IS NOT NULL AND number NOT IN ({needed})"
+        with self.transaction():
+            self.rows("DELETE FROM log WHERE position <= ?", position)
+            for number, digest in self.rows(query, self.options.unlabelled_kept):
+                if digest not in in_memory:
+                    self.rows("UPDATE examples SET pixels = NULL WHERE number = ?", number)
+        self.rows("PRAGMA wal_checkpoint(TRUNCATE)")  # until then deleted images are in the write-ahead log
+
+    # The status history
+
+    def add_status(self, history: Sequence[Event], event: Event) -> list[Event]:
+        """The history with one more status. If it is full, the one whose neighbours are closest in time is dropped."""
+        events = [*history, event]
+        with self.transaction():
+            self.rows("INSERT INTO history VALUES (?, ?)", event[0], json.dumps(event[2]))
+            if len(events) > MAX_HISTORY:
+                times = [status["time"] for _, _, status in events]
+                dropped = min(range(1, len(events) - 1), key=lambda index: times[index + 1] - times[index - 1])
+                self.rows("DELETE FROM history WHERE number = ?", events.pop(dropped)[0])
+        return events
+
+    def history(self) -> list[Event]:
+        """Oldest first."""
+        rows = self.rows("SELECT * FROM history ORDER BY number")
+        return [(number, "status", json.loads(text)) for number, text in rows]
 
 
 def digest_of(pixels: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """The examples in a model's memory, identified by the digest of their pixels."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
@@ -20,8 +20,8 @@ def stored_examples(model: Model) -> Iterator[tuple[Memory, int, bytes, str]]:
             yield memory, slot, digest_of(memory.images[slot].cpu().numpy().tobytes()), name
 
 
-def digests(model: Model) -> list[bytes]:
-    return [digest for _, _, digest, _ in stored_examples(model)]
+def digests(model: Model) -> set[bytes]:
+    return {digest for _, _, digest, _ in stored_examples(model)}
 
 
 def counts(model: Model) -> dict[str, Any]:
@@ -32,16 +32,16 @@ def counts(model: Model) -> dict[str, Any]:
     return {"slots": sum(memory.num_slots for memory in memories), "examples": examples}
 
 
-def remove_outdated(model: Model, journal: Journal, position: int, digests: Sequence[bytes] | None = None) -> None:
+def remove_outdated(model: Model, journal: Journal, position: int, digests: Collection[bytes] | None = None) -> None:
     """Remove stored examples that the journal no longer has, with that label, before a position.
 
     `digests` limits this to some images. Of several examples with the same pixels, as many stay as the journal has.
     """
-    expected, found = journal.expected_in_memory(position, digests), Counter[tuple[Memory, bytes, str]]()
-    outdated: dict[Memory, list[int]] = {}
+    found, outdated = Counter[tuple[Memory, bytes, str]](), dict[Memory, list[int]]()
     for memory, slot, digest, name in stored_examples(model):
         found[memory, digest, name] += 1
-        if digest in expected and found[memory, digest, name] > expected[digest][name]:
+        expected = journal.learned_labels(digest, position) if digests is None or digest in digests else None
+        if expected is not None and found[memory, digest, name] > expected[name]:
             outdated.setdefault(memory, []).append(slot)
     for memory, slots in outdated.items():
         memory.remove(torch.tensor(slots, device=memory.filled.device))

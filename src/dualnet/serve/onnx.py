@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from dualnet.serve.errors import BusyError, ConflictError, RequestError
+from dualnet.serve.errors import RequestError
 from dualnet.serve.service import Service
 
 TIMEOUT_SECONDS = 300.0
@@ -34,11 +34,11 @@ def export_onnx(service: Service, folder: Path) -> Path:
         while process.returncode is None:
             if service.stopping or time.monotonic() > deadline:
                 process.kill()
-                raise BusyError("the ONNX export did not finish in time; try again later")
+                raise RequestError(503, "the ONNX export did not finish in time; try again later", retry_after="5")
             with suppress(subprocess.TimeoutExpired):
                 _, stderr = process.communicate(timeout=POLL_SECONDS)
     if process.returncode == 2:
-        raise ConflictError(stderr.strip().removeprefix("dualnet: "))
+        raise RequestError(409, stderr.strip().removeprefix("dualnet: "))
     if process.returncode != 0:
         raise RuntimeError(f"the ONNX export failed (exit code {process.returncode}): {stderr}")
     return file

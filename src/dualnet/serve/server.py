@@ -37,7 +37,10 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     with locked_state(options), bound_socket(options) as listener, decoding():
         state_folder.warn_of_unused_model(options)
         state_folder.remove_unfinished(options)
-        service = open_service(options)
+        try:
+            service = Service(options)
+        except sqlite3.OperationalError as error:
+            raise state_folder.failure(error, options) from error
         try:
             service.start()
             app = Guard(make_app(service), options, token, service.counters)
@@ -51,14 +54,6 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         finally:
             service.stop()
             state_folder.remove_unfinished(options)  # exports that were in progress
-
-
-def open_service(options: Options) -> Service:
-    """Raises OSError if the journal cannot be opened or written."""
-    try:
-        return Service(options)
-    except sqlite3.OperationalError as error:
-        raise state_folder.failure(error, options) from error
 
 
 @contextmanager

@@ -8,7 +8,6 @@ import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -16,10 +15,9 @@ from typing import Any
 from dualnet.engine import choose_device
 from dualnet.runs.model import load
 from dualnet.serve import state_folder, worker
-from dualnet.serve.errors import BusyError, ConflictError
-from dualnet.serve.journal import Journal
+from dualnet.serve.errors import RequestError
+from dualnet.serve.journal import Event, Journal
 from dualnet.serve.options import Options
-from dualnet.serve.retention import Event, add_status, status_history
 from dualnet.serve.serving_model import ServingModel
 
 MAX_EVENTS = 1000  # in memory
@@ -29,23 +27,23 @@ REPLY_SECONDS = 60.0  # for the learner to carry out a command
 STOP_SECONDS = 30.0  # for the learner to save
 RESTART_SECONDS = (0.0, 1.0, 5.0, 20.0, 60.0)  # delays before the learner is restarted for the first, second, ... time
 
+Reply = tuple[Any, tuple[int, str] | None]  # the result of a command; or, if it failed, HTTP status and message
+
 
 class Service:
     def __init__(self, options: Options) -> None:
         self.options = options
         (options.state / state_folder.SNAPSHOTS).mkdir(parents=True, exist_ok=True)
         self.journal = Journal(options.state / state_folder.JOURNAL, options)
-        self.start_number = self.journal.count_start()
         self.started = time.time()
         self.learner_status: dict[str, Any] = {}
-        self.history = status_history(self.journal)
+        self.history = self.journal.history()
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         last = self.history[-1][0] if self.history else 0
         self.event_numbers = itertools.count(max(last + 1, int(1000 * time.time())))  # increasing across restarts
         self.history_due = 0.0  # on the monotonic clock
         self.tickets = itertools.count(1)
-        self.pending: dict[int, Future[Any]] = {}  # commands without a reply, by ticket
-        self.not_restored: dict[int, str] = {}  # reasons, by position of the journal entry
+        self.replies: dict[int, Reply | None] = {}  # to the commands in progress, by ticket
         self.sending = threading.Lock()
         self.changed = threading.Condition()  # notified after every message from the learner
         self.counters: Counter[str] = Counter()
@@ -60,18 +58,18 @@ class Service:
         """Returns once there is a model that predicts."""
         self.launch()
         threading.Thread(target=self.supervise, daemon=True).start()
-        try:
-            self.wait(lambda: self.model is not None or self.failure is not None, START_SECONDS)
-        except BusyError:
-            late = f"--state {self.options.state}: the learner did not start in {START_SECONDS:g} s; try again"
-            self.failure = ValueError(late)
+        with self.changed:
+            in_time = self.changed.wait_for(lambda: self.model is not None or self.failure is not None, START_SECONDS)
         if self.failure is not None:
             raise self.failure
+        if not in_time:
+            late = f"the learner did not start in {START_SECONDS:g} s; try again"
+            raise ValueError(f"--state {self.options.state}: {late}")
 
     def launch(self) -> None:
         spawn = multiprocessing.get_context("spawn")
         self.link, learner_link = spawn.Pipe()
-        arguments = (self.options, learner_link, self.start_number)
+        arguments = (self.options, learner_link)
         self.process = spawn.Process(target=worker.main, args=arguments, name="dualnet-learner", daemon=True)
         self.process.start()
         learner_link.close()
@@ -86,25 +84,17 @@ class Service:
                 traceback.print_exc()
                 self.process.kill()
             self.process.join()
-            self.alive = False
-            self.refuse_pending()
             reason = f"exit code {self.process.exitcode}"
-            if self.model is None and self.failure is None:
-                self.failure = ValueError(f"the learner process ended during its start ({reason})")
-                with self.changed:
-                    self.changed.notify_all()
+            with self.changed:
+                self.alive = False
+                if self.model is None and self.failure is None:
+                    self.failure = ValueError(f"the learner process ended during its start ({reason})")
+                self.changed.notify_all()
             if self.stopping or self.failure is not None:
                 return
             self.on_notice("learner_ended", f"{reason}; restarting")
             time.sleep(RESTART_SECONDS[min(restarts, len(RESTART_SECONDS) - 1)])
-            self.start_number = self.journal.count_start()
             self.launch()
-
-    def refuse_pending(self) -> None:
-        """A learner that has ended does not reply."""
-        for reply in list(self.pending.values()):
-            if not reply.done():
-                reply.set_exception(learner_not_running())
 
     def receive(self, link: Connection) -> None:
         while True:
@@ -133,23 +123,15 @@ class Service:
         if time.monotonic() >= self.history_due:
             self.history_due = time.monotonic() + HISTORY_SECONDS
             with suppress(sqlite3.OperationalError):  # such as a full disk
-                self.history = add_status(self.journal, self.history, event)
+                self.history = self.journal.add_status(self.history, event)
 
     def on_notice(self, kind: str, text: str) -> None:
         self.counters[kind] += 1
         self.add_event("notice", {"kind": kind, "text": text})
 
-    def on_not_restored(self, position: int, reason: str) -> None:
-        self.not_restored[position] = f"{reason}; nothing was restored"
-        self.on_notice("not_restored", reason)
-
-    def on_reply(self, ticket: int, result: Any, error: str | None) -> None:
-        if (reply := self.pending.get(ticket)) is None:  # the request has timed out
-            return
-        if error is None:
-            reply.set_result(result)
-        else:
-            reply.set_exception(ConflictError(error))
+    def on_reply(self, ticket: int, result: Any, error: tuple[int, str] | None) -> None:
+        if ticket in self.replies:  # otherwise the request has timed out
+            self.replies[ticket] = (result, error)
 
     def on_failed(self, reason: ValueError | OSError) -> None:
         if self.model is None:
@@ -174,38 +156,29 @@ class Service:
             self.link.send((command, ticket, argument))
 
     def call(self, command: str, argument: Any = None) -> Any:
-        """Have the learner carry out a command, and return its result.
-
-        Raises ConflictError if it fails, and BusyError if the learner is not running or ends before it replies.
-        """
-        ticket, reply = next(self.tickets), Future[Any]()
-        self.pending[ticket] = reply
+        """Have the learner carry out a command, and return its result. Raises RequestError, also if it ends before."""
+        ticket, learner = next(self.tickets), self.process
+        self.replies[ticket] = None
         try:
-            if not self.alive:  # checked after the command became pending: otherwise the learner might end in between
-                raise learner_not_running()
             self.send(command, ticket, argument)
-            return reply.result(REPLY_SECONDS)
-        except TimeoutError:
-            raise learner_timeout() from None
+            self.wait(lambda: self.replies[ticket] is not None or not self.alive or self.process is not learner)
         finally:
-            del self.pending[ticket]
+            reply = self.replies.pop(ticket)
+        if reply is None:
+            raise RequestError(503, "the learner is not running at the moment; try again later", retry_after="5")
+        result, error = reply
+        if error is not None:
+            raise RequestError(*error)
+        return result
 
-    def wait(self, condition: Callable[[], bool], seconds: float = REPLY_SECONDS) -> None:
+    def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
-            if not self.changed.wait_for(condition, seconds):
-                raise learner_timeout()
+            if not self.changed.wait_for(condition, REPLY_SECONDS):
+                raise RequestError(503, "the learner did not respond in time; try again later", retry_after="5")
 
     def wait_until_learned(self, position: int | None = None) -> None:
         target = self.journal.last_position() if position is None else position
         self.wait(lambda: self.learner_status.get("position", 0) >= target)
-
-    def restore(self, snapshot: int) -> None:
-        """Raises ConflictError if the snapshot cannot be read."""
-        position = self.journal.restore(snapshot)
-        self.send("wake")
-        self.wait_until_learned(position)
-        if reason := self.not_restored.pop(position, None):
-            raise ConflictError(reason)
 
     def notify_learner(self, position: int) -> None:
         """Call after every write to the journal. In synchronous mode, waits until the learner has read it."""
@@ -257,11 +230,3 @@ class Service:
             "memory_slots": learner["memory"]["slots"],
             "rolled_back": self.counters["rolled_back"],
         }
-
-
-def learner_not_running() -> BusyError:
-    return BusyError("the learner is not running at the moment; try again later")
-
-
-def learner_timeout() -> BusyError:
-    return BusyError("the learner did not respond in time; try again later")

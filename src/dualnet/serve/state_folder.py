@@ -16,7 +16,7 @@ from dualnet.options import whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.run_folder import RunFolder
-from dualnet.serve.errors import NotFoundError
+from dualnet.serve.errors import RequestError
 from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
@@ -29,7 +29,7 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     folder, device = options.state / MODEL, choose_device(options.device).type  # pyright: ignore[reportArgumentType]
     if has_model(options):
         model, state = load_with_state(folder, device, trust=False)
-        check_size(model, options)
+        check_model(model, options)
         return model, state["serve"]
     if options.model is None:
         size = DEFAULT_IMAGE_SIZE if options.image_size is None else options.image_size
@@ -55,18 +55,12 @@ def warn_of_unused_model(options: Options) -> None:
         warnings.warn(f"{unused}, which continues; to start from --model, give another --state", stacklevel=2)
 
 
-def check_size(model: Model, options: Options) -> None:
-    """Raises ValueError if `--image-size` is given and the model has another one."""
-    size = model.learner.spec.image_shape[1]
-    if options.image_size not in (None, size):
-        raise ValueError(f"--image-size {options.image_size}: the model has images of {size} pixels; omit --image-size")
-
-
 def check_model(model: Model, options: Options) -> None:
-    """Raises ValueError if the service cannot use the model."""
-    check_size(model, options)
-    spec = model.learner.spec
+    """Raises ValueError if the service cannot use the model, or `--image-size` is given and the model has another."""
+    spec, size = model.learner.spec, options.image_size
     channels, height, width = spec.image_shape
+    if size not in (None, height):
+        raise ValueError(f"--image-size {size}: the model has images of {height} pixels; omit --image-size")
     if spec.num_tasks > 1:
         raise ValueError(f"--model {options.model}: it was trained with {spec.num_tasks} tasks; give a task-free model")
     if channels != 3 or height != width:
@@ -114,7 +108,7 @@ def delete_snapshot(options: Options, number: int) -> None:
     try:
         folder.rename(deleted)
     except FileNotFoundError:
-        raise NotFoundError(f"snapshot {number}") from None
+        raise RequestError(404, f"snapshot {number} does not exist") from None
     shutil.rmtree(deleted, ignore_errors=True)
 
 

@@ -1,7 +1,10 @@
-"""How journal entries are learned: which ones together, and how the averaged weights follow."""
+"""What the learner trains on and when: batches of journal entries, the background, and averaged weights that follow."""
 
+import time
+from collections import deque
 from collections.abc import Sequence
 from itertools import takewhile
+from typing import Literal
 
 from torch import Tensor
 
@@ -11,6 +14,9 @@ from dualnet.serve.journal import Entry
 from dualnet.serve.options import Options
 
 MAX_CATCH_UP_STEPS = 3  # after which an eighth of the old average is left
+MIN_DECREASE = 0.01  # relative decrease of the loss below which it counts as flat
+
+Activity = Literal["off", "paused", "nothing to learn from", "all steps done", "flat", "learning"]
 
 
 def next_batch(entries: Sequence[Entry], options: Options) -> list[Entry]:
@@ -44,3 +50,53 @@ def catch_up(model: Model, images: Tensor, labels: Sequence[str | None]) -> None
             return
         average.steps.fill_(WARM_UP)  # sets the rate to one half
         average.update(model.learner)
+
+
+class Background:
+    """Trains within a share of one core, up to some steps per example, until its loss is flat."""
+
+    def __init__(self, options: Options, steps: int = 0, since_taught: int = 0, has_images: bool = False) -> None:
+        self.options = options
+        self.paused = False
+        self.steps, self.steps_since_taught = steps, since_taught
+        self.losses: deque[float] = deque(maxlen=2 * options.flat_steps)
+        self.resume_at = 0.0  # on the monotonic clock
+        self.has_images = has_images
+
+    def activity(self, received: int) -> Activity:
+        """What the background does now, given the number of examples received."""
+        if not self.options.has_background:
+            return "off"
+        if self.paused:
+            return "paused"
+        if not self.has_images:
+            return "nothing to learn from"
+        if self.steps >= received * self.options.steps_per_example:
+            return "all steps done"
+        return "flat" if self.is_flat() else "learning"
+
+    def is_flat(self) -> bool:
+        losses, half = list(self.losses), self.options.flat_steps
+        return len(losses) == 2 * half and sum(losses[half:]) > (1 - MIN_DECREASE) * sum(losses[:half])
+
+    def pause(self, paused: bool) -> None:
+        """Pause, or resume and measure the loss afresh."""
+        self.paused = paused
+        self.losses.clear()
+
+    def on_new_entries(self, taught: bool) -> None:
+        """Start measuring the loss afresh. `taught`: a class or a label is among the journal entries."""
+        self.losses.clear()
+        self.steps_since_taught = 0 if taught else self.steps_since_taught
+        self.has_images = True
+
+    def on_step(self, seconds: float, loss: float) -> None:
+        """Record a step, and delay the next one as `--share` requires."""
+        self.steps += 1
+        self.steps_since_taught += 1
+        self.losses.append(loss)
+        self.resume_at = time.monotonic() + seconds * (1 / self.options.share - 1)
+
+    def delay(self) -> float:
+        """Seconds until the next step may start."""
+        return max(0.0, self.resume_at - time.monotonic())

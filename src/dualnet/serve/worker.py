@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 
 from dualnet.data.cache_file import locked
-from dualnet.runs.model import load_with_state
+from dualnet.runs.model import Model, load_with_state
 from dualnet.serve import memory_contents, state_folder
-from dualnet.serve.background import Background
+from dualnet.serve.errors import disk_message
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Entry, Journal, digest_of
 from dualnet.serve.options import Options
-from dualnet.serve.retention import prune
 from dualnet.serve.rollback import RollbackPoint, held_out_results
 from dualnet.serve.serving_model import prediction_weights
-from dualnet.serve.training import catch_up, next_batch
+from dualnet.serve.training import Background, catch_up, next_batch
 
 PUBLISH_SECONDS = 1.0  # between publications during background training
 PUBLISH_SOON_SECONDS = 0.1  # between publications while journal entries arrive
@@ -35,7 +34,7 @@ BACKGROUND_BATCH_SIZE = 6
 SETTLED_STEPS = 10  # background steps after which the latest examples count as learned
 
 
-def main(options: Options, link: Connection, start: int) -> None:
+def main(options: Options, link: Connection) -> None:
     """Run until the HTTP process sends `stop`, or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the HTTP process, which then sends `stop`
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -44,7 +43,7 @@ def main(options: Options, link: Connection, start: int) -> None:
         torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # one core is for the HTTP process
     try:
         with locked(options.state / state_folder.LEARNER_LOCK):  # the learner of a killed service may still be running
-            Worker(options, link, start).run()
+            Worker(options, link).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
     except (ValueError, OSError, sqlite3.OperationalError) as error:
@@ -52,18 +51,19 @@ def main(options: Options, link: Connection, start: int) -> None:
 
 
 class Worker:
-    def __init__(self, options: Options, link: Connection, start: int) -> None:
-        self.options, self.link, self.start = options, link, start
+    def __init__(self, options: Options, link: Connection) -> None:
+        self.options, self.link = options, link
+        self.started = int(time.time())  # part of the version, which so differs from those of earlier processes
         self.journal = Journal(options.state / state_folder.JOURNAL, options)
         self.model, progress = state_folder.open_model(options)
         self.position: int = progress["position"]
-        self.background = Background(options)
-        self.background.steps, self.background.has_images = progress["steps"], self.position > 0
-        self.background.steps_since_taught = progress.get("steps_since_taught", 0)  # missing in older state folders
+        since_taught = progress.get("steps_since_taught", 0)  # missing in older state folders
+        self.background = Background(options, progress["steps"], since_taught, has_images=self.position > 0)
         self.background.paused = self.journal.is_paused()
         self.journal.adopt_classes(self.model.class_names)
         self.last_good = RollbackPoint(self.model)
-        self.version, self.saved_position, self.saved_at = 0, self.position, time.monotonic()
+        self.version, self.saved_at = 0, time.monotonic()
+        self.older_position = self.saved_position = self.position  # of the two checkpoints
         self.losses: dict[str, float] = {}
         self.accuracy: dict[str, float] = {}
         self.unmeasured = self.unsaved = self.save_failed = False
@@ -124,13 +124,9 @@ class Worker:
             assert first.digest is not None
             memory_contents.remove_outdated(self.model, self.journal, first.position, [first.digest])
             self.saves_due = 2
-        elif first.kind == "restore":
-            self.restore(int(first.name or 0), first.position)
         self.position = batch[-1].position if batch else first.position
         self.background.on_new_entries(taught=first.kind == "class" or any(entry.name for entry in batch))
         self.unsaved = True
-        if first.kind == "restore":
-            self.save()  # before it is acknowledged: then the snapshot may be deleted
         self.unmeasured |= first.kind != "class"
         self.publish_at = 0.0 if self.options.synchronous else self.published_at + PUBLISH_SOON_SECONDS
 
@@ -175,27 +171,27 @@ class Worker:
         self.publish_at = min(self.publish_at, time.monotonic() + PUBLISH_SECONDS)
         self.unmeasured = self.unsaved = True
 
-    def set_paused(self, paused: bool) -> None:
-        self.background.paused = paused
-        self.background.losses.clear()
-        with suppress(sqlite3.OperationalError):  # such as a full disk
-            self.journal.set_paused(paused)
+    def restore(self, number: int) -> None:
+        """Load a snapshot, add the classes created since, and remove the examples deleted or corrected since.
 
-    def restore(self, number: int, position: int) -> None:
-        """Load a snapshot, add the classes created since, and remove the examples deleted or corrected since."""
+        It is saved before it replaces the model, since the snapshot may be deleted once this is acknowledged.
+        """
         folder = state_folder.snapshot_folder(self.options, number)
         try:
-            self.model, _ = load_with_state(folder, self.model.learner.class_mask.device.type, trust=False)
+            model, _ = load_with_state(folder, self.model.learner.class_mask.device.type, trust=False)
         except (ValueError, OSError) as error:
-            self.link.send(("not_restored", position, f"snapshot {number} cannot be read ({error})"))
-            return
+            self.notice("not_restored", f"snapshot {number} cannot be read ({error})")
+            raise ValueError(f"snapshot {number} cannot be read ({error}); nothing was restored") from error
         for name in self.journal.classes():
-            if name not in self.model.class_names:
-                self.model.add_classes([name])
-        memory_contents.remove_outdated(self.model, self.journal, position)
-        self.last_good = RollbackPoint(self.model)
+            if name not in model.class_names:
+                model.add_classes([name])
+        memory_contents.remove_outdated(model, self.journal, self.position + 1)
+        self.saves_due = 2  # the older checkpoint, used if the newest is damaged, must not undo this
+        self.write_checkpoint(model)
+        self.model, self.last_good = model, RollbackPoint(model)
         self.accuracy, self.losses, self.unmeasured = {}, {}, False
         self.notice("restored", f"snapshot {number}")
+        self.publish()
 
     # Evaluation
 
@@ -206,7 +202,9 @@ class Worker:
         if correct or self.accuracy:  # the latter: the last held-out example was deleted
             if (drop := self.last_good.accuracy_drop(correct)) > self.options.margin:
                 self.roll_back(f"accuracy on held-out examples fell by {drop:.0f} points")
-                self.set_paused(True)
+                self.background.pause(True)
+                with suppress(sqlite3.OperationalError):  # such as a full disk: until a restart only
+                    self.journal.set_paused(True)
                 return
             self.last_good = RollbackPoint(self.model, correct)
             self.accuracy = self.last_good.accuracy()
@@ -236,7 +234,7 @@ class Worker:
     def status(self) -> dict[str, Any]:
         activity = self.background.activity(self.journal.received())
         return {
-            "version": f"{self.start}.{self.version}",
+            "version": f"{self.started}.{self.version}",
             "position": self.position,
             "classes": list(self.model.class_names),
             "losses": self.losses,
@@ -251,15 +249,20 @@ class Worker:
         due = max(0, self.saves_due - 1)  # once this is saved
         return {"position": self.position, "steps": steps, "steps_since_taught": since_taught, "saves_due": due}
 
+    def write_checkpoint(self, model: Model) -> None:
+        progress = self.progress()
+        state_folder.save(model, self.options.state / state_folder.MODEL, progress)
+        self.older_position, self.saved_position = self.saved_position, self.position
+        self.saves_due = progress["saves_due"]
+
     def save(self) -> None:
         """Write a checkpoint, and prune the journal. After a failure the next attempt waits for `--save-seconds`."""
         if self.unmeasured:
             self.evaluate()
         try:
-            state_folder.save(self.model, self.options.state / state_folder.MODEL, self.progress())
-            previous, self.saved_position = self.saved_position, self.position
-            prune(self.journal, previous, memory_contents.digests(self.model))
-            self.saves_due, self.unsaved, self.save_failed = max(0, self.saves_due - 1), False, False
+            self.write_checkpoint(self.model)
+            self.journal.prune(self.older_position, memory_contents.digests(self.model))
+            self.unsaved = self.save_failed = False
         except (OSError, sqlite3.OperationalError) as error:  # such as a full disk; the journal has everything
             self.save_failed = True
             self.notice("not_saved", str(error))
@@ -281,20 +284,26 @@ class Worker:
             seconds = 0.0
         return True
 
-    def execute(self, command: str, argument: Any) -> tuple[Any, str | None]:
-        """The result of a command, or an error message."""
+    def execute(self, command: str, argument: Any) -> tuple[Any, tuple[int, str] | None]:
+        """The result of a command; or, if it fails, HTTP status and message."""
         try:
             if self.publish_at < math.inf:  # so that snapshots and exports contain the weights that predict
                 self.publish()
-            if command == "pause":
-                self.set_paused(argument)
-                self.link.send(("status", self.status()))
-            if command == "snapshot":
-                return state_folder.create_snapshot(self.model, self.options, argument, self.progress()), None
-            if command == "memory":
-                return memory_contents.digests(self.model), None
-            if command == "export":
-                self.model.save(argument)
+            match command:
+                case "memory":
+                    return memory_contents.digests(self.model), None
+                case "snapshot":
+                    return state_folder.create_snapshot(self.model, self.options, argument, self.progress()), None
+                case "restore":
+                    self.restore(argument)
+                case "export":
+                    self.model.save(argument)
+                case "pause":
+                    self.journal.set_paused(argument)
+                    self.background.pause(argument)
+                    self.link.send(("status", self.status()))
             return None, None
-        except (ValueError, OSError) as error:
-            return None, str(error)
+        except ValueError as error:
+            return None, (409, str(error))
+        except (OSError, sqlite3.OperationalError) as error:  # such as a full disk
+            return None, (507, disk_message(error))
