@@ -1,6 +1,6 @@
 """Kills the service at random moments under load; everything that it acknowledged must still be stored.
 
-As a script: `python tests/serve_kills.py 50`.
+As a script: `python tests/serve_kills.py 50`; with `full`, the disk is full half of the time.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from serving import COLOURS, Server, picture, png, small_model
 
@@ -23,8 +24,10 @@ GONE = (OSError, http.client.HTTPException)
 class Load:
     """Three threads that teach, label and predict until the service is gone, and record what was acknowledged."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, full_disk: bool) -> None:
         self.random = random.Random(seed)
+        self.acts = [self.teach, self.label, self.predict, *([self.fill_disk] if full_disk else [])]
+        self.refused = 0  # requests, on a full disk
         self.number = 0
         self.sent: dict[str, tuple[str, int]] = {}  # colour and number of the image, by id
         self.labels: dict[str, str | None] = {}  # of the acknowledged examples
@@ -33,10 +36,7 @@ class Load:
         self.ended = threading.Event()
 
     def run(self, server: Server, seconds: float) -> None:
-        threads = [
-            threading.Thread(target=self.until_gone, args=(act, server))
-            for act in (self.teach, self.label, self.predict)
-        ]
+        threads = [threading.Thread(target=self.until_gone, args=(act, server)) for act in self.acts]
         self.ended.clear()
         for thread in threads:
             thread.start()
@@ -64,8 +64,9 @@ class Load:
         label = colour if self.number % 3 else None
         self.sent[id] = (colour, self.number)
         status, content = server.teach(png(picture(colour, self.number)), label, id=id)
-        assert status == 201 and content == [{"id": id, "duplicate": False}], content
-        self.labels[id] = label
+        if self.is_stored(status, content):
+            assert status == 201 and content == [{"id": id, "duplicate": False}], content
+            self.labels[id] = label
 
     def label(self, server: Server) -> None:
         unlabelled = [id for id, label in list(self.labels.items()) if label is None]
@@ -76,11 +77,24 @@ class Load:
         colour = self.sent[id][0]
         self.in_doubt[id] = colour
         status, content = server.send("PUT", f"/v1/examples/{id}/label", {"label": colour, "new_class": True})
-        assert status == 200, content
-        self.labels[id] = self.in_doubt.pop(id)
+        if self.is_stored(status, content):
+            assert status == 200, content
+            self.labels[id] = self.in_doubt.pop(id)
 
     def predict(self, server: Server) -> None:
         assert server.upload("/v1/predict", png(picture("red", 1)))[0] == 200
+
+    def fill_disk(self, server: Server) -> None:
+        for full in (True, False):
+            server.fill_disk(full)
+            time.sleep(self.random.uniform(0, 0.3))
+
+    def is_stored(self, status: int, content: Any) -> bool:
+        is_full = status == 507 and self.fill_disk in self.acts
+        if is_full:
+            assert "nothing was stored" in content["error"]["message"]
+            self.refused += 1
+        return not is_full
 
     def check(self, server: Server) -> None:
         """Everything acknowledged is stored with its label, and nothing else."""
@@ -103,16 +117,17 @@ class Load:
         assert in_memory == len(labelled) - len(held_out) <= status["memory_slots"]
 
 
-def kill_under_load(folder: Path, kills: int, seed: int = 0) -> Load:
+def kill_under_load(folder: Path, kills: int, seed: int = 0, full_disk: bool = False) -> Load:
     model = small_model(folder / "model", memory={"slots": 8000})
-    load = Load(seed)
+    load = Load(seed, full_disk)
     for kill in range(kills + 1):
         with Server(folder / "state", "--model", model, "--save-seconds", 0.3, "--share", 0.5) as server:
             assert server.port, server.log
             load.check(server)
             if kill < kills:
                 load.run(server, load.random.uniform(0.05, 1.5))
-                print(f"kill {kill + 1}: {len(load.labels)} acknowledged examples", flush=True)
+                refused = f", {load.refused} requests refused" if full_disk else ""
+                print(f"kill {kill + 1}: {len(load.labels)} acknowledged examples{refused}", flush=True)
             else:
                 assert server.end() == 130
     return load
@@ -120,4 +135,4 @@ def kill_under_load(folder: Path, kills: int, seed: int = 0) -> Load:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        kill_under_load(Path(folder), int(sys.argv[1]), seed=int(time.time()))
+        kill_under_load(Path(folder), int(sys.argv[1]), seed=int(time.time()), full_disk="full" in sys.argv[2:])

@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -59,6 +60,23 @@ class Server:
         """Kills a server that a failed test left running."""
         if self.process.poll() is None:
             self.end(signal.SIGKILL)
+
+    def learner(self) -> int | None:
+        """The id of the learner process, if it is running."""
+        threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")  # each with the processes that it started
+        children = " ".join(file.read_text() for file in threads).split()
+        return next((int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
+
+    def kill_learner(self) -> None:
+        """Returns once the next one has been started."""
+        assert (killed := self.learner()) is not None
+        os.kill(killed, signal.SIGKILL)
+        self.status_when(lambda _: self.learner() not in (killed, None))
+
+    def fill_disk(self, full: bool) -> None:
+        """A limit on the size of files stands for a full disk: from now on all writes to files fail, or none."""
+        for pid in filter(None, (self.process.pid, self.learner())):
+            resource.prlimit(pid, resource.RLIMIT_FSIZE, (0 if full else -1, resource.RLIM_INFINITY))
 
     def end(self, number: int = signal.SIGTERM) -> int:
         """Send a signal; SIGKILL is sent to both processes. Returns the exit code."""

@@ -268,10 +268,8 @@ def test_metrics_and_openapi(server: Server) -> None:
 
 
 def test_the_learner_is_restarted_if_its_process_ends_and_predictions_continue(server: Server) -> None:
-    children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text().split()
-    learners = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     before = server.learned()["version"]
-    os.kill(learners[0], signal.SIGKILL)
+    server.kill_learner()
     assert server.upload("/v1/predict", png(picture("red", 1)))[0] == 200
     server.teach(png(picture("green", 200)), "green", id="after")
     after = server.status_when(lambda status: status["version"].partition(".")[0] != before.partition(".")[0])

@@ -172,6 +172,20 @@ def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
     assert again == number + 1, "a late request to restore must not find another snapshot"
 
 
+def test_a_failed_snapshot_leaves_no_files(made: tuple[Worker, Connection], monkeypatch: pytest.MonkeyPatch) -> None:
+    worker, _ = made
+
+    def on_full_disk(folder: Path, *_: object) -> None:
+        folder.mkdir()
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full_disk:
+        full_disk.setattr("dualnet.runs.checkpoint.write", on_full_disk)
+        _, (status, message) = worker.execute("snapshot", "")
+        assert status == 507 and "No space left" in message
+    assert [path.name for path in (worker.options.state / state_folder.SNAPSHOTS).iterdir()] == [state_folder.LAST_FILE]
+
+
 def stored(worker: Worker) -> list[str]:
     """The labels of the examples in the memory."""
     return sorted(name for *_, name in stored_examples(worker.model))

@@ -22,6 +22,7 @@ from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
+from starlette.formparsers import MultiPartParser
 
 from dualnet import __version__
 from dualnet.serve import schema, state_folder
@@ -39,6 +40,7 @@ KEEP_ALIVE_SECONDS = 15.0
 
 def make_app(service: Service) -> FastAPI:
     options, journal, onnx_lock = service.options, service.journal, threading.Lock()
+    MultiPartParser.spool_max_size = options.most_bytes  # no temporary files: the guard has the body in memory
     app = FastAPI(
         title="DualNet live learner",
         version=__version__,

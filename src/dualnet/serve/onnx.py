@@ -37,8 +37,11 @@ def export_onnx(service: Service, folder: Path) -> Path:
                 raise RequestError(503, "the ONNX export did not finish in time; try again later", retry_after="5")
             with suppress(subprocess.TimeoutExpired):
                 _, stderr = process.communicate(timeout=POLL_SECONDS)
+    reason = stderr.strip().removeprefix("dualnet: ")
     if process.returncode == 2:
-        raise RequestError(409, stderr.strip().removeprefix("dualnet: "))
+        raise RequestError(409, reason)
+    if process.returncode == 1 and "Traceback" not in stderr:  # such as a full disk
+        raise OSError(reason)
     if process.returncode != 0:
         raise RuntimeError(f"the ONNX export failed (exit code {process.returncode}): {stderr}")
     return file

@@ -81,10 +81,12 @@ def create_snapshot(model: Model, options: Options, title: str, progress: dict[s
     atomic.write(last, str(number))
     info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
     unfinished = folder / f"{number}{atomic.TEMPORARY}"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    save(model, unfinished, progress)
-    atomic.write(unfinished / INFO_FILE, json.dumps(info))
-    unfinished.rename(folder / str(number))
+    try:
+        save(model, unfinished, progress)
+        atomic.write(unfinished / INFO_FILE, json.dumps(info))
+        unfinished.rename(folder / str(number))
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)  # on a full disk it would occupy space
     atomic.flush(folder)
     return info
 
