@@ -69,7 +69,8 @@ class Server:
 
     def kill_learner(self) -> None:
         """Returns once the next one has been started."""
-        assert (killed := self.learner()) is not None
+        killed = self.learner()
+        assert killed is not None
         os.kill(killed, signal.SIGKILL)
         self.status_when(lambda _: self.learner() not in (killed, None))
 

@@ -14,9 +14,11 @@ from dualnet.serve.rollback import RollbackPoint
 from dualnet.serve.state_folder import DEFAULT_LEARNER
 from dualnet.serve.training import Background
 
+NEW = {"position": 0, "steps": 0}
+
 
 def test_it_starts_with_the_first_images_and_keeps_its_share_and_its_number_of_steps() -> None:
-    background = Background(Options(Path(), share=0.25, steps_per_example=2, flat_steps=100))
+    background = Background(Options(Path(), share=0.25, steps_per_example=2, flat_steps=100), NEW)
     assert background.activity(received=1) == "nothing to learn from"
     background.on_new_entries(taught=True)
     assert background.activity(received=1) == "learning" and background.delay() == 0
@@ -29,7 +31,7 @@ def test_it_starts_with_the_first_images_and_keeps_its_share_and_its_number_of_s
 
 
 def test_it_rests_while_the_loss_is_flat_until_new_entries_arrive() -> None:
-    background = Background(Options(Path(), flat_steps=3))
+    background = Background(Options(Path(), flat_steps=3), NEW)
     background.on_new_entries(taught=True)
     for loss in (5.0, 5.0, 5.0, 4.9, 4.8, 4.7):  # 4 % lower
         assert background.activity(received=9) == "learning"

@@ -6,7 +6,6 @@ import contextlib
 import http.client
 import io
 import json
-import os
 import re
 import signal
 import socket

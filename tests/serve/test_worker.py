@@ -73,7 +73,7 @@ def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     made: tuple[Worker, Connection], damage: Any
 ) -> None:
     worker, link = made
-    number = state_folder.create_snapshot(worker.model, worker.options, "", {"position": 0, "steps": 0})["number"]
+    number = state_folder.create_snapshot(worker.model, worker.options, "")["number"]
     damage(state_folder.snapshot_folder(worker.options, number))
     model = worker.model
     _, (status, message) = worker.execute("restore", number)
@@ -83,7 +83,7 @@ def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
 
 def test_a_restore_is_saved_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
     worker, link = made
-    number = state_folder.create_snapshot(worker.model, worker.options, "", worker.progress())["number"]
+    number = state_folder.create_snapshot(worker.model, worker.options, "")["number"]
     hold_out(worker, 1)
     position = worker.journal.last_position()
     worker.publish()
@@ -159,7 +159,7 @@ def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
     made: tuple[Worker, Connection],
 ) -> None:
     options = made[0].options
-    number = state_folder.create_snapshot(made[0].model, options, "", {"position": 0, "steps": 0})["number"]
+    number = state_folder.create_snapshot(made[0].model, options, "")["number"]
     folder = state_folder.snapshot_folder(options, number)
     shutil.copytree(folder, folder.with_name("7.tmp"))
     state_folder.delete_snapshot(options, number)
@@ -168,7 +168,7 @@ def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
     assert state_folder.list_snapshots(options) == []
     state_folder.remove_unfinished(options)
     assert [path.name for path in folder.parent.iterdir()] == [state_folder.LAST_FILE]
-    again = state_folder.create_snapshot(made[0].model, options, "", {"position": 0, "steps": 0})["number"]
+    again = state_folder.create_snapshot(made[0].model, options, "")["number"]
     assert again == number + 1, "a late request to restore must not find another snapshot"
 
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import time
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -26,9 +27,9 @@ DEFAULT_LEARNER: dict[str, Any] = {"name": "dualnet", "preset": "live", "memory"
 
 def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     """The saved model and its progress: journal position and background steps. Creates the model if there is none."""
-    folder, device = options.state / MODEL, choose_device(options.device).type  # pyright: ignore[reportArgumentType]
+    device = choose_device(options.device).type  # pyright: ignore[reportArgumentType]
     if has_model(options):
-        model, state = load_with_state(folder, device, trust=False)
+        model, state = load_with_state(options.state / MODEL, device, trust=False)
         check_model(model, options)
         return model, state["serve"]
     if options.model is None:
@@ -40,7 +41,7 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
         model = load(options.model, device)
     check_model(model, options)
     progress = {"position": 0, "steps": 0}
-    save(model, folder, progress)
+    save(model, options, progress)
     return model, progress
 
 
@@ -67,11 +68,12 @@ def check_model(model: Model, options: Options) -> None:
         raise ValueError(f"--model {options.model}: its images are {list(spec.image_shape)}; square colour is needed")
 
 
-def save(model: Model, folder: Path, progress: dict[str, Any]) -> None:
-    model_folder.write(folder, model.learner, model.class_names, {**model.state(), "serve": progress})
+def save(model: Model, options: Options, progress: dict[str, Any]) -> None:
+    state = {**model.state(), "serve": progress}
+    model_folder.write(options.state / MODEL, model.learner, model.class_names, state)
 
 
-def create_snapshot(model: Model, options: Options, title: str, progress: dict[str, Any]) -> dict[str, Any]:
+def create_snapshot(model: Model, options: Options, title: str) -> dict[str, Any]:
     folder = options.state / SNAPSHOTS
     existing = [one["number"] for one in list_snapshots(options)]
     if len(existing) >= options.most_snapshots:
@@ -82,7 +84,7 @@ def create_snapshot(model: Model, options: Options, title: str, progress: dict[s
     info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
     unfinished = folder / f"{number}{atomic.TEMPORARY}"
     try:
-        save(model, unfinished, progress)
+        model.save(unfinished)
         atomic.write(unfinished / INFO_FILE, json.dumps(info))
         unfinished.rename(folder / str(number))
     finally:
@@ -102,6 +104,19 @@ def list_snapshots(options: Options) -> list[dict[str, Any]]:
 
 def snapshot_folder(options: Options, number: int) -> Path:
     return options.state / SNAPSHOTS / str(number)
+
+
+def load_snapshot(options: Options, number: int, classes: Sequence[str]) -> Model:
+    """The model, with the classes created since. Raises ValueError if the snapshot cannot be read."""
+    device = choose_device(options.device).type  # pyright: ignore[reportArgumentType]
+    try:
+        model = load(snapshot_folder(options, number), device)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"snapshot {number} cannot be read ({error})") from error
+    for name in classes:  # one by one, as the learner added them
+        if name not in model.class_names:
+            model.add_classes([name])
+    return model
 
 
 def delete_snapshot(options: Options, number: int) -> None:

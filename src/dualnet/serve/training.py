@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import takewhile
 from typing import Literal
 
@@ -55,13 +55,17 @@ def catch_up(model: Model, images: Tensor, labels: Sequence[str | None]) -> None
 class Background:
     """Trains within a share of one core, up to some steps per example, until its loss is flat."""
 
-    def __init__(self, options: Options, steps: int = 0, since_taught: int = 0, has_images: bool = False) -> None:
-        self.options = options
-        self.paused = False
-        self.steps, self.steps_since_taught = steps, since_taught
+    def __init__(self, options: Options, progress: Mapping[str, int], paused: bool = False) -> None:
+        self.options, self.paused = options, paused
+        self.steps = progress["steps"]  # in total
+        self.steps_since_taught = progress.get("steps_since_taught", 0)  # missing in older state folders
+        self.has_images = progress["position"] > 0
         self.losses: deque[float] = deque(maxlen=2 * options.flat_steps)
         self.resume_at = 0.0  # on the monotonic clock
-        self.has_images = has_images
+
+    def progress(self) -> dict[str, int]:
+        """What is saved with the model."""
+        return {"steps": self.steps, "steps_since_taught": self.steps_since_taught}
 
     def activity(self, received: int) -> Activity:
         """What the background does now, given the number of examples received."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from dualnet.data.cache_file import locked
-from dualnet.runs.model import Model, load_with_state
+from dualnet.runs.model import Model
 from dualnet.serve import memory_contents, state_folder
 from dualnet.serve.errors import disk_message
 from dualnet.serve.images import to_tensor
@@ -57,9 +57,7 @@ class Worker:
         self.journal = Journal(options.state / state_folder.JOURNAL, options)
         self.model, progress = state_folder.open_model(options)
         self.position: int = progress["position"]
-        since_taught = progress.get("steps_since_taught", 0)  # missing in older state folders
-        self.background = Background(options, progress["steps"], since_taught, has_images=self.position > 0)
-        self.background.paused = self.journal.is_paused()
+        self.background = Background(options, progress, self.journal.is_paused())
         self.journal.adopt_classes(self.model.class_names)
         self.last_good = RollbackPoint(self.model)
         self.version, self.saved_at = 0, time.monotonic()
@@ -73,11 +71,10 @@ class Worker:
 
     def run(self) -> None:
         self.publish()
-        running = True
-        while running:
+        worked = True
+        while self.handle_commands(0.0 if worked else self.idle_seconds()):
             worked = self.work()
             self.do_what_is_due()
-            running = self.handle_commands(0.0 if worked else self.idle_seconds())
         self.save_failed = False
         while (self.unsaved or self.saves_due) and not self.save_failed:
             self.save()
@@ -176,15 +173,11 @@ class Worker:
 
         It is saved before it replaces the model, since the snapshot may be deleted once this is acknowledged.
         """
-        folder = state_folder.snapshot_folder(self.options, number)
         try:
-            model, _ = load_with_state(folder, self.model.learner.class_mask.device.type, trust=False)
-        except (ValueError, OSError) as error:
-            self.notice("not_restored", f"snapshot {number} cannot be read ({error})")
-            raise ValueError(f"snapshot {number} cannot be read ({error}); nothing was restored") from error
-        for name in self.journal.classes():
-            if name not in model.class_names:
-                model.add_classes([name])
+            model = state_folder.load_snapshot(self.options, number, self.journal.classes())
+        except ValueError as error:
+            self.notice("not_restored", str(error))
+            raise ValueError(f"{error}; nothing was restored") from error
         memory_contents.remove_outdated(model, self.journal, self.position + 1)
         self.saves_due = 2  # the older checkpoint, used if the newest is damaged, must not undo this
         self.write_checkpoint(model)
@@ -243,15 +236,9 @@ class Worker:
             "memory": memory_contents.counts(self.model),
         }
 
-    def progress(self) -> dict[str, int]:
-        """What is saved with the model."""
-        steps, since_taught = self.background.steps, self.background.steps_since_taught
-        due = max(0, self.saves_due - 1)  # once this is saved
-        return {"position": self.position, "steps": steps, "steps_since_taught": since_taught, "saves_due": due}
-
     def write_checkpoint(self, model: Model) -> None:
-        progress = self.progress()
-        state_folder.save(model, self.options.state / state_folder.MODEL, progress)
+        progress = {**self.background.progress(), "position": self.position, "saves_due": max(0, self.saves_due - 1)}
+        state_folder.save(model, self.options, progress)
         self.older_position, self.saved_position = self.saved_position, self.position
         self.saves_due = progress["saves_due"]
 
@@ -293,7 +280,7 @@ class Worker:
                 case "memory":
                     return memory_contents.digests(self.model), None
                 case "snapshot":
-                    return state_folder.create_snapshot(self.model, self.options, argument, self.progress()), None
+                    return state_folder.create_snapshot(self.model, self.options, argument), None
                 case "restore":
                     self.restore(argument)
                 case "export":
