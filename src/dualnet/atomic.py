@@ -1,6 +1,7 @@
-"""Files that are written as a whole or not at all."""
+"""Files that are written as a whole or not at all, and locks on files."""
 
 import contextlib
+import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,3 +70,25 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+@contextlib.contextmanager
+def locked(path: Path, flags: int = 0) -> Iterator[int]:
+    """Lock a file exclusively and give its descriptor. Waits for another process that holds it, unless LOCK_NB."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | flags)
+            if is_at(file, path):
+                yield file
+                return
+        finally:
+            os.close(file)
+
+
+def is_at(file: int, path: Path) -> bool:
+    """Whether the path still is the open file: another process may have renamed or removed it."""
+    try:
+        return os.path.samestat(os.fstat(file), path.stat())
+    except FileNotFoundError:
+        return False

@@ -23,8 +23,8 @@ import pytest
 from forked import FORKED, forked
 from PIL import Image, ImageOps
 
+from dualnet.atomic import locked
 from dualnet.data import cache_file, image_cache
-from dualnet.data.cache_file import locked
 from dualnet.data.decode import MAX_BYTES, UnreadableError
 from dualnet.data.image_cache import CachedImages, unreadable
 

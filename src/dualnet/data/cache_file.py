@@ -11,7 +11,7 @@ import math
 import os
 import warnings
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +69,7 @@ class CacheFile:
         """Write the file, unless another process does, and return its descriptor."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         unfinished = self.path.with_suffix(".tmp")
-        with locked(unfinished) as file:
+        with atomic.locked(unfinished) as file:
             try:
                 if not self.path.exists():  # otherwise another process finished it while this one waited
                     self._write(file, write)
@@ -90,36 +90,14 @@ class CacheFile:
     def discard(self, file: int) -> None:
         """Remove a damaged file, unless another process has already replaced it."""
         warnings.warn(f"{self.path}: the image cache is damaged; its images are decoded again", stacklevel=2)
-        if _is_at(file, self.path):
+        if atomic.is_at(file, self.path):
             self.path.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def locked(path: Path, flags: int = 0) -> Iterator[int]:
-    """Lock a file exclusively and give its descriptor. Waits for another process that holds it, unless LOCK_NB."""
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | flags)
-            if _is_at(file, path):
-                yield file
-                return
-        finally:
-            os.close(file)
-
-
-def _is_at(file: int, path: Path) -> bool:
-    """Whether the path still is the open file: another process may have renamed or removed it."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False
 
 
 def remove_abandoned(folder: Path) -> None:
     """Delete temporary files of processes that have ended."""
     for path in folder.glob("[0-9a-f]" * NAME_LENGTH + ".tmp"):  # the folder may hold other files of the user
-        with contextlib.suppress(OSError), locked(path, fcntl.LOCK_NB):  # OSError: in use, or no permission
+        with contextlib.suppress(OSError), atomic.locked(path, fcntl.LOCK_NB):  # OSError: in use, or no permission
             path.unlink()
 
 

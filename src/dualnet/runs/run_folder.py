@@ -15,9 +15,9 @@ import torch
 import yaml
 
 from dualnet import atomic
+from dualnet.atomic import locked
 from dualnet.batch import StreamSpec
 from dualnet.data import Benchmark
-from dualnet.data.cache_file import locked
 from dualnet.machine import cpu_name
 from dualnet.options import flat
 from dualnet.runs import checkpoint

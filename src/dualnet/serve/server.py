@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 import uvicorn
 
-from dualnet.data.cache_file import locked
+from dualnet.atomic import locked
 from dualnet.data.decode import decoding
 from dualnet.serve import state_folder
 from dualnet.serve.app import make_app

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dualnet.data.cache_file import locked
+from dualnet.atomic import locked
 from dualnet.runs.model import Model
 from dualnet.serve import memory_contents, state_folder
 from dualnet.serve.errors import disk_message
