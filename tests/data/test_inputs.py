@@ -65,3 +65,16 @@ def test_a_folder_stands_for_its_regular_files(tmp_path: Path) -> None:
     assert list_images(folder) == list_images(str(folder)) == expected
     with os.scandir(tmp_path) as entries:
         assert list_images(entries) == expected
+
+
+def test_a_folder_includes_its_sub_folders(tmp_path: Path) -> None:
+    names = ("z.png", "b/c/1.png", "b/2.png", "a b/1.png", ".hidden/1.png", "__MACOSX/1.png", "b/notes.txt")
+    for name in names:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "b" / "circle").symlink_to(tmp_path)
+    expected = [str(tmp_path / name) for name in ("z.png", "a b/1.png", "b/2.png", "b/c/1.png")]
+    assert list_images(tmp_path) == expected
+    (tmp_path / "c" / "empty").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"/c: no images .* in this folder and below; name a folder with images"):
+        list_images(tmp_path / "c")

@@ -2,7 +2,7 @@
 
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from dualnet.data.decode import SUFFIXES
 
@@ -97,6 +97,24 @@ def images_in(folder: str, remedy: str = "name a folder that contains images") -
     if not names:
         raise ValueError(f"{folder}: no images ({SUFFIX_LIST}) directly in this folder; {remedy}")
     return [os.path.join(folder, name) for name in names]
+
+
+def images_below(folder: str) -> list[str]:
+    """The images in a folder and its sub-folders, those of a folder before those below it, each sorted by name."""
+    images = list(_walk(folder))
+    if not images:
+        raise ValueError(f"{folder}: no images ({SUFFIX_LIST}) in this folder and below; name a folder with images")
+    return images
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """Without hidden folders, SYSTEM_FOLDERS and links to folders, which could lead in a circle."""
+    content = sorted(entries(folder, "name a folder with images"), key=lambda entry: entry.name)
+    yield from (os.path.join(folder, e.name) for e in content if is_image(e.name) and os.path.isfile(e.path))
+    for entry in content:
+        is_hidden = entry.name.startswith(".") or entry.name.lower() in SYSTEM_FOLDERS
+        if entry.is_dir(follow_symlinks=False) and not is_hidden:
+            yield from _walk(os.path.join(folder, entry.name))
 
 
 def is_image(name: str) -> bool:

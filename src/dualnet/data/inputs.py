@@ -12,7 +12,7 @@ from PIL import Image as Pillow
 from PIL.Image import Image
 from torch import Tensor
 
-from dualnet.data.class_folders import images_in
+from dualnet.data.class_folders import images_below
 from dualnet.data.decode import UnreadableError, decoding, read_bytes, read_image, read_pillow
 from dualnet.options import shown
 
@@ -56,14 +56,14 @@ def readable(images: Any, image_shape: tuple[int, int, int]) -> tuple[Tensor, di
 
 
 def list_images(images: Any) -> list[Any]:
-    """The single images; a folder is replaced by its files, sorted."""
+    """The single images; a folder is replaced by the files in it and below, sorted."""
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # mostly of paths
         images = images.flatten().tolist()
     if is_single(images):
         images = [images]
     if not isinstance(images, Iterable):
         raise ValueError(f"images: {type(images).__name__} is not an image; give {FORMS}")
-    return [one for image in images for one in (images_in(os.fspath(image)) if is_folder(image) else [image])]
+    return [one for image in images for one in (images_below(os.fspath(image)) if is_folder(image) else [image])]
 
 
 def is_single(image: Any) -> bool:
