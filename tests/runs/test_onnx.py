@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import logging
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 import dualnet
 from dualnet import Model, StreamSpec
 from dualnet.cli import main
+from dualnet.runs.onnx import export
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `dev` is not installed")
 TASKS = torch.tensor([[True, True, False], [False, False, True]])
@@ -48,3 +51,15 @@ def test_a_file_that_cannot_be_made_is_said_in_a_line(tmp_path: Path, capsys: py
         assert main(["export", str(tmp_path / "model"), str(wrong)]) == 2
         said = capsys.readouterr().err
         assert said.startswith(f"dualnet: {named}: ") and said.count("\n") == 1
+
+
+def test_an_export_without_torchvision_logs_nothing(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torchvision" else find(name))
+    logger = logging.getLogger("torch.onnx")
+    logger.addHandler(caplog.handler)
+    export(Model.create(["a"], image_size=28, learner={"name": "er", "width": 4}), tmp_path / "it.onnx")
+    logger.removeHandler(caplog.handler)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

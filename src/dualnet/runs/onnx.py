@@ -5,7 +5,9 @@ import copy
 import importlib
 import io
 import json
+import logging
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -50,8 +52,7 @@ def export(model: Model, file: Path, task: int | None = None) -> None:
         raise ValueError(f"{printable(file)}: is a folder; give a file, such as {printable(file / 'model.onnx')}")
     atomic.make_folder(file.parent, "give another file")
     predictor = Predictor(model.learner, task).eval()
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):  # PyTorch's own messages
-        warnings.simplefilter("ignore")
+    with _quiet():
         program = torch.onnx.export(
             predictor, (images,), input_names=["images"], output_names=["probabilities"],
             dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
@@ -61,3 +62,16 @@ def export(model: Model, file: Path, task: int | None = None) -> None:
     names = content.metadata_props.add()
     names.key, names.value = "class_names", json.dumps(list(model.class_names))
     atomic.write(file, content.SerializeToString())
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without PyTorch's own messages, such as warnings that torchvision is not installed."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(action="ignore"), contextlib.redirect_stdout(io.StringIO()):
+            yield
+    finally:
+        logger.setLevel(level)
