@@ -126,6 +126,8 @@ def test_a_signal_saves_and_the_same_command_goes_on(photos: Path, learn: Any, h
     assert session_of(Path("stopped"))["step"] == 2
     with pytest.warns(UserWarning, match=r"stopped: its session is at step 2 of 4 .*`dualnet learn` continues"):
         dualnet.load("stopped").predict("photos/cat/0.png")
+    assert learn(*whole, "--out", "stopped", "--epochs", 7) == 2
+    assert "holds an unfinished session with other images or options; repeat" in capsys.readouterr().err
     assert learn(*whole, "--out", "stopped") == learn(*whole, "--out", "whole") == 0
     trees = [checkpoint.newest(Path(name) / "checkpoint")[1] for name in ("stopped", "whole")]  # pyright: ignore
     assert all(torch.equal(value, trees[1]["learner"][key]) for key, value in trees[0]["learner"].items())
@@ -266,7 +268,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "unlabelled is the folder": ("photos --unlabelled photos --out m", "--unlabelled photos: "),
     "unlabelled is not there": ("photos --unlabelled missing --out m", "missing: "),
     "unlabelled holds no image": ("photos --unlabelled empty --out m", "empty: no images"),
-    "unlabelled is not learned": ("model more --unlabelled photos/cat --out m", "--unlabelled: this model"),
+    "unlabelled is not learned": ("model more --unlabelled photos/cat --out m", "model has no slow learner"),
     "test is the folder": ("photos --test ./photos/ --out m", "--test ./photos/: "),
     "test has other classes": ("model more --test others --out m", "--test: 'bus'"),
     "an option that the model has": ("model more --out m --learner.lr 1", "--learner: "),

@@ -155,7 +155,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "missing experiment": ({"experiment": "no.yaml", "grid": GRID}, "no.yaml: no such file; `dualnet list` names"),
     "half an experiment": (
         {"experiment": {"learner": {"name": "er"}}, "grid": GRID},
-        "benchmark: a section with a `name` is needed, not None",
+        "benchmark: a section with a `name` is needed, not None; write {'name': 'NAME'}",
     ),
     "no classes left for validation": (
         {"experiment": {**EXPERIMENT, "benchmark": {"name": "procedural", "num_tasks": 12}}, "grid": GRID},

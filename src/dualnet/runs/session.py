@@ -98,7 +98,8 @@ class Session:
             warnings.warn(f"--test: {', '.join(sorted(others))}: left out, not classes of the model", stacklevel=2)
         if None in self.files.names and not getattr(model.learner.config, "slow_rounds", 0):
             raise ValueError(
-                "--unlabelled: this model learns from labels only (its learner.slow_rounds is 0 or not set)"
+                "--unlabelled: this model has no slow learner (learner.slow_rounds is 0 or not set); leave it out, "
+                "or create a new model with --unlabelled from the first call on"
             )
         self.check_tasks()
         self.record |= {"old": len(model.class_names), "memory": self.memory_sample()}
@@ -216,7 +217,10 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
             return session
         if not in_place:
             remedy = f"to continue with it: dualnet learn {out} {options.train} --out {out}"
-            raise ValueError(f"--out {out}: holds a model that learned with other images or options; {remedy}")
+            held = "a model that learned"
+            if model.unfinished:
+                held, remedy = "an unfinished session", "repeat its command to finish it, or choose another --out"
+            raise ValueError(f"--out {out}: holds {held} with other images or options; {remedy}")
     else:
         if source is None:
             label_share = 0.0 if options.unlabelled else 1.0
