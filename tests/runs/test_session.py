@@ -193,9 +193,10 @@ def test_an_encoder_that_the_command_names_is_trusted(photos: Path, learn: Any, 
     assert cli.main(["show", "m", "--trust"]) == 0 and "cat, dog" in capsys.readouterr().out
 
 
-def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn: Any) -> None:
+def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn: Any, capsys: Any) -> None:
     shutil.copytree(photos / "cat", "unlabelled")
     assert learn("photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, "--learner.width", 2) == 0
+    assert "learned from 12 images (4 of them without a label)\n" in capsys.readouterr().out
     config = dualnet.load("m").learner.config
     assert (config.slow_rounds, config.unlabelled, config.soft_labels) == (8, "replay", "insertion")
     assert (config.start, config.width) == (None, 2), "there is no starter of that width"

@@ -94,7 +94,8 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     classes = f"{len(names)} classes" + (f", {which}" if record["old"] else "")
     epochs = f", {session.options.epochs} epochs" if session.options.epochs > 1 else ""
     done = "already finished; " if was_finished else ""
-    lines = [f"{out}: {done}{classes}; learned from {len(files)} images{epochs}"]
+    unlabelled = f" ({files.names.count(None)} of them without a label)" if None in files.names else ""
+    lines = [f"{out}: {done}{classes}; learned from {len(files)} images{unlabelled}{epochs}"]
     test_sets = TEST_SETS if record["old"] else {"new": "test images"}
     for part, title in test_sets.items():
         if part in record["after"]:
