@@ -19,7 +19,7 @@ EXAMPLES = """examples:
   dualnet search demo-er                              choose options on validation tasks
   dualnet reproduce small-table-1 --jobs 2            run a result table and compare it with the published one
   dualnet report runs                                 compare all runs below runs/
-  dualnet show runs/demo-dualnet/seed-0               summarize one run: tasks, classes, state, results
+  dualnet show runs/demo-dualnet/seed-0               summarise one run: tasks, classes, state, results
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0
                                                       predict the class of an image
   dualnet serve --state live                          a model to teach in the browser and over HTTP
@@ -171,7 +171,7 @@ def add_report(commands: Commands[Parser]) -> None:
 
 
 def add_show(commands: Commands[Parser]) -> None:
-    add = commands.add_parser("show", help="summarize a run: data set, tasks, classes, state, results").add_argument
+    add = commands.add_parser("show", help="summarise a run: data set, tasks, classes, state, results").add_argument
     add("run", **RUN)
     add("--trust", **TRUST)
 

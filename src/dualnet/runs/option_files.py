@@ -30,4 +30,5 @@ def shipped_files(below: str = "") -> list[Path]:
     """The files in experiments/ or a folder inside of it: in the installed package, or beside `src` in a checkout."""
     package = Path(str(files("dualnet")))
     folders = (package / "experiments", package.parent.parent / "experiments")
-    return next((sorted((folder / below).glob("*.yaml")) for folder in folders if folder.is_dir()), [])
+    found = next(((folder / below).glob("*.yaml") for folder in folders if folder.is_dir()), ())
+    return sorted(found, key=lambda file: file.stem)

@@ -32,7 +32,7 @@ class Options:
     share: float = option(1.0, "share of one core's time for background training, above 0 and up to 1")
     steps_per_example: int = option(100, "maximum background steps per example received; 0: none", at_least=0)
     flat_steps: int = option(
-        200, "pause the background if its loss has not fallen by 1 percent over as many steps", at_least=1
+        200, "pause the background if its loss has not fallen by 1 percent over this many steps", at_least=1
     )
     # Storage
     held_out_every: int = option(10, "hold out every n-th labelled example of a class for testing; 0: none", at_least=0)
