@@ -192,6 +192,7 @@ def test_show_a_run(finished, capsys):
         assert text.count(name) >= 2, "by task, and with its accuracy"
     for words in ("procedural", "task_aware", "dualnet", "finished: 6 steps", f"ACC {record.metrics['ACC']:.2f}"):
         assert words in text
+    assert "tasks (`predict --task` counts them from 0)" in text
     assert "chance 50.00" in text and "4 classes, 2 tasks, 24 images for training, 8 images for testing" in text
 
 

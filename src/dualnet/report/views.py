@@ -15,7 +15,7 @@ from dualnet.text import printable
 
 from . import tables
 from .classes import class_table, class_tables, tasks_table
-from .data_set import chance, class_tasks, count_text, data_set_text
+from .data_set import chance, class_tasks, count_text, data_set_text, is_task_aware
 from .findings import findings
 from .rows import DASH, Comparison, ReportRow
 from .tables import Best, TextTable, number_text
@@ -115,7 +115,8 @@ def run_view(folder: Path) -> Group:
         table, accuracy = tasks_table(row), run.accuracy
         more = {} if accuracy is None else {"after learning it": np.diagonal(accuracy), "at the end": accuracy[-1]}
         lines = [[*line, *map(number_text, pair)] for line, *pair in zip(table.rows, *more.values(), strict=True)]
-        parts += ["", rich_table(TextTable([*table.header, *more], lines, numeric=[2, 3]), "tasks")]
+        note = " (`predict --task` counts them from 0)" if is_task_aware(run) else ""
+        parts += ["", rich_table(TextTable([*table.header, *more], lines, numeric=[2, 3]), f"tasks{note}")]
     if run.classes is not None:
         parts += ["", rich_table(class_table([row]), "classes, after the last task")]
     return Group(*parts)
