@@ -211,7 +211,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "one-image": (
         lambda root: fill(root, "z", 1),
         {"num_tasks": 1, "classes_per_task": 5},
-        "'z' has no training images",
+        "'z' has no training images: its only image is held out for testing",
     ),
     "bad-image": (broken_image, {}, r"/a/0.png: unreadable image \(empty file\); replace it or leave it out"),
     "other-classes": (

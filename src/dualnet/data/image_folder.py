@@ -70,6 +70,9 @@ class ImageFolder(FileBenchmark):
         return [{name: [path for path in some if path not in bad] for name, some in part.items()} for part in parts]
 
     def _held_out(self, files: Files, tasks: Sequence[Sequence[int]]) -> Split:
+        if name := next((name for name, paths in files.items() if len(paths) == 1), None):
+            reason = "its only image is held out for testing; add images, give test_root, or leave the class out"
+            raise ValueError(f"class {name!r} has no training images: {reason}")
         tests = held_out(files, self.test_share, self.split_seed)
         listed = [(path, name, path in tests) for name, paths in files.items() for path in paths]
         return split_of(listed, list(files), tasks)
