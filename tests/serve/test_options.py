@@ -12,6 +12,7 @@ from serving import SIZE, small_model
 
 from dualnet.serve import state_folder
 from dualnet.serve.options import Options
+from dualnet.serve.server import serve
 
 
 @pytest.mark.parametrize(
@@ -60,3 +61,11 @@ def test_a_model_that_is_not_used_is_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=f"--model {options.model}: not used"):
         state_folder.warn_of_unused_model(options)
     state_folder.open_model(dataclasses.replace(options, model=tmp_path / "gone"))
+
+
+def test_a_model_or_a_run_is_not_a_state_folder(tmp_path: Path, finished: Path) -> None:
+    for folder in (small_model(tmp_path / "model"), finished):
+        before = sorted(folder.rglob("*"))
+        with pytest.raises(ValueError, match=f"--state {folder}: is a run or a model; .* --model {folder}"):
+            serve(Options(folder, port=0, device="cpu"), print)
+        assert sorted(folder.rglob("*")) == before

@@ -31,6 +31,7 @@ HEADERS = {
 def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. `on_ready` is called with the address once requests are accepted."""
     token = options.token()
+    state_folder.check_place(options)
     options.state.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # the other cores are for the learner process
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors

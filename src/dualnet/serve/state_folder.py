@@ -16,6 +16,7 @@ from dualnet.engine import choose_device
 from dualnet.options import whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
+from dualnet.runs.record import MODEL_FILE
 from dualnet.runs.run_folder import RunFolder
 from dualnet.serve.errors import RequestError
 from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
@@ -47,6 +48,13 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
 
 def has_model(options: Options) -> bool:
     return bool(checkpoint.steps(RunFolder(options.state / MODEL).checkpoints))
+
+
+def check_place(options: Options) -> None:
+    """Raises ValueError if the state folder is a run or a saved model, which the user may want to serve."""
+    state = options.state
+    if not (state / JOURNAL).exists() and (RunFolder(state).started or (state / MODEL_FILE).exists()):
+        raise ValueError(f"--state {state}: is a run or a model; to start from it: --model {state} --state ANOTHER")
 
 
 def warn_of_unused_model(options: Options) -> None:
