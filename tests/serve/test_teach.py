@@ -76,6 +76,15 @@ def test_it_gives_up_after_some_time(
     assert url in (error := capsys.readouterr().err) and "Traceback" not in error
 
 
+def test_a_service_that_is_not_running_is_reported_before_it_gives_up(
+    images: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(teach, "RETRY_SECONDS", 0.6)
+    assert main(["teach", images, "--unlabelled", "--url", "http://127.0.0.1:9"]) == 1
+    warning, error = capsys.readouterr().err.splitlines()
+    assert "Connection refused" in warning and "is `dualnet serve` running?" in warning and "no response" in error
+
+
 @pytest.mark.parametrize("status", [200, 301, 404, 500])
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"[1]", b'{"error": "none"}', b""])
 def test_another_server_is_refused_at_once(

@@ -114,7 +114,7 @@ class Client:
         """
         headers = {"Content-Type": kind} if kind else {}
         headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        deadline = time.monotonic() + RETRY_SECONDS
+        deadline, failures = time.monotonic() + RETRY_SECONDS, 0
         while True:
             try:
                 self.connection.request(method, self.prefix + path, body, headers)
@@ -129,7 +129,11 @@ class Client:
                 problem = error_message(content) or f"status {response.status}"
             except (OSError, http.client.HTTPException) as error:
                 self.connection.close()
-                delay, problem = 0.5, f"no response ({error})"
+                delay, problem, failures = 0.5, f"no response ({error})", failures + 1
+                if failures == 2:  # the first may be a connection that the service closed after a pause
+                    show_warning(
+                        f"{self.url}: {problem}; is `dualnet serve` running? (retried for {RETRY_SECONDS:.0f} s)"
+                    )
             if time.monotonic() > deadline:
                 raise ConnectionError(0, problem, self.url)
             time.sleep(delay)
