@@ -60,7 +60,7 @@ def _heat_map(
     middle, edge = (margin + size) / 2, margin - 0.35 * text
     parts = [
         f'<svg class="heat{" dense" if len(values) > FEW_TASKS else ""}" role="img" viewBox="0 0 {size:.5g} {size:.5g}"'
-        f' style="--text: {text:.3g}px; max-width: {min(640, size * 1.5):.5g}px" aria-label="{escape(description)}">'
+        f' style="--text: {text:.3g}px; max-width: {min(640, size * 1.15):.5g}px" aria-label="{escape(description)}">'
         f'<text x="{middle:.5g}" y="{text:.3g}">{axes[1]}</text>'
         f'<text transform="translate({text:.3g} {middle:.5g}) rotate(-90)">{axes[0]}</text>'
     ]
