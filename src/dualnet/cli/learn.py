@@ -12,6 +12,7 @@ from dualnet.cli.terminal import fail, print_line
 from dualnet.learners.presets import STARTER
 from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
+from dualnet.report.data_set import count_text
 from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import MODEL_FILE
@@ -91,15 +92,15 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     record, files, names = session.record, session.files, session.model.class_names
     new = names[record["old"] :]
     which = f"{len(new)} of them new ({', '.join(new[:MAX_NAMES])})" if new else "none of them new"
-    classes = f"{len(names)} classes" + (f", {which}" if record["old"] else "")
+    classes = count_text(len(names), "class", "classes") + (f", {which}" if record["old"] else "")
     epochs = f", {session.options.epochs} epochs" if session.options.epochs > 1 else ""
     done = "already finished; " if was_finished else ""
     unlabelled = f" ({files.names.count(None)} of them without a label)" if None in files.names else ""
-    lines = [f"{out}: {done}{classes}; learned from {len(files)} images{unlabelled}{epochs}"]
+    lines = [f"{out}: {done}{classes}; learned from {count_text(len(files), 'image')}{unlabelled}{epochs}"]
     test_sets = TEST_SETS if record["old"] else {"new": "test images"}
     for part, title in test_sets.items():
         if part in record["after"]:
             after, count = record["after"][part]
             first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
-            lines.append(f"  {title}: {first}{after:.1f} % now ({count} images)")
+            lines.append(f"  {title}: {first}{after:.1f} % now ({count_text(count, 'image')})")
     return [*lines, f"`dualnet predict {out} IMAGE` predicts the class of an image"]
