@@ -31,7 +31,7 @@ POLL = 0.2  # seconds between two checks whether a stop was requested
 END_TIMEOUT = 5.0  # seconds for a process to end once the context of its pool is left
 SAVE_TIMEOUT = 60.0  # seconds for a job to save its state once its parent is gone
 FORKED = multiprocessing.get_context("forkserver")
-PRELOAD = ["dualnet.runs.fork_server", __name__, "torch._dynamo"]  # the last takes 2 s, as the first optimizer would
+PRELOAD = ["dualnet.runs.fork_server", __name__]
 
 
 class LocalPool:
