@@ -11,9 +11,12 @@ import resource
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -22,9 +25,7 @@ import torch
 import dualnet
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(
-    ["dualnet.cli", "dualnet.runs.local_pool", "dualnet.learners", "dualnet.serve.server", "torch._dynamo"]
-)
+FORKED.set_forkserver_preload(["dualnet.cli", "dualnet.runs.local_pool", "dualnet.learners", "dualnet.serve.server"])
 
 
 SOURCE = Path(dualnet.__file__).resolve().parent.parent
@@ -38,7 +39,7 @@ def forked(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
 
 
 class CommandLine:
-    """The command line in a process and a session of its own, on one thread; `output` is what it says.
+    """The command line in a process and a process group of its own, on one thread; `output` is what it says.
 
     That is what goes to stderr, and with `both` what goes to stdout too. Its files can have so many bytes at most, as
     on a full disk. Variables are added to its environment.
@@ -82,15 +83,36 @@ def run_words(
 ) -> None:
     """As in a terminal of its own; the server that it is forked from may be of another test."""
     from dualnet import cli
+    from dualnet.serve import service
 
-    os.setsid()
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    take_place(0, (file_bytes, file_bytes), environment, output, numbers)
+    service.SPAWN = SimpleNamespace(Pipe=FORKED.Pipe, Process=partial(forked_beside, output, numbers))
+    sys.exit(cli.main(words))
+
+
+def forked_beside(
+    output: Connection, numbers: tuple[int, ...], target: Callable[..., None], args: tuple[Any, ...], **options: Any
+) -> ForkServerProcess:
+    """In place of a spawned process: a fork of the same server, with the group, limit and output of this process."""
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]  # it would start another
+    place = os.getpgrp(), resource.getrlimit(resource.RLIMIT_FSIZE), dict(os.environ), output, numbers
+    return FORKED.Process(target=run_beside, args=(place, target, args), **options)
+
+
+def run_beside(place: tuple[Any, ...], target: Callable[..., None], args: tuple[Any, ...]) -> None:
+    take_place(*place)
+    target(*args)
+
+
+def take_place(
+    group: int, limit: tuple[int, int], environment: dict[str, str], output: Connection, numbers: tuple[int, ...]
+) -> None:
+    os.setpgid(0, group)
     os.environ.clear()
     os.environ.update(environment)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    resource.setrlimit(resource.RLIMIT_FSIZE, limit)
     for number in numbers:  # what the processes that it starts say too
         os.dup2(output.fileno(), number)
         setattr(sys, ("stdout", "stderr")[number - 1], os.fdopen(number, "w", buffering=1, closefd=False))
-    output.close()
     torch.set_num_threads(1)
-    sys.exit(cli.main(words))

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -63,9 +64,13 @@ class Server:
 
     def learner(self) -> int | None:
         """The id of the learner process, if it is running."""
-        threads = Path(f"/proc/{self.process.pid}/task").glob("*/children")  # each with the processes that it started
-        children = " ".join(file.read_text() for file in threads).split()
-        return next((int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()), None)
+        for folder in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended
+                pid, command = int(folder.name), (folder / "cmdline").read_bytes()
+                started = b"spawn_main" in command or b"forkserver" in command
+                if started and pid != self.process.pid == os.getpgid(pid):
+                    return pid
+        return None
 
     def kill_learner(self) -> None:
         """Returns once the next one has been started."""

@@ -25,6 +25,7 @@ HISTORY_SECONDS = 5.0  # between statuses that are stored on disk
 START_SECONDS = 300.0  # until the first weights are published
 REPLY_SECONDS = 60.0  # for the learner to carry out a command
 STOP_SECONDS = 30.0  # for the learner to save
+SPAWN = multiprocessing.get_context("spawn")
 RESTART_SECONDS = (0.0, 1.0, 5.0, 20.0, 60.0)  # delays before the learner is restarted for the first, second, ... time
 
 Reply = tuple[Any, tuple[int, str] | None]  # the result of a command; or, if it failed, HTTP status and message
@@ -67,10 +68,9 @@ class Service:
             raise ValueError(f"--state {self.options.state}: {late}")
 
     def launch(self) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        self.link, learner_link = spawn.Pipe()
+        self.link, learner_link = SPAWN.Pipe()
         arguments = (self.options, learner_link)
-        self.process = spawn.Process(target=worker.main, args=arguments, name="dualnet-learner", daemon=True)
+        self.process = SPAWN.Process(target=worker.main, args=arguments, name="dualnet-learner", daemon=True)
         self.process.start()
         learner_link.close()
         self.alive = True
