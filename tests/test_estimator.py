@@ -31,8 +31,9 @@ SKIPPED = {
     "check_array_api_input": "scikit-learn runs it if SCIPY_ARRAY_API is set before SciPy is imported; it passes then",
 }
 ER = {"name": "er", "width": 4, "memory": {"slots": 20}}
+QUICK = {**ER, "encoder": "own_encoder.ThreeMaps"}
 # An accuracy of 0.83 is asked for, from ten steps on two features: the preset, made for images, does not learn that.
-CHECKED = {**ER, "encoder": "own_encoder.ThreeMaps", "updates": 4, "lr": 0.1, "memory": {"slots": 60}}
+CHECKED = {**QUICK, "updates": 4, "lr": 0.1, "memory": {"slots": 60}}
 
 
 def small(**options: Any) -> DualNetClassifier:
@@ -223,15 +224,15 @@ def test_river_evaluates_it_on_images_and_on_features() -> None:
     labels = LABELS[:40].tolist()
     names = ["left", "right", "below"]
     images = ((image, names[label]) for image, label in zip(pictures(labels), labels, strict=True))
-    assert evaluate.progressive_val_score(images, small(), metrics.Accuracy()).get() > 0.5
+    assert evaluate.progressive_val_score(images, small(learner=QUICK), metrics.Accuracy()).get() > 0.5
     digits = list(stream.iter_sklearn_dataset(load_digits()))[:25]
-    model = small(value_range=(0, 16), image_shape=(8, 8))
+    model = small(learner=QUICK, value_range=(0, 16), image_shape=(8, 8))
     assert evaluate.progressive_val_score(digits, model, metrics.CrossEntropy()).get() < 6
     assert sum(model.predict_proba_one(digits[0][0]).values()) == pytest.approx(1)
     shuffled = dict(reversed(digits[0][0].items()))
     assert model.predict_proba_one(shuffled) == model.predict_proba_one(digits[0][0])
     refused(lambda: model.predict_one({"a": 1.0}), "x:", "64")
-    piped = compose.FuncTransformer(lambda x: {"image": x["picture"]}) | small()
+    piped = compose.FuncTransformer(lambda x: {"image": x["picture"]}) | small(learner=QUICK)
     pairs = [({"picture": image}, label) for image, label in zip(pictures(labels[:9]), labels, strict=False)]
     evaluate.progressive_val_score(pairs, piped, metrics.Accuracy())
     assert piped["DualNetClassifier"].classes_.tolist() == [0, 1, 2]
