@@ -65,7 +65,7 @@ def test_few_channels_other_layouts_and_other_convolutions_are_left_to_pytorch()
     assert plain(conv_of().to(memory_format=torch.contiguous_format), maps())
     assert plain(conv_of().requires_grad_(False), maps())
     assert plain(conv_of().double(), maps().double())
-    for options in ({"kernel_size": 3}, {"kernel_size": 3, "padding": 1, "groups": 2}):
+    for options in ({"kernel_size": 3}, {"kernel_size": 3, "padding": 1, "groups": 2}, {"kernel_size": 1, "stride": 2}):
         assert plain(Conv(12, 128, **options).to(memory_format=CHANNELS_LAST), maps(height=4, width=4))
 
 
