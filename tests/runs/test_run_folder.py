@@ -37,7 +37,10 @@ def names_in(folder: Path) -> list[str]:
 
 @pytest.mark.parametrize(
     ("run", "digest"),
-    [("demo/dualnet/seed-0", "80b7e42eedc8514c"), ("demo/dualnet-n0/seed-1", "cf571fd118e7ace7")],
+    [
+        ("fashion-mnist/labels-10/dualnet/seed-0", "c4ec9ab7d20353a6"),
+        ("mini-imagenet-tf-er/seed-0", "5e35d8c4209e15e0"),
+    ],
 )
 def test_options_that_came_later_leave_the_digest_of_older_folders(run: str, digest: str) -> None:
     """Which is written into their checkpoints: by another one these would be refused."""
