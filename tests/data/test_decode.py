@@ -176,4 +176,5 @@ def test_a_decode_stays_below_300_megabytes(tmp_path: Path) -> None:
     with link:
         peaks = {path: link.recv() for path in files[1:]}
     process.join()
+    assert process.exitcode == 0
     assert 200e6 < max(peaks.values()) < 300e6, peaks

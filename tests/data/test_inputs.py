@@ -73,7 +73,8 @@ def test_a_folder_includes_its_sub_folders(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "b" / "circle").symlink_to(tmp_path)
-    expected = [str(tmp_path / name) for name in ("z.png", "a b/1.png", "b/2.png", "b/c/1.png")]
+    (tmp_path / "linked").symlink_to(tmp_path / ".hidden")
+    expected = [str(tmp_path / name) for name in ("z.png", "a b/1.png", "b/2.png", "b/c/1.png", "linked/1.png")]
     assert list_images(tmp_path) == expected
     (tmp_path / "c" / "empty").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"/c: no images .* in this folder and below; name a folder with images"):

@@ -132,7 +132,7 @@ class Client:
                 delay, problem, failures = 0.5, f"no response ({error})", failures + 1
                 if failures == 2:  # the first may be a connection that the service closed after a pause
                     show_warning(
-                        f"{self.url}: {problem}; is `dualnet serve` running? (retried for {RETRY_SECONDS:.0f} s)"
+                        f"{self.url}: {problem}; is `dualnet serve` running? Retrying for up to {RETRY_SECONDS:.0f} s"
                     )
             if time.monotonic() > deadline:
                 raise ConnectionError(0, problem, self.url)

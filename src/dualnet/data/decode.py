@@ -42,7 +42,7 @@ class UnreadableError(ValueError):
     def __init__(self, reasons: Mapping[str, str], total: int = 1) -> None:
         self.reasons = dict(reasons)
         them = "them" if len(reasons) > 1 else "it"
-        remedy = f"replace {them} or leave {them} out (--on-error skip; of a benchmark, on_error: skip)"
+        remedy = f"replace {them} or leave {them} out (--on-error skip, or on_error: skip in a benchmark's options)"
         super().__init__(f"{self.summary(total)}; {remedy}")
 
     def summary(self, total: int) -> str:
