@@ -48,6 +48,7 @@ def bare_process() -> Iterator[None]:
     """The process whose memory is measured fails where the bench has imported what a GPU machine may not have."""
     with pytest.MonkeyPatch.context() as patch:
         one_seed = processes.PEAK.replace("print", "processes.NUM_SEEDS = 1; print")
+        assert one_seed != processes.PEAK
         patch.setattr(processes, "PEAK", f"{one_seed}; assert not {{'yaml', 'kornia'}} & sys.modules.keys()")
         yield
 

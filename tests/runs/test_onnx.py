@@ -60,6 +60,8 @@ def test_an_export_without_torchvision_logs_nothing(
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "torchvision" else find(name))
     logger = logging.getLogger("torch.onnx")
     logger.addHandler(caplog.handler)
-    export(Model.create(["a"], image_size=28, learner={"name": "er", "width": 4}), tmp_path / "it.onnx")
-    logger.removeHandler(caplog.handler)
+    try:
+        export(Model.create(["a"], image_size=28, learner={"name": "er", "width": 4}), tmp_path / "it.onnx")
+    finally:
+        logger.removeHandler(caplog.handler)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
