@@ -319,16 +319,16 @@ def whole(tiny_file, tmp_path_factory, remembered) -> dict[str, Any]:
     return remembered(out / "seed-0")
 
 
-def test_killed_at_five_random_moments(tiny_file, tmp_path, whole, remembered) -> None:
+def test_killed_at_ten_random_moments(tiny_file, tmp_path, whole, remembered) -> None:
     """The steps leave room for a process that was faster than this one saw it."""
     chance, checkpoints = random.Random(0), tmp_path / "seed-0" / "checkpoint"
-    for step in [0, *sorted(chance.sample(range(1, LONG_STEPS * 2 // 3), 4))]:
+    for step in [0, *sorted(chance.sample(range(1, LONG_STEPS * 2 // 3), 9))]:
         code, said = Process(tiny_file, tmp_path).past(step, checkpoints, signal.SIGKILL, chance.uniform(0, 0.1))
         assert code == -signal.SIGKILL, f"not killed: {code}, {said}"
     process = Process(tiny_file, tmp_path)
     code, said = process.rest()
     assert code == 0, said
-    assert "continues from step" in process.first_line, "nothing was saved in five lives"
+    assert "continues from step" in process.first_line, "nothing was saved in ten lives"
     assert remembered(tmp_path / "seed-0") == whole
 
 
