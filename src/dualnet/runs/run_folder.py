@@ -15,7 +15,6 @@ import torch
 import yaml
 
 from dualnet import atomic
-from dualnet.atomic import locked
 from dualnet.batch import StreamSpec
 from dualnet.data import Benchmark
 from dualnet.machine import cpu_name
@@ -111,7 +110,7 @@ class RunFolder:
         is_new = not file.exists()
         with ExitStack() as stack:
             try:
-                stack.enter_context(locked(file, fcntl.LOCK_NB))
+                stack.enter_context(atomic.locked(file, fcntl.LOCK_NB))
             except BlockingIOError as error:
                 remedy = "wait for it or choose another --out"
                 raise ValueError(f"{self.path}: another process is running here; {remedy}") from error
