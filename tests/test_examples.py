@@ -98,8 +98,8 @@ def test_a_learner_from_own_batches(capsys: pytest.CaptureFixture[str]) -> None:
 def arrays(here: Path) -> Path:
     """Four classes told by their colour, 60 training and 20 test images each, as `ArrayFile` reads them."""
     labels = np.arange(320) % 4
-    colours = np.array([[200, 0, 0], [0, 200, 0], [0, 0, 200], [200, 200, 0]])
-    noise = np.random.default_rng(0).integers(0, 56, (320, 3, 32, 32))
+    colours = np.array([[99, 0, 0], [0, 99, 0], [0, 0, 99], [99, 99, 0]])
+    noise = np.random.default_rng(0).integers(0, 156, (320, 3, 32, 32))
     images = (noise + colours[labels][:, :, None, None]).astype(np.uint8)
     np.savez(here / "images.npz", images=images, labels=labels, is_test=np.arange(320) >= 240)
     return here / "images.npz"
