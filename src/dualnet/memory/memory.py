@@ -13,6 +13,9 @@ from torch import Generator, Tensor, nn
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.losses import MASKED
 
+# The buffers with a row per slot, and what a row holds while its slot is empty.
+EMPTY = {"images": 0, "labels": UNLABELLED, "task_ids": UNLABELLED, "logits": 0, "has_logits": False, "filled": False}
+
 
 @dataclass(frozen=True, slots=True)
 class Replay:
@@ -94,22 +97,17 @@ class Memory(nn.Module, ABC):
         self.filled.index_fill_(0, slots, True)
         if logits is not None:
             self.logits[slots] = logits.to(self.logits.dtype)
-        self.clear_dropped()
+        self.clear(self.drop)  # dropped examples are written in no fixed order: the state would not be reproducible
 
-    def clear_dropped(self) -> None:
-        """Dropped examples are written to one slot in no fixed order; clearing it keeps the state reproducible."""
-        for buffer in (self.images, self.logits, self.has_logits, self.filled):
-            buffer[self.drop].zero_()
-        for buffer in (self.labels, self.task_ids):
-            buffer[self.drop].fill_(UNLABELLED)
+    def clear(self, slot: int) -> None:
+        for name, value in EMPTY.items():
+            getattr(self, name)[slot].fill_(value)
 
     @torch.no_grad()
     def remove(self, slots: Tensor) -> None:
         """Empty these slots, int64 [n], when a user withdraws examples. Not for use within a step."""
-        for buffer in (self.images, self.logits, self.has_logits, self.filled):
-            buffer[slots] = 0
-        for buffer in (self.labels, self.task_ids):
-            buffer[slots] = UNLABELLED
+        for slot in slots.tolist():
+            self.clear(slot)
 
     @torch.no_grad()
     def sample(self, size: int, generator: Generator, beside: Batch, draws: int = 1) -> Replay:
@@ -143,7 +141,7 @@ class Memory(nn.Module, ABC):
     def grow(self, spec: StreamSpec) -> None:
         """Add the new classes and tasks of the spec. Stored soft labels give new classes no probability."""
         rows = self.slots_for_tasks(spec.num_tasks - len(self.seen))
-        for name in ("images", "labels", "task_ids", "logits", "has_logits", "filled"):
+        for name in EMPTY:
             buffer = getattr(self, name)  # its last row is empty
             setattr(self, name, torch.cat([buffer, buffer[-1:].expand(rows, *buffer.shape[1:])]))
         self.num_slots = self.drop = self.num_slots + rows
@@ -151,7 +149,7 @@ class Memory(nn.Module, ABC):
             self.logits = F.pad(self.logits, (0, spec.num_classes - self.num_classes), value=MASKED)
         self.seen = F.pad(self.seen, (0, spec.num_tasks - len(self.seen)))
         self.num_classes = spec.num_classes
-        self.clear_dropped()
+        self.clear(self.drop)
 
     def slots_for_tasks(self, added: int) -> int:
         """The number of slots to add with new tasks: none, the total is fixed."""

@@ -5,7 +5,7 @@ import torch.nn.functional as F
 from torch import Generator, Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.memory.memory import Memory, num_earlier_equal
+from dualnet.memory.memory import EMPTY, Memory, num_earlier_equal
 
 
 class Ring(Memory):
@@ -83,5 +83,6 @@ class Balanced(Memory):
         self.offered.index_add_(0, self.labels[slots], torch.ones_like(slots), alpha=-1)
         super().remove(slots)
         order = (~self.filled).to(torch.uint8).argsort(stable=True)
-        for buffer in (self.images, self.labels, self.task_ids, self.logits, self.has_logits, self.filled):
+        for name in EMPTY:
+            buffer = getattr(self, name)
             buffer.copy_(buffer[order])
