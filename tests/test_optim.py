@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from collections.abc import Callable
 from copy import deepcopy
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from dualnet.optim import SGD, LookAhead, gradient_step
+from dualnet.optim import SGD, gradient_step, look_ahead
 
 CURVATURE = torch.tensor([0.3, 1.0, 4.0], dtype=torch.float64)
 MINIMUM = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
@@ -21,10 +23,13 @@ def quadratic(weight: Tensor) -> Tensor:
     return 0.5 * (CURVATURE * (weight - MINIMUM).square()).sum()
 
 
-def look_ahead(start: list[float], steps: int, beta: float, lr: float, momentum: float = 0.0):
+Round = Callable[[Callable[[], Tensor]], Tensor]  # a round of Look-ahead, which takes the loss
+
+
+def weight_and_round(start: list[float], steps: int, beta: float, lr: float, momentum: float = 0.0):
     weight = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     inner = torch.optim.SGD([weight], lr=lr, momentum=momentum)
-    return weight, LookAhead(inner, [weight], steps, beta)
+    return weight, partial(look_ahead, inner, steps=steps, beta=beta, tensors=[weight], kept=[])
 
 
 @given(
@@ -36,8 +41,8 @@ def look_ahead(start: list[float], steps: int, beta: float, lr: float, momentum:
     st.integers(1, 3),
 )
 def test_rounds_against_numpy(start, steps, beta, lr, momentum, rounds):
-    weight, optimizer = look_ahead(start, steps, beta, lr, momentum)
-    means = [optimizer.round(lambda: quadratic(weight)).item() for _ in range(rounds)]
+    weight, one_round = weight_and_round(start, steps, beta, lr, momentum)
+    means = [one_round(lambda: quadratic(weight)).item() for _ in range(rounds)]
 
     slow, curvature, minimum = np.array(start), CURVATURE.numpy(), MINIMUM.numpy()
     velocity = np.zeros(3)
@@ -54,16 +59,16 @@ def test_rounds_against_numpy(start, steps, beta, lr, momentum, rounds):
 
 @given(st.lists(st.floats(-10, 10), min_size=3, max_size=3), st.integers(1, 4))
 def test_beta_0_leaves_the_weights_bit_by_bit(start, steps):
-    weight, optimizer = look_ahead(start, steps, beta=0.0, lr=0.1)
+    weight, one_round = weight_and_round(start, steps, beta=0.0, lr=0.1)
     before = weight.detach().clone()
-    optimizer.round(lambda: quadratic(weight))
+    one_round(lambda: quadratic(weight))
     assert torch.equal(weight, before)
 
 
 @given(st.lists(st.floats(-10, 10), min_size=3, max_size=3), st.integers(1, 4))
 def test_beta_1_is_plain_sgd_bit_by_bit(start, steps):
-    weight, optimizer = look_ahead(start, steps, beta=1.0, lr=0.1)
-    optimizer.round(lambda: quadratic(weight))
+    weight, one_round = weight_and_round(start, steps, beta=1.0, lr=0.1)
+    one_round(lambda: quadratic(weight))
     plain = nn.Parameter(torch.tensor(start, dtype=torch.float64))
     sgd = torch.optim.SGD([plain], lr=0.1)
     for _ in range(steps):
@@ -77,8 +82,8 @@ def test_beta_1_is_plain_sgd_bit_by_bit(start, steps):
 def test_without_tensors_to_interpolate_a_round_is_plain_sgd(keep):
     """Whatever beta is; statistics are put back or move freely."""
     net, plain = Counting(), Counting()
-    optimizer = LookAhead(torch.optim.SGD(net.parameters(), lr=0.1), [], 3, 0.3, kept=[net.statistic] if keep else [])
-    mean = optimizer.round(net.loss)
+    inner, kept = torch.optim.SGD(net.parameters(), lr=0.1), [net.statistic] if keep else []
+    mean = look_ahead(inner, net.loss, steps=3, beta=0.3, tensors=[], kept=kept)
     sgd, losses = torch.optim.SGD(plain.parameters(), lr=0.1), []
     for _ in range(3):
         losses.append(plain.loss())
@@ -100,31 +105,31 @@ class Counting(nn.Module):
         return self.weight.square().sum()
 
 
-def counting(beta: float, keep: bool) -> tuple[Counting, LookAhead]:
+def counting(beta: float, keep: bool) -> tuple[Counting, Round]:
     net = Counting()
     inner = torch.optim.SGD(net.parameters(), lr=0.1)
-    tensors = [net.weight] if keep else [net.weight, net.statistic]
-    return net, LookAhead(inner, tensors, 2, beta, kept=[net.statistic] if keep else [])
+    tensors, kept = ([net.weight], [net.statistic]) if keep else ([net.weight, net.statistic], [])
+    return net, partial(look_ahead, inner, steps=2, beta=beta, tensors=tensors, kept=kept)
 
 
 def test_kept_tensors_are_restored():
-    net, optimizer = counting(beta=0.5, keep=True)
-    optimizer.round(net.loss)
+    net, one_round = counting(beta=0.5, keep=True)
+    one_round(net.loss)
     assert net.statistic.tolist() == [10.0]
     assert net.weight.item() == pytest.approx(2 + 0.5 * (2 * 0.8**2 - 2))
 
 
 def test_statistics_are_interpolated():
-    net, optimizer = counting(beta=0.25, keep=False)
-    optimizer.round(net.loss)
+    net, one_round = counting(beta=0.25, keep=False)
+    one_round(net.loss)
     assert net.statistic.tolist() == [12.0]
     assert not net.statistic.requires_grad and net.statistic.grad_fn is None
 
 
 def test_a_round_works_in_place_and_leaves_its_losses_detached():
-    net, optimizer = counting(beta=0.5, keep=False)
+    net, one_round = counting(beta=0.5, keep=False)
     addresses = net.weight.data_ptr(), net.statistic.data_ptr()
-    mean = optimizer.round(net.loss)
+    mean = one_round(net.loss)
     assert (net.weight.data_ptr(), net.statistic.data_ptr()) == addresses
     assert net.weight.requires_grad and net.weight.is_leaf
     assert not mean.requires_grad
@@ -132,9 +137,9 @@ def test_a_round_works_in_place_and_leaves_its_losses_detached():
 
 
 def test_the_loss_is_computed_anew_for_every_inner_step():
-    weight, optimizer = look_ahead([1.0, 1.0, 1.0], steps=5, beta=0.5, lr=0.1)
+    weight, one_round = weight_and_round([1.0, 1.0, 1.0], steps=5, beta=0.5, lr=0.1)
     calls = []
-    optimizer.round(lambda: calls.append(1) or quadratic(weight))
+    one_round(lambda: calls.append(1) or quadratic(weight))
     assert len(calls) == 5
 
 

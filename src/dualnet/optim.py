@@ -37,36 +37,25 @@ def gradient_step(optimizer: Optimizer, loss: Tensor, clip_value: float | None =
     optimizer.step()
 
 
-class LookAhead:
-    """K steps of an inner optimizer from the weights phi, then the interpolation phi + beta (phi_K - phi).
+def look_ahead(
+    inner: Optimizer, loss: Callable[[], Tensor], steps: int, beta: float, tensors: list[Tensor], kept: list[Tensor]
+) -> Tensor:
+    """K `steps` of the inner optimizer from the weights phi, then phi + beta (phi_K - phi). Returns the mean loss.
 
     `tensors` are interpolated: the parameters of the inner optimizer and optionally BatchNorm statistics. `kept` are
-    restored after the round. All others keep their values of the last inner step, so that without `tensors` a round
-    consists of K plain steps.
+    restored. All others keep their values of the last inner step, so that without `tensors` these are K plain steps.
     """
-
-    def __init__(
-        self, inner: Optimizer, tensors: Sequence[Tensor], steps: int, beta: float, kept: Sequence[Tensor] = ()
-    ) -> None:
-        self.inner, self.steps, self.beta = inner, steps, beta  # steps: K
-        self.tensors, self.kept = list(tensors), list(kept)
-
-    def round(self, loss: Callable[[], Tensor]) -> Tensor:
-        """One round, which calls `loss` for every inner step. Returns the mean loss."""
-        start, kept, losses = copy_tensors(self.tensors), copy_tensors(self.kept), []
-        for _ in range(self.steps):
-            value = loss()
-            gradient_step(self.inner, value)
-            losses.append(value.detach())
-        self.interpolate(start, kept)
-        return torch.stack(losses).mean()
-
-    @torch.no_grad()
-    def interpolate(self, start: list[Tensor], kept: list[Tensor]) -> None:
-        if start:
-            torch._foreach_lerp_(start, self.tensors, self.beta)  # pyright: ignore[reportPrivateImportUsage]
-        if start or kept:
-            torch._foreach_copy_(self.tensors + self.kept, start + kept)  # pyright: ignore[reportPrivateImportUsage]
+    start, kept_values, losses = copy_tensors(tensors), copy_tensors(kept), []
+    for _ in range(steps):
+        value = loss()
+        gradient_step(inner, value)
+        losses.append(value.detach())
+    with torch.no_grad():
+        if tensors:
+            torch._foreach_lerp_(start, tensors, beta)  # pyright: ignore[reportPrivateImportUsage]
+        if tensors or kept:
+            torch._foreach_copy_(tensors + kept, start + kept_values)  # pyright: ignore[reportPrivateImportUsage]
+    return torch.stack(losses).mean()
 
 
 @torch.no_grad()

@@ -17,7 +17,7 @@ from dualnet.learners.options import ReplayOptions
 from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
 from dualnet.nets import Adapter, AdapterNorm
 from dualnet.objectives import OBJECTIVES
-from dualnet.optim import SGD, LookAhead, gradient_step
+from dualnet.optim import SGD, gradient_step, look_ahead
 from dualnet.options import check_at_least
 
 
@@ -114,22 +114,24 @@ class DualNet(Learner):
         self.memory.add(batch, self.generator, logits)
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
-        rounds = self.config.slow_rounds
-        if rounds == 0:
+        config, steps = self.config, self.slow_steps(batch)
+        if config.slow_rounds == 0:
             return {}
-        look_ahead, steps = self.look_ahead(), self.slow_steps(batch)
-        losses = [look_ahead.round(lambda: self.objective(self.slow, *next(steps))) for _ in range(rounds)]
+
+        def loss() -> Tensor:
+            return self.objective(self.slow, *next(steps))
+
+        options = (config.inner_steps, config.beta, *self.interpolated_and_kept())
+        losses = [look_ahead(self.slow_optimizer, loss, *options) for _ in range(config.slow_rounds)]
         return {"slow": torch.stack(losses).mean()}
 
-    def look_ahead(self) -> LookAhead:
-        """Created for each batch, because `.to(device)` replaces the BatchNorm statistics by new tensors."""
+    def interpolated_and_kept(self) -> tuple[list[Tensor], list[Tensor]]:
+        """For Look-ahead. Found anew for each batch, because `.to(device)` replaces the BatchNorm statistics."""
         config, weights = self.config, self.slow_optimizer.param_groups[0]["params"]
         buffers = [*self.slow.buffers(), *self.objective.buffers()]
         statistics = [buffer for buffer in buffers if buffer.is_floating_point()]
         interpolated, kept = (weights, statistics) if config.slow_statistics == "keep" else (weights + statistics, [])
-        if config.slow_optimizer == "sgd":
-            interpolated = []
-        return LookAhead(self.slow_optimizer, interpolated, config.inner_steps, config.beta, kept)
+        return [] if config.slow_optimizer == "sgd" else interpolated, kept
 
     def slow_steps(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Batch]]:
         """Two views and the examples they show, for each inner step; all are generated at once, as one large batch."""
