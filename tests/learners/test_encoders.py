@@ -16,7 +16,7 @@ from dualnet.batch import StreamSpec
 from dualnet.cost import Cost, counted
 from dualnet.learners import LEARNERS
 from dualnet.nets import Adapter, BaseEncoder, Encoder, pooled
-from dualnet.nets.custom import CustomEncoder
+from dualnet.nets.encoder import CustomEncoder
 from dualnet.nets.weights import load_weights, starter_file
 from starter.train import save_weights
 

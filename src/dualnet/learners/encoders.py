@@ -9,7 +9,7 @@ from torch import nn
 from dualnet.batch import StreamSpec
 from dualnet.learners.options import CommonOptions, option
 from dualnet.nets import Adapter, BaseEncoder, Encoder
-from dualnet.nets.custom import CustomEncoder, timm_features
+from dualnet.nets.encoder import CustomEncoder, timm_features
 from dualnet.nets.weights import STARTER, load_weights, starter_file
 from dualnet.options import import_object
 

@@ -1,7 +1,8 @@
-"""The slow learner's network: a ResNet18 with a 3x3 stem and max-pool (He et al., 2016; width 20 as in GEM)."""
+"""Encoders: a ResNet18 with a 3x3 stem and max-pool (He et al., 2016; width 20 as in GEM), or a module of the user."""
 
-from typing import Self
+from typing import Any, Self
 
+import torch
 from torch import Tensor, nn
 
 from dualnet.kernels import conv_norm_pool
@@ -75,6 +76,48 @@ class Encoder(BaseEncoder):
                     x = block(x, parts)
                 maps.append(x)
         return maps
+
+
+class CustomEncoder(BaseEncoder):
+    """Wraps a module whose forward pass takes images, float [B, C, H, W], and returns a list of feature maps.
+
+    A forward pass of one image of the given shape checks the output and finds the channels.
+    """
+
+    def __init__(self, net: object, image_shape: tuple[int, int, int]) -> None:
+        super().__init__()
+        if not isinstance(net, nn.Module):
+            raise ValueError(f"it returns {type(net).__name__}, not a torch.nn.Module")
+        self.net = net
+        with torch.no_grad():
+            maps = self.eval()(torch.zeros(1, *image_shape))
+        if not maps or not all(isinstance(each, Tensor) and each.dim() == 4 for each in maps):
+            raise ValueError("it does not return a list of feature maps, [B, channels, H, W] each")
+        self.channels = tuple(each.shape[1] for each in maps)
+        self.train()
+
+    @property
+    def network(self) -> nn.Module:
+        return self.net
+
+    def forward(self, images: Tensor, parts: int = 1) -> list[Tensor]:
+        """One pass per part, because other BatchNorm layers normalise their whole input as one batch."""
+        if parts == 1 or not self.training:
+            return list(self.net(images))
+        return [torch.cat(each) for each in zip(*map(self.net, images.chunk(parts)), strict=True)]
+
+
+def timm_features(model: str, **options: Any) -> nn.Module:
+    """A timm model that returns feature maps, with random weights (needs `dualnet[timm]`). Downloads nothing."""
+    try:
+        import timm  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ValueError(f"timm cannot be imported ({error}); pip install 'dualnet[timm]'") from error
+    if ":" in model:  # a model on a hub, which timm would download
+        raise ValueError(f"model: {model!r} is not the name of one of timm's own models, such as resnet18")
+    for option in {"checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"} & options.keys():
+        raise ValueError(f"encoder_options.{option}: weights come from a file in safetensors; give `weights`")
+    return timm.create_model(model, pretrained=False, features_only=True, **options)
 
 
 def pooled(feature_map: Tensor) -> Tensor:
