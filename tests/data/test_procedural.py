@@ -8,9 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from dualnet.data.drawing import TYPICAL_IN_TEN, draw
+from dualnet.data.drawing import MAX_CLASSES, SHAPES, TEXTURES, TYPICAL_IN_TEN, draw, shape_and_texture
 from dualnet.data.procedural import Procedural
-from dualnet.data.shapes import MAX_CLASSES, SHAPES, TEXTURES, shape_and_texture
 
 DEFAULT_SHA256 = "61736b5e82fe3569d6f554798e7c6dff869c464edcca3b5ec6673731672920ca"
 

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark, BenchmarkConfig
-from dualnet.data.drawing import draw
-from dualnet.data.shapes import MAX_CLASSES, shape_and_texture
+from dualnet.data.drawing import MAX_CLASSES, draw, shape_and_texture
 from dualnet.data.splits import Split, benchmark_of, tasks_of
 
 MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: smaller shapes are indistinguishable, larger images take long to draw

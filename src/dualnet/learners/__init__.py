@@ -68,17 +68,12 @@ def make_learner(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         learner = cls(spec, cls.Config() if config is None else config)
-    weights_channels_last(learner)
+    for parameter in learner.parameters():
+        if parameter.dim() == 4:  # convolutions are faster in this layout, which may also change the last bits
+            parameter.data = parameter.data.to(memory_format=torch.channels_last)
     if fresh:
         load_initial_weights(learner)
     return learner.seed(seed).to(device)
-
-
-def weights_channels_last(learner: Learner) -> None:
-    """Convolutions are faster in this layout, which on some processors also changes the last bits of the results."""
-    for parameter in learner.parameters():
-        if parameter.dim() == 4:
-            parameter.data = parameter.data.to(memory_format=torch.channels_last)
 
 
 __all__ = ["CTN", "ER", "LEARNERS", "MIR", "DERpp", "DualNet", "Finetune", "Learner", "Offline"]
