@@ -48,7 +48,6 @@ def _name(folder: str) -> str:
 
 
 def _frames(root: str, session: int, name: str) -> list[str]:
-    """The files of an object in a session."""
     files = images_in(os.path.join(root, f"s{session}", name), REMEDY)
     start = f"C_{session:02d}_{int(name[1:]):02d}_"
     if others := [file for file in files if not os.path.basename(file).startswith(start)]:

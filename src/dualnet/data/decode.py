@@ -137,18 +137,14 @@ def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
 
 def _read_any(file: IO[bytes], size: int) -> np.ndarray:
     with Pillow.open(file, formats=FORMATS) as image:
-        _check_pixels(image)
+        kind = f"{'progressive ' if image.info.get('progressive') else ''}{image.format}"
+        most = MAX_PIXELS.get(kind, MOST_PIXELS)
+        if image.width * image.height > most:
+            raise ValueError(f"{image.width} x {image.height} is more than {most / 1e6:g} megapixels, for {kind}")
         if image.width * image.height <= LARGE:
             return np.asarray(_square(_rgb(_upright(image, image)), size))
         with _large_image:
             return np.asarray(_upright(_large_square(image, size), image))
-
-
-def _check_pixels(image: Image) -> None:
-    kind = f"{'progressive ' if image.info.get('progressive') else ''}{image.format}"
-    most = MAX_PIXELS.get(kind, MOST_PIXELS)
-    if image.width * image.height > most:
-        raise ValueError(f"{image.width} x {image.height} is more than {most / 1e6:g} megapixels, for {kind}")
 
 
 def _upright(image: Image, tagged: Image) -> Image:

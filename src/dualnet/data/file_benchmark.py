@@ -10,7 +10,7 @@ import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.image_cache import CachedImages
-from dualnet.data.splits import Split, benchmark_of, stream_order, tasks_of
+from dualnet.data.splits import Split, Tasks, benchmark_of, stream_order, tasks_of
 
 LARGEST_LIST = 100_000_000  # bytes
 
@@ -27,7 +27,7 @@ class FileBenchmark(BenchmarkConfig):
     input_size: int | None = None  # side of the networks' input; None: as stored
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
 
-    def choose(self, classes: Sequence[str]) -> tuple[list[str], Sequence[Sequence[int]]]:
+    def choose(self, classes: Sequence[str]) -> tuple[list[str], Tasks]:
         """The classes to use, in order of the stream, and the class numbers of each task."""
         classes = stream_order(classes, self.class_order, self.order_seed)
         tasks = tasks_of(len(classes), self.classes_per_task, self.num_tasks)
@@ -39,7 +39,7 @@ class FileBenchmark(BenchmarkConfig):
 
 
 def split_of(
-    files: Sequence[ImageFile], classes: Sequence[str], tasks: Sequence[Sequence[int]], class_names: Sequence[str] = ()
+    files: Sequence[ImageFile], classes: Sequence[str], tasks: Tasks, class_names: Sequence[str] = ()
 ) -> Split:
     """The split of files. `class_names` are names to show, if those in the data set are codes."""
     numbers = {name: number for number, name in enumerate(classes)}

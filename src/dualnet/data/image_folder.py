@@ -11,7 +11,7 @@ from dualnet.data.class_folders import absolute, class_folders, files_by_class, 
 from dualnet.data.decode import OnError
 from dualnet.data.file_benchmark import FileBenchmark, split_of
 from dualnet.data.image_cache import CachedImages, unreadable
-from dualnet.data.splits import Split, held_out, stream_order, text_digest
+from dualnet.data.splits import Split, Tasks, held_out, stream_order, text_digest
 
 Files = Mapping[str, Sequence[str]]  # by class
 
@@ -69,7 +69,7 @@ class ImageFolder(FileBenchmark):
         bad = unreadable(paths, self.image_size, self.on_error, self.cache)
         return [{name: [path for path in some if path not in bad] for name, some in part.items()} for part in parts]
 
-    def _held_out(self, files: Files, tasks: Sequence[Sequence[int]]) -> Split:
+    def _held_out(self, files: Files, tasks: Tasks) -> Split:
         if name := next((name for name, paths in files.items() if len(paths) == 1), None):
             reason = "its only image is held out for testing; add images, give test_root, or leave the class out"
             raise ValueError(f"class {name!r} has no training images: {reason}")

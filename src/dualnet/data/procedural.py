@@ -49,10 +49,9 @@ class Procedural(BenchmarkConfig):
             tasks=tasks_of(num_classes, self.classes_per_task),
             names=[f"seed {self.seed}, image {row}" for row in range(counts.sum())],
         )
-        images = np.concatenate([self._draw(number, part) for part in (0, 1) for number in numbers])
-        return benchmark_of(images, split, validation=validation)
-
-    def _draw(self, number: int, part: int) -> np.ndarray:
-        """Images of a class for training (part 0) or testing (part 1), each with its own random numbers."""
-        count, task = (self.train_per_class, self.test_per_class)[part], number // self.classes_per_task
-        return draw(number, task, count, self.image_size, seed=(self.seed, number, part))
+        images = [
+            draw(number, number // self.classes_per_task, count, self.image_size, seed=(self.seed, number, part))
+            for part, count in enumerate((self.train_per_class, self.test_per_class))
+            for number in numbers
+        ]
+        return benchmark_of(np.concatenate(images), split, validation=validation)

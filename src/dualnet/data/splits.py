@@ -17,6 +17,8 @@ from torch import Tensor
 from dualnet.batch import StreamSpec
 from dualnet.data.benchmark import Benchmark, Examples, Images, Task
 
+Tasks = Sequence[Sequence[int]]  # class numbers by task
+
 
 @dataclass(frozen=True, slots=True)
 class Split:
@@ -25,7 +27,7 @@ class Split:
     labels: np.ndarray  # int64 [N]: class numbers
     is_test: np.ndarray  # bool [N]
     class_names: Sequence[str]  # by class number
-    tasks: Sequence[Sequence[int]]  # class numbers by task
+    tasks: Tasks
     names: Sequence[str]  # of the images, or the paths of their files
 
     def __post_init__(self) -> None:
@@ -91,9 +93,7 @@ def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed:
     return list(order)
 
 
-def tasks_of(
-    num_classes: int, classes_per_task: int | Sequence[int], num_tasks: int | None = None
-) -> Sequence[Sequence[int]]:
+def tasks_of(num_classes: int, classes_per_task: int | Sequence[int], num_tasks: int | None = None) -> Tasks:
     """Consecutive classes by task: the same number in each but the last, which may have fewer, or a list of numbers.
 
     >>> tasks_of(7, 3), tasks_of(7, 2, num_tasks=2), tasks_of(7, [4, 1, 2])
@@ -136,7 +136,7 @@ def text_digest(text: str) -> str:
     return hashlib.blake2b(text.encode(errors="surrogateescape"), digest_size=8).hexdigest()
 
 
-def class_mask(tasks: Sequence[Sequence[int]], num_classes: int) -> Tensor:
+def class_mask(tasks: Tasks, num_classes: int) -> Tensor:
     """bool [tasks, classes]: the classes of each task.
 
     >>> class_mask([range(0, 1), range(1, 3)], 3)

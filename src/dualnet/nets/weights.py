@@ -16,11 +16,11 @@ def starter_files() -> dict[int, Path]:
 
 
 def starter_file(width: int) -> Path:
-    """The starter for an encoder of that width."""
-    if width not in starter_files():
-        widths = " or ".join(str(number) for number in sorted(starter_files()))
+    files = starter_files()
+    if width not in files:
+        widths = " or ".join(str(number) for number in sorted(files))
         raise ValueError(f"start: there is no starter of width {width}; set width to {widths}")
-    return starter_files()[width]
+    return files[width]
 
 
 def was_trained_on(name: str | None, data: str) -> bool:
