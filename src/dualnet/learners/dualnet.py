@@ -114,9 +114,9 @@ class DualNet(Learner):
         self.memory.add(batch, self.generator, logits)
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
-        config, steps = self.config, self.slow_steps(batch)
-        if config.slow_rounds == 0:
+        if self.config.slow_rounds == 0:
             return {}
+        config, steps = self.config, self.slow_steps(batch)
 
         def loss() -> Tensor:
             return self.objective(self.slow, *next(steps))
@@ -131,7 +131,7 @@ class DualNet(Learner):
         buffers = [*self.slow.buffers(), *self.objective.buffers()]
         statistics = [buffer for buffer in buffers if buffer.is_floating_point()]
         interpolated, kept = (weights, statistics) if config.slow_statistics == "keep" else (weights + statistics, [])
-        return [] if config.slow_optimizer == "sgd" else interpolated, kept
+        return ([] if config.slow_optimizer == "sgd" else interpolated), kept
 
     def slow_steps(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Batch]]:
         """Two views and the examples they show, for each inner step; all are generated at once, as one large batch."""
