@@ -18,7 +18,7 @@ import torch
 from serving import SIZE, SMALL, small_model
 
 from dualnet.options import merged
-from dualnet.runs.model import Model, load
+from dualnet.runs.model import Model
 from dualnet.serve import state_folder
 from dualnet.serve.errors import RequestError
 from dualnet.serve.memory_contents import stored_examples
@@ -117,7 +117,7 @@ def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(made: tuple
     images = np.random.default_rng(0).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8)
     worker.journal.add_examples(["a", "b"], list(images), ["cat", "dog"], False)
     service = Service(worker.options)
-    service.model = ServingModel(lambda: worker.model)
+    service.model = ServingModel(worker.options)
     for deleted, measured in ((None, ["cat", "dog"]), ("a", ["dog"]), ("b", [])):
         if deleted:
             worker.journal.delete(deleted)
@@ -149,7 +149,7 @@ def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Conn
     service = Service(worker.options)
     service.on_failed(failure := ValueError("at the start"))
     assert service.failure is failure and not service.events
-    service.failure, service.model = None, ServingModel(lambda: worker.model)
+    service.failure, service.model = None, ServingModel(worker.options)
     service.on_failed(OSError("later"))
     assert service.failure is None and service.events[0][2]["kind"] == "learner_failed"
     service.journal.database.close()
@@ -266,12 +266,12 @@ def test_a_publication_older_than_the_checkpoint_is_ignored(made: tuple[Worker, 
     for _ in range(8):  # the average begins to lag behind
         worker.step(torch.randint(256, (4, 3, SIZE, SIZE), dtype=torch.uint8), ["cat", "dog"] * 2)
     worker.save()
-    published = ServingModel(lambda: load(worker.options.state / state_folder.MODEL))
+    published = ServingModel(worker.options)
     for status, weights in (older, (worker.status(), prediction_weights(worker.model).numpy().tobytes())):
         published.update(status, weights)
-        assert published.current.version == status["version"]
-        assert list(published.current.model.class_names) == ["cat", "dog", "cow"]
-        assert prediction_weights(published.current.model).equal(prediction_weights(worker.model)), (
+        assert published.version == status["version"]
+        assert list(published.model.class_names) == ["cat", "dog", "cow"]
+        assert prediction_weights(published.model).equal(prediction_weights(worker.model)), (
             "averaged ones, also of a checkpoint"
         )
 
@@ -281,7 +281,7 @@ def test_a_pause_and_the_history_survive_a_restart(made: tuple[Worker, Connectio
     worker.execute("pause", True)
     assert Worker(worker.options, worker.link).background.paused
     service = Service(worker.options)
-    service.model = ServingModel(lambda: worker.model)
+    service.model = ServingModel(worker.options)
     service.on_status(worker.status())
     service.journal.database.close()
     again = Service(worker.options)

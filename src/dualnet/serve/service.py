@@ -12,8 +12,6 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dualnet.engine import choose_device
-from dualnet.runs.model import load
 from dualnet.serve import state_folder, worker
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Event, Journal
@@ -27,8 +25,6 @@ REPLY_SECONDS = 60.0  # for the learner to carry out a command
 STOP_SECONDS = 30.0  # for the learner to save
 SPAWN = multiprocessing.get_context("spawn")
 RESTART_SECONDS = (0.0, 1.0, 5.0, 20.0, 60.0)  # delays before the learner is restarted for the first, second, ... time
-
-Reply = tuple[Any, tuple[int, str] | None]  # the result of a command; or, if it failed, HTTP status and message
 
 
 class Service:
@@ -44,11 +40,13 @@ class Service:
         self.event_numbers = itertools.count(max(last + 1, int(1000 * time.time())))  # increasing across restarts
         self.history_due = 0.0  # on the monotonic clock
         self.tickets = itertools.count(1)
-        self.replies: dict[int, Reply | None] = {}  # to the commands in progress, by ticket
+        # By ticket of a command in progress: its result; or, if it failed, HTTP status and message.
+        self.replies: dict[int, tuple[Any, tuple[int, str] | None] | None] = {}
         self.sending = threading.Lock()
         self.changed = threading.Condition()  # notified after every message from the learner
         self.counters: Counter[str] = Counter()
-        self.model: ServingModel | None = None
+        self.model: ServingModel | None = None  # predicts
+        self.spare: ServingModel | None = None  # receives the next weights, while the other one predicts
         self.stopping = False
         self.failure: ValueError | OSError | None = None  # during the start
         self.alive = False
@@ -108,13 +106,10 @@ class Service:
                 self.changed.notify_all()
 
     def on_published(self, status: dict[str, Any], weights: bytes) -> None:
-        model = self.model
-        if model is None:
-            device = choose_device(self.options.device).type  # pyright: ignore[reportArgumentType]
-            folder = self.options.state / state_folder.MODEL
-            model = ServingModel(lambda: load(folder, device))
-        model.update(status, weights)
-        self.learner_status, self.model = status, model  # in this order: a request that sees the model needs the status
+        spare = self.spare or ServingModel(self.options)
+        spare.update(status, weights)
+        self.learner_status = status  # before the model: a request that sees the model needs the status
+        self.model, self.spare = spare, self.model or ServingModel(self.options)
         self.on_status(status)
 
     def on_status(self, status: dict[str, Any]) -> None:
@@ -199,7 +194,7 @@ class Service:
     @property
     def image_size(self) -> int:
         assert self.model is not None
-        return self.model.current.model.learner.spec.image_shape[1]
+        return self.model.model.learner.spec.image_shape[1]
 
     def status(self) -> dict[str, Any]:
         """The response to `GET /v1/status`, and the content of `status` events."""

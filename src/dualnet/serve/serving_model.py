@@ -1,7 +1,6 @@
 """The model that serves predictions: a copy of the learner's weights, so that predictions never wait for training."""
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,21 +8,23 @@ import torch
 from torch import Tensor
 
 from dualnet.learners.ema import prediction_tensors
-from dualnet.runs.model import Model, Prediction
+from dualnet.runs.model import Model, Prediction, load
+from dualnet.serve import state_folder
+from dualnet.serve.options import Options
 
 
-class ModelCopy:
-    """A model with the weights of one publication. `load` reads the saved model."""
+class ServingModel:
+    """A model with the weights of one publication."""
 
-    def __init__(self, load: Callable[[], Model]) -> None:
-        self.load, self.version = load, ""
+    def __init__(self, options: Options) -> None:
+        self.options, self.version = options, ""
         self.lock = threading.Lock()
         self.reload()
 
     @torch.no_grad()
     def reload(self) -> None:
         """Load the saved model, with the averaged weights as its weights: publications contain only those."""
-        self.model = self.load()
+        self.model = load(self.options.state / state_folder.MODEL, state_folder.device_of(self.options))
         self.write(prediction_weights(self.model))
         self.model.learner.ema = None
 
@@ -46,25 +47,11 @@ class ModelCopy:
             self.write(flat)
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
+        """The version of the model, and a prediction for each image; without classes while the model has none."""
         with self.lock:
             if not self.model.class_names:
                 return self.version, [Prediction((), ())] * len(images)
             return self.version, self.model.predict(images, top=top)
-
-
-class ServingModel:
-    """Two copies of the model: one predicts while the other receives the next weights."""
-
-    def __init__(self, load: Callable[[], Model]) -> None:
-        self.current, self.idle = ModelCopy(load), ModelCopy(load)
-
-    def update(self, status: dict[str, Any], weights: bytes) -> None:
-        self.idle.update(status, weights)
-        self.current, self.idle = self.idle, self.current
-
-    def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
-        """The version of the model, and a prediction for each image; without classes while the model has none."""
-        return self.current.predict(images, top)
 
 
 @torch.no_grad()

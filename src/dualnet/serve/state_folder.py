@@ -26,9 +26,13 @@ INFO_FILE, LAST_FILE, EXPORT = "snapshot.json", "last", "export-"
 DEFAULT_LEARNER: dict[str, Any] = {"name": "dualnet", "preset": "live", "memory": {"slots": 1000}}
 
 
+def device_of(options: Options) -> str:
+    return choose_device(options.device).type  # pyright: ignore[reportArgumentType]
+
+
 def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     """The saved model and its progress: journal position and background steps. Creates the model if there is none."""
-    device = choose_device(options.device).type  # pyright: ignore[reportArgumentType]
+    device = device_of(options)
     if has_model(options):
         model, state = load_with_state(options.state / MODEL, device, trust=False)
         check_model(model, options)
@@ -116,9 +120,8 @@ def snapshot_folder(options: Options, number: int) -> Path:
 
 def load_snapshot(options: Options, number: int, classes: Sequence[str]) -> Model:
     """The model, with the classes created since. Raises ValueError if the snapshot cannot be read."""
-    device = choose_device(options.device).type  # pyright: ignore[reportArgumentType]
     try:
-        model = load(snapshot_folder(options, number), device)
+        model = load(snapshot_folder(options, number), device_of(options))
     except (ValueError, OSError) as error:
         raise ValueError(f"snapshot {number} cannot be read ({error})") from error
     for name in classes:  # one by one, as the learner added them
