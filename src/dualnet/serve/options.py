@@ -17,12 +17,8 @@ class Options:
     state: Path  # the folder for everything that is stored
     host: str = option("127.0.0.1", "address to listen on; any other than loopback requires --token-file")
     port: int = option(8000, "port to listen on; 0: any free port", at_least=0)
-    token_file: Path | None = dataclasses.field(
-        default=None, metadata={"help": "file with the token that requests must send"}
-    )
-    model: Path | None = dataclasses.field(
-        default=None, metadata={"help": "run folder or saved model to start from, if the state folder has no model yet"}
-    )
+    token_file: Path | None = option(None, "file with the token that requests must send")
+    model: Path | None = option(None, "run folder or saved model to start from, if the state folder has no model yet")
     image_size: int | None = option(None, f"image height and width of a new model (default: {DEFAULT_IMAGE_SIZE})")
     seed: int = option(0, "random seed of a new model")
     device: str = option("auto", "auto, cpu or cuda")
