@@ -14,7 +14,7 @@ from dualnet.serve.rollback import RollbackPoint
 from dualnet.serve.state_folder import DEFAULT_LEARNER
 from dualnet.serve.training import Background
 
-NEW = {"position": 0, "steps": 0}
+NEW = {"position": 0, "steps": 0, "steps_since_taught": 0}
 
 
 def test_it_starts_with_the_first_images_and_keeps_its_share_and_its_number_of_steps() -> None:

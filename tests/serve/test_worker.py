@@ -109,7 +109,7 @@ def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(made: tup
     follow(worker)
     worker.evaluate()
     assert notices(link) == [] and not any(worker.last_good.correct.values())
-    assert set(worker.accuracy.values()) == {0.0}
+    assert set(worker.last_good.accuracy().values()) == {0.0}
 
 
 def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(made: tuple[Worker, Connection]) -> None:

@@ -45,7 +45,7 @@ Event = tuple[int, str, dict[str, Any]]  # number, kind (`status` or `notice`), 
 
 
 class Entry(NamedTuple):
-    """A log entry. `kind`: class, example, label or delete (or restore, in older journals); `name`: the class."""
+    """A log entry. `kind`: class, example, label or delete; `name`: the class."""
 
     position: int
     request: int  # entries of one request have the same number

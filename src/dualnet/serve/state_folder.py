@@ -45,7 +45,7 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     else:
         model = load(options.model, device)
     check_model(model, options)
-    progress = {"position": 0, "steps": 0}
+    progress = {"position": 0, "steps": 0, "steps_since_taught": 0, "saves_due": 0}
     save(model, options, progress)
     return model, progress
 

@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
-from itertools import takewhile
 from typing import Literal
 
 from torch import Tensor
@@ -21,12 +20,11 @@ Activity = Literal["off", "paused", "nothing to learn from", "all steps done", "
 
 def next_batch(entries: Sequence[Entry], options: Options) -> list[Entry]:
     """The leading entries that are learned together; none if the first entry is not learned at all."""
-    request, examples, batch = entries[0].request, set(), []
-    for entry in takewhile(lambda entry: is_learned(entry, options), entries):
-        other_request = options.synchronous and entry.request != request
-        if other_request or entry.example in examples or len(batch) == options.batch_size:
+    batch: list[Entry] = []
+    for entry in entries[: options.batch_size]:
+        other_request = options.synchronous and entry.request != entries[0].request
+        if not is_learned(entry, options) or other_request or entry.example in [other.example for other in batch]:
             break
-        examples.add(entry.example)
         batch.append(entry)
     return batch
 
@@ -58,7 +56,7 @@ class Background:
     def __init__(self, options: Options, progress: Mapping[str, int], paused: bool = False) -> None:
         self.options, self.paused = options, paused
         self.steps = progress["steps"]  # in total
-        self.steps_since_taught = progress.get("steps_since_taught", 0)  # missing in older state folders
+        self.steps_since_taught = progress["steps_since_taught"]
         self.has_images = progress["position"] > 0
         self.losses: deque[float] = deque(maxlen=2 * options.flat_steps)
         self.resume_at = 0.0  # on the monotonic clock

@@ -63,9 +63,8 @@ class Worker:
         self.version, self.saved_at = 0, time.monotonic()
         self.older_position = self.saved_position = self.position  # of the two checkpoints
         self.losses: dict[str, float] = {}
-        self.accuracy: dict[str, float] = {}
         self.unmeasured = self.unsaved = self.save_failed = False
-        self.saves_due: int = progress.get("saves_due", 0)  # until no checkpoint contains a deleted image
+        self.saves_due: int = progress["saves_due"]  # until no checkpoint contains a deleted image
         self.published_at = self.evaluate_at = 0.0  # on the monotonic clock
         self.publish_at = math.inf  # infinite: nothing to publish
 
@@ -182,7 +181,7 @@ class Worker:
         self.saves_due = 2  # the older checkpoint, used if the newest is damaged, must not undo this
         self.write_checkpoint(model)
         self.model, self.last_good = model, RollbackPoint(model)
-        self.accuracy, self.losses, self.unmeasured = {}, {}, False
+        self.losses, self.unmeasured = {}, False
         self.notice("restored", f"snapshot {number}")
         self.publish()
 
@@ -192,7 +191,7 @@ class Worker:
         """Measure the accuracy on held-out examples, and roll back if it has dropped by more than `--margin`."""
         began, self.unmeasured = time.monotonic(), False
         correct = held_out_results(self.model, self.journal.held_out())
-        if correct or self.accuracy:  # the latter: the last held-out example was deleted
+        if correct or self.last_good.correct:  # the latter: the last held-out example was deleted
             if (drop := self.last_good.accuracy_drop(correct)) > self.options.margin:
                 self.roll_back(f"accuracy on held-out examples fell by {drop:.0f} points")
                 self.background.pause(True)
@@ -200,7 +199,6 @@ class Worker:
                     self.journal.set_paused(True)
                 return
             self.last_good = RollbackPoint(self.model, correct)
-            self.accuracy = self.last_good.accuracy()
             self.link.send(("status", self.status()))
         self.evaluate_at = time.monotonic() + (time.monotonic() - began) / EVALUATE_SHARE
 
@@ -231,7 +229,7 @@ class Worker:
             "position": self.position,
             "classes": list(self.model.class_names),
             "losses": self.losses,
-            "accuracy": self.accuracy,
+            "accuracy": self.last_good.accuracy(),
             "background": {"activity": activity, "steps": self.background.steps},
             "memory": memory_contents.counts(self.model),
         }
