@@ -34,7 +34,12 @@ class Guard:
         request = Request(scope, receive)
         try:
             self.check_access(request)
-            await self.forward(request, send)
+            slots = self.listeners if request.scope["path"] == EVENTS else self.requests
+            if slots.locked():
+                raise RequestError(429, "too many concurrent requests; try again", retry_after="1")
+            async with slots:
+                body = b"" if is_open(request) else await self.read_body(request)
+                await self.app(request.scope, with_body(body, request.receive), send)
         except RequestError as error:
             if error.status == 413:
                 await drain(receive)
@@ -51,14 +56,6 @@ class Guard:
         origin = request.headers.get("origin")
         if request.method not in SAFE_METHODS and origin is not None and split_url(origin).netloc != host:
             raise RequestError(403, "writes from pages of another origin are not allowed")
-
-    async def forward(self, request: Request, send: Send) -> None:
-        slots = self.listeners if request.scope["path"] == EVENTS else self.requests
-        if slots.locked():
-            raise RequestError(429, "too many concurrent requests; try again", retry_after="1")
-        async with slots:
-            body = b"" if is_open(request) else await self.read_body(request)
-            await self.app(request.scope, with_body(body, request.receive), send)
 
     async def read_body(self, request: Request) -> bytes:
         most, body = self.options.most_bytes, bytearray()
