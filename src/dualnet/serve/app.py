@@ -28,9 +28,8 @@ from dualnet import __version__
 from dualnet.serve import schema, state_folder
 from dualnet.serve.errors import RequestError, disk_message, validation_message
 from dualnet.serve.images import decode, to_png
-from dualnet.serve.metrics import metrics
 from dualnet.serve.onnx import exclusive, export_onnx
-from dualnet.serve.service import Service
+from dualnet.serve.service import Service, metrics
 
 STATIC = Path(__file__).with_name("static")
 EXPORTS: Any = {200: {"content": {"application/zip": {}, "application/octet-stream": {}}}}
