@@ -35,6 +35,7 @@ STATIC = Path(__file__).with_name("static")
 EXPORTS: Any = {200: {"content": {"application/zip": {}, "application/octet-stream": {}}}}
 POLL_SECONDS = 0.2  # between checks for new events
 KEEP_ALIVE_SECONDS = 15.0
+HANDLED = (RequestError, RequestValidationError, HTTPException, OSError, sqlite3.OperationalError, Exception)
 
 
 def make_app(service: Service) -> FastAPI:
@@ -47,6 +48,7 @@ def make_app(service: Service) -> FastAPI:
         redirect_slashes=False,
         docs_url=None,  # these pages load scripts from a CDN
         redoc_url=None,
+        exception_handlers=dict.fromkeys(HANDLED, handle_error),
     )
 
     def decode_all(images: list[UploadFile]) -> list[np.ndarray]:
@@ -210,7 +212,6 @@ def make_app(service: Service) -> FastAPI:
 
     app.mount("/static", StaticFiles(directory=STATIC, follow_symlink=True))
     app.get("/", include_in_schema=False)(lambda: FileResponse(STATIC / "index.html"))
-    add_error_handlers(app)
     return app
 
 
@@ -227,33 +228,22 @@ async def event_stream(service: Service, after: int) -> AsyncIterator[str]:
         idle += POLL_SECONDS
 
 
-def add_error_handlers(app: FastAPI) -> None:
-    """Give all error responses the same body."""
-
-    async def handle(request: Request, error: Exception) -> JSONResponse:
-        found = request_error(error)
-        if found.status == 405:  # Starlette lists only the methods of the first matching route
-            found.headers["Allow"] = ", ".join(allowed_methods(app, request)) or "GET, HEAD"  # the latter: static files
-        return JSONResponse(found.body, found.status, found.headers)
-
-    for kind in (RequestError, RequestValidationError, HTTPException, OSError, sqlite3.OperationalError, Exception):
-        app.add_exception_handler(kind, handle)
-
-
-def request_error(error: Exception) -> RequestError:
+async def handle_error(request: Request, error: Exception) -> JSONResponse:
+    """All error responses have the same body."""
     match error:
         case RequestError():
-            return error
+            found = error
         case RequestValidationError():
-            return RequestError(422, validation_message(error.errors()[0]))
+            found = RequestError(422, validation_message(error.errors()[0]))
         case HTTPException():  # raised by FastAPI itself
-            return RequestError(error.status_code, error.detail)
+            found = RequestError(error.status_code, error.detail)
         case OSError() | sqlite3.OperationalError():
-            return RequestError(507, disk_message(error))
-    return RequestError(500, f"internal error ({type(error).__name__}); see the log of the service")
-
-
-def allowed_methods(app: FastAPI, request: Request) -> list[str]:
-    """The methods of all routes that match the path of the request."""
-    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path_regex.match(request.url.path)]
-    return sorted({method for route in routes for method in route.methods or ()})
+            found = RequestError(507, disk_message(error))
+        case _:
+            found = RequestError(500, f"internal error ({type(error).__name__}); see the log of the service")
+    if found.status == 405:  # Starlette lists only the methods of the first matching route
+        routes = [route for route in request.app.routes if isinstance(route, APIRoute)]
+        matching = [route for route in routes if route.path_regex.match(request.url.path)]
+        methods = sorted({method for route in matching for method in route.methods or ()})
+        found.headers["Allow"] = ", ".join(methods) or "GET, HEAD"  # the latter: static files
+    return JSONResponse(found.body, found.status, found.headers)
