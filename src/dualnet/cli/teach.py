@@ -6,7 +6,7 @@ import http.client
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -27,28 +27,22 @@ BUSY = (429, 502, 503, 504)  # of the service, or of a proxy while it restarts
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     images = list(images_of(arguments.folder, arguments.unlabelled))
     token = None if arguments.token_file is None else read_token(arguments.token_file)
-    client = Client(arguments.url, token)
+    client, console = Client(arguments.url, token), Console(stderr=True)
+    counts = {"taught": 0, "already stored": 0, "deleted": 0, "rejected": 0}
     with contextlib.closing(client.connection):
         status, response = client.request("GET", "/v1/status")
         if status != 200 and (message := error_message(response)):
             raise ValueError(f"--url {arguments.url}: {message} (--token-file)")
         if status != 200 or not isinstance(response, dict) or "learner" not in response:
             raise ValueError(f"--url {arguments.url}: not a `dualnet serve` (status {status})")
-        counts = teach_all(client, images)
+        for file, label in track(images, "teaching", console=console, disable=not console.is_terminal):
+            try:
+                counts[teach(client, file, label)] += 1
+            except ValueError as error:
+                show_warning(f"{file}: {error}")
+                counts["rejected"] += 1
     print_line(", ".join(f"{count} {what}" for what, count in counts.items()))
     return 1 if counts["rejected"] else 0
-
-
-def teach_all(client: "Client", images: Sequence[tuple[str, str | None]]) -> dict[str, int]:
-    """The number of images by outcome; a warning is shown for each rejected image."""
-    counts, console = {"taught": 0, "already stored": 0, "deleted": 0, "rejected": 0}, Console(stderr=True)
-    for file, label in track(images, "teaching", console=console, disable=not console.is_terminal):
-        try:
-            counts[teach(client, file, label)] += 1
-        except ValueError as error:
-            show_warning(f"{file}: {error}")
-            counts["rejected"] += 1
-    return counts
 
 
 def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]:
