@@ -49,7 +49,7 @@ def run_command(argv: list[str], interruptible: Callable[[], None]) -> int:
         # A module `list` would become an attribute of this package and shadow the built-in.
         command = import_module(f"dualnet.cli.{'listing' if arguments.command == 'list' else arguments.command}")
         interruptible()
-        code = command.main(arguments, options)
+        code = command.main(arguments, options) or 0  # None: it fails only by an exception
     except SystemExit as done:  # --help and --version
         code = int(done.code or 0)
     sys.stdout.flush()

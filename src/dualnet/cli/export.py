@@ -7,7 +7,6 @@ from dualnet.runs.model import load
 from dualnet.runs.onnx import export
 
 
-def main(arguments: argparse.Namespace, _: list[str]) -> int:
+def main(arguments: argparse.Namespace, _: list[str]) -> None:
     export(load(arguments.run, trust=arguments.trust), arguments.file, arguments.task)
     print_line(f"{arguments.file}: written; its input is `images`, its output `probabilities`")
-    return 0

@@ -23,10 +23,9 @@ from dualnet.runs import experiment
 from dualnet.runs.option_files import shipped_files
 
 
-def main(arguments: argparse.Namespace, _: list[str]) -> int:
+def main(arguments: argparse.Namespace, _: list[str]) -> None:
     for line in lines_of(arguments.name):
         print_line(line)
-    return 0
 
 
 def lines_of(name: str | None) -> Iterable[str]:

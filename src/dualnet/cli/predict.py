@@ -16,7 +16,7 @@ from dualnet.data.inputs import list_images
 from dualnet.runs.model import Prediction, load
 
 
-def main(arguments: argparse.Namespace, _: list[str]) -> int:
+def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
         check_table(arguments.csv)
     model = load(arguments.run, trust=arguments.trust)
@@ -43,7 +43,6 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     if arguments.csv:
         sys.stdout.flush()  # the table may go there too
         write_csv(arguments.csv, images, predictions)
-    return 0
 
 
 def check_table(file: Path) -> None:

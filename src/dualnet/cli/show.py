@@ -1,25 +1,19 @@
 """`dualnet show`: a summary of a run, or the classes of a saved model."""
 
 import argparse
-from pathlib import Path
 
 from dualnet.cli.terminal import print_line, print_rich
 from dualnet.report.views import run_view
 from dualnet.runs.record import EXPERIMENT_FILE, MODEL_FILE
 
 
-def main(arguments: argparse.Namespace, _: list[str]) -> int:
-    if (arguments.run / MODEL_FILE).is_file() and not (arguments.run / EXPERIMENT_FILE).is_file():
-        show_model(arguments.run, arguments.trust)
-    else:
+def main(arguments: argparse.Namespace, _: list[str]) -> None:
+    if (arguments.run / EXPERIMENT_FILE).is_file() or not (arguments.run / MODEL_FILE).is_file():
         print_rich(run_view(arguments.run), width=100)
-    return 0
-
-
-def show_model(folder: Path, trust: bool) -> None:
+        return
     from dualnet.runs.model import load  # imports PyTorch, which is slow and not needed for runs
 
-    model = load(folder, trust=trust)
+    model = load(arguments.run, trust=arguments.trust)
     print_line(repr(model))
     rows = model.learner.class_mask.tolist()
     for number, row in enumerate(rows):
