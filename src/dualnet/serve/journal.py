@@ -59,7 +59,6 @@ class Entry(NamedTuple):
 
 class Example(NamedTuple):
     number: int
-    id: str
     time: float
     digest: bytes
     pixels: bytes | None

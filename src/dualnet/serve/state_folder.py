@@ -87,11 +87,10 @@ def save(model: Model, options: Options, progress: dict[str, Any]) -> None:
 
 def create_snapshot(model: Model, options: Options, title: str) -> dict[str, Any]:
     folder = options.state / SNAPSHOTS
-    existing = [one["number"] for one in list_snapshots(options)]
-    if len(existing) >= options.most_snapshots:
+    if len(list_snapshots(options)) >= options.most_snapshots:
         raise ValueError(f"the limit of {options.most_snapshots} snapshots is reached (--most-snapshots); delete one")
     last = folder / LAST_FILE  # numbers of deleted snapshots are not reused
-    number = max([*existing, int(last.read_text()) if last.exists() else 0]) + 1
+    number = (int(last.read_text()) if last.exists() else 0) + 1
     atomic.write(last, str(number))
     info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
     unfinished = folder / f"{number}{atomic.TEMPORARY}"
