@@ -186,17 +186,6 @@ def test_seeds_of_other_images_are_another_row(tmp_path, make_run):
         ("demo-er (images=0-2b)", 1),
     ]
     assert len(comparison.settings()) == 2
-    make_run(tmp_path / "older" / "seed-3", seed=3)
-    assert len(compare([tmp_path]).rows) == 3, "its images may be of either row"
-
-
-def test_a_run_without_a_manifest_goes_with_the_others(tmp_path, make_run):
-    make_run(tmp_path / "older", seed=0)
-    folder = make_run(tmp_path / "newer", seed=1)
-    file = folder / "experiment.yaml"
-    file.write_text(file.read_text() + "manifest: {class_order: '0', split: '1'}\n")
-    (row,) = compare([tmp_path]).rows
-    assert row.label == "demo-er" and len(row.runs) == 2
 
 
 def test_several_seeds_are_not_ahead_of_a_single_one_above_them(tmp_path, make_run):

@@ -221,15 +221,6 @@ def test_seeds_of_two_experiments_are_not_averaged(make_run, row, ledger) -> Non
         ledger([row("t/g/a")], {})
 
 
-def test_runs_without_a_manifest(make_run, row, ledger) -> None:
-    folder = make_run("t/g/a", 0, 60.0)
-    content = yaml.safe_load((folder / "experiment.yaml").read_text())
-    del content["manifest"]
-    (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
-    made = ledger([row("t/g/a")], {"t/g/a": PAPER})
-    assert made.entries[0].verdict == "inconclusive" and "no manifest" in shown(made)
-
-
 def test_two_rows_may_share_their_runs(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0)
     one, two = (made := ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {})).entries

@@ -3,10 +3,9 @@
 import re
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
-from dualnet.runs.record import EXPERIMENT_FILE, IMAGES, RESULT_FILE, RunRecord, read_record, with_common_root
+from dualnet.runs.record import EXPERIMENT_FILE, RESULT_FILE, RunRecord, read_record, with_common_root
 
 
 def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
@@ -26,7 +25,7 @@ def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
         warnings.warn(
             f"{left_out} runs of a search are left out: they were evaluated on validation tasks", stacklevel=2
         )
-    return with_inferred_images(with_common_root(results))
+    return with_common_root(results)
 
 
 def readable_runs(folders: Iterable[Path]) -> list[RunRecord]:
@@ -46,19 +45,6 @@ def readable_runs(folders: Iterable[Path]) -> list[RunRecord]:
         more = f", and {len(damaged) - 1} more" if len(damaged) > 1 else ""
         warnings.warn(f"left out, damaged: {damaged[0]}{more}", stacklevel=2)
     return runs
-
-
-def with_inferred_images(runs: Sequence[RunRecord]) -> list[RunRecord]:
-    """Assume that a run without a manifest used the same images as all other runs of its benchmark, if these agree."""
-    known: dict[object, set[str]] = {}
-    for run in runs:
-        known.setdefault(_benchmark(run), set()).update(filter(None, [run.options.get(IMAGES)]))
-    only = {benchmark: {IMAGES: images.pop()} for benchmark, images in known.items() if len(images) == 1}
-    return [replace(run, options=run.options | only.get(_benchmark(run), {})) for run in runs]
-
-
-def _benchmark(run: RunRecord) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted((k, v) for k, v in run.options.items() if k.startswith("benchmark.") and k != IMAGES))
 
 
 def _run_folders(root: Path) -> list[Path]:

@@ -59,7 +59,7 @@ class Entry:
     protocol_differs: dict[str, tuple[Any, Any]]  # fields in which our runs and the paper differ: ours, the paper's
     options_changed: dict[str, tuple[str, str]]  # options in which our runs and the table differ: ours, the table's
     unknown: list[str]  # protocol fields that the paper does not state
-    manifest: dict[str, Any]  # of our runs; empty if there are none, or if they have no manifest
+    manifest: dict[str, Any]  # of our runs; empty if there are none
     cost: dict[str, float | None]
     # The remaining fields describe the published values.
     source: str | None

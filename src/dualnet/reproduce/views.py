@@ -138,8 +138,6 @@ def entry_notes(entry: Entry) -> Iterator[str]:
     if changed := entry.options_changed:
         options = ", ".join(f"{name} {ours} (in the table {row})" for name, (ours, row) in changed.items())
         yield f"{DIFFERS} run with {options}"
-    if entry.seeds and not entry.manifest:
-        yield "the runs have no manifest, so the protocol is not compared"
     if entry.seeds and entry.unknown:
         yield f"not stated in the paper: {', '.join(entry.unknown)}"
     if entry.runs_of != entry.name:
