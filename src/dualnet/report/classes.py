@@ -109,7 +109,6 @@ def confusion_matrix(row: ReportRow) -> Matrix:
 
 
 def confused_pairs_table(row: ReportRow) -> TextTable:
-    """The most frequent confusions."""
     names, totals = class_names(row.runs[0]), num_test_images(row)
     pairs = sorted(confusions(row).items(), key=lambda item: (-item[1], item[0]))[:MAX_PAIRS]
     lines = [[names[truth], names[answer], f"{100 * count / totals[truth]:.0f} %"] for (truth, answer), count in pairs]

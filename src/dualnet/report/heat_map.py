@@ -23,7 +23,6 @@ MAX_NAME_LENGTH = 12  # characters of a row or column name
 
 
 def accuracy_map(accuracy: Matrix, limits: Limits, description: str) -> str:
-    """An accuracy matrix."""
     if len(accuracy) > MANY_TASKS:
         return style.page_svg(partial(_image, accuracy, limits), description, IMAGE_SIZE)
 

@@ -45,7 +45,6 @@ STABILITY_NOTES = (
 
 
 def html_page(comparison: Comparison) -> str:
-    """The whole page."""
     parts = (Path(__file__).with_suffix(suffix) for suffix in (".html", ".css", ".js"))
     page, style, script = (part.read_text(encoding="utf-8") for part in parts)
     digest = f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"

@@ -1,5 +1,6 @@
 """The ledger: for each row our values, the published ones, their difference, a verdict and protocol differences."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -110,7 +111,7 @@ def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
 
 
 def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float) -> Ledger:
-    """Make the ledger from the finished runs below `out`."""
+    """The ledger of the finished runs below `out`."""
     published, missing = read_published()
     groups = {row.group for row in rows}
     entries = [make_entry(row, published.get(row.compared_with or row.name, Published()), out, margin) for row in rows]
@@ -184,9 +185,8 @@ def check_same_experiment(runs: Sequence[RunRecord]) -> None:
 
 def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
     values = [summary(run.accuracy, FORGETTING_DEFINITION)[metric] for run in runs if run.accuracy is not None]
-    if not values or values[0] != values[0]:  # NaN: a stream of one task has no FM
-        return None
-    return sample_of(values)
+    is_known = values and not math.isnan(values[0])  # a stream of one task has no FM
+    return sample_of(values) if is_known else None
 
 
 def changed_options(row: TableRow, runs: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
