@@ -29,7 +29,7 @@ from dualnet.runs.experiment import Experiment, open_ended
 from dualnet.runs.model import Model
 from dualnet.runs.runner import run, stream_of
 from dualnet.serve.state_folder import DEFAULT_LEARNER
-from dualnet.stream.labels import LabelsConfig
+from dualnet.stream.schedule import LabelsConfig
 from dualnet.ttest import Sample, welch
 
 SEEDS = (0, 1, 2)

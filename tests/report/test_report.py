@@ -25,7 +25,7 @@ from dualnet.report.tables import Best, options_table, results_table, runs_table
 from dualnet.runs import record
 from dualnet.runs.experiment import parse
 from dualnet.runs.record import read_record
-from dualnet.stream.labels import LabelsConfig
+from dualnet.stream.schedule import LabelsConfig
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
 BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83, FM 10, LA 88

@@ -9,8 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualnet.stream.labels import LabelsConfig
-from dualnet.stream.schedule import Period, Step, all_at_once, task_by_task
+from dualnet.stream.schedule import LabelsConfig, Period, Step, all_at_once, task_by_task
 
 sizes_of_tasks = st.lists(st.integers(1, 30), min_size=1, max_size=4)
 batch_sizes = st.integers(1, 9)

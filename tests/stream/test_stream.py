@@ -22,7 +22,7 @@ from dualnet.runs import checkpoint, runner
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import StopRequested
-from dualnet.stream.labels import LabelsConfig
+from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import Stream, shuffled
 
 CPU = torch.device("cpu")

@@ -15,7 +15,7 @@ from dualnet.learners.presets import apply_preset
 from dualnet.nets.weights import was_trained_on
 from dualnet.options import build, check_at_least, check_keys, choose, dotted, field_types, flat, merged, plain, shown
 from dualnet.runs.option_files import find, shipped_files
-from dualnet.stream.labels import LabelsConfig
+from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import Protocol
 
 Precision = Literal["auto", "fp32", "bf16"]

@@ -7,7 +7,7 @@ from dualnet.data import Benchmark
 from dualnet.memory import MemoryConfig
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.record import digest_of
-from dualnet.stream.labels import LabelsConfig
+from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import spec_for_protocol
 
 FORGETTING_DEFINITION = "paper"  # the definition that a result and a ledger use

@@ -14,8 +14,7 @@ from torch import Tensor
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.data import Benchmark
 from dualnet.data.splits import permutation
-from dualnet.stream.labels import LabelsConfig
-from dualnet.stream.schedule import Period, all_at_once, task_by_task
+from dualnet.stream.schedule import LabelsConfig, Period, all_at_once, task_by_task
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
 TestSet = tuple[Tensor, Tensor, Tensor]  # images, labels and task ids, on the device
