@@ -50,7 +50,6 @@ class JobPool(Protocol):
 
 
 def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:
-    """Run a job in this process."""
     try:
         device = torch.device(job.device)
         runner.run(parse(job.experiment), job.folders, device, display, validation=job.validation)

@@ -227,7 +227,6 @@ def pixels_digest(benchmark: Benchmark) -> str:
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """Versions and hardware."""
     from dualnet import __version__
 
     hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()

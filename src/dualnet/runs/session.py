@@ -201,9 +201,8 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
     The folder must be locked, so that no other process changes the model after it is loaded.
     """
     in_place = source is not None and same_folder(str(source), str(out))
-    has_model = (out / MODEL_FILE).is_file()
     source_digest = None if in_place else digest_of(origin(source, options))
-    if has_model and checkpoint.steps(RunFolder(out).checkpoints):  # none: killed before the first save
+    if checkpoint.steps(RunFolder(out).checkpoints):  # none in a new folder, or if killed before the first save
         named = [str(options.learner.get(option)) for option in ("name", "encoder")]  # by the command itself
         model, state = load_with_state(out, device, trust or named)
         session, record = Session(model, options), state.get("session") or {}

@@ -34,13 +34,10 @@ class Stop:
 
     def request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        term = self.previous.get(signal.SIGTERM)
         self.restore()
-        if self.is_forwarded and term is not None:
-            self.previous[signal.SIGTERM] = term
+        if self.is_forwarded:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     def restore(self) -> None:
-        while self.previous:
-            number, handler = self.previous.popitem()
+        for number, handler in self.previous.items():
             signal.signal(number, handler)

@@ -108,7 +108,6 @@ class TrainingLoop:
             run.record_stability(values)
 
     def evaluate(self, task: int) -> None:
-        """Evaluate all tasks so far."""
         self.flush_losses()
         found = self.accuracies(task + 1, self.stream.test_set)
         for run, values in zip(self.runs, found, strict=True):

@@ -55,8 +55,6 @@ class LabelsConfig:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One batch."""
-
     positions: Tensor  # int64 [B]
     labelled: Tensor  # bool [B]: whether the label is given
 
