@@ -1,0 +1,114 @@
+"""Trains rows of the paper's tables side by side in one engine, as `dualnet reproduce` does with the seeds of one row.
+
+    python -m benchmarks.side_by_side 'table-3/*/n-20' --seeds 0,1 --seconds 1500 --out results/reproduce
+
+On a GPU this takes less time than one process per row. The rows must have the same stream. Run folders are those of
+`dualnet reproduce`, which resumes them, and so does this command. `--seconds`: if the rest is expected to take longer,
+the last row is stopped, to be resumed later, and again after the next task.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from dualnet import reproduce
+from dualnet.engine import choose_device
+from dualnet.runs.experiment import Experiment, command_options
+from dualnet.runs.progress import RunDisplay
+from dualnet.runs.run import Run, SeedsDivergedError
+from dualnet.runs.runner import Benchmarks, checked_folders, stream_of
+from dualnet.runs.stop import Stop
+from dualnet.runs.training_loop import TrainingLoop
+
+
+class LimitedLoop(TrainingLoop):
+    """A training loop that stops its last run after a task if all together would take too long."""
+
+    seconds = float("inf")
+
+    def run(self) -> dict[int, str]:
+        self.began = self.last_time = time.monotonic()
+        self.just_stopped = True  # the first task is no measure: kernels are chosen and the step is captured
+        return super().run()
+
+    def end_task(self) -> None:
+        super().end_task()  # writes a checkpoint
+        now, left = time.monotonic(), self.stream.num_steps - self.step
+        task_seconds, self.last_time = now - self.last_time, now
+        expected = now - self.began + task_seconds * left / len(self.stream.periods[0].steps)
+        print(
+            f"step {self.step}: {now - self.began:.0f} s, {expected:.0f} s expected, {len(self.runs)} runs", flush=True
+        )
+        too_slow = expected > self.seconds and not self.just_stopped and left and len(self.runs) > 1
+        if too_slow:
+            self.wait_for_writing()
+            print(f"{self.runs.pop().folder.path}: stopped for lack of time", flush=True)
+            self.engine = self.make_engine()
+        self.just_stopped = bool(too_slow) or self.step <= len(self.stream.periods[0].steps)
+
+
+def train(wanted: Sequence[tuple[Experiment, Path]], device: torch.device, seconds: float) -> dict[int, str]:
+    """Train the experiments that are not finished, each in its folder. Returns the seeds that have diverged."""
+    benchmarks = Benchmarks()
+    todo = [
+        (experiment, folder)
+        for experiment, path in wanted
+        for folder in checked_folders(experiment, {experiment.seed: path}, benchmarks).values()
+        if not folder.finished
+    ]
+    if not todo:
+        return {}
+    first = todo[0][0]
+    tasks = benchmarks.get(first.benchmark)
+    stream = stream_of(first, tasks, device)
+    with Stop() as stop, contextlib.ExitStack() as locks:
+        runs = []
+        for experiment, folder in todo:
+            epochs = stream_of(experiment, tasks, device).epochs_over_all  # also checks that the learner can learn it
+            same = dataclasses.replace(experiment, **{key: getattr(first, key) for key in OWN}) == first
+            if not same or epochs != stream.epochs_over_all:
+                raise ValueError(f"{experiment.name}: has another stream or precision than {first.name}")
+            locks.enter_context(folder.locked())
+            folder.prepare(experiment, tasks, device)
+            runs.append(Run(experiment, folder, stream))
+        if len({run.step for run in runs}) > 1:
+            raise ValueError("the runs were stopped at different steps; resume them with `dualnet reproduce`")
+        loop = LimitedLoop(runs, RunDisplay(), stop)
+        loop.seconds = seconds
+        return loop.run()
+
+
+OWN = ("name", "seed", "learner_name", "learner")  # what may differ between experiments that are trained side by side
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser("python -m benchmarks.side_by_side", description=__doc__)
+    parser.add_argument(
+        "rows", type=lambda text: text.split(","), help="names or patterns, as for `dualnet reproduce --rows`"
+    )
+    parser.add_argument("--table", default="all")
+    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    arguments, rest = parser.parse_known_args(argv)
+    rows = reproduce.select(reproduce.read_rows(arguments.table), arguments.rows)
+    overrides = command_options(rest, {})
+    wanted = [
+        (row.experiment(overrides).with_seed(seed), arguments.out / row.runs_of / f"seed-{seed}")
+        for seed in arguments.seeds
+        for row in rows
+    ]
+    if diverged := train(wanted, choose_device(arguments.device), arguments.seconds):
+        raise SeedsDivergedError(diverged)
+
+
+if __name__ == "__main__":
+    main()

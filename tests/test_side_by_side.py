@@ -1,0 +1,49 @@
+"""Rows that are trained side by side have the results of rows that are run one by one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import side_by_side
+from dualnet import reproduce
+from dualnet.options import dotted
+from dualnet.runs.runner import run
+
+TINY = [
+    *("--benchmark.train_per_class", "4", "--benchmark.test_per_class", "3"),
+    *("--learner.width", "2", "--device", "cpu"),
+]
+ROWS = "task-aware/er,task-aware/derpp"
+SMALL = ["--table", "small-table-1"]
+
+
+def results(out: Path) -> dict[str, object]:
+    found = {file.parent: json.loads(file.read_text()) for file in out.rglob("result.json")}
+    return {str(folder.relative_to(out)): (result["accuracy"], result["cost"]) for folder, result in found.items()}
+
+
+def test_rows_side_by_side_equal_rows_one_by_one(tmp_path: Path) -> None:
+    side_by_side.main([ROWS, *SMALL, "--seeds", "0,1", "--out", f"{tmp_path}/b", *TINY])
+    for row in reproduce.select(reproduce.read_rows("small-table-1"), ROWS.split(",")):
+        folders = {seed: tmp_path / f"a/{row.name}/seed-{seed}" for seed in (0, 1)}
+        run(row.experiment(dotted(TINY[:-2])), folders, torch.device("cpu"))
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+    assert len(results(tmp_path / "a")) == 4
+
+
+def test_what_takes_too_long_is_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    side_by_side.main([ROWS, *SMALL, "--seconds", "0", "--out", f"{tmp_path}/b", *TINY])
+    assert list(results(tmp_path / "b")) == ["small-table-1/task-aware/er/seed-0"], "the last row was stopped"
+    assert capsys.readouterr().out.count("stopped for lack of time") == 1
+    side_by_side.main([ROWS, *SMALL, "--out", f"{tmp_path}/b", *TINY])
+    side_by_side.main([ROWS, *SMALL, "--out", f"{tmp_path}/a", *TINY])
+    assert results(tmp_path / "a") == results(tmp_path / "b")
+
+
+def test_rows_of_two_streams_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="another stream"):
+        side_by_side.main(["*/er", *SMALL, "--out", str(tmp_path), *TINY])
