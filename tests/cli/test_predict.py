@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import errno
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -115,6 +117,30 @@ def test_predict_skips_unreadable_images(trained: Path, capsys) -> None:
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [answer.get("error") for answer in answers] == [None, "empty file", None] and not answers[1]["classes"]
     assert cli.main(["predict", str(trained), "some/1.gif", "--on-error", "skip"]) == 2
+
+
+def test_predict_skips_an_unreadable_sub_folder(trained: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("some/a/0.png", "some/b/deeper/0.png", "some/c/0.png"):
+        picture(Path(name), seed=0)
+    scandir = os.scandir
+
+    def denied(path: str) -> Any:
+        if str(path).endswith("/b/deeper"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", denied)  # the tests may run as root, who can read every folder
+    words = ["predict", str(trained), "some", "--task", "1"]
+    assert cli.main(words) == 2
+    out, err = capsys.readouterr()
+    assert out == "" and err.count("\n") == 1
+    assert err.startswith("dualnet: some/b/deeper: ") and "(Permission denied)" in err and "--on-error skip" in err
+    assert cli.main([*words, "--on-error", "skip"]) == 0
+    out, err = capsys.readouterr()
+    assert [line.partition(": ")[0] for line in out.splitlines()] == ["some/a/0.png", "some/c/0.png"]
+    assert err.startswith("dualnet: warning: some/b/deeper: ") and err.endswith("; skipped\n") and err.count("\n") == 1
+    assert cli.main(["predict", str(trained), "some/b/deeper", "--task", "1"]) == 2
+    assert "some/b/deeper: " in capsys.readouterr().err
 
 
 def test_predict_as_json(trained: Path, capsys) -> None:

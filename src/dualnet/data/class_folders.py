@@ -108,9 +108,16 @@ def images_below(folder: str) -> list[str]:
 
 
 def _walk(folder: str, visited: set[str]) -> Iterator[str]:
-    """Without hidden folders and SYSTEM_FOLDERS; each folder once, since links can lead in a circle."""
+    """Without hidden folders and SYSTEM_FOLDERS; each folder once, since links can lead in a circle.
+
+    A folder that cannot be read is listed itself, as an image that `read_image` cannot read.
+    """
     visited.add(os.path.realpath(folder))
-    content = sorted(entries(folder, "name a folder with images"), key=lambda entry: entry.name)
+    try:
+        content = sorted(entries(folder), key=lambda entry: entry.name)
+    except ValueError:
+        yield folder
+        return
     yield from (os.path.join(folder, e.name) for e in content if is_image(e.name) and os.path.isfile(e.path))
     for entry in content:
         is_hidden = entry.name.startswith(".") or entry.name.lower() in SYSTEM_FOLDERS

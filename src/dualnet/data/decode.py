@@ -59,6 +59,8 @@ def read_image(path: str, into: np.ndarray) -> None:
     """Decode a file into uint8 [size, size, 3], within the context of `decoding`. Raises UnreadableError."""
     with _naming(path):
         found = os.stat(path)
+        if stat.S_ISDIR(found.st_mode):
+            os.scandir(path).close()  # if it cannot be read, the reason
         if not stat.S_ISREG(found.st_mode):  # a pipe would block, and a device might never end
             raise ValueError("not a regular file")
         _check_bytes(found.st_size)
