@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import yaml
 
 from dualnet import cli
 from dualnet.data import BENCHMARKS
-from dualnet.learners import LEARNERS
+from dualnet.learners import LEARNERS, presets
 from dualnet.memory import MEMORIES
 from dualnet.objectives import OBJECTIVES
 from dualnet.runs.experiment import parse, read
@@ -60,3 +62,16 @@ def test_list_shows_the_comment_beside_an_option(capsys) -> None:
 def test_list_shows_a_table_or_a_search_as_its_file(name: str, capsys) -> None:
     assert cli.main(["list", name]) == 0
     assert {"groups", "grid", "stages"} & yaml.safe_load(capsys.readouterr().out).keys()
+
+
+@pytest.mark.parametrize("name", presets.NAMES)
+def test_list_shows_what_a_preset_sets_in_each_stream(name: str, capsys) -> None:
+    assert cli.main(["list", name]) == 0
+    head, *blocks = capsys.readouterr().out.split("\n\n")
+    assert head.startswith(f"# The options that preset {name} of DualNet sets")
+    shown = {line: yaml.safe_load(block) for block in blocks or [head] for line in block.splitlines() if line[0] == "#"}
+    for protocol, (share, words) in product(presets.BEST, ((1.0, "at least 0.5"), (0.1, "below 0.5"))):
+        options = shown[f"# protocol {protocol}, labels.share {words}:"] if blocks else yaml.safe_load(head)
+        stream = {"name": "x", "benchmark": {"name": "procedural"}, "protocol": protocol, "labels": {"share": share}}
+        assert parse(stream | options) == parse(stream | {"learner": {"name": "dualnet", "preset": name}})
+    assert (len(blocks) > 0) == (name in ("best", "few_images"))

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import inspect
+import itertools
 import json
 import re
 import sys
@@ -38,7 +39,8 @@ def lines_of(name: str | None) -> Iterable[str]:
         return files[name].read_text(encoding="utf-8").splitlines()
     outside = import_object(name, "NAME") if is_import_path(name) else None
     if name in LEARNERS or (isinstance(outside, type) and issubclass(outside, Learner)):
-        preset = [f"  # preset: {' | '.join(presets.NAMES)}  # sets other defaults"] if name == "dualnet" else []
+        note = f"  # preset: {' | '.join(presets.NAMES)}  # sets other defaults; `dualnet list best` shows them"
+        preset = [note] if name == "dualnet" else []
         learner = learner_class(name)
         return section(learner, ["learner:", f"  name: {name}", *preset], learner.Config)
     if name in BENCHMARKS or outside is not None:
@@ -48,6 +50,8 @@ def lines_of(name: str | None) -> Iterable[str]:
         return section(MEMORIES[name], ["learner:", "  memory:"], MemoryConfig, policy=name)
     if name in OBJECTIVES:
         return section(OBJECTIVES[name], ["learner:", "  name: dualnet", f"  objective: {name}  # has no options"])
+    if name in presets.NAMES:
+        return preset_lines(name)
     return yaml.safe_dump(experiment.read(name).mapping(), sort_keys=False).splitlines()
 
 
@@ -69,6 +73,19 @@ def overview(experiments: list[str]) -> Iterator[str]:
     for kind, entries in names.items():
         yield f"{kind}:"
         yield from (f"  {name}" for name in entries)
+
+
+def preset_lines(name: str) -> Iterator[str]:
+    """What a preset of DualNet sets, by the protocol and the share of labels if it depends on them."""
+    streams: dict[str, list[str]] = {}
+    for protocol, (words, share) in itertools.product(presets.BEST, {"at least": 1.0, "below": 0.0}.items()):
+        options = {"name": "dualnet"} | presets.apply_preset({"name": "dualnet", "preset": name}, protocol, share)
+        stream = f"# protocol {protocol}, labels.share {words} {presets.FEW_LABELS_BELOW}:"
+        streams.setdefault(yaml.safe_dump({"learner": options}, sort_keys=False), []).append(stream)
+    yield f"# The options that preset {name} of DualNet sets"
+    for options, names in streams.items():
+        yield from ["", *names] if len(streams) > 1 else ()
+        yield from options.splitlines()
 
 
 def section(thing: type, head: list[str], kind: Any = None, **values: Any) -> Iterator[str]:
