@@ -362,6 +362,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
         ["table-1", "--rows", "mini-imagenet-ta/er-augg"],
         "--rows mini-imagenet-ta/er-augg: no such row; did you mean mini-imagenet-ta/er-aug?",
     ),
+    "a row without its group": (["all", "--rows", "er"], "--rows er: no such row; did you mean */er?"),
+    "part of a name": (["table-1", "--rows", "core50"], "--rows core50: no such row; did you mean *core50*?"),
     "no row fits": (["table-1", "--rows", "zzz*"], "--rows zzz*: no such row; `dualnet reproduce TABLE --list` names"),
     "settings": (["table-1", "--settings", "ours"], "--settings: invalid choice: 'ours'"),
     "no seeds": (["table-1", "--seeds", "0"], "--seeds: '0' is not"),

@@ -140,13 +140,19 @@ def select(rows: Sequence[TableRow], patterns: Sequence[str]) -> list[TableRow]:
     """The rows whose names match a pattern such as `core50-*/er`; all rows if there are no patterns."""
     chosen = list(rows) if not patterns else []
     for pattern in patterns:
-        matching = [row for row in rows if any(fnmatchcase(name, pattern) for name in row.names)]
+        matching = matches(rows, pattern)
         if not matching:
-            names = [name for row in rows for name in row.names]
-            hint = nearest(pattern, names) or "; `dualnet reproduce TABLE --list` names them all"
+            wider = [p for p in (f"*/{pattern}", f"*{pattern}*") if pattern and matches(rows, p)]
+            near = nearest(pattern, [name for row in rows for name in row.names])
+            hint = f"; did you mean {wider[0]}?" if wider else near
+            hint = hint or "; `dualnet reproduce TABLE --list` names them all"
             raise ValueError(f"--rows {pattern}: no such row{hint}")
         chosen += matching
     return [row for row in rows if row in chosen]
+
+
+def matches(rows: Sequence[TableRow], pattern: str) -> list[TableRow]:
+    return [row for row in rows if any(fnmatchcase(name, pattern) for name in row.names)]
 
 
 def table_files() -> list[Path]:
