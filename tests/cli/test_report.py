@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from commands import names_in
 
 import dualnet
+import dualnet.cli.learn
+import dualnet.cli.report
 from dualnet import cli
 
 
@@ -39,3 +42,16 @@ def test_a_terminal_that_supports_only_ascii(trained: Path) -> None:
     path = str(Path(dualnet.__file__).parent.parent)
     done = subprocess.run(command, env={**os.environ, **locale, "PYTHONPATH": path}, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (0, b"") and b"tiny" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["report", "learn"])
+def test_only_a_command_that_continues_says_so_when_it_is_interrupted(
+    command: str, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"dualnet.cli.{command}.main", interrupt)
+    assert cli.main([command, "folder", "--out", "out"]) == 130
+    continues = "; the same command continues from what was saved" if command == "learn" else ""
+    assert capsys.readouterr().err == f"dualnet: stopped{continues}\n"

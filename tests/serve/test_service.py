@@ -6,9 +6,11 @@ import contextlib
 import http.client
 import io
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
 import time
 import zipfile
 from collections.abc import Iterator
@@ -23,7 +25,7 @@ import torch
 from forked import CommandLine
 from PIL import Image
 from serve_hostile import attack
-from serving import COLOURS, SIZE, Server, picture, png, small_model
+from serving import COLOURS, SIZE, Program, Server, picture, png, small_model
 
 import dualnet
 from dualnet.cli import main
@@ -50,6 +52,20 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         teach_two(server)
         yield server
         assert server.end() == 130 and "Traceback" not in server.log
+
+
+@pytest.mark.usefixtures("heard")
+def test_an_interrupt_while_the_learner_process_imports_is_one_line(tmp_path: Path) -> None:
+    process = Program("serve", "--state", tmp_path / "state", "--port", 0)
+    learner = ""
+    while process.poll() is None and not learner:
+        words = ["pgrep", "-P", str(process.pid), "-f", "spawn_main"]
+        learner = subprocess.run(words, capture_output=True, text=True, check=False).stdout
+        time.sleep(0.01)
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    with process.output as output:
+        assert (output.read(), process.wait()) == ("dualnet: stopped\n", 130)
 
 
 def teach_two(server: Server) -> None:

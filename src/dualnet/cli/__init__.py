@@ -15,14 +15,16 @@ from dualnet.runs.stop import StopRequested
 
 # Errors that only another path can fix, such as a folder in place of a file, or a file as a parent folder.
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)
+CONTINUED = {"run", "learn", "search", "reproduce", "teach"}  # commands whose results so far are kept
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    words = sys.argv[1:] if argv is None else list(argv)
     with handled_signals() as interruptible:
         try:
             prepare_streams()
             warnings.showwarning = show_warning
-            return run_command(sys.argv[1:] if argv is None else list(argv), interruptible)
+            return run_command(words, interruptible)
         except ValueError as error:
             return fail(str(error), 2)
         except BrokenPipeError:  # the reader of a pipe has closed it, as `head` does
@@ -38,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         except KeyboardInterrupt:
             # CPython remembers an interrupt within `exec`, which dataclasses use; `python -m` would then die by SIGINT.
             exec("")
-            return fail("stopped; the same command continues from what was saved", 130)
+            saved = "; the same command continues from what was saved" if CONTINUED.intersection(words[:1]) else ""
+            return fail(f"stopped{saved}", 130)
 
 
 def run_command(argv: list[str], interruptible: Callable[[], None]) -> int:

@@ -12,7 +12,7 @@ import time
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
-from multiprocessing import forkserver, resource_tracker
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -25,7 +25,7 @@ from dualnet.data.class_folders import IgnoredFilesWarning
 from dualnet.machine import num_cores
 from dualnet.runs.jobs import Job, JobResult, run_job
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.stop import Stop
+from dualnet.runs.stop import Stop, blocked_signals
 
 POLL = 0.2  # seconds between two checks whether a stop was requested
 END_TIMEOUT = 5.0  # seconds for a process to end once the context of its pool is left
@@ -98,18 +98,12 @@ def start_server() -> None:
     """Start the fork server: it imports everything once and never uses CUDA, which does not survive a fork.
 
     A job then starts quickly, has its own peak of memory, and can crash alone. The server has this process's import
-    path without the working directory. It starts with SIGINT and SIGTERM blocked: a signal to the whole process group
-    would end it while it imports.
+    path without the working directory.
     """
     FORKED.set_forkserver_preload(PRELOAD)
     path = os.pathsep.join(folder for folder in sys.path if folder)
-    resource_tracker.ensure_running()  # first, since its start unblocks the signals
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-    try:
-        with environment(PYTHONPATH=path, PYTHONSAFEPATH="1"):
-            forkserver.ensure_running()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    with blocked_signals(), environment(PYTHONPATH=path, PYTHONSAFEPATH="1"):
+        forkserver.ensure_running()
 
 
 @contextlib.contextmanager

@@ -1,9 +1,27 @@
 """Ctrl-C and SIGTERM: the current step is finished and a checkpoint is written, so that the run can be resumed."""
 
+import contextlib
 import signal
 import threading
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any, ClassVar, Self
+
+
+@contextlib.contextmanager
+def blocked_signals() -> Iterator[None]:
+    """A process that is started within the context has SIGINT and SIGTERM blocked.
+
+    A signal to the whole process group would otherwise end it while it imports.
+    """
+    from multiprocessing import resource_tracker  # not needed by commands that start no process
+
+    resource_tracker.ensure_running()  # first, since its start unblocks the signals
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 class StopRequested(Exception):  # noqa: N818 (not an error)

@@ -12,6 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from dualnet.runs.stop import blocked_signals
 from dualnet.serve import state_folder, worker
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Event, Journal
@@ -69,7 +70,8 @@ class Service:
         self.link, learner_link = SPAWN.Pipe()
         arguments = (self.options, learner_link)
         self.process = SPAWN.Process(target=worker.main, args=arguments, name="dualnet-learner", daemon=True)
-        self.process.start()
+        with blocked_signals():
+            self.process.start()
         learner_link.close()
         self.alive = True
 
