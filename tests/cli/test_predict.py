@@ -40,6 +40,11 @@ def test_bad_input_to_predict(case: str, trained: Path, capsys) -> None:
     assert out == "", "no answer to some of the images"
 
 
+def test_predict_names_the_run_in_a_folder_of_runs(trained: Path, capsys) -> None:
+    assert cli.main(["predict", str(trained.parent), "image.png"]) == 2
+    assert f"give a run folder such as {trained}, or a saved model" in capsys.readouterr().err
+
+
 def test_predict_prints_names_with_probabilities(trained: Path, capsys) -> None:
     assert cli.main(["predict", str(trained), "image.png", "image.png"]) == 0
     first, second = capsys.readouterr().out.splitlines()

@@ -103,8 +103,7 @@ def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = Non
 def run_view(folder: Path) -> Group:
     """Describe the run in a folder. Raises ValueError if there is none, or if it is damaged."""
     if not (folder / EXPERIMENT_FILE).is_file():
-        below = sorted(file.parent for file in folder.glob(f"*/{EXPERIMENT_FILE}"))
-        raise ValueError(no_model(folder, *below[:1]))
+        raise ValueError(no_model(folder))
     run = read_record(folder)
     row = ReportRow(0, run.name, [run])
     facts = RichTable.grid(padding=(0, 2))

@@ -102,8 +102,9 @@ class RunRecord:
         return str(self.stream.get("pixels", ""))
 
 
-def no_model(folder: Path, like: object = "runs/NAME/seed-0") -> str:
-    """The message for a folder that holds neither a run nor a saved model."""
+def no_model(folder: Path) -> str:
+    """The message for a folder that holds neither a run nor a saved model. It names a run directly below, if any."""
+    like = min((file.parent for file in folder.glob(f"*/{EXPERIMENT_FILE}")), default="runs/NAME/seed-0")
     what = f"neither a run (no {EXPERIMENT_FILE}) nor a saved model" if folder.exists() else "does not exist"
     return f"{folder}: {what}; give a run folder such as {like}, or a saved model such as models/mine"
 
