@@ -72,3 +72,15 @@ def test_a_model_or_a_run_is_not_a_state_folder(
         with pytest.raises(ValueError, match=f"--state {folder}: is a run or a model; .* --model {folder}"):
             serve(Options(folder, port=0, device="cpu"), print)
         assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("file", ["photos/red/0.png", "photos/0.jpg"])
+def test_a_folder_of_images_is_not_a_state_folder(file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In which the state would be taken for classes."""
+    monkeypatch.delattr("dualnet.serve.server.bound_socket")
+    image, folder = tmp_path / file, tmp_path / "photos"
+    image.parent.mkdir(parents=True)
+    image.touch()
+    with pytest.raises(ValueError, match=f"--state {folder}: holds images; .* dualnet teach {folder}"):
+        serve(Options(folder, port=0, device="cpu"), print)
+    assert {*folder.rglob("*")} <= {image, image.parent}

@@ -11,6 +11,7 @@ from typing import Any
 from uuid import uuid4
 
 from dualnet import atomic
+from dualnet.data.class_folders import is_image
 from dualnet.data.decode import MAX_SIZE
 from dualnet.engine import choose_device
 from dualnet.options import whole_number
@@ -55,10 +56,14 @@ def has_model(options: Options) -> bool:
 
 
 def check_place(options: Options) -> None:
-    """Raises ValueError if the state folder is a run or a saved model, which the user may want to serve."""
+    """Raises ValueError if the state folder is a run or a saved model, or has images: the user may want to use them."""
     state = options.state
-    if not (state / JOURNAL).exists() and (RunFolder(state).started or (state / MODEL_FILE).exists()):
+    if (state / JOURNAL).exists():
+        return
+    if RunFolder(state).started or (state / MODEL_FILE).exists():
         raise ValueError(f"--state {state}: is a run or a model; to start from it: --model {state} --state ANOTHER")
+    if any(is_image(path.name) for pattern in ("*", "*/*") for path in state.glob(pattern)):
+        raise ValueError(f"--state {state}: holds images; give another folder, then send them: dualnet teach {state}")
 
 
 def warn_of_unused_model(options: Options) -> None:
