@@ -177,6 +177,8 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "a name that no file can have": (lambda: ["list", "a" * 300], "a" * 300, "another path"),
     "a folder that cannot be so called": (lambda: ["report", "a" * 300], "a" * 300, "another path"),
     "list of the unknown": (lambda: ["list", "demo-e"], "demo-e: ", "demo-er?"),
+    "list of a misspelled objective": (lambda: ["list", "barlow_twin"], "barlow_twin: ", "barlow_twins?"),
+    "list of a misspelled preset": (lambda: ["list", "bset"], "bset: ", "best?"),
     "list of too much": (lambda: ["list", "demo-er", "demo-dualnet"], "demo-dualnet: ", "--help"),
     "report of an empty folder": (lambda: Path("empty").mkdir() or ["report", "empty"], "", "empty"),
     "report of no folder": (lambda: ["report", "missing"], "missing", ""),

@@ -9,6 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import yaml
@@ -18,10 +19,10 @@ from dualnet.data import BENCHMARKS, benchmark_class
 from dualnet.learners import LEARNERS, Learner, learner_class, presets
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.objectives import OBJECTIVES
-from dualnet.options import field_types, import_object
+from dualnet.options import field_types, import_object, nearest
 from dualnet.reproduce import shipped_tables
 from dualnet.runs import experiment
-from dualnet.runs.option_files import shipped_files
+from dualnet.runs.option_files import SUFFIXES, shipped_files
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
@@ -52,6 +53,9 @@ def lines_of(name: str | None) -> Iterable[str]:
         return section(OBJECTIVES[name], ["learner:", "  name: dualnet", f"  objective: {name}  # has no options"])
     if name in presets.NAMES:
         return preset_lines(name)
+    if name not in experiments and not name.endswith(SUFFIXES) and not Path(name).exists():
+        known = [line.strip() for line in overview(experiments) if line.startswith(" ")]
+        raise ValueError(f"{name}: no such name{nearest(name, [*known, *presets.NAMES])} (`dualnet list` has them all)")
     return yaml.safe_dump(experiment.read(name).mapping(), sort_keys=False).splitlines()
 
 
