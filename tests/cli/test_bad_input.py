@@ -12,7 +12,7 @@ from commands import OWN_LEARNER, class_folders, experiment_file, files, image_f
 
 from dualnet import cli
 
-SYNONYMS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "tune": "search"}
+SYNONYMS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "tune": "search", "help": "--help"}
 
 
 def lists(train: str, test: str = "a/0.png,0\n") -> list[str]:
@@ -93,6 +93,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "a name that leads elsewhere": (lambda: run_tiny("--name", "../../foo"), "tiny.yaml: name: ", "'../../foo'"),
     "no name": (lambda: run_tiny("--name", ""), "tiny.yaml: name: ", "''"),
     # Options
+    "a section as a value": (lambda: run_tiny("--learner", "er"), "tiny.yaml: learner: ", "--learner.name\n"),
     "unknown option": (lambda: run_tiny("--batchsize", "3"), "batchsize: ", "batch_size?"),
     "unknown option of the learner": (
         lambda: run_tiny("--learner.widht", "3"),

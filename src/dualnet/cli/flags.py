@@ -32,9 +32,10 @@ SYNONYMS = {  # names of commands in other programs
     **dict.fromkeys(("eval", "evaluate", "compare", "plot", "results", "summary"), "report"),
     **dict.fromkeys(("test", "infer", "inference", "classify"), "predict"),
     **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
-    **dict.fromkeys(("ls", "options", "help"), "list"),
+    **dict.fromkeys(("ls", "options"), "list"),
     **dict.fromkeys(("info", "describe", "inspect", "status"), "show"),
     "table": "reproduce",
+    "help": "dualnet --help",
     "bench": "python -m benchmarks, in a checkout",
 }
 

@@ -134,8 +134,9 @@ def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False)
 def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tuple[str, Any]:
     """The name in a section, and its other options as the dataclass that belongs to the name."""
     if not isinstance(options, Mapping):
-        example = {"name": options if isinstance(options, str) else "NAME"}
-        raise ValueError(f"{key}: a section with a `name` is needed, not {shown(options)}; write {shown(example)}")
+        example = shown({"name": options if isinstance(options, str) else "NAME"})
+        remedy = f"write {example}, or on a command line --{key}.name"
+        raise ValueError(f"{key}: a section with a `name` is needed, not {shown(options)}; {remedy}")
     name = options.get("name")
     if not isinstance(name, str):
         raise ValueError(f"{key}.name: a name is needed, not {shown(name)}; `dualnet list` shows all")
