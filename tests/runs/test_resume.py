@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import resource
@@ -370,4 +371,16 @@ def test_a_checkpoint_of_another_run_is_passed_over(
     shutil.copytree(tmp_path / "other" / "checkpoint", stopped / "checkpoint")
     with pytest.warns(UserWarning, match=r"json: .*another run or step: its (seed|experiment) is .*"):
         run(tiny(), stopped)
+    assert remembered(stopped) == never_stopped
+
+
+def test_a_checkpoint_of_the_version_before_goes_on(tiny, run, stopped, remembered, never_stopped) -> None:
+    """It does not say of which run it is."""
+    for file in (stopped / "checkpoint").glob("*.json"):
+        content = json.loads(file.read_text())
+        del content["run"]
+        data = file.with_suffix(".safetensors").read_bytes()
+        content["digest"] = checkpoint.digest(data, content["tree"], None)
+        file.write_text(json.dumps(content))
+    run(tiny(), stopped)
     assert remembered(stopped) == never_stopped
