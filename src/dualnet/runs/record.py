@@ -62,7 +62,7 @@ class RunRecord:
     name: str
     seed: str
     experiment: dict[str, Any]  # nested options, as this version names them
-    digest: str  # of the options that affect results, as the folder has them: the same in every later version
+    digest: str  # of the options that affect results
     options: dict[str, str]  # those that runs of one experiment share: dotted name -> text; and IMAGES
     stream: dict[str, Any] = field(default_factory=dict)
     manifest: dict[str, Any] = field(default_factory=dict)
@@ -116,8 +116,7 @@ def read_record(folder: Path) -> RunRecord:
     try:
         content = read_yaml(file)
         metadata = {key: mapping_in(content, key) for key in METADATA}
-        options = {key: value for key, value in content.items() if key not in METADATA}
-        experiment = updated(options)
+        experiment = updated({key: value for key, value in content.items() if key not in METADATA})
         if not isinstance(experiment["name"], str) or not is_whole(experiment["seed"]):
             raise ValueError("name or seed has the wrong type")
         return RunRecord(
@@ -125,7 +124,9 @@ def read_record(folder: Path) -> RunRecord:
             name=experiment["name"],
             seed=str(experiment["seed"]),
             experiment=experiment,
-            digest=digest_of({key: value for key, value in flat(options).items() if key not in RESULT_NEUTRAL_OPTIONS}),
+            digest=digest_of(
+                {key: value for key, value in flat(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
+            ),
             options=compared_options(experiment) | images_option(metadata["manifest"]),
             **{**metadata, "environment": options_as_text(metadata["environment"])},
             **result,
