@@ -173,7 +173,7 @@ def test_a_folder_of_an_older_version_keeps_to_its_root(on, run) -> None:
     content = yaml.safe_load(folder.experiment_file.read_text())
     del content["stream"]["pixels"]
     folder.experiment_file.write_text(yaml.safe_dump(content))
-    with pytest.raises(ValueError, match=r"other images or classes \(benchmark.root is images there, moved here"):
+    with pytest.raises(ValueError, match=r"holds another experiment \(benchmark.root is images there, moved here"):
         run(on(**moved()), Path("run"))
     shutil.move("moved", "images")
     run(on("./images/", cache="elsewhere"), Path("run"))

@@ -54,11 +54,11 @@ def load(folder: Path, step: int, identity: Mapping[str, Any] = ANY_RUN) -> dict
     try:
         content = read_json(file, relaxed=True)
         data = read_bytes(tensor_file, MAX_TENSOR_BYTES)
-        run = content["run"]
+        run = content.get("run")  # a checkpoint of an older version has none
         if digest(data, content["tree"], run) != content["digest"]:
             raise ValueError("its content does not match its digest")
         for key, value in {**identity, "step": step}.items():
-            if run.get(key, value) != value:
+            if run is not None and run.get(key, value) != value:
                 raise ValueError(f"it belongs to another run or step: its {key} is {run[key]}, not {value}")
         return restore_tensors(content["tree"], safetensors.torch.load(data))
     except (*READ_ERRORS, safetensors.SafetensorError) as error:
@@ -101,7 +101,8 @@ def digest(data: bytes, values: Any, run: Any) -> str:
     """Digest of the tensors as stored, and of the rest as `json.dumps` writes it, which survives a round trip."""
     hashed = blake2b(data, digest_size=16)
     hashed.update(json.dumps(values).encode())
-    hashed.update(json.dumps(run, sort_keys=True).encode())
+    if run is not None:
+        hashed.update(json.dumps(run, sort_keys=True).encode())
     return hashed.hexdigest()
 
 

@@ -24,7 +24,7 @@ from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
-from dualnet.runs.record import MODEL_FILE
+from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
 from dualnet.runs.run_folder import RunFolder
 
@@ -245,7 +245,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
     content = read_yaml(file) if is_model else {**folder.record.experiment, "stream": folder.record.stream}
     model_folder.check_trusted(content.get("learner"), file, trust)
     try:
-        name, config = parse_learner(content["learner"])
+        name, config = parse_learner(updated(content)["learner"])
         spec, names = model_folder.stream_spec(content["stream"])
         if not is_model:
             if flat(content).get("benchmark.name") in BENCHMARKS:  # the code of another one is not imported
@@ -256,7 +256,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
         identity = model_folder.identity(content) if is_model else folder.identity
         found = checkpoint.newest(folder.checkpoints, identity)
         if found is not None:
-            for entry in found[1].get("added", ()):
+            for entry in found[1].get("added", content.get("added", ())):
                 model.add_classes(entry["classes"], entry["task"])
     except READ_ERRORS as error:
         raise ValueError(

@@ -16,9 +16,11 @@ from dualnet.learners.encoders import ENCODERS
 from dualnet.options import plain, whole_number
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
-from dualnet.runs.record import MODEL_FILE, digest_of
+from dualnet.runs.record import MODEL_FILE, digest_of, updated
 from dualnet.runs.run_folder import LOCK_FILE, RunFolder, describe_stream, environment
 from dualnet.text import printable
+
+IDENTITY_KEYS = ("learner", "seed", "stream", "added")  # `added`: classes added later, in folders of an older version
 
 
 def write(path: Path, learner: Learner, class_names: Sequence[str], state: Mapping[str, Any]) -> None:
@@ -47,7 +49,7 @@ def write(path: Path, learner: Learner, class_names: Sequence[str], state: Mappi
 def check_same(path: Path, stored: Mapping[str, Any], content: Mapping[str, Any]) -> None:
     """Raises ValueError if the folder holds another model."""
     try:
-        same_learner = parse_learner(stored["learner"]) == parse_learner(content["learner"])
+        same_learner = parse_learner(updated(stored)["learner"]) == parse_learner(content["learner"])
     except READ_ERRORS:
         same_learner = False
     same = {"learner": same_learner, **{key: stored.get(key) == content[key] for key in ("seed", "stream")}}
@@ -69,7 +71,7 @@ def check_free(folder: Path) -> None:
 
 def identity(content: Mapping[str, Any]) -> dict[str, str]:
     """What the checkpoints of this model state in their field `run`."""
-    return {"model": digest_of({key: content[key] for key in ("learner", "seed", "stream")})}
+    return {"model": digest_of({key: content[key] for key in IDENTITY_KEYS if key in content})}
 
 
 def check_trusted(learner: Any, file: Path, trust: bool | Collection[str]) -> None:

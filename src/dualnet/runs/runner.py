@@ -110,7 +110,7 @@ def warn_of_changed_images(experiment: Experiment, finished: Sequence[RunFolder]
     """Warn if images or classes were added or removed since the runs were finished; these are not run again."""
     try:
         split = experiment.benchmark.current_split()
-        changed, why = [folder for folder in finished if split not in (None, folder.record.manifest.get("split"))], ""
+        changed, why = [folder for folder in finished if split is not None and not folder.has_split(split)], ""
     except ValueError as error:  # such as too few classes for the tasks
         changed, why = finished, f" ({error})"
     if changed:
