@@ -14,7 +14,7 @@ from typing import Any
 
 from dualnet.files import READ_ERRORS, describe_file_error, read_json, read_yaml
 from dualnet.metrics import Matrix, accuracy_matrix, summary
-from dualnet.options import flat, is_whole, merged
+from dualnet.options import flat, is_whole
 from dualnet.runs.class_results import CLASSES_FILE, ClassResults, read_class_results
 from dualnet.runs.run_log import Log, read_log
 
@@ -27,31 +27,24 @@ UNCOMPARED_OPTIONS = ("log_every", "checkpoint_every", "benchmark.cache", "bench
 RESULT_NEUTRAL_OPTIONS = (*UNCOMPARED_OPTIONS, *ROOTS)  # options without effect on results: they may change on resuming
 IMAGES = "benchmark.images"  # a digest, compared like an option: folders of the same name may hold other images
 
-# Options that did not exist yet when some run folders were written, with the value that they would have had. By the
-# name of the learner or benchmark.
+# For folders of older versions: options that did not exist yet, with the value they would have had. By learner.
 LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
-TRAINING: dict[str, Any] = {
-    **dict.fromkeys(("start", "encoder", "weights", "encoder_lr")),
-    "encoder_options": {},
-    "augment": "none",
-    "crop_area": [0.4, 1.0],
-    "ema_rate": 0.0,
-}
-MEMORY = TRAINING | {
-    "joint_statistics": False,
-    "augment_replay": "same",
-    "unlabelled": "skip",
-    "memory": {"slots": None},
-}
-REPLAY = MEMORY | {"replay_weight": 1.0}
+TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0]}
+REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "unlabelled": "skip"}
 ADDED_LATER: dict[str, dict[str, Any]] = {
     "dualnet": REPLAY | {"slow_optimizer": "look_ahead"},
-    **dict.fromkeys(("er", "mir"), REPLAY),
-    **dict.fromkeys(("derpp", "ctn"), MEMORY),
+    **dict.fromkeys(("er", "derpp", "mir", "ctn"), REPLAY),
     **dict.fromkeys(("finetune", "offline"), TRAINING),
-    "mini_imagenet": {"validation_classes_per_task": 5},
 }
-RENAMED = {"fast_lr": "lr"}  # options of dualnet: old name, new name
+# Options that were added after digests: with this value they are left out of the digest, which then does not change.
+DIGEST_DEFAULTS: dict[str, Any] = {
+    **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
+    "learner.encoder_options": {},
+    "learner.replay_weight": 1.0,
+    "benchmark.validation_classes_per_task": 5,
+}
+RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options by learner: old name, new name
+REMOVED = {"logit_adjustment": 0.0}  # options that no longer exist, with the value that had no effect
 
 
 @dataclass(frozen=True)
@@ -98,7 +91,7 @@ class RunRecord:
 
     @property
     def pixels(self) -> str:
-        """Digest of some images; some folders in results/ have none."""
+        """Digest of some images; empty in a folder of an older version."""
         return str(self.stream.get("pixels", ""))
 
 
@@ -125,7 +118,7 @@ def read_record(folder: Path) -> RunRecord:
             seed=str(experiment["seed"]),
             experiment=experiment,
             digest=digest_of(
-                {key: value for key, value in flat(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
+                {key: value for key, value in compact(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
             ),
             options=compared_options(experiment) | images_option(metadata["manifest"]),
             **{**metadata, "environment": options_as_text(metadata["environment"])},
@@ -156,24 +149,34 @@ def read_result(file: Path) -> dict[str, Any]:
 
 
 def updated(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a run folder, which may be older, as this version writes them. Values are not checked.
+    """Options of an older version, converted to those of this one. Values are not checked.
 
+    >>> updated({"learner": {"name": "own.Learner", "fast_lr": 0.1, "logit_adjustment": 0.0}})["learner"]
+    {'name': 'own.Learner', 'fast_lr': 0.1}
     >>> updated({"learner": {"name": "dualnet", "fast_lr": 0.1}})["learner"]["lr"]
     0.1
     """
-    sections = {"labels": LABELS | mapping_in(options, "labels")}
-    for section in ("benchmark", "learner"):
-        given = mapping_in(options, section)
-        name = str(given.get("name"))
-        renamed = {RENAMED.get(key, key) if name == "dualnet" else key: value for key, value in given.items()}
-        sections[section] = merged(renamed, merged(ADDED_LATER.get(name, {}), renamed))  # in their order
-    return {**options, **sections}
+    labels, learner = LABELS | mapping_in(options, "labels"), mapping_in(options, "learner")
+    name = str(learner.get("name"))
+    names = RENAMED.get(name, {})
+    kept = {key: value for key, value in learner.items() if key not in REMOVED or REMOVED[key] != value}
+    renamed = {names.get(key, key): value for key, value in kept.items()}
+    return {**options, "labels": labels, "learner": {**renamed, **ADDED_LATER.get(name, {}), **renamed}}
 
 
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
     """The options that two runs of one experiment have in common."""
     excluded = ("seed", "stability_every", *UNCOMPARED_OPTIONS)
-    return {key: value for key, value in options_as_text(experiment).items() if key not in excluded}
+    return {key: value for key, value in options_as_text(compact(experiment)).items() if key not in excluded}
+
+
+def compact(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their dotted names, without those of DIGEST_DEFAULTS that have the default."""
+    return {
+        key: value
+        for key, value in flat(experiment).items()
+        if key not in DIGEST_DEFAULTS or DIGEST_DEFAULTS[key] != value
+    }
 
 
 def images_option(manifest: Mapping[str, Any]) -> dict[str, str]:
