@@ -367,3 +367,33 @@ def test_a_command_is_refused_if_the_learner_is_not_running_or_ends_before_it_re
             assert isinstance(error, RequestError) and "not running" in str(error) and error.headers
     assert time.monotonic() - began < REPLY_SECONDS / 2
     service.journal.database.close()
+
+
+def test_progress_that_an_earlier_version_saved_is_completed(made: tuple[Worker, Connection]) -> None:
+    worker, _ = made
+    state_folder.save(worker.model, worker.options, {"position": 2, "steps": 0})
+    _, progress = state_folder.open_model(worker.options)
+    assert progress == {**state_folder.NEW_PROGRESS, "position": 2}
+
+
+def test_no_status_is_ahead_of_the_model_that_predicts(made: tuple[Worker, Connection]) -> None:
+    """A synchronous request is acknowledged by the status: the model must have the new weights by then."""
+    worker, _ = made
+    assigned: list[tuple[str, Any]] = []
+
+    class Watched(Service):
+        def __setattr__(self, name: str, value: Any) -> None:
+            assigned.append((name, value))
+            super().__setattr__(name, value)
+
+    service = Watched(worker.options)
+    weights = prediction_weights(worker.model).numpy().tobytes()
+    for version in ("1.1", "1.2", "1.3"):
+        assigned.clear()
+        status = worker.status() | {"version": version}
+        service.on_published(status, weights)
+        names = [name for name, value in assigned if name == "model" or value is status]
+        assert names[-2:] == ["model", "learner_status"]
+        assert service.model is not None and service.model.version == version
+        assert version == "1.1" or names == ["model", "learner_status"]
+    service.journal.database.close()

@@ -51,13 +51,14 @@ class Service:
         self.stopping = False
         self.failure: ValueError | OSError | None = None  # during the start
         self.alive = False
+        self.supervisor = threading.Thread(target=self.supervise, daemon=True)
 
     # The learner process
 
     def start(self) -> None:
         """Returns once there is a model that predicts."""
         self.launch()
-        threading.Thread(target=self.supervise, daemon=True).start()
+        self.supervisor.start()
         with self.changed:
             in_time = self.changed.wait_for(lambda: self.model is not None or self.failure is not None, START_SECONDS)
         if self.failure is not None:
@@ -72,8 +73,8 @@ class Service:
         self.process = SPAWN.Process(target=worker.main, args=arguments, name="dualnet-learner", daemon=True)
         with blocked_signals():
             self.process.start()
+            self.alive = True
         learner_link.close()
-        self.alive = True
 
     def supervise(self) -> None:
         """Handle the messages of the learner, and restart its process if it exits unexpectedly."""
@@ -110,7 +111,8 @@ class Service:
     def on_published(self, status: dict[str, Any], weights: bytes) -> None:
         spare = self.spare or ServingModel(self.options)
         spare.update(status, weights)
-        self.learner_status = status  # before the model: a request that sees the model needs the status
+        # A request that sees the model needs a status; one that sees the new status needs the new model.
+        self.learner_status = self.learner_status or status
         self.model, self.spare = spare, self.model or ServingModel(self.options)
         self.on_status(status)
 
@@ -190,6 +192,8 @@ class Service:
             self.send("stop")
             self.process.join(STOP_SECONDS)
             self.process.kill()
+            if self.supervisor.is_alive():  # PyTorch aborts if Python exits while a thread loads a model
+                self.supervisor.join(STOP_SECONDS)
 
     # Queries
 

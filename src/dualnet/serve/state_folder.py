@@ -24,6 +24,7 @@ from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
 INFO_FILE, LAST_FILE, EXPORT = "snapshot.json", "last", "export-"
+NEW_PROGRESS = {"position": 0, "steps": 0, "steps_since_taught": 0, "saves_due": 0}
 DEFAULT_LEARNER: dict[str, Any] = {"name": "dualnet", "preset": "live", "memory": {"slots": 1000}}
 
 
@@ -37,7 +38,7 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     if has_model(options):
         model, state = load_with_state(options.state / MODEL, device, trust=False)
         check_model(model, options)
-        return model, state["serve"]
+        return model, NEW_PROGRESS | state["serve"]
     if options.model is None:
         size = DEFAULT_IMAGE_SIZE if options.image_size is None else options.image_size
         size = whole_number(size, "--image-size", 1, MAX_SIZE)
@@ -46,9 +47,8 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     else:
         model = load(options.model, device)
     check_model(model, options)
-    progress = {"position": 0, "steps": 0, "steps_since_taught": 0, "saves_due": 0}
-    save(model, options, progress)
-    return model, progress
+    save(model, options, NEW_PROGRESS)
+    return model, dict(NEW_PROGRESS)
 
 
 def has_model(options: Options) -> bool:
