@@ -106,8 +106,8 @@ class Memory(nn.Module, ABC):
     @torch.no_grad()
     def remove(self, slots: Tensor) -> None:
         """Empty these slots, int64 [n], when a user withdraws examples. Not for use within a step."""
-        for slot in slots.tolist():
-            self.clear(slot)
+        for name, value in EMPTY.items():
+            getattr(self, name)[slots] = value
 
     @torch.no_grad()
     def sample(self, size: int, generator: Generator, beside: Batch, draws: int = 1) -> Replay:
