@@ -363,6 +363,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
         "--rows mini-imagenet-ta/er-augg: no such row; did you mean mini-imagenet-ta/er-aug?",
     ),
     "a row without its group": (["all", "--rows", "er"], "--rows er: no such row; did you mean */er?"),
+    "a misspelled row": (["table-1", "--rows", "core50-ta/er-au"], "no such row; did you mean core50-ta/er-aug?"),
     "part of a name": (["table-1", "--rows", "core50"], "--rows core50: no such row; did you mean *core50*?"),
     "no row fits": (["table-1", "--rows", "zzz*"], "--rows zzz*: no such row; `dualnet reproduce TABLE --list` names"),
     "settings": (["table-1", "--settings", "ours"], "--settings: invalid choice: 'ours'"),

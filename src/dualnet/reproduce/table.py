@@ -142,7 +142,7 @@ def select(rows: Sequence[TableRow], patterns: Sequence[str]) -> list[TableRow]:
     for pattern in patterns:
         matching = matches(rows, pattern)
         if not matching:
-            wider = [p for p in (f"*/{pattern}", f"*{pattern}*") if pattern and matches(rows, p)]
+            wider = [p for p in (f"*/{pattern}", f"*{pattern}*") if pattern and len(matches(rows, p)) > 1]
             near = nearest(pattern, [name for row in rows for name in row.names])
             hint = f"; did you mean {wider[0]}?" if wider else near
             hint = hint or "; `dualnet reproduce TABLE --list` names them all"
