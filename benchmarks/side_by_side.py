@@ -3,8 +3,9 @@
     python -m benchmarks.side_by_side 'table-3/*/n-20' --seeds 0,1 --seconds 1500 --out results/reproduce
 
 On a GPU this takes less time than one process per row. The rows must have the same stream. Run folders are those of
-`dualnet reproduce`, which resumes them, and so does this command. `--seconds`: if the rest is expected to take longer,
-the last row is stopped, to be resumed later, and again after the next task.
+`dualnet reproduce`, which resumes them; this command does too if all were stopped at the same step. `--seconds`: if all
+are expected to take longer, the last run is stopped at the end of a task; the next decision is made after a task has
+been measured without it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import argparse
 import contextlib
 import dataclasses
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import torch
@@ -24,14 +25,23 @@ from dualnet.runs.experiment import Experiment, command_options
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import Run, SeedsDivergedError
 from dualnet.runs.runner import Benchmarks, checked_folders, stream_of
-from dualnet.runs.stop import Stop
-from dualnet.runs.training_loop import TrainingLoop
+from dualnet.runs.stop import Stop, StopRequested
+from dualnet.runs.training_loop import Result, TrainingLoop
 
 
 class LimitedLoop(TrainingLoop):
     """A training loop that stops its last run after a task if all together would take too long."""
 
     seconds = float("inf")
+
+    def map_runs(self, work: Callable[[Run], Result]) -> list[Result]:
+        """Names every run that has diverged: the base class keeps one reason for each seed."""
+        before = list(self.runs)
+        try:
+            return super().map_runs(work)
+        finally:
+            for run in set(before) - set(self.runs):
+                print(f"{run.folder.path}: has diverged", flush=True)
 
     def run(self) -> dict[int, str]:
         self.began = self.last_time = time.monotonic()
@@ -54,17 +64,17 @@ class LimitedLoop(TrainingLoop):
         self.just_stopped = bool(too_slow) or self.step <= len(self.stream.periods[0].steps)
 
 
-def train(wanted: Sequence[tuple[Experiment, Path]], device: torch.device, seconds: float) -> dict[int, str]:
-    """Train the experiments that are not finished, each in its folder. Returns the seeds that have diverged."""
+def train(wanted: Mapping[Path, Experiment], device: torch.device, seconds: float) -> None:
+    """Train the experiments that are not finished, each in its folder."""
     benchmarks = Benchmarks()
     todo = [
         (experiment, folder)
-        for experiment, path in wanted
+        for path, experiment in wanted.items()
         for folder in checked_folders(experiment, {experiment.seed: path}, benchmarks).values()
         if not folder.finished
     ]
     if not todo:
-        return {}
+        return
     first = todo[0][0]
     tasks = benchmarks.get(first.benchmark)
     stream = stream_of(first, tasks, device)
@@ -82,7 +92,8 @@ def train(wanted: Sequence[tuple[Experiment, Path]], device: torch.device, secon
             raise ValueError("the runs were stopped at different steps; resume them with `dualnet reproduce`")
         loop = LimitedLoop(runs, RunDisplay(), stop)
         loop.seconds = seconds
-        return loop.run()
+        if diverged := loop.run():
+            raise SeedsDivergedError(diverged)
 
 
 OWN = ("name", "seed", "learner_name", "learner")  # what may differ between experiments that are trained side by side
@@ -101,13 +112,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments, rest = parser.parse_known_args(argv)
     rows = reproduce.select(reproduce.read_rows(arguments.table), arguments.rows)
     overrides = command_options(rest, {})
-    wanted = [
-        (row.experiment(overrides).with_seed(seed), arguments.out / row.runs_of / f"seed-{seed}")
+    wanted = {
+        arguments.out / row.runs_of / f"seed-{seed}": row.experiment(overrides).with_seed(seed)
         for seed in arguments.seeds
-        for row in rows
-    ]
-    if diverged := train(wanted, choose_device(arguments.device), arguments.seconds):
-        raise SeedsDivergedError(diverged)
+        for row in rows  # two rows may share their runs
+    }
+    try:
+        train(wanted, choose_device(arguments.device), arguments.seconds)
+    except (ValueError, SeedsDivergedError, StopRequested) as error:
+        raise SystemExit(f"side_by_side: {error}") from error
 
 
 if __name__ == "__main__":

@@ -45,5 +45,11 @@ def test_what_takes_too_long_is_stopped_and_resumed(tmp_path: Path, capsys: pyte
 
 
 def test_rows_of_two_streams_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="another stream"):
+    with pytest.raises(SystemExit, match="another stream"):
         side_by_side.main(["*/er", *SMALL, "--out", str(tmp_path), *TINY])
+
+
+def test_every_run_that_diverges_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="finite"):
+        side_by_side.main([ROWS, *SMALL, "--seeds", "0,0", "--out", str(tmp_path), *TINY, "--learner.lr", "1e30"])
+    assert capsys.readouterr().out.count("has diverged") == 2
