@@ -174,21 +174,6 @@ def wait_for_imports(process: CommandLine) -> None:
         time.sleep(0.01)
 
 
-def test_a_killed_pool_leaves_no_temporary_folder(tmp_path: Path) -> None:
-    """The server removes it once it finds that its parent has ended."""
-    code = "import os; from dualnet.runs.local_pool import start_server; start_server(); os.kill(os.getpid(), 9)"
-    folder = tmp_path / "tmp"
-    folder.mkdir()
-    variables = {**os.environ, "PYTHONPATH": str(SOURCE), "TMPDIR": str(folder)}
-    process = subprocess.Popen([sys.executable, "-c", code], env=variables)
-    assert process.wait() == -signal.SIGKILL
-    (socket,) = folder.glob("pymp-*/*")
-    late = time.monotonic() + 120
-    while socket.parent.exists():
-        assert time.monotonic() < late
-        time.sleep(0.01)
-
-
 def stop_without_server(job: Job) -> None:
     """Exits with code 0 if a stop ends the pool although its server is killed while it starts a job."""
     start_server()
