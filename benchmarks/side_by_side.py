@@ -2,10 +2,9 @@
 
     python -m benchmarks.side_by_side 'table-3/*/n-20' --seeds 0,1 --seconds 1500 --out results/reproduce
 
-On a GPU this takes less time than one process per row. The rows must have the same stream. Run folders are those of
-`dualnet reproduce`, which resumes them; this command does too if all were stopped at the same step. `--seconds`: if all
-are expected to take longer, the last run is stopped at the end of a task; the next decision is made after a task has
-been measured without it.
+The rows must have the same stream. Run folders are those of `dualnet reproduce`, which resumes them; this command does
+too if all were stopped at the same step. `--seconds`: if all are expected to take longer, the last run is stopped at
+the end of a task; the next decision is made after a task has been measured without it.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ import argparse
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 from dualnet import reproduce
 from dualnet.engine import choose_device
@@ -26,42 +26,31 @@ from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import Run, SeedsDivergedError
 from dualnet.runs.runner import Benchmarks, checked_folders, stream_of
 from dualnet.runs.stop import Stop, StopRequested
-from dualnet.runs.training_loop import Result, TrainingLoop
+from dualnet.runs.training_loop import TrainingLoop
+
+OWN = ("name", "seed", "learner_name", "learner")  # what may differ between experiments that are trained side by side
 
 
 class LimitedLoop(TrainingLoop):
-    """A training loop that stops its last run after a task if all together would take too long."""
+    """A training loop that stops its last run after a task if all together would take longer than `seconds`."""
 
-    seconds = float("inf")
-
-    def map_runs(self, work: Callable[[Run], Result]) -> list[Result]:
-        """Names every run that has diverged: the base class keeps one reason for each seed."""
-        before = list(self.runs)
-        try:
-            return super().map_runs(work)
-        finally:
-            for run in set(before) - set(self.runs):
-                print(f"{run.folder.path}: has diverged", flush=True)
-
-    def run(self) -> dict[int, str]:
-        self.began = self.last_time = time.monotonic()
-        self.just_stopped = True  # the first task is no measure: kernels are chosen and the step is captured
-        return super().run()
+    def __init__(self, runs: Sequence[Run], stop: Stop, seconds: float) -> None:
+        super().__init__(runs, RunDisplay(Console(stderr=True)), stop)
+        self.seconds, self.began = seconds, time.monotonic()
+        self.task_began = self.began
+        self.is_measure = False  # of later tasks: the first is not, since kernels are chosen and the step is captured
 
     def end_task(self) -> None:
         super().end_task()  # writes a checkpoint
         now, left = time.monotonic(), self.stream.num_steps - self.step
-        task_seconds, self.last_time = now - self.last_time, now
-        expected = now - self.began + task_seconds * left / len(self.stream.periods[0].steps)
-        print(
-            f"step {self.step}: {now - self.began:.0f} s, {expected:.0f} s expected, {len(self.runs)} runs", flush=True
-        )
-        too_slow = expected > self.seconds and not self.just_stopped and left and len(self.runs) > 1
+        expected = now - self.began + (now - self.task_began) * left / len(self.stream.periods[0].steps)
+        print(f"step {self.step}: {now - self.began:.0f} of {expected:.0f} s, {len(self.runs)} runs", flush=True)
+        too_slow = self.is_measure and left > 0 and expected > self.seconds and len(self.runs) > 1
         if too_slow:
             self.wait_for_writing()
             print(f"{self.runs.pop().folder.path}: stopped for lack of time", flush=True)
             self.engine = self.make_engine()
-        self.just_stopped = bool(too_slow) or self.step <= len(self.stream.periods[0].steps)
+        self.is_measure, self.task_began = not too_slow, time.monotonic()
 
 
 def train(wanted: Mapping[Path, Experiment], device: torch.device, seconds: float) -> None:
@@ -90,13 +79,8 @@ def train(wanted: Mapping[Path, Experiment], device: torch.device, seconds: floa
             runs.append(Run(experiment, folder, stream))
         if len({run.step for run in runs}) > 1:
             raise ValueError("the runs were stopped at different steps; resume them with `dualnet reproduce`")
-        loop = LimitedLoop(runs, RunDisplay(), stop)
-        loop.seconds = seconds
-        if diverged := loop.run():
+        if diverged := LimitedLoop(runs, stop, seconds).run():
             raise SeedsDivergedError(diverged)
-
-
-OWN = ("name", "seed", "learner_name", "learner")  # what may differ between experiments that are trained side by side
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -110,14 +94,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     arguments, rest = parser.parse_known_args(argv)
-    rows = reproduce.select(reproduce.read_rows(arguments.table), arguments.rows)
-    overrides = command_options(rest, {})
-    wanted = {
-        arguments.out / row.runs_of / f"seed-{seed}": row.experiment(overrides).with_seed(seed)
-        for seed in arguments.seeds
-        for row in rows  # two rows may share their runs
-    }
     try:
+        rows = reproduce.select(reproduce.read_rows(arguments.table), arguments.rows)
+        overrides = command_options(rest, ())
+        wanted = {
+            arguments.out / row.runs_of / f"seed-{seed}": row.experiment(overrides).with_seed(seed)
+            for seed in arguments.seeds
+            for row in rows  # two rows may share their runs
+        }
         train(wanted, choose_device(arguments.device), arguments.seconds)
     except (ValueError, SeedsDivergedError, StopRequested) as error:
         raise SystemExit(f"side_by_side: {error}") from error

@@ -52,4 +52,10 @@ def test_rows_of_two_streams_are_refused(tmp_path: Path) -> None:
 def test_every_run_that_diverges_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="finite"):
         side_by_side.main([ROWS, *SMALL, "--seeds", "0,0", "--out", str(tmp_path), *TINY, "--learner.lr", "1e30"])
-    assert capsys.readouterr().out.count("has diverged") == 2
+    err = capsys.readouterr().err
+    assert "er seed 0: diverged" in err and "derpp seed 0: diverged" in err
+
+
+def test_a_row_that_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no such row"):
+        side_by_side.main(["n-21", "--out", str(tmp_path)])

@@ -174,7 +174,7 @@ class TrainingLoop:
             except DivergedError as error:
                 seed = run.experiment.seed
                 self.diverged[seed] = run.record_divergence(error.reason)
-                self.display.diverged(f"{self.experiment.name} seed {seed}", run.step)
+                self.display.diverged(f"{run.experiment.name} seed {seed}", run.step)
                 self.runs.remove(run)
                 if not self.runs:
                     raise
