@@ -356,16 +356,23 @@ def test_replayed_steps_equal_eager_ones(name, batch_size, cuda_learner, random_
 @pytest.mark.gpu
 @needs_cuda
 @pytest.mark.parametrize(
-    "options",
+    ("name", "options"),
     [
-        {"slow_momentum": 0.9, "slow_weight_decay": 5e-4, "slow_source": "memory_and_batch"},
-        {"slow_statistics": "keep", "beta": 0.5, "soft_labels": "insertion"},
-        {"ema_rate": 0.1, "augment": "resized_crop", "joint_statistics": True, "soft_labels": "insertion"},
+        ("dualnet", {"slow_momentum": 0.9, "slow_weight_decay": 5e-4, "slow_source": "memory_and_batch"}),
+        ("dualnet", {"slow_statistics": "keep", "beta": 0.5, "soft_labels": "insertion"}),
+        (
+            "dualnet",
+            {"ema_rate": 0.1, "augment": "resized_crop", "joint_statistics": True, "soft_labels": "insertion"},
+        ),
+        ("derpp", {"augment": "views", "stored_logits": "augmented"}),
+        ("derpp", {"augment": "crop", "stored_logits": "augmented", "ema_rate": 0.1}),
     ],
     ids=str,
 )
-def test_replayed_steps_equal_eager_ones_with_other_options(options, cuda_learner, random_batch, repeatable_kernels):
-    replayed, eager = (cuda_learner("dualnet", **options) for _ in range(2))
+def test_replayed_steps_equal_eager_ones_with_other_options(
+    name, options, cuda_learner, random_batch, repeatable_kernels
+):
+    replayed, eager = (cuda_learner(name, **options) for _ in range(2))
     shown = [[random_batch(step, task=step // 10)] for step in range(30)]
     losses = run(Engine([replayed], "fp32"), shown)
     assert_close_losses(losses, run(Engine([eager], "fp32", capture=False), shown))

@@ -125,7 +125,7 @@ def test_the_virtual_step_of_mir_is_not_augmented(augment, small_learner, random
     assert torch.equal(one.images, other.images)
 
 
-def test_the_stored_logits_of_derpp_are_not_augmented(small_learner, stream):
+def test_the_stored_logits_of_derpp_are_not_augmented_by_default(small_learner, stream):
     learner = small_learner("derpp", augment="views")
     before = copy.deepcopy(learner)
     learner.observe(stream[0])

@@ -1,16 +1,30 @@
 """DER++ against its equation by hand: three terms, two draws, and the logits that a memory holds."""
 
 import copy
+import functools
 
+import contract
 import pytest
 import torch
 from torch import Tensor
 
 from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
-from dualnet.image_ops import network_input
+from dualnet.image_ops import augmented_input, network_input
 from dualnet.learners import DERpp
 from dualnet.losses import MASKED, logit_loss
+
+AUGMENTED_CHECKS = [  # of the contract, what the augmentation of the stored logits could break
+    "test_a_batch_is_left_as_it_was",
+    "test_logits_change_no_state",
+    "test_equal_seeds_give_equal_bits_and_other_seeds_do_not",
+    "test_a_learner_leaves_the_global_generator_alone",
+    "test_stopped_and_resumed_equals_never_stopped",
+    "test_partly_labelled_batches",
+    "test_images_of_other_sizes",
+    "test_observe_reads_nothing_on_the_host",
+    "test_no_operation_of_observe_synchronises",
+]
 
 
 def prepared(small_learner, random_batch, **options) -> DERpp:
@@ -94,6 +108,54 @@ def test_the_memory_holds_the_logits_from_before_the_update(small_learner, rando
         (row,) = [i for i in range(4) if torch.equal(batch.images[i], learner.memory.images[slot])]
         assert torch.equal(learner.memory.logits[slot], answers[row])
     assert not torch.equal(learner.logits(batch.images, batch.task_ids), answers)
+
+
+@pytest.mark.parametrize("ema_rate", [0.0, 0.5])
+@pytest.mark.parametrize("augment", ["views", "crop", "resized_crop"])
+def test_the_memory_holds_the_logits_of_one_augmentation(augment, ema_rate, small_learner, random_batch):
+    """Its random numbers are drawn first, those of the updates after it; the stored images are the plain ones."""
+    options = {"augment": augment, "crop_area": (0.3, 0.5), "ema_rate": ema_rate}
+    learner = prepared(small_learner, random_batch, stored_logits="augmented", **options)
+    before, batch = copy.deepcopy(learner).eval(), random_batch(2, task=1, unlabelled=1)
+    pixels = augmented_input(batch.images, (28, 28), augment, before.generator, (0.3, 0.5))
+    with torch.no_grad():
+        for name, mean in before.ema.means().items() if ema_rate else ():
+            before.state_dict()[name].copy_(mean)
+        expected, plain = (before.net(each)[:, [2, 3]] for each in (pixels, network_input(batch.images, (28, 28))))
+    learner.observe(batch)
+    held = learner.memory.filled & (learner.memory.task_ids == 1)
+    assert held.sum() == 3
+    for slot in held.nonzero().flatten().tolist():
+        (row,) = [i for i in range(4) if torch.equal(batch.images[i], learner.memory.images[slot])]
+        logits = learner.memory.logits[slot, [2, 3]]
+        torch.testing.assert_close(logits, expected[row])
+        assert not torch.allclose(logits, plain[row], atol=1e-3)
+
+
+def test_the_option_changes_nothing_but_the_stored_logits(small_learner, random_batch, state_of, differing):
+    """In the first task nothing is replayed: with the numbers for the logits drawn before, all else is the same."""
+    plain, augmented = (
+        small_learner("derpp", augment="crop", updates=1, stored_logits=which) for which in ("plain", "augmented")
+    )
+    batch = random_batch(0)
+    plain.training_input(batch.images)
+    plain.observe(batch)
+    augmented.observe(batch)
+    assert differing(state_of(plain), state_of(augmented)) == {"memory.logits"}
+
+
+def test_plain_is_the_default_and_augmented_needs_an_augmentation():
+    assert DERpp.Config().stored_logits == "plain"
+    for replay in ("same", "crop"):  # the augmentation is that of the batch
+        with pytest.raises(ValueError, match=r"^stored_logits: augmented .*set augment as well, or use plain$"):
+            DERpp.Config(stored_logits="augmented", augment_replay=replay)
+
+
+@pytest.mark.parametrize("check", AUGMENTED_CHECKS)
+def test_the_contract_holds_with_logits_of_an_augmentation(check, request, small_config, quick_learner):
+    options = {"augment": "views", "stored_logits": "augmented"}
+    make, config = (functools.partial(given, **options) for given in (quick_learner, small_config))
+    contract.holds(check, request, name="derpp", make=make, small_config=config)
 
 
 def test_in_the_first_task_only_the_batch_counts(small_learner, random_batch):

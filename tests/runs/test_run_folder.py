@@ -47,6 +47,17 @@ def test_options_that_came_later_leave_the_digest_of_older_folders(run: str, dig
     assert RunFolder(Path(__file__).parents[2] / "results" / run).record.digest == digest
 
 
+def test_a_default_of_derpp_that_came_later_is_the_same_experiment(tmp_path: Path) -> None:
+    old = Path(__file__).parents[2] / "results" / "reproduce" / "table-4" / "labels-25" / "derpp" / "seed-0"
+    content = read_yaml(old / "experiment.yaml")
+    assert "stored_logits" not in content["learner"]
+    for value, is_same in (("plain", True), ("augmented", False)):
+        content["learner"]["stored_logits"] = value
+        (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(content))
+        new, known = RunFolder(tmp_path).record, RunFolder(old).record
+        assert (new.digest == known.digest, new.options == known.options) == (is_same, is_same)
+
+
 def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
     content = read_yaml(folder.experiment_file)
     stream, environment = content.pop("stream"), content.pop("environment")

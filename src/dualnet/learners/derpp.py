@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from torch import Tensor
 
@@ -19,6 +20,12 @@ class Config(ReplayOptions):
 
     logit_weight: float = 0.1  # alpha, weight of the distance to the stored logits; Buzzega et al.: 0.1 to 1
     replay_weight: float = 0.5  # beta, weight of the label loss of the second draw; Buzzega et al.: 0.5 to 1
+    stored_logits: Literal["plain", "augmented"] = "plain"  # of the image; Buzzega et al.: of an augmentation of it
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stored_logits == "augmented" and self.augment == "none":
+            raise ValueError("stored_logits: augmented needs an augmentation; set augment as well, or use plain")
 
 
 class DERpp(Baseline):
@@ -34,9 +41,14 @@ class DERpp(Baseline):
         super().__init__(spec, config)
         self.memory = config.memory.make(spec)
 
+    def forward(self, images: Tensor, task_ids: Tensor | None, augmented: bool = False) -> Tensor:
+        pixels = self.training_input(images) if augmented else self.network_input(images)
+        return self.mask_logits(self.net(pixels), task_ids)
+
     def store(self, batch: Batch) -> None:
         if batch.labels is not None:
-            self.memory.add(batch, self.generator, self.logits(batch.images, batch.task_ids))
+            augmented = self.config.stored_logits == "augmented"
+            self.memory.add(batch, self.generator, self.eval_forward(batch.images, batch.task_ids, augmented))
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         config = self.config

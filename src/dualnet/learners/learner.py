@@ -128,14 +128,20 @@ class Learner(nn.Module, ABC):
         They are computed in eval mode and, with the option `ema_rate`, by the averaged weights.
         """
         self.input_check.check_query(images, task_ids, self.class_mask.device)
-        means = {} if self.ema is None else self.ema.means()
-        with self.thread_guard, self.eval_mode():
-            return functional_call(self, means, (images, task_ids)) if means else self(images, task_ids)
+        return self.eval_forward(images, task_ids)
 
     @final
     def predict(self, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
         """The predicted class of each image, int64 [B]; with task ids, one of the classes of its task."""
         return self.logits(images, task_ids).argmax(dim=1)
+
+    @final
+    @torch.no_grad()
+    def eval_forward(self, *inputs: Any) -> Tensor:
+        """`forward` in eval mode, without gradients and, with the option `ema_rate`, by the averaged weights."""
+        means = {} if self.ema is None else self.ema.means()
+        with self.thread_guard, self.eval_mode():
+            return functional_call(self, means, inputs) if means else self(*inputs)
 
     @contextmanager
     def eval_mode(self) -> Iterator[None]:
