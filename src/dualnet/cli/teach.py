@@ -15,16 +15,27 @@ from urllib.parse import urlsplit
 from rich.console import Console
 from rich.progress import track
 
-from dualnet.cli.terminal import print_line, show_warning
+from dualnet.cli.terminal import fail, print_line, show_warning
 from dualnet.data.class_folders import class_folders, files_by_class, images_in
-from dualnet.serve.options import read_token
+from dualnet.serve.options import Options, is_loopback, read_token
 
 RETRY_SECONDS = 30.0  # how long to retry while the service is busy or restarting
 TIMEOUT_SECONDS = 60.0  # of a request
 BUSY = (429, 502, 503, 504)  # of the service, or of a proxy while it restarts
 
 
+class NoServiceError(Exception):
+    """The service is unreachable or busy, also after RETRY_SECONDS."""
+
+
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
+    try:
+        return teach_folder(arguments)
+    except NoServiceError as error:
+        return fail(str(error), 1)
+
+
+def teach_folder(arguments: argparse.Namespace) -> int:
     images = list(images_of(arguments.folder, arguments.unlabelled))
     token = None if arguments.token_file is None else read_token(arguments.token_file)
     client, console = Client(arguments.url, token), Console(stderr=True)
@@ -97,6 +108,7 @@ class Client:
             if not parts.hostname:
                 raise ValueError("no host")
             self.prefix = parts.path.rstrip("/")
+            self.has_responded = False
             self.connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
         except (KeyError, ValueError) as error:  # such as a port that is not a number
             raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000") from error
@@ -114,6 +126,7 @@ class Client:
                 self.connection.request(method, self.prefix + path, body, headers)
                 response = self.connection.getresponse()
                 content, data = None, response.read()
+                self.has_responded = True
                 with contextlib.suppress(ValueError):  # not JSON
                     content = json.loads(data)
                 if response.status not in BUSY:
@@ -129,5 +142,14 @@ class Client:
                         f"{self.url}: {problem}; is `dualnet serve` running? Retrying for up to {RETRY_SECONDS:.0f} s"
                     )
             if time.monotonic() > deadline:
-                raise ConnectionError(0, problem, self.url)
+                raise NoServiceError(f"{self.url}: {problem}; {self.remedy()}")
             time.sleep(delay)
+
+    def remedy(self) -> str:
+        """What to do after giving up."""
+        if self.has_responded:
+            return "try the same command again later: it sends only the images that the service does not have"
+        host, port = self.connection.host, self.connection.port
+        where = "" if is_loopback(host) else " there"
+        command = "dualnet serve --state live" + (f" --port {port}" if not where and port != Options.port else "")
+        return f"no service at this address: start one{where} with `{command}`, or give another --url"
