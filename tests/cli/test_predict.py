@@ -40,6 +40,36 @@ def test_bad_input_to_predict(case: str, trained: Path, capsys) -> None:
     assert out == "", "no answer to some of the images"
 
 
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    {
+        ("some/cta.png",): "some/cta.png: does not exist; did you mean cat.png?",
+        ("soem/cat.png",): "soem/cat.png: does not exist; did you mean some?",
+        ("some/notes.md",): "some/notes.md: does not exist",
+        ("image.png/cat.png",): "image.png/cat.png: does not exist",
+        ("some/broken.png",): "some/broken.png: does not exist",
+        ("here.png", "some/cat.png", "some"): "here.png: does not exist; did you mean image.png?",
+        ("1.bmp", "some/cat.png", "2.bmp"): "2 of 3 paths do not exist: 1.bmp, 2.bmp",
+    }.items(),
+)
+def test_predict_names_paths_that_do_not_exist(paths: tuple[str, ...], message: str, trained: Path, capsys) -> None:
+    picture(Path("some/cat.png"), seed=0)
+    Path("some/notes.txt").write_text("no image")
+    Path("some/broken.png").symlink_to("missing")
+    assert cli.main(["predict", str(trained), *paths]) == 2
+    assert capsys.readouterr().err == f"dualnet: {message}\n"
+
+
+def test_predict_skips_paths_that_do_not_exist_but_not_all_of_them(trained: Path, capsys) -> None:
+    words = ["predict", str(trained), "--task", "1", "--on-error", "skip"]
+    assert cli.main([*words, "missing.bmp", "image.png"]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("image.png: ") and out.count("\n") == 1
+    assert err == "dualnet: warning: missing.bmp: unreadable image (No such file or directory); skipped\n"
+    assert cli.main([*words, "missing.bmp"]) == 2
+    assert capsys.readouterr().err == "dualnet: missing.bmp: does not exist\n"
+
+
 def test_predict_names_the_run_in_a_folder_of_runs(trained: Path, capsys) -> None:
     assert cli.main(["predict", str(trained.parent), "image.png"]) == 2
     assert f"give a run folder such as {trained}, or a saved model" in capsys.readouterr().err

@@ -1,9 +1,11 @@
 """`dualnet predict`: predict the classes of images."""
 
 import argparse
+import contextlib
 import csv
 import io
 import json
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -11,8 +13,10 @@ from pathlib import Path
 
 from dualnet import atomic
 from dualnet.cli.terminal import print_line, show_warning
-from dualnet.data.decode import UnreadableError
+from dualnet.data.class_folders import is_image
+from dualnet.data.decode import NAMED, UnreadableError
 from dualnet.data.inputs import list_images
+from dualnet.options import nearest
 from dualnet.runs.model import Prediction, load
 
 
@@ -20,6 +24,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
         check_table(arguments.csv)
     model = load(arguments.run, trust=arguments.trust)
+    check_existing(arguments.images, arguments.on_error)
     images = list_images(arguments.images)
     predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
     if errors := {image: one.error for image, one in zip(images, predictions, strict=True) if one.error}:
@@ -43,6 +48,36 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
         sys.stdout.flush()  # the table may go there too
         write_csv(arguments.csv, images, predictions)
+
+
+def check_existing(paths: Sequence[str], on_error: str) -> None:
+    """Raises ValueError for paths that do not exist, unless they are to be skipped and others exist."""
+    missing = [path for path in paths if is_missing(Path(path))]
+    if not missing or (on_error == "skip" and len(missing) < len(paths)):
+        return
+    if len(missing) == 1:
+        raise ValueError(f"{missing[0]}: does not exist{nearest_name(Path(missing[0]))}")
+    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+    raise ValueError(f"{len(missing)} of {len(paths)} paths do not exist: {', '.join(missing[:NAMED])}{more}")
+
+
+def is_missing(path: Path) -> bool:
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except (OSError, ValueError):  # for another reason, which is reported when it is read
+        return False
+    return False
+
+
+def nearest_name(path: Path) -> str:
+    """A hint with the nearest name of an image or folder, for the first part of the path that does not exist."""
+    first = next(part for part in (*reversed(path.parents), path) if is_missing(part))
+    with contextlib.suppress(OSError), os.scandir(first.parent) as found:
+        names = [entry.name for entry in found if entry.is_dir() or (entry.is_file() and is_image(entry.name))]
+        return nearest(first.name, names)
+    return ""
 
 
 def check_table(file: Path) -> None:
