@@ -69,6 +69,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
         hint = f"; did you mean {SYNONYMS[name]}?" if name in SYNONYMS else nearest(name, commands.choices)
         raise ValueError(f"{name}: no such command{hint or '; see `dualnet --help`'}")
     arguments, rest = parser.parse_known_args(argv)
+    if rest and rest[0].isdigit() and "--seeds" in argv:
+        raise ValueError(f"{rest[0]}: unexpected argument; seeds are separated by commas, as in --seeds 0,1,2")
     if rest and arguments.command not in ("run", "learn", "search", "reproduce"):
         kind = "unknown option" if rest[0].startswith("-") else "unexpected argument"
         raise ValueError(f"{rest[0]}: {kind}; see `dualnet {arguments.command} --help`")
