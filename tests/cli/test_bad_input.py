@@ -84,7 +84,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "seed is no number": (lambda: run_tiny("--seeds", "a"), "argument --seeds: ", "'a'"),
     "no seeds": (lambda: run_tiny("--seeds", ""), "argument --seeds: ", "''"),
     "seeds without commas": (lambda: run_tiny("--seeds", "0", "1"), "1: unexpected ", "as in --seeds 0,1,2\n"),
-    "seeds of a search": (lambda: ["search", "demo-er", "--seeds", "3", "4"], "4: unexpected ", "as in --seeds 0,1,2\n"),
+    "seeds of a search": (lambda: ["search", "demo-er", "--seeds", "3", "4"], "4: unexpected ", " --seeds 0,1,2\n"),
     "seed too large": (lambda: run_tiny("--seeds", str(2**80)), "seed: ", str(2**80)),
     "own seed below 0": (lambda: run_tiny("--seed", "-3"), "tiny.yaml: seed: ", "-3"),
     "seed and seeds": (lambda: run_tiny("--seed", "5", "--seeds", "0,1"), "--seed: ", "--seeds"),
