@@ -344,6 +344,42 @@ def test_at_the_end_of_a_task_every_stored_example_has_logits(answer_size, make,
     assert expected.std() > 0
 
 
+@pytest.mark.parametrize("ema_rate", [0.0, 0.5])
+@pytest.mark.parametrize("size", [64, 4])
+def test_soft_labels_by_batch_statistics(size, ema_rate, make, random_batch, monkeypatch):
+    """They are the logits in training mode, of chunks of nearly equal size."""
+    monkeypatch.setattr(learner_module, "NORMALISED_BATCH", size)
+    learner = make(soft_label_statistics="batch", ema_rate=ema_rate)
+    for seed in range(3):
+        learner.observe(random_batch(seed))
+    memory, other = learner.memory, copy.deepcopy(learner)
+    learner.end_task()
+    slots = memory.filled.nonzero().flatten()
+    assert torch.equal(memory.has_logits, memory.filled) and len(slots) == 6
+    if other.ema is not None:
+        other.load_state_dict(other.ema.means(), strict=False)
+    with torch.no_grad():
+        chunks = slots.split(len(slots) if size == 64 else 3)
+        expected = torch.cat([other(memory.images[chunk], memory.task_ids[chunk]) for chunk in chunks])
+    assert other.training
+    torch.testing.assert_close(memory.logits[slots], expected, atol=1e-4, rtol=1e-4)
+    assert (memory.logits[slots] - learner.logits(memory.images[slots], memory.task_ids[slots])).abs().max() > 0.01
+
+
+def test_a_frozen_encoder_keeps_its_statistics_in_soft_labels(make, random_batch):
+    learner = make(soft_label_statistics="batch", encoder_lr=0.0, slow_rounds=0)
+    learner.observe(random_batch(0))
+    seen = []
+    learner.slow.register_forward_hook(lambda slow, *_: seen.append(slow.training))
+    learner.end_task()
+    assert seen == [False]
+
+
+def test_batch_statistics_need_soft_labels_at_the_end_of_a_task(make):
+    with pytest.raises(ValueError, match=r"^soft_label_statistics: batch needs soft_labels: task_end$"):
+        make(soft_label_statistics="batch", soft_labels="insertion")
+
+
 def test_soft_labels_of_earlier_tasks_are_kept(make, random_batch):
     learner = prepared(make, random_batch)
     memory = learner.memory
@@ -355,8 +391,11 @@ def test_soft_labels_of_earlier_tasks_are_kept(make, random_batch):
     assert torch.equal(memory.has_logits, memory.filled) and memory.filled.sum() > len(first)
 
 
-def test_the_end_of_a_task_changes_nothing_else(make, random_batch, state_of, differing):
-    learner = make()
+@pytest.mark.parametrize(
+    "options", [{}, {"soft_label_statistics": "batch"}, {"soft_label_statistics": "batch", "ema_rate": 0.5}]
+)
+def test_the_end_of_a_task_changes_nothing_else(options, make, random_batch, state_of, differing):
+    learner = make(**options)
     learner.observe(random_batch(0))
     before = state_of(learner)
     learner.end_task()

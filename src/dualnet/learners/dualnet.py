@@ -46,6 +46,7 @@ class Config(ReplayOptions):
     soft_label_mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
     temperature: float = 2.0  # tau
     soft_labels: Literal["task_end", "insertion"] = "task_end"  # when they are computed; task_end needs task boundaries
+    soft_label_statistics: Literal["running", "batch"] = "running"  # of BatchNorm at the end of a task; authors: batch
 
     MINIMUM: ClassVar[dict[str, float]] = {"slow_rounds": 0, "slow_batch_size": 2, "temperature": 1e-6}
 
@@ -54,6 +55,8 @@ class Config(ReplayOptions):
         super().__post_init__()
         if self.encoder_lr == 0 and self.slow_rounds > 0:
             raise ValueError(f"slow_rounds: {self.slow_rounds} would train an encoder that encoder_lr 0 freezes; use 0")
+        if self.soft_labels == "insertion" and self.soft_label_statistics == "batch":
+            raise ValueError("soft_label_statistics: batch needs soft_labels: task_end")
         if self.encoder is not None and self.objective == "byol":
             raise ValueError("objective: byol needs the built-in encoder; choose another objective, or remove encoder")
 
@@ -178,7 +181,7 @@ class DualNet(Learner):
 
     def end_task(self) -> None:
         if self.needs_boundaries(self.config):  # otherwise the stored examples already have logits, or need none
-            self.store_soft_labels(self.memory)
+            self.store_soft_labels(self.memory, self.config.soft_label_statistics == "batch")
 
 
 def interleave(first: Tensor, rest: Tensor, parts: int) -> Tensor:

@@ -21,6 +21,8 @@ from dualnet.nets import SMALLEST_IMAGE, forward_batches
 from dualnet.optim import add_to_optimizers, grow_optimizer_state
 
 SOFT_LABEL_BATCH = 250  # stored examples per forward pass at the end of a task
+NORMALISED_BATCH = 64  # the same where BatchNorm uses the statistics of these examples; as in the authors' code
+STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # the buffers of BatchNorm
 
 
 class Learner(nn.Module, ABC):
@@ -137,16 +139,22 @@ class Learner(nn.Module, ABC):
 
     @final
     @torch.no_grad()
-    def eval_forward(self, *inputs: Any) -> Tensor:
-        """`forward` in eval mode, without gradients and, with the option `ema_rate`, by the averaged weights."""
-        means = {} if self.ema is None else self.ema.means()
-        with self.thread_guard, self.eval_mode():
-            return functional_call(self, means, inputs) if means else self(*inputs)
+    def eval_forward(self, *inputs: Any, batch_statistics: bool = False) -> Tensor:
+        """`forward` in eval mode, without gradients and, with the option `ema_rate`, by the averaged weights.
+
+        With `batch_statistics` it is in training mode, except that the running statistics of BatchNorm do not change.
+        """
+        tensors = {} if self.ema is None else self.ema.means()
+        if batch_statistics:
+            buffers = [(name, value) for name, value in self.named_buffers() if name.rpartition(".")[2] in STATISTICS]
+            tensors |= {name: value.clone() for name, value in buffers}
+        with self.thread_guard, self.mode(training=batch_statistics):
+            return functional_call(self, tensors, inputs) if tensors else self(*inputs)
 
     @contextmanager
-    def eval_mode(self) -> Iterator[None]:
+    def mode(self, training: bool) -> Iterator[None]:
         was_training = self.training
-        self.eval()
+        self.train(training)
         try:
             yield
         finally:
@@ -224,12 +232,17 @@ class Learner(nn.Module, ABC):
         """The logits as float32, with the classes outside each example's task masked."""
         return logits.float() if task_ids is None else losses.mask_logits(logits, self.class_mask[task_ids])
 
-    def store_soft_labels(self, memory: Memory) -> None:
-        """Store the current logits of the stored examples that have none. It synchronises, so not within `learn`."""
+    def store_soft_labels(self, memory: Memory, batch_statistics: bool = False) -> None:
+        """Store the current logits of the stored examples that have none. It synchronises, so not within `learn`.
+
+        With `batch_statistics` BatchNorm uses those of the examples in a forward pass, instead of the running ones.
+        """
+        size = NORMALISED_BATCH if batch_statistics else SOFT_LABEL_BATCH
         with self.thread_guard:
-            for slots in memory.without_logits().split(SOFT_LABEL_BATCH):
-                if len(slots) > 0:  # an empty tensor is split into one empty tensor
-                    memory.set_logits(slots, self.logits(memory.images[slots], memory.task_ids[slots]))
+            slots = memory.without_logits()
+            for chunk in slots.tensor_split(-(-len(slots) // size)) if len(slots) > 0 else ():
+                inputs = memory.images[chunk], memory.task_ids[chunk]
+                memory.set_logits(chunk, self.eval_forward(*inputs, batch_statistics=batch_statistics))
 
     # State
 

@@ -66,7 +66,7 @@ class MIR(ER):
     def loss_increase(self, replay: Replay, weights: dict[str, Tensor]) -> Tensor:
         """How much the loss of each example increases with these weights, float [size]; 0 without a label."""
         pixels = self.network_input(replay.images)
-        with self.eval_mode():
+        with self.mode(training=False):
             outputs = [functional_call(self.net, changed, (pixels,)) for changed in ({}, weights)]
         before, after = (label_losses(self.mask_logits(out, replay.task_ids), replay.labels) for out in outputs)
         return after - before
