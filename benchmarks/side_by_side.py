@@ -40,6 +40,10 @@ class LimitedLoop(TrainingLoop):
         self.task_began = self.began
         self.is_measure = False  # of later tasks: the first is not, since kernels are chosen and the step is captured
 
+    @property
+    def title(self) -> str:
+        return f"{len({run.experiment.name for run in self.runs})} rows, {len(self.runs)} runs"
+
     def end_task(self) -> None:
         super().end_task()  # writes a checkpoint
         now, left = time.monotonic(), self.stream.num_steps - self.step

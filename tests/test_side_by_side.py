@@ -38,7 +38,8 @@ def test_rows_side_by_side_equal_rows_one_by_one(tmp_path: Path) -> None:
 def test_what_takes_too_long_is_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     side_by_side.main([ROWS, *SMALL, "--seconds", "0", "--out", f"{tmp_path}/b", *TINY])
     assert list(results(tmp_path / "b")) == ["small-table-1/task-aware/er/seed-0"], "the last row was stopped"
-    assert capsys.readouterr().out.count("stopped for lack of time") == 1
+    shown = capsys.readouterr()
+    assert shown.out.count("stopped for lack of time") == 1 and "2 rows, 2 runs: " in shown.err
     side_by_side.main([ROWS, *SMALL, "--out", f"{tmp_path}/b", *TINY])
     side_by_side.main([ROWS, *SMALL, "--out", f"{tmp_path}/a", *TINY])
     assert results(tmp_path / "a") == results(tmp_path / "b")

@@ -54,10 +54,13 @@ class TrainingLoop:
         """Whether training continues while checkpoints are written: not on the CPU, where it needs the same cores."""
         return self.stream.device.type != "cpu"
 
+    @property
+    def title(self) -> str:
+        return f"{self.experiment.name} seed {', '.join(str(run.experiment.seed) for run in self.runs)}"
+
     def run(self) -> dict[int, str]:
         """Train to the end of the stream. Returns the seeds that have diverged, with the reasons."""
-        seeds = ", ".join(str(run.experiment.seed) for run in self.runs)
-        self.display.begin(f"{self.experiment.name} seed {seeds}", self.stream.num_steps, self.step)
+        self.display.begin(self.title, self.stream.num_steps, self.step)
         period, number = self.stream.position(self.step)
         try:
             for remaining in self.stream.periods[period:]:
