@@ -1,7 +1,7 @@
 """The ledger: for each row our values, the published ones, their difference, a verdict and protocol differences."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from dualnet.ttest import Difference, Sample, welch
 from .table import FOLDER, PUBLISHED_FILE, TableRow
 
 MAX_SEEDS = 100  # largest number that `seeds_needed` tries
+PAPERS_RUNS = 5  # of every published value, by the paper; the authors' code has three of some
 REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
 NOT_RUN, NOTHING_PUBLISHED = "not run", "—"
 NOT_COMPARED = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # where the images are, not how a run learns
@@ -108,6 +109,33 @@ def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
         if verdict_of(welch(Sample(ours.mean, std, size), published), margin) != INCONCLUSIVE:
             return size
     return None
+
+
+def verdicts_by_authors_spread(ledger: Ledger) -> list[str]:
+    """The verdicts if the published ± is what the authors' code prints: 2 std / √runs, std by division by `runs`."""
+    return reread(ledger, lambda published: Sample(published.mean, unscaled(published), published.size))
+
+
+def verdicts_by_papers_runs(ledger: Ledger) -> list[str]:
+    """The verdicts if every published value is the mean of five runs, as the paper states."""
+    return reread(ledger, lambda published: Sample(published.mean, published.std, PAPERS_RUNS))
+
+
+def unscaled(printed: Sample) -> float | None:
+    """The sample standard deviation.
+
+    >>> unscaled(Sample(73.2, 0.8, 5))
+    1.0
+    """
+    size = printed.size
+    return printed.std if printed.std is None or size == 1 else printed.std * size / (2 * math.sqrt(size - 1))
+
+
+def reread(ledger: Ledger, reading: Callable[[Sample], Sample]) -> list[str]:
+    """The verdicts with another reading of the published values."""
+    metrics = [entry.metrics["ACC"] for entry in ledger.entries]
+    samples = [(metric.ours, metric.published and reading(metric.published)) for metric in metrics]
+    return [make_metric(*both, ledger.margin).verdict for both in samples]
 
 
 def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float) -> Ledger:

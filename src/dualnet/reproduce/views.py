@@ -15,7 +15,17 @@ from dualnet.report.views import markdown_list, markdown_table, markdown_text, r
 from dualnet.text import printable
 from dualnet.ttest import Sample
 
-from .ledger import ABOVE, BELOW, INCONCLUSIVE, MAX_SEEDS, REPRODUCED, Entry, Ledger
+from .ledger import (
+    ABOVE,
+    BELOW,
+    INCONCLUSIVE,
+    MAX_SEEDS,
+    REPRODUCED,
+    Entry,
+    Ledger,
+    verdicts_by_authors_spread,
+    verdicts_by_papers_runs,
+)
 
 COST_HEADER = ("fwd", "bwd", "s / run", "memory")
 DIFFERS = "†"
@@ -28,7 +38,9 @@ DEFINITIONS = (
     "marks after the difference. For FM, lower is better.",
     "needs: the number of our seeds for a conclusive verdict, if our mean and both standard deviations do not change; "
     f"> {MAX_SEEDS} includes rows for which no number is enough, because there are too few published runs.",
-    "The published ± is read as a standard deviation, as the paper states; the authors' code prints 2 std / √runs. "
+    "The published ± is read as a standard deviation, as the paper states, of the authors' number of runs. If it is "
+    "2 std / √runs, as their code prints, the verdicts are {by_spread}; if all are of five runs, as the paper states, "
+    "{by_runs}.",
     "fwd, bwd: images that passed through a network, forward and backward.",
     f"{DIFFERS}: the protocol differs from the paper's, or the options differ from the table's; the notes list how. "
     "Not stated: protocol fields that the paper does not give, so they are not compared.",
@@ -79,7 +91,11 @@ def groups(ledger: Ledger) -> list[tuple[str, list[Entry]]]:
 
 def definitions(ledger: Ledger) -> list[str]:
     """The definitions, if any row has published values to compare with."""
-    return [line.format(margin=ledger.margin) for line in DEFINITIONS if any(entry.source for entry in ledger.entries)]
+    if not any(entry.source for entry in ledger.entries):
+        return []
+    other = {"by_spread": verdicts_by_authors_spread(ledger), "by_runs": verdicts_by_papers_runs(ledger)}
+    counts = {name: counts_of(found) for name, found in other.items()}
+    return [line.format(margin=ledger.margin, **counts) for line in DEFINITIONS]
 
 
 def ledger_table(entries: Sequence[Entry]) -> TextTable:
@@ -149,7 +165,10 @@ def entry_notes(entry: Entry) -> Iterator[str]:
 def counts_text(ledger: Ledger) -> str:
     """The number of rows by verdict."""
     verdicts = [entry.verdict for entry in ledger.entries]
-    kinds = [verdict for verdict in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if verdict != DASH]
-    counts = ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in kinds)
     without = f", {verdicts.count(DASH)} run without a published value" if DASH in verdicts else ""
-    return f"{len(verdicts)} rows, settings of the {ledger.settings}: {counts}{without}."
+    return f"{len(verdicts)} rows, settings of the {ledger.settings}: {counts_of(verdicts)}{without}."
+
+
+def counts_of(verdicts: Sequence[str]) -> str:
+    kinds = [verdict for verdict in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if verdict != DASH]
+    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in kinds)
