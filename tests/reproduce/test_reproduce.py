@@ -286,7 +286,18 @@ def test_nothing_is_left_behind_and_a_killed_job_costs_itself_only(here: Path) -
     process.rest()
     wait_for(lambda: not processes(here, process.pid))
     assert reproduce(file, "--rows", "g/slow") == 0
-    assert [row["seeds"] for row in ledger().values()] == [[0, 1]]
+    assert ledger()["tiny/g/slow"]["seeds"] == [0, 1]
+
+
+def test_the_files_keep_the_rows_that_an_earlier_command_has_run(capsys) -> None:
+    file = table(
+        er=ER, wide={"like": "tiny/g/er", "learner": {"width": 3}}, third={"like": "tiny/g/er", "learner": {"width": 4}}
+    )
+    assert reproduce(file, "--rows", "g/er", "--seeds", "1") == 0
+    capsys.readouterr()
+    assert reproduce(file, "--rows", "g/wide", "--seeds", "1") == 0
+    assert "1 row, settings of the authors" in capsys.readouterr().out, "the terminal shows what was asked for"
+    assert [row["seeds"] for row in ledger().values()] == [[0], [0], []]
 
 
 def test_a_reproduce_that_is_asked_to_stop_saves_and_goes_on(capsys) -> None:

@@ -10,7 +10,8 @@ from dualnet.runs.run_folder import check_out
 
 
 def main(arguments: argparse.Namespace, rest: list[str]) -> int:
-    rows = reproduce.select(reproduce.read_rows(arguments.table or "all", arguments.settings), arguments.rows)
+    table = reproduce.read_rows(arguments.table or "all", arguments.settings)
+    rows = reproduce.select(table, arguments.rows)
     if rest and (arguments.list or arguments.ledger_only):
         raise ValueError(f"{rest[0]}: --list and --ledger-only run nothing and accept no experiment options")
     if arguments.list:
@@ -26,10 +27,11 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
         options = command_options(rest, arguments.flags)
         device = engine.choose_device(arguments.device).type
         failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
-    ledger = reproduce.make_ledger(rows, out, arguments.settings, arguments.margin)
-    print_rich(reproduce.terminal_view(ledger), width=120)
-    if out.is_dir():
-        folder = reproduce.write(ledger, out, Path(arguments.table).stem)
+    shown = reproduce.make_ledger(rows, out, arguments.settings, arguments.margin)
+    print_rich(reproduce.terminal_view(shown), width=120)
+    if out.is_dir():  # the files have all rows of the table, also those that an earlier command has run
+        written = reproduce.make_ledger(table, out, arguments.settings, arguments.margin)
+        folder = reproduce.write(written, out, Path(arguments.table).stem)
         print_line(f"{folder}: ledger.md, ledger.json, report.html")
     for row, reason in failed.items():
         fail(f"{row}: {reason}", 1)

@@ -46,7 +46,7 @@ class Config(ReplayOptions):
     soft_label_mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
     temperature: float = 2.0  # tau
     soft_labels: Literal["task_end", "insertion"] = "task_end"  # when they are computed; task_end needs task boundaries
-    soft_label_statistics: Literal["running", "batch"] = "running"  # of BatchNorm at the end of a task; authors: batch
+    soft_label_statistics: Literal["running", "batch"] = "running"  # BatchNorm's, at task_end; the authors: batch
 
     MINIMUM: ClassVar[dict[str, float]] = {"slow_rounds": 0, "slow_batch_size": 2, "temperature": 1e-6}
 

@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
+from dualnet.report.data_set import count_text
 from dualnet.report.rows import DASH
 from dualnet.report.tables import RESULT_HEADER, TextTable, cost_texts, number_text
 from dualnet.report.views import markdown_list, markdown_table, markdown_text, rich_table
@@ -34,8 +35,8 @@ DEFINITIONS = (
     "diff: our mean minus the published one, ± half of its 95 % interval by Welch's t-test. A single run is assumed to "
     "have the standard deviation of the published runs.",
     "reproduced (=): the interval lies within ±{margin:g} points. above (>), below (<): the interval excludes 0 and "
-    "reaches beyond {margin:g} points. inconclusive (?): all other cases. The verdict column is for ACC; FM and LA have their "
-    "marks after the difference. For FM, lower is better.",
+    "reaches beyond {margin:g} points. inconclusive (?): all other cases. The verdict column is for ACC; FM and LA have "
+    "their marks after the difference. For FM, lower is better.",
     "needs: the number of our seeds for a conclusive verdict, if our mean and both standard deviations do not change; "
     f"> {MAX_SEEDS} includes rows for which no number is enough, because there are too few published runs.",
     "The published ± is read as a standard deviation, as the paper states, of the authors' number of runs. If it is "
@@ -166,7 +167,7 @@ def counts_text(ledger: Ledger) -> str:
     """The number of rows by verdict."""
     verdicts = [entry.verdict for entry in ledger.entries]
     without = f", {verdicts.count(DASH)} run without a published value" if DASH in verdicts else ""
-    return f"{len(verdicts)} rows, settings of the {ledger.settings}: {counts_of(verdicts)}{without}."
+    return f"{count_text(len(verdicts), 'row')}, settings of the {ledger.settings}: {counts_of(verdicts)}{without}."
 
 
 def counts_of(verdicts: Sequence[str]) -> str:
