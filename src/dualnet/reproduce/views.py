@@ -35,8 +35,8 @@ DEFINITIONS = (
     "diff: our mean minus the published one, ± half of its 95 % interval by Welch's t-test. A single run is assumed to "
     "have the standard deviation of the published runs.",
     "reproduced (=): the interval lies within ±{margin:g} points. above (>), below (<): the interval excludes 0 and "
-    "reaches beyond {margin:g} points. inconclusive (?): all other cases. The verdict column is for ACC; FM and LA have "
-    "their marks after the difference. For FM, lower is better.",
+    "reaches beyond {margin:g} points. inconclusive (?): all other cases. The verdict column is for ACC; FM and LA "
+    "have their marks after the difference. For FM, lower is better.",
     "needs: the number of our seeds for a conclusive verdict, if our mean and both standard deviations do not change; "
     f"> {MAX_SEEDS} includes rows for which no number is enough, because there are too few published runs.",
     "The published ± is read as a standard deviation, as the paper states, of the authors' number of runs. If it is "
