@@ -1,6 +1,7 @@
 """`dualnet reproduce`: run a result table of the paper and compare it with the published values."""
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from dualnet import engine, reproduce
@@ -27,11 +28,11 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
         options = command_options(rest, arguments.flags)
         device = engine.choose_device(arguments.device).type
         failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
-    shown = reproduce.make_ledger(rows, out, arguments.settings, arguments.margin)
+    ledger, names = reproduce.make_ledger(table, out, arguments.settings, arguments.margin), {row.name for row in rows}
+    shown = dataclasses.replace(ledger, entries=[entry for entry in ledger.entries if entry.name in names])
     print_rich(reproduce.terminal_view(shown), width=120)
     if out.is_dir():  # the files have all rows of the table, also those that an earlier command has run
-        written = reproduce.make_ledger(table, out, arguments.settings, arguments.margin)
-        folder = reproduce.write(written, out, Path(arguments.table).stem)
+        folder = reproduce.write(ledger, out, Path(arguments.table).stem)
         print_line(f"{folder}: ledger.md, ledger.json, report.html")
     for row, reason in failed.items():
         fail(f"{row}: {reason}", 1)
