@@ -133,9 +133,12 @@ def unscaled(printed: Sample) -> float | None:
 
 def reread(ledger: Ledger, reading: Callable[[Sample], Sample]) -> list[str]:
     """The verdicts with another reading of the published values."""
-    metrics = [entry.metrics["ACC"] for entry in ledger.entries]
-    samples = [(metric.ours, metric.published and reading(metric.published)) for metric in metrics]
-    return [make_metric(*both, ledger.margin).verdict for both in samples]
+    found = []
+    for entry in ledger.entries:
+        ours, published = entry.metrics["ACC"].ours, entry.metrics["ACC"].published
+        compared = ours is not None and published is not None
+        found.append(verdict_of(welch(ours, reading(published)), ledger.margin) if compared else entry.verdict)
+    return found
 
 
 def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float) -> Ledger:
