@@ -136,8 +136,10 @@ def reread(ledger: Ledger, reading: Callable[[Sample], Sample]) -> list[str]:
     found = []
     for entry in ledger.entries:
         ours, published = entry.metrics["ACC"].ours, entry.metrics["ACC"].published
-        compared = ours is not None and published is not None
-        found.append(verdict_of(welch(ours, reading(published)), ledger.margin) if compared else entry.verdict)
+        if ours is None or published is None:
+            found.append(entry.verdict)
+        else:
+            found.append(verdict_of(welch(ours, reading(published)), ledger.margin))
     return found
 
 
