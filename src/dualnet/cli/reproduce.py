@@ -28,7 +28,8 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
         options = command_options(rest, arguments.flags)
         device = engine.choose_device(arguments.device).type
         failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
-    ledger, names = reproduce.make_ledger(table, out, arguments.settings, arguments.margin), {row.name for row in rows}
+    ledger = reproduce.make_ledger(table, out, arguments.settings, arguments.margin)
+    names = {row.name for row in rows}
     shown = dataclasses.replace(ledger, entries=[entry for entry in ledger.entries if entry.name in names])
     print_rich(reproduce.terminal_view(shown), width=120)
     if out.is_dir():  # the files have all rows of the table, also those that an earlier command has run

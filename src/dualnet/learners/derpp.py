@@ -48,7 +48,7 @@ class DERpp(Baseline):
     def store(self, batch: Batch) -> None:
         if batch.labels is not None:
             augmented = self.config.stored_logits == "augmented"
-            self.memory.add(batch, self.generator, self.eval_forward(batch.images, batch.task_ids, augmented))
+            self.memory.add(batch, self.generator, self.stateless_forward(batch.images, batch.task_ids, augmented))
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         config = self.config

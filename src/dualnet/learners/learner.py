@@ -130,7 +130,7 @@ class Learner(nn.Module, ABC):
         They are computed in eval mode and, with the option `ema_rate`, by the averaged weights.
         """
         self.input_check.check_query(images, task_ids, self.class_mask.device)
-        return self.eval_forward(images, task_ids)
+        return self.stateless_forward(images, task_ids)
 
     @final
     def predict(self, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
@@ -139,10 +139,10 @@ class Learner(nn.Module, ABC):
 
     @final
     @torch.no_grad()
-    def eval_forward(self, *inputs: Any, batch_statistics: bool = False) -> Tensor:
-        """`forward` in eval mode, without gradients and, with the option `ema_rate`, by the averaged weights.
+    def stateless_forward(self, *inputs: Any, batch_statistics: bool = False) -> Tensor:
+        """`forward` without gradients, in eval mode and, with the option `ema_rate`, by the averaged weights.
 
-        With `batch_statistics` it is in training mode, except that the running statistics of BatchNorm do not change.
+        With `batch_statistics` it is in training mode, but the running statistics of BatchNorm do not change either.
         """
         tensors = {} if self.ema is None else self.ema.means()
         if batch_statistics:
@@ -242,7 +242,7 @@ class Learner(nn.Module, ABC):
             slots = memory.without_logits()
             for chunk in slots.tensor_split(-(-len(slots) // size)) if len(slots) > 0 else ():
                 inputs = memory.images[chunk], memory.task_ids[chunk]
-                memory.set_logits(chunk, self.eval_forward(*inputs, batch_statistics=batch_statistics))
+                memory.set_logits(chunk, self.stateless_forward(*inputs, batch_statistics=batch_statistics))
 
     # State
 
