@@ -15,6 +15,8 @@ from dualnet.files import read_json
 from dualnet.report.findings import findings
 from dualnet.report.rows import compare
 from dualnet.report.tables import RESULT_HEADER, results_table
+from dualnet.reproduce import make_ledger, read_rows
+from dualnet.reproduce.views import json_text
 from dualnet.runs.experiment import read
 
 ROOT = Path(__file__).parent.parent
@@ -102,6 +104,13 @@ def test_results_are_those_of_the_ledger(name: str) -> None:
     ours = [f"{metric['ours']['mean']:.2f} ± {metric['ours']['std']:.2f}" for metric in metrics]
     paper = ", ".join(f"{metric['published']['mean']:.2f}" for metric in metrics)
     assert figures()[name] == [str(len(row["seeds"])), *ours, paper, row["verdict"]]
+
+
+def test_the_ledger_is_that_of_the_runs() -> None:
+    """Also fails if an option is new and older runs count as having another value, see DIGEST_DEFAULTS."""
+    ledger = make_ledger(read_rows("all"), ROOT / "results/reproduce", "authors", 2.0)
+    assert json_text(ledger) == (ROOT / "results/reproduce/all/ledger.json").read_text()
+    assert not [entry.name for entry in ledger.entries if entry.options_changed]
 
 
 def test_every_kind_of_row_is_compared_with_the_ledger() -> None:

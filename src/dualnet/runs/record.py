@@ -41,6 +41,7 @@ DIGEST_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
     "learner.encoder_options": {},
     "learner.replay_weight": 1.0,
+    "learner.soft_label_statistics": "running",
     "learner.stored_logits": "plain",
     "benchmark.validation_classes_per_task": 5,
 }
