@@ -152,6 +152,7 @@ def test_predict_skips_unreadable_images(trained: Path, capsys) -> None:
     answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [answer.get("error") for answer in answers] == [None, "empty file", None] and not answers[1]["classes"]
     assert cli.main(["predict", str(trained), "some/1.gif", "--on-error", "skip"]) == 2
+    assert capsys.readouterr().err.endswith("1.gif: unreadable image (empty file); there is nothing to predict\n")
 
 
 def test_predict_skips_an_unreadable_sub_folder(trained: Path, capsys, monkeypatch: pytest.MonkeyPatch) -> None:

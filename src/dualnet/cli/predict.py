@@ -28,10 +28,10 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     images = list_images(arguments.images)
     predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
     if errors := {image: one.error for image, one in zip(images, predictions, strict=True) if one.error}:
-        unreadable = UnreadableError(errors, len(images))
+        unreadable = UnreadableError(errors, len(images)).summary(len(images))
         if len(errors) == len(images):
-            raise unreadable
-        show_warning(f"{unreadable.summary(len(images))}; skipped")
+            raise ValueError(f"{unreadable}; there is nothing to predict")
+        show_warning(f"{unreadable}; skipped")
     num_tasks = model.learner.spec.num_tasks
     if arguments.task is None and num_tasks > 1:
         show_warning(
