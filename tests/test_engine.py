@@ -365,6 +365,7 @@ def test_replayed_steps_equal_eager_ones(name, batch_size, cuda_learner, random_
             "dualnet",
             {"ema_rate": 0.1, "augment": "resized_crop", "joint_statistics": True, "soft_labels": "insertion"},
         ),
+        ("ctn", {"batch_pass": "outer", "soft_label_statistics": "batch"}),
         ("derpp", {"augment": "views", "stored_logits": "augmented"}),
         ("derpp", {"augment": "crop", "stored_logits": "augmented", "ema_rate": 0.1}),
     ],

@@ -159,6 +159,28 @@ def test_a_gradient_step_gives_no_other_weight_a_gradient():
     assert other.grad is held and held.item() == 100, "a captured step would write there at every replay"
 
 
+def test_a_loss_is_differentiated_again_with_new_weights_and_old_activations():
+    """0.5 (b a x - y)^2, x = 3, y = 1: the residual and a x are those of the first weights, b is the new one."""
+    a, b = (nn.Parameter(torch.tensor(value, dtype=torch.float64)) for value in (0.5, 2.0))
+    optimizer = torch.optim.SGD([a, b], lr=0.1)
+    loss = 0.5 * (b * (a * 3) - 1).square()
+    residual, hidden = 2.0, 1.5  # 2 * 0.5 * 3 - 1 and 0.5 * 3
+    gradient_step(optimizer, loss, keep_graph=True)
+    assert (a.item(), b.item()) == pytest.approx((0.5 - 0.1 * residual * 2 * 3, 2 - 0.1 * residual * hidden))
+    first = a.item(), b.item()
+    gradient_step(optimizer, loss, keep_graph=True)
+    expected = (first[0] - 0.1 * residual * first[1] * 3, first[1] - 0.1 * residual * hidden)
+    assert (a.item(), b.item()) == pytest.approx(expected)
+
+
+def test_without_being_asked_a_loss_is_differentiated_once():
+    weight = nn.Parameter(torch.tensor(1.0))
+    optimizer, loss = torch.optim.SGD([weight], lr=0.1), weight.square()
+    gradient_step(optimizer, loss)
+    with pytest.raises(RuntimeError, match="second time"):
+        gradient_step(optimizer, loss)
+
+
 def test_sgd_is_pytorchs_bit_by_bit_and_their_states_are_exchanged():
     weights = [nn.Parameter(torch.linspace(-1, 1, 5)) for _ in range(2)]
     pair = [kind([weight], lr=0.3, momentum=0.9) for kind, weight in zip((SGD, torch.optim.SGD), weights, strict=True)]

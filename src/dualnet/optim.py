@@ -23,18 +23,24 @@ class SGD(torch.optim.SGD):
     step = torch.no_grad()(unwrapped(torch.optim.SGD.step))
 
 
-def gradient_step(optimizer: Optimizer, loss: Tensor, clip_value: float | None = None) -> None:
+def gradient_step(
+    optimizer: Optimizer, loss: Tensor, clip_value: float | None = None, keep_graph: bool = False
+) -> None:
     """One step of the optimizer, with each element of the gradient clipped to `clip_value` if given.
 
     Only the optimizer's parameters get a gradient: others would accumulate in memory that a captured step may not own.
+    With `keep_graph` the loss can be differentiated again after the step, although the weights have changed: the second
+    backward pass combines the activations of the old weights with the new weights.
     """
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     optimizer.zero_grad()
     with torch.autocast(loss.device.type, enabled=False):  # it would round the gradients of float32 operations
-        loss.backward(inputs=parameters)
+        loss.backward(inputs=parameters, retain_graph=keep_graph)
     if clip_value is not None:
         torch.nn.utils.clip_grad_value_(parameters, clip_value)
-    optimizer.step()
+    changed = tuple(parameters) if keep_graph else ()  # autograd would refuse a backward pass with changed weights
+    with torch.autograd.grad_mode._unsafe_preserve_version_counter(changed):
+        optimizer.step()
 
 
 def look_ahead(

@@ -128,6 +128,49 @@ def test_a_step_of_the_base(over, joint_statistics, prepared, random_batch, stat
         torch.testing.assert_close(learned, weight - 0.1 * grad, atol=1e-4, rtol=1e-3)
 
 
+@pytest.mark.parametrize(("batch_pass", "passes_of_the_batch"), [("inner", 3), ("outer", 1)])
+def test_the_batch_is_passed_once_per_step(batch_pass, passes_of_the_batch, prepared, random_batch, monkeypatch):
+    learner, passed = prepared(batch_pass=batch_pass, inner_steps=3, outer_steps=2), []
+    features = learner.base.features
+    monkeypatch.setattr(learner.base, "features", lambda *given: passed.append(len(given[0])) or features(*given))
+    learner.observe(random_batch(7, task=1, size=6))
+    assert sum(passed) == 2 * (6 * passes_of_the_batch + 3 * 4 + 4), "and three draws of 4, and the controller's"
+
+
+def test_the_second_inner_step_uses_the_loss_of_the_first(prepared, random_batch):
+    """Two steps by hand: the gradient of the head's bias is that of the first weights, in either step."""
+    learner, batch = prepared(batch_pass="outer", soft_label_weight=0.0), random_batch(7, task=1)
+    by_hand, bias = copy.deepcopy(learner), learner.base.head.bias
+    now_loss = learner.batch_loss(batch, batch.labels)
+    of_batch = torch.autograd.grad(now_loss, bias, retain_graph=True)[0].clone()
+    for _ in range(2):
+        before = bias.detach().clone()
+        losses = learner.update_base(batch, batch.labels, now_loss)
+        assert losses["labels"] == now_loss
+        past = by_hand.memory.sample(4, by_hand.generator, beside=batch)
+        past_loss = F.cross_entropy(by_hand(past.images, past.task_ids), past.labels)
+        of_replay = torch.autograd.grad(past_loss, by_hand.base.head.bias)[0]
+        torch.testing.assert_close(bias.detach(), before - 0.1 * (of_batch + of_replay), atol=1e-5, rtol=1e-3)
+        by_hand.load_state_dict(learner.state_dict())
+    assert not torch.allclose(learner.batch_loss(batch, batch.labels), now_loss)
+
+
+def test_the_first_inner_step_is_the_same_with_either_pass(prepared, random_batch, state_of, differing):
+    inner, outer = (prepared(batch_pass=batch_pass, inner_steps=1) for batch_pass in ("inner", "outer"))
+    for learner in (inner, outer):
+        learner.observe(random_batch(7, task=1))
+    names = differing(state_of(inner), state_of(outer))
+    assert all(torch.allclose(state_of(inner)[name], state_of(outer)[name], atol=1e-6) for name in names)
+
+
+def test_the_shared_pass_of_the_batch_is_in_float32(prepared, random_batch):
+    """bfloat16 would keep copies of the old weights, and the second backward pass would not see the new ones."""
+    learner, batch = prepared(batch_pass="outer"), random_batch(7, task=1)
+    plain = copy.deepcopy(learner).batch_loss(batch, batch.labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(learner.batch_loss(batch, batch.labels), plain)
+
+
 @pytest.mark.parametrize("largest", [1.0, 1e-3])  # the authors' is 1
 def test_a_step_of_the_controller(largest, prepared, random_batch, state_of, differing, monkeypatch):
     assert ctn.CLIP_VALUE == 1.0
@@ -172,6 +215,15 @@ def test_soft_labels_are_logits_at_the_end_of_a_task(prepared, random_batch):
     )
     expected = learner.logits(memory.images[memory.filled], memory.task_ids[memory.filled])
     torch.testing.assert_close(memory.logits[memory.filled], expected)
+
+
+def test_soft_labels_by_the_statistics_of_the_stored_examples(prepared):
+    learner = prepared(soft_label_statistics="batch")
+    memory = learner.memory
+    stored = memory.images[memory.filled], memory.task_ids[memory.filled]
+    expected = copy.deepcopy(learner).train()(*stored).detach()
+    torch.testing.assert_close(memory.logits[memory.filled], expected)
+    assert not torch.allclose(expected, learner.logits(*stored), atol=1e-2)
 
 
 # The semantic memory
@@ -272,6 +324,11 @@ def test_both_memories_share_the_slots(share, slots, semantic, episodic, make):
 def test_a_share_outside_of_0_and_1_is_refused(share):
     with pytest.raises(ValueError, match=r"^semantic_share: "):
         CTN.Config(semantic_share=share)
+
+
+def test_a_shared_pass_cannot_have_joint_statistics():
+    with pytest.raises(ValueError, match=r"^batch_pass: outer .* joint_statistics: false$"):
+        CTN.Config(batch_pass="outer", joint_statistics=True)
 
 
 @pytest.mark.parametrize("option", ["embedding_size", "outer_steps"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -31,10 +31,14 @@ class Config(MemoryOptions):
     controller_lr: float = 0.05  # beta, learning rate of the controller
     inner_steps: int = 2  # steps of the base before each step of the controller
     outer_steps: int = 2  # steps of the controller per batch
+    # The forward pass of the batch: in every inner step, or once per outer step, its loss differentiated in every inner
+    # step as in the authors' code.
+    batch_pass: Literal["inner", "outer"] = "inner"
     replay_size: int = 64  # examples per draw, from either memory
     soft_label_weight: float = 100.0  # lambda
     soft_label_mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
     temperature: float = 5.0  # tau
+    soft_label_statistics: Literal["running", "batch"] = "running"  # of BatchNorm; the authors: batch
     semantic_share: float = 0.2  # share of the slots that hold examples for the controller only
 
     MINIMUM: ClassVar[dict[str, float]] = {"temperature": 1e-6}
@@ -42,6 +46,8 @@ class Config(MemoryOptions):
     def __post_init__(self) -> None:
         if not 0 < self.semantic_share < 1:
             raise ValueError(f"semantic_share: {self.semantic_share} is not between 0 and 1")
+        if self.batch_pass == "outer" and self.joint_statistics:
+            raise ValueError("batch_pass: outer passes the batch without the replay; use joint_statistics: false")
         super().__post_init__()
 
 
@@ -111,8 +117,9 @@ class CTN(Learner):
             batch, labels = self.set_aside(batch, labels)
             self.memory.add(batch, self.generator)
             for _ in range(self.config.outer_steps):
+                now_loss = self.batch_loss(batch, labels) if self.config.batch_pass == "outer" else None
                 for _ in range(self.config.inner_steps):
-                    losses = self.update_base(batch, labels)
+                    losses = self.update_base(batch, labels, now_loss)
                 losses["controller"] = self.update_controller(batch)
         return losses
 
@@ -139,17 +146,28 @@ class CTN(Learner):
         self.offered.index_add_(0, batch.task_ids, labelled.long())
         return labelled & (number % SEMANTIC_EVERY == 0)
 
-    def update_base(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
-        """One step of the base, with a constant controller."""
+    def batch_loss(self, batch: Batch, labels: Tensor) -> Tensor:
+        """CE(batch). In float32: for bfloat16, rounded copies of the weights would be kept for the backward passes."""
+        with torch.autocast(labels.device.type, enabled=False):
+            (features,) = self.outputs(self.base.features, batch)
+            return label_loss(self.task_logits(features, batch.task_ids), labels)
+
+    def update_base(self, batch: Batch, labels: Tensor, now_loss: Tensor | None = None) -> dict[str, Tensor]:
+        """One step of the base, with a constant controller. `now_loss`: CE(batch) of an earlier forward pass."""
         config, replay = self.config, self.memory.sample(self.config.replay_size, self.generator, beside=batch)
-        now_features, past_features = self.outputs(self.base.features, batch, replay)
+        keep_graph = now_loss is not None
+        if now_loss is None:
+            now_features, past_features = self.outputs(self.base.features, batch, replay)
+            now_loss = label_loss(self.task_logits(now_features, batch.task_ids), labels)
+        else:
+            (past_features,) = self.outputs(self.base.features, replay)
         past_logits = self.task_logits(past_features, replay.task_ids)
-        now_loss = label_loss(self.task_logits(now_features, batch.task_ids), labels)
         past_loss = label_loss(past_logits, replay.labels)
         soft_loss = soft_label_loss(
             past_logits, replay.logits, replay.has_logits, config.temperature, config.soft_label_mean
         )
-        gradient_step(self.base_optimizer, now_loss + past_loss + config.soft_label_weight * soft_loss)
+        loss = now_loss + past_loss + config.soft_label_weight * soft_loss
+        gradient_step(self.base_optimizer, loss, keep_graph=keep_graph)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
     def update_controller(self, batch: Batch) -> Tensor:
@@ -162,7 +180,7 @@ class CTN(Learner):
         return loss.detach()
 
     def end_task(self) -> None:
-        self.store_soft_labels(self.memory)
+        self.store_soft_labels(self.memory, self.config.soft_label_statistics == "batch")
 
 
 def semantic_slots(spec: StreamSpec, config: Config) -> int:
