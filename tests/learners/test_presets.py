@@ -45,9 +45,12 @@ def test_the_best_is_a_row_of_the_table(protocol, share, name):
 
 
 def test_the_presets_authors_and_paper():
-    assert experiment("authors").learner == experiment(None).learner == DualNet.Config()
-    (row,) = [row for row in read_rows("table-1", "paper") if row.name == "table-1/mini-imagenet-ta/dualnet"]
-    assert experiment("paper").learner == row.experiment({"benchmark": {"root": "x"}}).learner
+    for settings in ("authors", "paper"):
+        (row,) = [row for row in read_rows("table-1", settings) if row.name == "table-1/mini-imagenet-ta/dualnet"]
+        assert experiment(settings).learner == row.experiment({"benchmark": {"root": "x"}}).learner
+    without_boundaries = {"protocol": "task_free", "soft_labels": "insertion"}
+    assert experiment("authors", **without_boundaries).learner == DualNet.Config(soft_labels="insertion")
+    assert experiment(None).learner == DualNet.Config()
     assert PAPER.keys() <= vars(DualNet.Config()).keys()
 
 
