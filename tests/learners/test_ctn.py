@@ -129,30 +129,42 @@ def test_a_step_of_the_base(over, joint_statistics, prepared, random_batch, stat
 
 
 @pytest.mark.parametrize(("batch_pass", "passes_of_the_batch"), [("inner", 3), ("outer", 1)])
-def test_the_batch_is_passed_once_per_step(batch_pass, passes_of_the_batch, prepared, random_batch, monkeypatch):
+def test_passes_of_the_batch(batch_pass, passes_of_the_batch, prepared, random_batch, monkeypatch):
     learner, passed = prepared(batch_pass=batch_pass, inner_steps=3, outer_steps=2), []
     features = learner.base.features
     monkeypatch.setattr(learner.base, "features", lambda *given: passed.append(len(given[0])) or features(*given))
     learner.observe(random_batch(7, task=1, size=6))
-    assert sum(passed) == 2 * (6 * passes_of_the_batch + 3 * 4 + 4), "and three draws of 4, and the controller's"
+    draws_of_4 = 3 + 1  # for the base and the controller
+    assert sum(passed) == 2 * (6 * passes_of_the_batch + 4 * draws_of_4)
 
 
-def test_the_second_inner_step_uses_the_loss_of_the_first(prepared, random_batch):
-    """Two steps by hand: the gradient of the head's bias is that of the first weights, in either step."""
+def test_every_inner_step_combines_first_activations_with_current_weights(prepared, random_batch):
+    """By hand for the head's bias, and for the last BatchNorm's, whose gradient also depends on the head's weights."""
     learner, batch = prepared(batch_pass="outer", soft_label_weight=0.0), random_batch(7, task=1)
-    by_hand, bias = copy.deepcopy(learner), learner.base.head.bias
+    by_hand, head = copy.deepcopy(learner), learner.base.head
+    biases = [head.bias, learner.base.encoder.stages[-1][-1].norm2.bias]
+    features = copy.deepcopy(learner).base.features(learner.network_input(batch.images)).detach()
+    scale, shift = (each.detach()[:, :, None, None] for each in learner.controller(batch.task_ids))
+    slope = scale * (scale * features + shift > 0) + (features > 0).float()
+    error = F.softmax(learner.task_logits(features, batch.task_ids), dim=1) - F.one_hot(batch.labels, 6)
+    error = error.detach() / len(batch)
+
     now_loss = learner.batch_loss(batch, batch.labels)
-    of_batch = torch.autograd.grad(now_loss, bias, retain_graph=True)[0].clone()
-    for _ in range(2):
-        before = bias.detach().clone()
+    seen = []
+    for _ in range(3):
+        before = [bias.detach().clone() for bias in biases]
+        of_features = ((error @ head.weight.detach())[:, :, None, None] * slope).mean(dim=(2, 3))
+        of_batch = [error.sum(dim=0), of_features.sum(dim=0)]
+        seen.append(of_batch[1])
         losses = learner.update_base(batch, batch.labels, now_loss)
         assert losses["labels"] == now_loss
         past = by_hand.memory.sample(4, by_hand.generator, beside=batch)
         past_loss = F.cross_entropy(by_hand(past.images, past.task_ids), past.labels)
-        of_replay = torch.autograd.grad(past_loss, by_hand.base.head.bias)[0]
-        torch.testing.assert_close(bias.detach(), before - 0.1 * (of_batch + of_replay), atol=1e-5, rtol=1e-3)
+        weights = [by_hand.base.head.bias, by_hand.base.encoder.stages[-1][-1].norm2.bias]
+        for bias, old, now, then in zip(biases, before, of_batch, torch.autograd.grad(past_loss, weights), strict=True):
+            torch.testing.assert_close(bias.detach(), old - 0.1 * (now + then), atol=1e-5, rtol=1e-3)
         by_hand.load_state_dict(learner.state_dict())
-    assert not torch.allclose(learner.batch_loss(batch, batch.labels), now_loss)
+    assert not torch.allclose(seen[0], seen[2], atol=1e-3), "the head's weights have changed"
 
 
 def test_the_first_inner_step_is_the_same_with_either_pass(prepared, random_batch, state_of, differing):
