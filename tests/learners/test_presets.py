@@ -48,8 +48,9 @@ def test_the_presets_authors_and_paper():
     for settings in ("authors", "paper"):
         (row,) = [row for row in read_rows("table-1", settings) if row.name == "table-1/mini-imagenet-ta/dualnet"]
         assert experiment(settings).learner == row.experiment({"benchmark": {"root": "x"}}).learner
-    without_boundaries = {"protocol": "task_free", "soft_labels": "insertion"}
-    assert experiment("authors", **without_boundaries).learner == DualNet.Config(soft_labels="insertion")
+    for protocol in BEST:  # training mode needs soft labels at the end of a task
+        learner = experiment("authors", protocol, soft_labels="insertion").learner
+        assert learner == DualNet.Config(soft_labels="insertion")
     assert experiment(None).learner == DualNet.Config()
     assert PAPER.keys() <= vars(DualNet.Config()).keys()
 

@@ -85,6 +85,7 @@ def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) 
     few_labels = label_share < FEW_LABELS_BELOW
     best = merged(BEST[protocol], FEW_LABELS if few_labels else {})
     few_images = STARTER | best if few_labels else FEW_IMAGES  # with few labels the encoder is trained as well
-    authors = {} if protocol == "task_free" else {"soft_label_statistics": "batch"}  # which needs task boundaries
+    at_insertion = protocol == "task_free" or learner.get("soft_labels") == "insertion"
+    authors = {} if at_insertion else {"soft_label_statistics": "batch"}
     presets = {"best": best, "few_images": few_images, "live": LIVE, "authors": authors, "paper": PAPER}
     return merged(presets[chosen], {option: value for option, value in learner.items() if option != "preset"})
