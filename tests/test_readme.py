@@ -114,6 +114,16 @@ def test_the_ledger_is_that_of_the_runs(table: str) -> None:
     assert not [entry.name for entry in ledger.entries if entry.options_changed]
 
 
+def test_every_run_has_the_name_of_its_row() -> None:
+    """Otherwise `dualnet reproduce` refuses to continue it."""
+    runs = ROOT / "results/reproduce"
+    files = list(runs.glob("*/*/*/seed-*/experiment.yaml"))
+    assert len(files) > 250
+    for file in files:
+        name = file.read_text().partition("\n")[0].removeprefix("name: ")
+        assert name == file.parent.parent.relative_to(runs).as_posix()
+
+
 def test_every_kind_of_row_is_compared_with_the_ledger() -> None:
     assert len(figures()) == 11
 
