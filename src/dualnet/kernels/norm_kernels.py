@@ -77,7 +77,8 @@ def grad_before_relu(
 ):
     """With a residual: the gradient of the sum, from one or two consumers, stored and then used as rounded.
 
-    Without a residual, x determines where the ReLU was zero, and y is not read.
+    Without a residual, x, w and b determine where the ReLU was zero, and y is not read. If the loss is differentiated
+    again after a step, w and b are the new ones.
     """
     g = tl.load(dy + at, mask=inside, other=0.0).to(tl.float32)
     if TWO:

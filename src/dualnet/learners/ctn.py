@@ -24,15 +24,15 @@ CLIP_VALUE = 1.0  # elementwise, for the controller's gradient; as in the author
 
 @dataclass(frozen=True)
 class Config(MemoryOptions):
-    """The options of CTN. Defaults: DualNet's paper, which agrees with the authors' code for miniImageNet."""
+    """The options of CTN. Defaults: DualNet's paper; docs/learners/ctn.md has what differs in the authors' code."""
 
     embedding_size: int = 64  # length of a task embedding, the input of the controller
     lr: float = 0.01  # alpha, learning rate of the base
     controller_lr: float = 0.05  # beta, learning rate of the controller
     inner_steps: int = 2  # steps of the base before each step of the controller
     outer_steps: int = 2  # steps of the controller per batch
-    # The forward pass of the batch: in every inner step, or once per outer step, its loss differentiated in every inner
-    # step as in the authors' code.
+    # The forward pass of the batch: in every inner step; or once per outer step, its loss differentiated in every inner
+    # step, as in the authors' code.
     batch_pass: Literal["inner", "outer"] = "inner"
     replay_size: int = 64  # examples per draw, from either memory
     soft_label_weight: float = 100.0  # lambda

@@ -23,7 +23,7 @@ from dualnet.options import check_at_least
 
 @dataclass(frozen=True)
 class Config(ReplayOptions):
-    """The options of DualNet. Defaults: the authors' code for miniImageNet; the comments give the paper's values."""
+    """The options of DualNet. Defaults: the authors' code for miniImageNet; comments give the values that differ."""
 
     width: int = 64  # channels of the slow learner's first stage; the paper: 20
     adapter_norm: AdapterNorm = "none"  # division of m_l by its squared norm; the paper divides (map or pixel)
