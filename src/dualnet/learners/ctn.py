@@ -31,9 +31,7 @@ class Config(MemoryOptions):
     controller_lr: float = 0.05  # beta, learning rate of the controller
     inner_steps: int = 2  # steps of the base before each step of the controller
     outer_steps: int = 2  # steps of the controller per batch
-    # The forward pass of the batch: in every inner step; or once per outer step, its loss differentiated in every inner
-    # step, as in the authors' code.
-    batch_pass: Literal["inner", "outer"] = "inner"
+    batch_pass: Literal["inner", "outer"] = "inner"  # steps with a forward pass of the batch; the authors: outer
     replay_size: int = 64  # examples per draw, from either memory
     soft_label_weight: float = 100.0  # lambda
     soft_label_mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
