@@ -51,6 +51,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         f"{name}/joint": {"learner": {"name": name, "joint_statistics": True}, "labels": {"share": 0.6}}
         for name in ("er", "derpp", "ctn", "mir", "dualnet")
     },
+    "ctn/authors": {
+        "learner": {
+            "name": "ctn",
+            "batch_pass": "outer",
+            "soft_label_statistics": "batch",
+            "memory": {"replay": "all"},
+        },
+        "precision": "bf16",
+    },
     "er/crop": {"learner": {"name": "er", "augment": "crop"}},
     "er/bf16": {"learner": {"name": "er"}, "precision": "bf16"},
     "dualnet/bf16": {"learner": {"name": "dualnet"}, "precision": "bf16"},
