@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from dualnet.learners import LEARNERS
 from dualnet.report.tables import METRICS
 from dualnet.reproduce.ledger import read_published
 from dualnet.reproduce.table import PAPER, SETTINGS, read_rows, read_table, select, shipped_tables
+from dualnet.runs.experiment import read
 from dualnet.runs.manifest import FIELDS
 from dualnet.ttest import Sample
 
@@ -143,6 +145,13 @@ def test_rows_of_one_experiment_share_their_runs() -> None:
     both = ["table-2/look-ahead/barlow-twins", "table-3/memory-50/n-3"]
     assert shared["paper"] == dict.fromkeys(both, "table-1/mini-imagenet-ta/dualnet")
     assert shared["authors"] == {both[0]: both[1]}  # Table 1 has other soft labels
+
+
+@pytest.mark.parametrize("name", ["er", "ctn"])
+def test_an_experiment_has_the_options_of_its_row(name: str) -> None:
+    alone = read(f"mini-imagenet-ta-{name}")
+    row = ROWS["authors"][f"table-1/mini-imagenet-ta/{name}"].experiment({"benchmark": {"root": "data/mini-imagenet"}})
+    assert row == dataclasses.replace(alone, name=row.name)
 
 
 def test_the_benchmarks_of_the_tables() -> None:
