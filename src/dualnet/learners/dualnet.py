@@ -33,12 +33,12 @@ class Config(ReplayOptions):
     slow_rounds: int = 3  # n: Look-ahead rounds per batch; 0: no slow phase
     inner_steps: int = 2  # K: SGD steps per round
     beta: float = 0.05  # Look-ahead's rate; the paper: 0.5
-    slow_lr: float = 3e-4  # learning rate of these steps
+    slow_lr: float = 3e-4  # learning rate of the SGD steps
     slow_momentum: float = 0.0  # the authors: 0.9 if semi-supervised
     slow_weight_decay: float = 0.0  # the authors: 5e-4 if semi-supervised
-    slow_batch_size: int = 32  # stored images per step
-    # A batch without labels is included with either source.
-    slow_source: Literal["memory", "memory_and_batch"] = "memory"  # its images; the authors: both if semi-supervised
+    slow_batch_size: int = 32  # stored images per SGD step
+    # A batch without labels is included with either source. The authors: memory_and_batch if semi-supervised.
+    slow_source: Literal["memory", "memory_and_batch"] = "memory"  # where the images of the SGD steps come from
     slow_statistics: Literal["interpolate", "keep"] = "interpolate"  # of BatchNorm statistics in the slow phase
     views: ViewConfig = field(default_factory=ViewConfig)
     # The fast phase, which trains both learners; `lr`, `updates` (N), `replay_size` and others as for the baselines
