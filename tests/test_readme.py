@@ -129,7 +129,8 @@ def test_every_kind_of_row_is_compared_with_the_ledger() -> None:
 
 
 BEYOND = (
-    *("ta/chosen", "ta/er", "ta/derpp", "labels-10/chosen", "labels-10/replayed", "labels-10/er", "labels-10/derpp"),
+    *("ta/chosen", "ta/er", "ta/derpp", "ta/ctn"),
+    *("labels-10/chosen", "labels-10/replayed", "labels-10/er", "labels-10/derpp"),
     *("labels-10/n-2", "labels-10/replayed-cost-of-n-2", "labels-10/er-cost-of-n-2", "labels-10/derpp-cost-of-n-2"),
     *("labels-25/chosen", "labels-25/replayed", "tf/chosen", "tf/er", "tf/derpp"),
 )
