@@ -73,8 +73,23 @@ LIVE: dict[str, Any] = {
     "soft_label_weight": 1.0,
     "memory": {"slots_per_class": 100},
 }
-NAMES = ("best", "few_images", "live", "authors", "paper")
+# The authors' code where it differs from the defaults, and the values printed in the paper: the rows of
+# `dualnet reproduce --settings authors` and `paper`.
+RESERVOIR: dict[str, Any] = {"memory": {"slots_per_class": 100}}
+UNLABELLED_IMAGES: dict[str, Any] = {"slow_source": "memory_and_batch"}
+AUTHORS: dict[str, Any] = {"soft_label_statistics": "batch"}
+AUTHORS_TASK_FREE: dict[str, Any] = {**RESERVOIR, "soft_label_weight": 100.0}
+AUTHORS_FEW_LABELS: dict[str, Any] = {
+    **UNLABELLED_IMAGES,
+    "slow_rounds": 2,
+    "replay_size": 32,
+    "slow_lr": 1e-3,
+    "slow_momentum": 0.9,
+    "slow_weight_decay": 5e-4,
+}
 PAPER = {"width": 20, "beta": 0.5, "adapter_norm": "map", "soft_label_weight": 2.0, "soft_label_mean": "example"}
+PAPER_TASK_FREE: dict[str, Any] = {**RESERVOIR, "soft_labels": "insertion"}
+NAMES = ("best", "few_images", "live", "authors", "paper")
 
 
 def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -> dict[str, Any]:
@@ -82,10 +97,15 @@ def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) 
     if learner.get("name") != "dualnet":
         raise ValueError(f"learner.preset: {learner.get('name')} has no presets; remove preset, or use name dualnet")
     chosen = choose(learner["preset"], NAMES, "learner.preset")
-    few_labels = label_share < FEW_LABELS_BELOW
+    few_labels, task_free = label_share < FEW_LABELS_BELOW, protocol != "task_aware"
     best = merged(BEST[protocol], FEW_LABELS if few_labels else {})
     few_images = STARTER | best if few_labels else FEW_IMAGES  # with few labels the encoder is trained as well
     at_insertion = protocol == "task_free" or learner.get("soft_labels") == "insertion"
-    authors = {} if at_insertion else {"soft_label_statistics": "batch"}
-    presets = {"best": best, "few_images": few_images, "live": LIVE, "authors": authors, "paper": PAPER}
+    authors = {
+        **({} if at_insertion else AUTHORS),
+        **(AUTHORS_TASK_FREE if task_free else {}),
+        **(AUTHORS_FEW_LABELS if few_labels else {}),
+    }
+    paper = PAPER | (PAPER_TASK_FREE if task_free else {}) | (UNLABELLED_IMAGES if few_labels else {})
+    presets = {"best": best, "few_images": few_images, "live": LIVE, "authors": authors, "paper": paper}
     return merged(presets[chosen], {option: value for option, value in learner.items() if option != "preset"})
