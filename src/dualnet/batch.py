@@ -96,6 +96,7 @@ class Batch:
     images: Tensor  # uint8 [B, C, H, W]; learners normalise them
     labels: Tensor | None = None  # int64 [B], UNLABELLED for a missing one; None: no example has a label
     task_ids: Tensor = None  # pyright: ignore[reportAssignmentType]  # int64 [B]; default: zeros, as if task-free
+    repeated: bool = False  # whether it was learned before, in an earlier epoch: a memory does not store it again
 
     def __post_init__(self) -> None:
         if self.task_ids is None and isinstance(self.images, Tensor) and self.images.dim() > 0:
@@ -113,7 +114,7 @@ class Batch:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         labels = None if self.labels is None else change(self.labels)
-        return Batch(change(self.images), labels, change(self.task_ids))
+        return Batch(change(self.images), labels, change(self.task_ids), self.repeated)
 
 
 def describe(value: object) -> str:

@@ -24,7 +24,7 @@ EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses kernels, opti
 
 Losses = list[dict[str, Tensor]]
 # For the batch of each learner: the shape of the images, and whether it has labels.
-Shape = tuple[tuple[tuple[int, ...], bool], ...]
+Shape = tuple[tuple[tuple[int, ...], bool, bool], ...]
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Engine:
             self.specs = [learner.spec for learner in self.learners]  # classes were added: captured steps are invalid
             self.calls.clear()
             self.captured.clear()
-        shape = tuple((tuple(batch.images.shape), batch.labels is not None) for batch in batches)
+        shape = tuple((tuple(batch.images.shape), batch.labels is not None, batch.repeated) for batch in batches)
         self.calls[shape] += 1
         if self.capture_steps and self.calls[shape] > EAGER_STEPS and shape not in self.captured:
             self.try_capture(shape, batches)

@@ -74,9 +74,9 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
             raise ValueError(f"y: -1 and None mark rows without a label, which leaves {len(known)} classes; give two")
         self._add_classes(known)
         generator = np.random.default_rng(self.random_state)
-        for _ in range(epochs):
+        for epoch in range(epochs):
             order = generator.permutation(len(pixels))
-            self._learn(pixels[order], [labels[row] for row in order])
+            self._learn(pixels[order], [labels[row] for row in order], repeated=epoch > 0)
         return self
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None) -> Self:
@@ -153,9 +153,9 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         learner = NEW_MODEL if self.learner is None else self.learner
         self.model_ = Model.create(names, image_size=self.image_size, learner=learner, seed=seed, device=self.device)
 
-    def _learn(self, pixels: Tensor, labels: Sequence[Any]) -> None:
+    def _learn(self, pixels: Tensor, labels: Sequence[Any], repeated: bool = False) -> None:
         names = [None if label is None else str(label) for label in labels]
-        self.model_.learn(pixels, names, batch_size=self.batch_size)
+        self.model_.learn(pixels, names, batch_size=self.batch_size, repeated=repeated)
 
     def _model_classes(self) -> np.ndarray:
         """The classes in the order of the model, as labels of the type that was given."""

@@ -64,6 +64,16 @@ def test_every_weight_used_for_prediction_is_learned(name, small_learner, stream
 
 
 @every_learner
+def test_a_repeated_batch_is_learned_but_not_stored_again(name, quick_learner, random_batch, state_of, differing):
+    learner, batch = quick_learner(name), random_batch(0)
+    learner.observe(batch)
+    before = state_of(learner)
+    learner.observe(dataclasses.replace(batch, repeated=True))
+    changed = differing(before, state_of(learner))
+    assert changed and not [key for key in changed if key.startswith("memory.")]
+
+
+@every_learner
 def test_a_batch_is_left_as_it_was(name, quick_learner, random_batch):
     batch = random_batch(unlabelled=1)
     before = [tensor.clone() for tensor in (batch.images, batch.labels, batch.task_ids)]

@@ -162,6 +162,13 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     assert {one.name for one in dualnet.load("m2").predict(images)} <= {"cat", "dog", "owl"}
 
 
+def test_every_image_is_stored_once_in_several_epochs(photos: Path, learn: Any) -> None:
+    assert learn("photos", "--out", "m", *WORDS, "--epochs", 3) == 0
+    (memory,) = dualnet.load("m").learner.memories
+    stored = memory.images[memory.filled]
+    assert len(stored) == len(stored.flatten(1).unique(dim=0)) == len(list(photos.glob("*/*")))
+
+
 def test_images_without_a_class_are_spread_among_the_others(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos / "cat", tmp_path / "unlabelled")
     model = Model.create(image_size=28, learner=LEARNER)

@@ -135,7 +135,7 @@ class CTN(Learner):
         images = torch.where(returned.view(-1, 1, 1, 1), self.semantic.images[slots], batch.images)
         others = torch.where(returned, self.semantic.labels[slots], torch.where(moved, UNLABELLED, labels))
         self.semantic.add(Batch(batch.images, torch.where(chosen, labels, UNLABELLED), batch.task_ids), self.generator)
-        return Batch(images, others, batch.task_ids), others
+        return Batch(images, others, batch.task_ids, batch.repeated), others
 
     def semantic_examples(self, batch: Batch, labels: Tensor) -> Tensor:
         """The first labelled example of each task and every SEMANTIC_EVERY-th after it, bool [B]."""

@@ -82,8 +82,8 @@ class Memory(nn.Module, ABC):
 
     @torch.no_grad()
     def add(self, batch: Batch, generator: Generator, logits: Tensor | None = None) -> None:
-        """Offer the labelled examples of a batch, optionally with the learner's logits of them."""
-        if batch.labels is None:
+        """Offer the labelled examples of a batch, optionally with the learner's logits; not those of a repeated one."""
+        if batch.labels is None or batch.repeated:
             return
         labelled = batch.labels != UNLABELLED
         slots = torch.where(labelled, self.place(batch, labelled, generator), self.drop)

@@ -120,6 +120,7 @@ class Model:
         batch_size: int = 10,
         add_classes: bool = False,
         task: int | None = None,
+        repeated: bool = False,
     ) -> dict[str, float]:
         """Learn from images in the given order, in batches. Returns the mean of each loss.
 
@@ -128,6 +129,8 @@ class Model:
 
         For a task-aware model `task` is the task of the images, by default that of their classes; new classes without
         a task form a new task. Call `model.learner.end_task()` at the end of a task.
+
+        `repeated`: the images were learned before, for example in an earlier epoch, and are not stored again.
         """
         batch_size = whole_number(batch_size, "batch_size")
         self.check_names()
@@ -143,7 +146,7 @@ class Model:
         task_ids = task_ids_of(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
-        return self.learn_batches(pixels, numbers, task_ids, batch_size)
+        return self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
 
     def pixels_to_learn(self, images: Any) -> Tensor:
         """The images as uint8 [B, C, H, W], in the size of the model."""
@@ -154,14 +157,16 @@ class Model:
         self.learner.input_check.check_images(pixels := pixels.to(device), device, shape[1:])
         return pixels
 
-    def learn_batches(self, pixels: Tensor, numbers: Tensor, task_ids: Tensor, size: int) -> dict[str, float]:
+    def learn_batches(
+        self, pixels: Tensor, numbers: Tensor, task_ids: Tensor, size: int, repeated: bool = False
+    ) -> dict[str, float]:
         device, steps = self.learner.class_mask.device, []
         if self.engine is None or self.engine.learners != [self.learner] or self.engine.device != device:
             self.engine = Engine([self.learner], precision_on(device))
         for some, given, tasks in zip(pixels.split(size), numbers.split(size), task_ids.split(size), strict=True):
             if len(some) > 0:  # an empty tensor is split into one empty part
                 labels = given.to(device) if (given != UNLABELLED).any() else None
-                steps += self.engine.step([Batch(some, labels, tasks.to(device))])
+                steps += self.engine.step([Batch(some, labels, tasks.to(device), repeated)])
         return finite_means(steps)
 
     # Predicting

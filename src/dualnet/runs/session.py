@@ -129,7 +129,7 @@ class Session:
         try:
             with Stop() as stop:
                 for step in range(self.record["step"], steps):
-                    display.losses(self.learn(self.batches[step]))
+                    display.losses(self.learn(step))
                     display.step(0, 1, step + 1)
                     self.record["step"] = step + 1
                     if step + 1 < steps and (stop.requested or (step + 1) % save_every == 0):
@@ -145,11 +145,12 @@ class Session:
         del self.record["memory"]
         self.save(out)
 
-    def learn(self, rows: Tensor) -> dict[str, float]:
+    def learn(self, step: int) -> dict[str, float]:
+        rows, repeated = self.batches[step], step >= len(self.batches) // self.options.epochs
         names = [self.files.names[row] for row in rows.tolist()]
         task = self.record.get("new_task", self.task) if names[0] is None else self.task
         images = torch.from_numpy(self.files.decoded[rows.numpy()])
-        return self.model.learn(images, names, batch_size=len(names), task=task)
+        return self.model.learn(images, names, batch_size=len(names), task=task, repeated=repeated)
 
     def save(self, out: Path) -> None:
         model = self.model
