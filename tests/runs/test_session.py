@@ -128,6 +128,8 @@ def test_a_signal_saves_and_the_same_command_goes_on(photos: Path, learn: Any, h
         dualnet.load("stopped").predict("photos/cat/0.png")
     assert learn(*whole, "--out", "stopped", "--epochs", 7) == 2
     assert "holds an unfinished session with other images or options; repeat" in capsys.readouterr().err
+    assert learn("stopped", "photos", "--out", "stopped", "--epochs", 7) == 2, "in place as well"
+    assert "holds an unfinished session with other images or options; repeat" in capsys.readouterr().err
     assert learn(*whole, "--out", "stopped") == learn(*whole, "--out", "whole") == 0
     trees = [checkpoint.newest(Path(name) / "checkpoint")[1] for name in ("stopped", "whole")]  # pyright: ignore
     assert all(torch.equal(value, trees[1]["learner"][key]) for key, value in trees[0]["learner"].items())

@@ -215,12 +215,12 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
         if same:
             session.record = record
             return session
+        if model.unfinished:  # also in place: the images that it has not learned yet would be lost
+            remedy = "repeat its command to finish it, or choose another --out"
+            raise ValueError(f"--out {out}: holds an unfinished session with other images or options; {remedy}")
         if not in_place:
             remedy = f"to continue with it: dualnet learn {out} {options.train} --out {out}"
-            held = "a model that learned"
-            if model.unfinished:
-                held, remedy = "an unfinished session", "repeat its command to finish it, or choose another --out"
-            raise ValueError(f"--out {out}: holds {held} with other images or options; {remedy}")
+            raise ValueError(f"--out {out}: holds a model that learned with other images or options; {remedy}")
     else:
         if source is None:
             label_share = 0.0 if options.unlabelled else 1.0
