@@ -1,6 +1,7 @@
 """The engine gives the numbers of plain `observe`: on the CPU bit by bit, on CUDA also when a step is replayed."""
 
 import copy
+import dataclasses
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -221,6 +222,26 @@ def test_a_bad_batch_moves_no_learner_and_ends_no_capturing(
     for _ in range(EAGER_STEPS + 1):
         engine.step([batch, batch])
     assert engine.captured
+
+
+def test_a_repeated_batch_is_captured_apart(capturing, quick_learner, random_batch, state_of, differing):
+    """A replay of the step that stores would store it again."""
+    stepped, plain = quick_learner("er"), quick_learner("er")
+    engine = capturing([stepped])
+    for seed in range(2 * EAGER_STEPS + 4):
+        batch = dataclasses.replace(random_batch(seed), repeated=seed % 2 == 1)
+        assert_equal_losses(engine.step([batch])[0], plain.observe(batch))
+    assert [captured.graph.replays for captured in engine.captured.values()] == [2, 2]
+    assert not differing(state_of(stepped), state_of(plain))
+
+
+def test_a_learner_that_is_not_capturable_runs_eagerly(capturing, quick_learner, random_batch, monkeypatch):
+    learner = quick_learner("er")
+    monkeypatch.setattr(type(learner), "capturable", False)
+    engine = capturing([quick_learner("finetune"), learner])
+    for seed in range(EAGER_STEPS + 3):
+        engine.step([random_batch(seed), random_batch(seed)])
+    assert not engine.captured
 
 
 def test_batches_with_and_without_labels_are_captured_apart(

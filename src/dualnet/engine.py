@@ -65,6 +65,7 @@ class Engine:
         self.precision = precision
         on_cuda = self.device.type == "cuda"
         self.capture_steps = capture and on_cuda
+        self.capturable = all(learner.capturable for learner in self.learners)
         self.streams = [torch.cuda.Stream(self.device) for _ in self.learners] if on_cuda else []
         self.specs = [learner.spec for learner in self.learners]
         self.calls: Counter[Shape] = Counter()
@@ -88,7 +89,8 @@ class Engine:
             self.captured.clear()
         shape = tuple((tuple(batch.images.shape), batch.labels is not None, batch.repeated) for batch in batches)
         self.calls[shape] += 1
-        if self.capture_steps and self.calls[shape] > EAGER_STEPS and shape not in self.captured:
+        may_capture = self.capture_steps and self.capturable and self.calls[shape] > EAGER_STEPS
+        if may_capture and shape not in self.captured:
             self.try_capture(shape, batches)
         if shape not in self.captured:
             return self.learn(batches, self.costs)

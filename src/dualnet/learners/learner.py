@@ -37,6 +37,7 @@ class Learner(nn.Module, ABC):
     """
 
     Config: ClassVar[type]
+    capturable: ClassVar[bool] = True  # whether `learn` can be replayed as a CUDA graph; False: it runs eagerly
     class_mask: Tensor  # bool [tasks, classes]
     added: list[tuple[int, int | None]]  # the arguments of every call of `add_classes`
 
