@@ -32,6 +32,12 @@ def test_run_leaves_one_folder_per_seed(capsys) -> None:
         assert json.loads(Path(f"out/seed-{seed}/result.json").read_text())["steps"] == 4
 
 
+def test_a_number_of_seeds_or_a_single_one(capsys) -> None:
+    assert cli.main(run_tiny("--out", "out", "--seeds", "2", "--device", "cpu")) == 0
+    assert cli.main(run_tiny("--out", "one", "--seeds", "2,", "--device", "cpu")) == 0
+    assert (names_in("out"), names_in("one")) == (["seed-0", "seed-1"], ["seed-2"])
+
+
 def test_run_on_a_finished_folder_says_so_and_does_nothing(capsys) -> None:
     words = run_tiny("--out", "out", "--device", "cpu")
     assert cli.main(words) == 0

@@ -190,8 +190,8 @@ BAD_COMMANDS: dict[str, tuple[list[str], str]] = {
     "no jobs": (["search", "good.yaml", "--jobs", "0"], "argument --jobs: '0'"),
     "jobs are no number": (["search", "good.yaml", "--jobs", "all"], "argument --jobs: 'all'"),
     "seeds are no numbers": (
-        ["search", "good.yaml", "--seeds", "a"],
-        "'a' is not a list of whole numbers such as 0,1,2",
+        ["search", "good.yaml", "--seeds", "a,b"],
+        "'a,b' is not a list of whole numbers such as 0,1,2",
     ),
     "a seed": (
         ["search", "good.yaml", "--seed", "1"],

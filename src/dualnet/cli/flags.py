@@ -90,7 +90,7 @@ def add_run(commands: Commands[Parser]) -> None:
     add = commands.add_parser("run", help=summary, epilog=epilog).add_argument
     add("experiment", metavar="NAME_OR_FILE", help="name of a built-in experiment, or a YAML file")
     add("--out", **OUT, help="folder for the run folders, one per seed (default: runs/NAME)")
-    add("--seeds", **SEEDS, help="seeds to run (default: that of the experiment, usually 0)")
+    add("--seeds", **SEEDS, help="number of seeds, or a list; `3,` is seed 3 alone (default: that of the experiment)")
     add("--device", **DEVICE)
 
 
@@ -128,7 +128,7 @@ def add_search(commands: Commands[Parser]) -> None:
     add = commands.add_parser("search", help=summary, epilog=epilog).add_argument
     add("search", metavar="NAME_OR_FILE", help="name of a built-in search, or a YAML file")
     add("--out", **OUT, help="output folder (default: runs/search-NAME)")
-    add("--seeds", **SEEDS, help="seeds to run (default: those of the search)")
+    add("--seeds", **SEEDS, help="number of seeds, or a list (default: those of the search)")
     add("--jobs", type=count, metavar="N", help="parallel processes (default: 1 on CUDA, otherwise one per core)")
     add("--device", **DEVICE)
 
@@ -143,8 +143,7 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     add("table", nargs="?", metavar="TABLE", help=tables)
     rows = "only these rows, such as */er"
     add("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help=rows)
-    seeds = "number of seeds, or a list (default: 5, small tables: 3)"
-    add("--seeds", type=count_or_seeds, metavar="5|0,1,2", help=seeds)
+    add("--seeds", **SEEDS, help="number of seeds, or a list (default: 5, small tables: 3)")
     add("--out", **OUT, help="output folder (default: runs/reproduce, or runs/reproduce-paper)")
     add("--device", **DEVICE)
     settings = "settings of the authors' code, or of the paper where they differ (default: authors)"
@@ -240,8 +239,13 @@ def add_list(commands: Commands[Parser]) -> None:
 
 
 def seeds(text: str) -> list[int]:
+    """`5` means the seeds 0 to 4; with a comma it is a list, so `3,` means only seed 3."""
+    if text == "0":
+        raise argparse.ArgumentTypeError("'0' is not a number of seeds; `0,` means only seed 0")
+    if "," not in text:
+        return list(range(count(text)))
     try:
-        found = [int(word) for word in text.split(",")]
+        found = [int(word) for word in text.removesuffix(",").split(",")]
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 0,1,2") from error
     if len(set(found)) != len(found) or min(found) < 0:
@@ -252,7 +256,7 @@ def seeds(text: str) -> list[int]:
 # Arguments of several commands
 RUN: Any = {"type": Path, "metavar": "RUN", "help": "a run folder, such as runs/demo-er/seed-0, or a saved model"}
 OUT: Any = {"type": Path, "metavar": "DIR"}
-SEEDS: Any = {"type": seeds, "metavar": "0,1,2"}
+SEEDS: Any = {"type": seeds, "metavar": "3|0,1,2"}
 TASK: Any = {"type": int, "metavar": "N", "help": "predict only among the classes of this task (from 0)"}
 TRUST: Any = {"action": "store_true", "help": "allow a learner or encoder from outside of dualnet: runs its code"}
 ON_ERROR: Any = {
@@ -261,11 +265,6 @@ ON_ERROR: Any = {
     "help": "if images cannot be read: list them and stop (default), or skip them",
 }
 DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": "auto: the GPU if there is one"}
-
-
-def count_or_seeds(text: str) -> list[int]:
-    """`5` means the seeds 0 to 4; with a comma it is a list, so `3,` means only seed 3."""
-    return seeds(text.removesuffix(",")) if "," in text else list(range(count(text)))
 
 
 def count(text: str) -> int:
