@@ -143,6 +143,13 @@ def test_seeds_are_in_the_order_of_numbers(tmp_path, make_run):
     assert [run.seed for run in compare([tmp_path]).rows[0].runs] == ["2", "10"]
 
 
+def test_folders_are_in_the_order_of_decimals(tmp_path, make_run):
+    names = ["2", "beta", "lr0.03", "lr0.1", "lr0.10", "lr0.25", "lr3", "v1.2.9", "v1.2.10", "v1.2.10.", "v²"]
+    for name in reversed(names):
+        make_run(tmp_path / name, name=name)
+    assert [row.label for row in compare([tmp_path]).rows] == names
+
+
 def bold(folder) -> dict[str, list[bool]]:
     """Whether ACC, FM and LA of a row are marked as the best."""
     return {line[0]: [isinstance(cell, Best) for cell in line[1:4]] for line in results(folder)}
