@@ -21,7 +21,7 @@ from dualnet.report.heat_map import accuracy_map, confusion_map
 from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
 from dualnet.report.style import PICTURE_THEME, marker_index, styled
-from dualnet.report.tables import Best, options_table, results_table, runs_table
+from dualnet.report.tables import Best, options_table, result_notes, results_table, runs_table
 from dualnet.runs import record
 from dualnet.runs.experiment import parse
 from dualnet.runs.record import read_record
@@ -180,6 +180,16 @@ def test_single_seeds_offline_and_other_settings_have_no_part_in_it(tmp_path, ma
         )
         make_run(tmp_path / f"e-{seed}", [[99.0, None], [99.0, 99.0]], name="free", seed=seed, protocol="task_free")
     assert [name for name, marks in bold(tmp_path).items() if any(marks)] == ["best"] and all(bold(tmp_path)["best"])
+
+
+def test_a_learner_outside_the_package_that_learns_all_tasks_jointly_is_not_compared(tmp_path, make_run):
+    make_run(tmp_path / "joint", LAST_ROW_ONLY, name="joint", learner={"name": "own.Joint"})
+    make_run(tmp_path / "er", [[50.0, None], [40.0, 50.0]], name="er")
+    make_run(tmp_path / "one-task", [[50.0]], name="one-task")
+    comparison = compare([tmp_path])
+    assert [row.label for row in comparison.rows if row.is_offline] == ["joint"]
+    assert next(iter(findings(comparison))).startswith("procedural, task_aware, 2 tasks: er ends at ACC 45.00")
+    assert "joint: all tasks learned jointly" in " ".join(result_notes(comparison))
 
 
 def test_seeds_of_other_images_are_another_row(tmp_path, make_run):

@@ -199,8 +199,8 @@ def result_notes(comparison: Comparison) -> list[str]:
         notes.append(
             "Bold: significantly better than all other rows of the table (Welch's t-test over seeds, p < 0.05)."
         )
-    if any(row.is_offline for row in comparison.rows):
-        notes.append("Offline learns all tasks jointly for several epochs: an upper baseline, not a continual learner.")
+    if offline := [row.label for row in comparison.rows if row.is_offline]:
+        notes.append(f"{', '.join(offline)}: all tasks learned jointly, an upper baseline, not a continual learner.")
     repeated = [row.label for row in comparison.rows if len({run.seed for run in row.runs}) < len(row.runs)]
     return notes + [f"{label}: a seed occurs twice, so the spread is underestimated." for label in repeated]
 
