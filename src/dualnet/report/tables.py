@@ -44,7 +44,7 @@ class TextTable:
 
 def results_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
     """Metrics and cost of the rows of one setting, and a line for chance."""
-    header = [*RESULT_HEADER, *sample_header(comparison), "s / run", "memory"]
+    header = [*RESULT_HEADER, *sample_header(comparison), "s / run", "peak memory"]
     summaries = [[summary(accuracy, comparison.fm) for accuracy in row.accuracies] for row in rows]
     columns = [
         _metric_cells(rows, [[one[metric] for one in seeds] for seeds in summaries], higher, comparison)
@@ -126,7 +126,7 @@ def _difference(ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
 
 def runs_table(comparison: Comparison) -> TextTable:
     """All finished runs, one per line."""
-    header = ["experiment", "seed", *METRICS, "BWT", *sample_header(comparison), "s", "memory", "steps", "folder"]
+    header = ["experiment", "seed", *METRICS, "BWT", *sample_header(comparison), "s", "peak memory", "steps", "folder"]
     lines = []
     for row in (row for rows in comparison.settings() for row in rows):
         for run, accuracy in zip(row.runs, row.accuracies, strict=True):

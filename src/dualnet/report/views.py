@@ -90,7 +90,8 @@ def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = Non
     for i in columns:
         numeric = i in table.numeric
         justify = "right" if numeric else "left"
-        shown.add_column(Text(printable(table.header[i])), justify=justify, no_wrap=numeric, overflow="fold")
+        title = printable(table.header[i]).replace("peak memory", "peak\nmemory")  # so that a ledger fits its columns
+        shown.add_column(Text(title), justify=justify, no_wrap=numeric, overflow="fold")
     for line in table.rows:
         cells = [
             Text(printable(line[i]).replace(" ± ", "±"), style="bold" if isinstance(line[i], Best) else "")
