@@ -486,8 +486,22 @@ def test_the_highest_row_is_compared_with_the_next_by_welch(tmp_path, make_run):
     make_run(tmp_path / "single", BETTER, name="single")
     (note,) = findings(compare([tmp_path]))
     assert note.startswith("ours ") and "er is 4.00 below (p 0.138: not significant)" in note and "single" not in note
+    assert note.endswith("by Welch's t-test over seeds."), "a single comparison needs no correction"
     report([tmp_path])
     assert "er is 4.00 below" in (tmp_path / "report.md").read_text()
+
+
+def test_several_comparisons_are_said_not_to_be_corrected(tmp_path, make_run):
+    for seed in (0, 1):
+        for place, name in enumerate("abcdefgh"):
+            make_run(
+                tmp_path / name / f"seed-{seed}", [[80.0, None], [60.0 - place, 60.0 + seed]], name=name, seed=seed
+            )
+    (note,) = findings(compare([tmp_path / name for name in "abc"]))
+    assert note.endswith("by Welch's t-test over seeds, without correction for 2 comparisons.")
+    (note,) = findings(compare([tmp_path]))
+    assert note.endswith("without correction for 5 comparisons."), "those of the sentence"
+    assert "p < 0.05, not corrected" in " ".join(result_notes(compare([tmp_path])))
 
 
 def test_each_setting_has_its_own_first_row(tmp_path, make_run):

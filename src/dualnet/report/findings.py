@@ -36,7 +36,8 @@ def finding(rows: Sequence[ReportRow]) -> str:
         difference = welch(best, sample)
         verdict = "significant" if difference.p < LEVEL else "not significant"
         behind.append(f"{label} is {difference.mean:.2f} below (p {difference.p_text}: {verdict})")
-    return f"{first} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds."
+    correction = f", without correction for {len(behind)} comparisons" if len(behind) > 1 else ""
+    return f"{first} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds{correction}."
 
 
 def significantly_best(samples: Mapping[int, Sample], higher_is_better: bool) -> int | None:

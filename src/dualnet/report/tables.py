@@ -194,10 +194,13 @@ def result_notes(comparison: Comparison) -> list[str]:
     if sample_header(comparison):
         notes.append("fwd, bwd: images through the networks while learning, forward and backward; each pass counts.")
     if any(len(trend.lines) == 2 for trend in trends(comparison)):
-        notes.append("difference: from the line above, in points, with the 95 % interval and p of Welch's t-test.")
+        notes.append(
+            "difference: from the line above, in points, with the 95 % interval and p of Welch's t-test, not corrected."
+        )
     if any(len(row.runs) > 1 for row in comparison.rows) and len(comparison.rows) > 1:
         notes.append(
-            "Bold: significantly better than all other rows of the table (Welch's t-test over seeds, p < 0.05)."
+            "Bold: significantly better than all other rows of the table (Welch's t-test over seeds, p < 0.05, "
+            "not corrected for the number of comparisons)."
         )
     if offline := [row.label for row in comparison.rows if row.is_offline]:
         notes.append(f"{', '.join(offline)}: all tasks learned jointly, an upper baseline, not a continual learner.")
