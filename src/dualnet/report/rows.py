@@ -13,7 +13,7 @@ from dualnet.metrics import Matrix, Vector, average_accuracy
 from dualnet.runs.record import LABELS, RunRecord, options_as_text
 from dualnet.text import printable
 
-from .data_set import count_text, data_set_name
+from .data_set import count_text, data_set_names
 from .find_runs import find_runs
 
 DASH = "—"  # a missing value
@@ -33,6 +33,7 @@ class ReportRow(Series):
     """The finished runs of one experiment, one per seed."""
 
     runs: list[RunRecord]
+    data_set: str = ""  # its name
 
     @property
     def options(self) -> dict[str, str]:
@@ -54,7 +55,7 @@ class ReportRow(Series):
     @property
     def setting_name(self) -> str:
         tasks = count_text(self.num_tasks, "task")
-        parts = (data_set_name(self.runs[0]), self.options.get("protocol"), tasks, *self.label_options)
+        parts = (self.data_set, self.options.get("protocol"), tasks, *self.label_options)
         return ", ".join(filter(None, parts))
 
     @property
@@ -111,7 +112,8 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", aga
             groups.setdefault((len(run.accuracy), *sorted(run.options.items())), []).append(run)
     firsts = [same[0] for same in groups.values()]
     labels = distinct_labels([run.name for run in firsts], [run.options for run in firsts])
-    rows = [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
+    named = zip(labels, groups.values(), data_set_names(firsts), strict=True)
+    rows = [ReportRow(i, *parts) for i, parts in enumerate(named)]
     return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm, against)
 
 
