@@ -504,6 +504,40 @@ def test_several_comparisons_are_said_not_to_be_corrected(tmp_path, make_run):
     assert "p < 0.05, not corrected" in " ".join(result_notes(compare([tmp_path])))
 
 
+def with_manifest(folder, **fields):
+    file = folder / "experiment.yaml"
+    file.write_text(file.read_text() + yaml.safe_dump({"manifest": fields}))
+
+
+@pytest.mark.usefixtures("plots_unsaved")
+def test_rows_that_differ_in_width_or_memory_say_so(tmp_path, make_run):
+    """Finetune has no memory and an older version recorded neither: no differences."""
+    sizes = {"er": (850, 20), "dualnet": (1700, 64), "finetune": (0, 20), "older": (None, None)}
+    for name, (slots, width) in sizes.items():
+        with_manifest(make_run(tmp_path / name, BETTER, name=name), memory_slots=slots, width=width)
+    comparison = compare([tmp_path])
+    table = results_table(comparison.rows, comparison)
+    assert table.header[4:] == ["seeds", "slots", "width", "s / run", "peak memory"]
+    shown = {"er": ["850", "20"], "dualnet": ["1700", "64"], "finetune": ["—", "20"], "older": ["—", "—"]}
+    assert {line[0]: line[5:7] for line in table.rows} == shown
+    report([tmp_path])
+    assert "The rows differ in memory slots and width." in (tmp_path / "report.md").read_text()
+    assert "slots: of the episodic memory" in (tmp_path / "report.md").read_text()
+    comparison = compare([tmp_path / name for name in ("er", "finetune", "older")])
+    assert results_table(comparison.rows, comparison).header[5] == "s / run"
+    assert "differ" not in next(iter(findings(comparison)))
+
+
+def test_rows_that_are_not_compared_do_not_differ(tmp_path, make_run):
+    for seed in (0, 1):
+        for place, name in enumerate("abcdefgh"):
+            folder = make_run(tmp_path / f"{name}{seed}", [[80.0, None], [60.0 - place, 60.0]], name=name, seed=seed)
+            with_manifest(folder, width=64 if name == "h" else 20)
+    assert "differ" not in next(iter(findings(compare([tmp_path]))))
+    (note,) = findings(compare([tmp_path / name for name in ("a0", "a1", "h0", "h1")]))
+    assert note.endswith("by Welch's t-test over seeds. The rows differ in width.")
+
+
 def test_each_setting_has_its_own_first_row(tmp_path, make_run):
     for seed in (0, 1):
         for name, protocol in (("a", "task_aware"), ("b", "task_aware"), ("c", "task_free"), ("d", "task_free")):

@@ -17,6 +17,7 @@ from .data_set import count_text, data_set_names
 from .find_runs import find_runs
 
 DASH = "—"  # a missing value
+SIZES = {"memory_slots": "slots", "width": "width"}  # fields of the manifest, and their columns
 MAX_POINTS = 300  # in a line; more cannot be distinguished on a page
 
 
@@ -66,6 +67,10 @@ class ReportRow(Series):
         """
         only_last = self.num_tasks > 1 and bool(np.isnan(self.accuracies[0][:-1]).all())
         return only_last or self.options.get("learner.name") == "offline"
+
+    def size(self, field: str) -> str:
+        """A field of SIZES as text; a dash without a memory or width, and in folders of older versions."""
+        return str(self.runs[0].manifest.get(field) or DASH)
 
     @property
     def label_options(self) -> list[str]:
@@ -126,6 +131,11 @@ def top_rows(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:
     """The `count` rows with the highest ACC, and Offline, in their original order."""
     best = [row.index for row in by_accuracy(rows) if not row.is_offline][:count]
     return [row for row in rows if row.index in best or row.is_offline]
+
+
+def differing_sizes(rows: Sequence[ReportRow]) -> list[str]:
+    """The fields of SIZES that differ between the rows that have them."""
+    return [field for field in SIZES if len({row.size(field) for row in rows} - {DASH}) > 1]
 
 
 def differing_keys(options: Sequence[dict[str, str]]) -> list[str]:
