@@ -10,7 +10,7 @@ from dualnet import Model
 from dualnet.cli import main
 from dualnet.report import report
 from dualnet.report.classes import class_table, confused_pairs_table, confusion_matrix, rows_with_classes, tasks_table
-from dualnet.report.data_set import chance, data_set_text
+from dualnet.report.data_set import chance, data_set_names, data_set_text
 from dualnet.report.findings import findings
 from dualnet.report.rows import ReportRow, compare, top_rows
 from dualnet.report.style import PHONE_WIDTH
@@ -117,17 +117,30 @@ def test_chance_is_a_line_of_the_table_and_of_the_plot(tmp_path, make_run):
     assert chance(read_record(make_run(tmp_path / "older"))) is None
 
 
+def with_images_in(root, folder):
+    """The run folder, changed to one of `image_folder`."""
+    content = yaml.safe_load((folder / "experiment.yaml").read_text())
+    content["benchmark"] = {"name": "image_folder", "root": root}
+    (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
+    return folder
+
+
 def test_a_data_set_has_a_name_and_a_size(tmp_path, make_run):
     run = read_record(make_run(tmp_path / "a", TASKS, classes=CLASSES))
-    assert data_set_text(run) == (
+    assert data_set_text(run, *data_set_names([run])) == (
         "procedural: 4 classes, 2 tasks, 100 images for training, 40 images for testing, 32 by 32 pixels"
     )
-    folder = make_run(tmp_path / "b")
-    content = yaml.safe_load((folder / "experiment.yaml").read_text())
-    content["benchmark"] = {"name": "image_folder", "root": "/data/My birds/"}
-    (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
-    assert data_set_text(read_record(folder)) == "My birds: 1 class, 32 by 32 pixels"
-    assert "Continual learning on My birds" in page_of(folder)
+    run = read_record(with_images_in("/data/My birds/", make_run(tmp_path / "b")))
+    assert data_set_text(run, *data_set_names([run])) == "My birds: 1 class, 32 by 32 pixels"
+    assert "Continual learning on My birds" in page_of(run.folder)
+
+
+def test_data_sets_in_folders_of_the_same_name_have_distinct_names(tmp_path, make_run):
+    for number, root in enumerate(("data/mnist/train", "a/birds", "/a/b/birds", "/train", "")):
+        with_images_in(root, make_run(tmp_path / str(number), name=f"er-{number}"))
+    rows = compare([tmp_path]).rows
+    assert [row.data_set for row in rows] == ["mnist/train", "a/birds", "b/birds", "/train", "image_folder"]
+    assert rows[0].setting_name == "mnist/train, task_aware, 2 tasks"
 
 
 def test_one_run_has_an_interval_over_its_test_images(tmp_path, make_run):

@@ -21,7 +21,7 @@ from dualnet.report.heat_map import accuracy_map, confusion_map
 from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
 from dualnet.report.style import PICTURE_THEME, marker_index, styled
-from dualnet.report.tables import Best, options_table, results_table, runs_table
+from dualnet.report.tables import Best, options_table, result_notes, results_table, runs_table
 from dualnet.runs import record
 from dualnet.runs.experiment import parse
 from dualnet.runs.record import read_record
@@ -143,6 +143,13 @@ def test_seeds_are_in_the_order_of_numbers(tmp_path, make_run):
     assert [run.seed for run in compare([tmp_path]).rows[0].runs] == ["2", "10"]
 
 
+def test_folders_are_in_the_order_of_decimals(tmp_path, make_run):
+    names = ["2", "beta", "lr0.03", "lr0.1", "lr0.10", "lr0.25", "lr3", "v1.2.9", "v1.2.10", "v1.2.10.", "v²"]
+    for name in reversed(names):
+        make_run(tmp_path / name, name=name)
+    assert [row.label for row in compare([tmp_path]).rows] == names
+
+
 def bold(folder) -> dict[str, list[bool]]:
     """Whether ACC, FM and LA of a row are marked as the best."""
     return {line[0]: [isinstance(cell, Best) for cell in line[1:4]] for line in results(folder)}
@@ -173,6 +180,16 @@ def test_single_seeds_offline_and_other_settings_have_no_part_in_it(tmp_path, ma
         )
         make_run(tmp_path / f"e-{seed}", [[99.0, None], [99.0, 99.0]], name="free", seed=seed, protocol="task_free")
     assert [name for name, marks in bold(tmp_path).items() if any(marks)] == ["best"] and all(bold(tmp_path)["best"])
+
+
+def test_a_learner_outside_the_package_that_learns_all_tasks_jointly_is_not_compared(tmp_path, make_run):
+    make_run(tmp_path / "joint", LAST_ROW_ONLY, name="joint", learner={"name": "own.Joint"})
+    make_run(tmp_path / "er", [[50.0, None], [40.0, 50.0]], name="er")
+    make_run(tmp_path / "one-task", [[50.0]], name="one-task")
+    comparison = compare([tmp_path])
+    assert [row.label for row in comparison.rows if row.is_offline] == ["joint"]
+    assert next(iter(findings(comparison))).startswith("procedural, task_aware, 2 tasks: er ends at ACC 45.00")
+    assert "joint: all tasks learned jointly" in " ".join(result_notes(comparison))
 
 
 def test_seeds_of_other_images_are_another_row(tmp_path, make_run):
@@ -469,8 +486,56 @@ def test_the_highest_row_is_compared_with_the_next_by_welch(tmp_path, make_run):
     make_run(tmp_path / "single", BETTER, name="single")
     (note,) = findings(compare([tmp_path]))
     assert note.startswith("ours ") and "er is 4.00 below (p 0.138: not significant)" in note and "single" not in note
+    assert note.endswith("by Welch's t-test over seeds."), "a single comparison needs no correction"
     report([tmp_path])
     assert "er is 4.00 below" in (tmp_path / "report.md").read_text()
+
+
+def test_several_comparisons_are_said_not_to_be_corrected(tmp_path, make_run):
+    for seed in (0, 1):
+        for place, name in enumerate("abcdefgh"):
+            make_run(
+                tmp_path / name / f"seed-{seed}", [[80.0, None], [60.0 - place, 60.0 + seed]], name=name, seed=seed
+            )
+    (note,) = findings(compare([tmp_path / name for name in "abc"]))
+    assert note.endswith("by Welch's t-test over seeds, without correction for 2 comparisons.")
+    (note,) = findings(compare([tmp_path]))
+    assert note.endswith("without correction for 5 comparisons."), "those of the sentence"
+    assert "p < 0.05, not corrected" in " ".join(result_notes(compare([tmp_path])))
+
+
+def with_manifest(folder, **fields):
+    file = folder / "experiment.yaml"
+    file.write_text(file.read_text() + yaml.safe_dump({"manifest": fields}))
+
+
+@pytest.mark.usefixtures("plots_unsaved")
+def test_rows_that_differ_in_width_or_memory_say_so(tmp_path, make_run):
+    """Finetune has no memory and an older version recorded neither: no differences."""
+    sizes = {"er": (850, 20), "dualnet": (1700, 64), "finetune": (0, 20), "older": (None, None)}
+    for name, (slots, width) in sizes.items():
+        with_manifest(make_run(tmp_path / name, BETTER, name=name), memory_slots=slots, width=width)
+    comparison = compare([tmp_path])
+    table = results_table(comparison.rows, comparison)
+    assert table.header[4:] == ["seeds", "slots", "width", "s / run", "peak memory"]
+    shown = {"er": ["850", "20"], "dualnet": ["1700", "64"], "finetune": ["—", "20"], "older": ["—", "—"]}
+    assert {line[0]: line[5:7] for line in table.rows} == shown
+    report([tmp_path])
+    assert "The rows differ in memory slots and width." in (tmp_path / "report.md").read_text()
+    assert "slots: of the episodic memory" in (tmp_path / "report.md").read_text()
+    comparison = compare([tmp_path / name for name in ("er", "finetune", "older")])
+    assert results_table(comparison.rows, comparison).header[5] == "s / run"
+    assert "differ" not in next(iter(findings(comparison)))
+
+
+def test_rows_that_are_not_compared_do_not_differ(tmp_path, make_run):
+    for seed in (0, 1):
+        for place, name in enumerate("abcdefgh"):
+            folder = make_run(tmp_path / f"{name}{seed}", [[80.0, None], [60.0 - place, 60.0]], name=name, seed=seed)
+            with_manifest(folder, width=64 if name == "h" else 20)
+    assert "differ" not in next(iter(findings(compare([tmp_path]))))
+    (note,) = findings(compare([tmp_path / name for name in ("a0", "a1", "h0", "h1")]))
+    assert note.endswith("by Welch's t-test over seeds. The rows differ in width.")
 
 
 def test_each_setting_has_its_own_first_row(tmp_path, make_run):

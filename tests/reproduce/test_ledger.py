@@ -281,6 +281,7 @@ def test_the_three_forms_say_the_same(make_run, row, ledger, tmp_path: Path) -> 
         "2 rows, settings of the authors: 0 reproduced, 1 above",
     ):
         assert line in terminal and line in markdown
+    assert "| s / run | peak memory |" in markdown, "not the episodic memory"
     assert "tab:x, line 7" in markdown and ours["source"] == "tab:x, line 7"
     assert "Welch" in terminal and "±2 points" in markdown, "the words are defined where they stand"
     assert max(map(len, terminal.splitlines())) <= 120 and "…" not in terminal

@@ -1,5 +1,6 @@
 """The data set of a run: its name and size, the classes of each task, and the accuracy of random guessing."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -7,14 +8,33 @@ from dualnet.options import is_whole
 from dualnet.runs.record import RunRecord
 from dualnet.text import printable
 
-
-def data_set_name(run: RunRecord) -> str:
-    """The name of the image folder for `image_folder`, else of the benchmark."""
-    name, root = run.options.get("benchmark.name", ""), run.options.get("benchmark.root", "")
-    return printable(Path(root).name or name) if name == "image_folder" else name
+SPLITS = ("train", "training", "val", "test")  # folders named after a part of a data set
 
 
-def data_set_text(run: RunRecord) -> str:
+def data_set_names(runs: Sequence[RunRecord]) -> list[str]:
+    """The data set of each run: the image folder for `image_folder`, else the benchmark."""
+    names = [run.options.get("benchmark.name", "") for run in runs]
+    roots = [Path(run.options.get("benchmark.root", "")).parts for run in runs]
+    return [
+        printable(short_path(root, roots)) if root and name == "image_folder" else name
+        for name, root in zip(names, roots, strict=True)
+    ]
+
+
+def short_path(path: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
+    """As many of the last folders of a path as distinguish it from the others; a split with its parent.
+
+    >>> paths = [("data", "mnist", "train"), ("data", "few", "mnist", "train"), ("data", "cats")]
+    >>> [short_path(path, paths) for path in paths]
+    ['data/mnist/train', 'few/mnist/train', 'cats']
+    """
+    count = 2 if path[-1] in SPLITS else 1
+    while count < len(path) and any(other != path and other[-count:] == path[-count:] for other in others):
+        count += 1
+    return Path(*path[-count:]).as_posix()
+
+
+def data_set_text(run: RunRecord, name: str) -> str:
     """Name and size, without the parts that run folders of older versions do not record."""
     shape, names, tasks = run.stream.get("image_shape"), class_names(run), class_tasks(run)
     parts = [count_text(len(names), "class", "classes")] if names else []
@@ -25,7 +45,7 @@ def data_set_text(run: RunRecord) -> str:
             parts.append(f"{count_text(sum(sizes), 'image')} for {side}ing")
     if isinstance(shape, list) and len(shape) == 3:
         parts.append(f"{shape[2]} by {shape[1]} pixels")
-    return f"{data_set_name(run)}: {', '.join(parts)}"
+    return f"{name}: {', '.join(parts)}"
 
 
 def class_names(run: RunRecord) -> list[str]:

@@ -54,7 +54,7 @@ def _run_folders(root: Path) -> list[Path]:
     return sorted({file.parent for file in files}, key=_natural)
 
 
-def _natural(folder: Path) -> list[tuple[int, str]]:
-    """Sort key that puts seed-2 before seed-10."""
-    words = re.split(r"(\d+)", str(folder))
-    return [(int(word), "") if word.isdecimal() else (-1, word) for word in words]
+def _natural(folder: Path) -> tuple[list[str | float], str]:
+    """Sort key that puts seed-2 before seed-10, and lr0.03 before lr0.1."""
+    words = re.split(r"(\d+(?:\.\d+)?)", str(folder))  # every second one is a number
+    return [float(word) if i % 2 else word for i, word in enumerate(words)], str(folder)

@@ -7,7 +7,7 @@ from dualnet.metrics import mean_and_spread, sample_of
 from dualnet.ttest import LEVEL, Sample, welch
 
 from .data_set import chance
-from .rows import Comparison, ReportRow
+from .rows import Comparison, ReportRow, differing_sizes
 
 MAX_COMPARED = 5  # rows compared with the best one
 
@@ -24,19 +24,28 @@ def finding(rows: Sequence[ReportRow]) -> str:
     """Compare the rows with several seeds; if there are fewer than two, all rows without a test."""
     if len(rows) == 1:
         return single_row_text(rows[0])
-    ranked = sorted(((row.label, sample_of(row.accs)) for row in rows), key=lambda item: -item[1].mean)
-    several = [(label, sample) for label, sample in ranked if sample.std is not None]
+    ranked = sorted(((row, sample_of(row.accs)) for row in rows), key=lambda item: -item[1].mean)
+    several = [(row, sample) for row, sample in ranked if sample.std is not None]
     if len(several) < 2:
         (first, best), (second, other), *_ = ranked
         remedy = "single seeds do not tell whether that is chance: run more of them"
-        return f"{first} has the highest ACC, {best.mean - other.mean:.2f} above {second}; {remedy}."
-    (first, best), *others = several
+        text = f"{first.label} has the highest ACC, {best.mean - other.mean:.2f} above {second.label}; {remedy}."
+        return text + sizes_text([first, second])
+    (first, best), *others = several[: MAX_COMPARED + 1]
     behind = []
-    for label, sample in others[:MAX_COMPARED]:
+    for row, sample in others:
         difference = welch(best, sample)
         verdict = "significant" if difference.p < LEVEL else "not significant"
-        behind.append(f"{label} is {difference.mean:.2f} below (p {difference.p_text}: {verdict})")
-    return f"{first} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds."
+        behind.append(f"{row.label} is {difference.mean:.2f} below (p {difference.p_text}: {verdict})")
+    correction = f", without correction for {len(behind)} comparisons" if len(behind) > 1 else ""
+    text = f"{first.label} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds{correction}."
+    return text + sizes_text([first, *(row for row, _ in others)])
+
+
+def sizes_text(rows: Sequence[ReportRow]) -> str:
+    """A sentence on the sizes in which compared rows differ; empty if there are none."""
+    sizes = [field.replace("_", " ") for field in differing_sizes(rows)]
+    return f" The rows differ in {' and '.join(sizes)}." if sizes else ""
 
 
 def significantly_best(samples: Mapping[int, Sample], higher_is_better: bool) -> int | None:

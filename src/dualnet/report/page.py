@@ -11,7 +11,7 @@ from string import Template
 import numpy as np
 
 from . import classes, plots
-from .data_set import class_names, count_text, data_set_name, data_set_text, is_task_aware
+from .data_set import class_names, count_text, data_set_text, is_task_aware
 from .elements import (
     accuracy_legend,
     bullets,
@@ -48,7 +48,7 @@ def html_page(comparison: Comparison) -> str:
     parts = (Path(__file__).with_suffix(suffix) for suffix in (".html", ".css", ".js"))
     page, style, script = (part.read_text(encoding="utf-8") for part in parts)
     digest = f"sha256-{b64encode(sha256(script.encode()).digest()).decode()}"
-    names = dict.fromkeys(data_set_name(row.runs[0]) for row in comparison.rows)
+    names = dict.fromkeys(row.data_set for row in comparison.rows)
     title = f"Continual learning on {', '.join(names)}" if any(names) else "Continual learning"
     runs = sum(len(row.runs) for row in comparison.rows)
     lead = [count_text(runs, "finished run"), count_text(len(comparison.rows), "experiment")]
@@ -75,8 +75,9 @@ def _sections(comparison: Comparison) -> Iterator[str]:
 def _results(rows: Sequence[ReportRow], comparison: Comparison) -> str:
     several = len(comparison.settings()) > 1
     above = f"<h3>{escape(rows[0].setting_name)}</h3>\n" if several else ""
-    texts = [data_set_text(rows[0].runs[0]), "" if several else f"protocol {rows[0].options.get('protocol', DASH)}"]
-    return above + remark(" · ".join(filter(None, texts))) + html_table(results_table(rows, comparison))
+    data_set = data_set_text(rows[0].runs[0], rows[0].data_set)
+    protocol = "" if several else f" · protocol {rows[0].options.get('protocol', DASH)}"
+    return above + remark(data_set + protocol) + html_table(results_table(rows, comparison))
 
 
 def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[str]:

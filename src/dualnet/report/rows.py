@@ -13,10 +13,11 @@ from dualnet.metrics import Matrix, Vector, average_accuracy
 from dualnet.runs.record import LABELS, RunRecord, options_as_text
 from dualnet.text import printable
 
-from .data_set import count_text, data_set_name
+from .data_set import count_text, data_set_names
 from .find_runs import find_runs
 
 DASH = "—"  # a missing value
+SIZES = {"memory_slots": "slots", "width": "width"}  # fields of the manifest, and their columns
 MAX_POINTS = 300  # in a line; more cannot be distinguished on a page
 
 
@@ -33,6 +34,7 @@ class ReportRow(Series):
     """The finished runs of one experiment, one per seed."""
 
     runs: list[RunRecord]
+    data_set: str = ""  # its name
 
     @property
     def options(self) -> dict[str, str]:
@@ -54,13 +56,21 @@ class ReportRow(Series):
     @property
     def setting_name(self) -> str:
         tasks = count_text(self.num_tasks, "task")
-        parts = (data_set_name(self.runs[0]), self.options.get("protocol"), tasks, *self.label_options)
+        parts = (self.data_set, self.options.get("protocol"), tasks, *self.label_options)
         return ", ".join(filter(None, parts))
 
     @property
     def is_offline(self) -> bool:
-        """Whether it learned all tasks jointly: an upper baseline rather than a continual learner."""
-        return self.options.get("learner.name") == "offline"
+        """Whether it learned all tasks jointly: an upper baseline rather than a continual learner.
+
+        A learner outside the package that does has accuracies after the last task only.
+        """
+        only_last = self.num_tasks > 1 and bool(np.isnan(self.accuracies[0][:-1]).all())
+        return only_last or self.options.get("learner.name") == "offline"
+
+    def size(self, field: str) -> str:
+        """A field of SIZES as text; a dash without a memory or width, and in folders of older versions."""
+        return str(self.runs[0].manifest.get(field) or DASH)
 
     @property
     def label_options(self) -> list[str]:
@@ -107,7 +117,8 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", aga
             groups.setdefault((len(run.accuracy), *sorted(run.options.items())), []).append(run)
     firsts = [same[0] for same in groups.values()]
     labels = distinct_labels([run.name for run in firsts], [run.options for run in firsts])
-    rows = [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
+    named = zip(labels, groups.values(), data_set_names(firsts), strict=True)
+    rows = [ReportRow(i, *parts) for i, parts in enumerate(named)]
     return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm, against)
 
 
@@ -120,6 +131,11 @@ def top_rows(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:
     """The `count` rows with the highest ACC, and Offline, in their original order."""
     best = [row.index for row in by_accuracy(rows) if not row.is_offline][:count]
     return [row for row in rows if row.index in best or row.is_offline]
+
+
+def differing_sizes(rows: Sequence[ReportRow]) -> list[str]:
+    """The fields of SIZES that differ between the rows that have them."""
+    return [field for field in SIZES if len({row.size(field) for row in rows} - {DASH}) > 1]
 
 
 def differing_keys(options: Sequence[dict[str, str]]) -> list[str]:

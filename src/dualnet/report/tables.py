@@ -11,7 +11,7 @@ from dualnet.ttest import welch
 
 from .data_set import chance
 from .findings import significantly_best
-from .rows import DASH, Comparison, ReportRow, differing_keys, has_stability, stability_matrix
+from .rows import DASH, SIZES, Comparison, ReportRow, differing_keys, differing_sizes, has_stability, stability_matrix
 from .trend import Trend, trends
 
 METRICS = {"ACC": True, "FM": False, "LA": True}  # whether higher is better
@@ -43,15 +43,16 @@ class TextTable:
 
 
 def results_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
-    """Metrics and cost of the rows of one setting, and a line for chance."""
-    header = [*RESULT_HEADER, *sample_header(comparison), "s / run", "memory"]
+    """Metrics, differing sizes and cost of the rows of one setting, and a line for chance."""
+    sizes = differing_sizes(rows)
+    header = [*RESULT_HEADER, *(SIZES[field] for field in sizes), *sample_header(comparison), "s / run", "peak memory"]
     summaries = [[summary(accuracy, comparison.fm) for accuracy in row.accuracies] for row in rows]
     columns = [
         _metric_cells(rows, [[one[metric] for one in seeds] for seeds in summaries], higher, comparison)
         for metric, higher in METRICS.items()
     ]
     lines = [
-        [row.label, *metrics, str(len(row.runs)), *_costs(row.runs, comparison)]
+        [row.label, *metrics, str(len(row.runs)), *map(row.size, sizes), *_costs(row.runs, comparison)]
         for row, *metrics in zip(rows, *columns, strict=True)
     ]
     if (guessing := chance(rows[0].runs[0])) is not None:
@@ -126,7 +127,7 @@ def _difference(ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
 
 def runs_table(comparison: Comparison) -> TextTable:
     """All finished runs, one per line."""
-    header = ["experiment", "seed", *METRICS, "BWT", *sample_header(comparison), "s", "memory", "steps", "folder"]
+    header = ["experiment", "seed", *METRICS, "BWT", *sample_header(comparison), "s", "peak memory", "steps", "folder"]
     lines = []
     for row in (row for rows in comparison.settings() for row in rows):
         for run, accuracy in zip(row.runs, row.accuracies, strict=True):
@@ -191,16 +192,21 @@ def result_notes(comparison: Comparison) -> list[str]:
         "ACC: mean accuracy (%) over all tasks after the last one. LA: mean accuracy (%) on each task right after it.",
         f"FM ({comparison.fm}): {FM_MEANING[comparison.fm]}; mean over all tasks but the last, in points.",
     ]
+    if any("memory_slots" in differing_sizes(rows) for rows in comparison.settings()):
+        notes.append("slots: of the episodic memory, in all.")
     if sample_header(comparison):
         notes.append("fwd, bwd: images through the networks while learning, forward and backward; each pass counts.")
     if any(len(trend.lines) == 2 for trend in trends(comparison)):
-        notes.append("difference: from the line above, in points, with the 95 % interval and p of Welch's t-test.")
+        notes.append(
+            "difference: from the line above, in points, with the 95 % interval and p of Welch's t-test, not corrected."
+        )
     if any(len(row.runs) > 1 for row in comparison.rows) and len(comparison.rows) > 1:
         notes.append(
-            "Bold: significantly better than all other rows of the table (Welch's t-test over seeds, p < 0.05)."
+            "Bold: significantly better than all other rows of the table (Welch's t-test over seeds, p < 0.05, "
+            "not corrected for the number of comparisons)."
         )
-    if any(row.is_offline for row in comparison.rows):
-        notes.append("Offline learns all tasks jointly for several epochs: an upper baseline, not a continual learner.")
+    if offline := [row.label for row in comparison.rows if row.is_offline]:
+        notes.append(f"{', '.join(offline)}: all tasks learned jointly, an upper baseline, not a continual learner.")
     repeated = [row.label for row in comparison.rows if len({run.seed for run in row.runs}) < len(row.runs)]
     return notes + [f"{label}: a seed occurs twice, so the spread is underestimated." for label in repeated]
 

@@ -15,7 +15,7 @@ from dualnet.text import printable
 
 from . import tables
 from .classes import class_table, class_tables, tasks_table
-from .data_set import chance, class_tasks, count_text, data_set_text, is_task_aware
+from .data_set import chance, class_tasks, count_text, data_set_names, data_set_text, is_task_aware
 from .findings import findings
 from .rows import DASH, Comparison, ReportRow
 from .tables import Best, TextTable, number_text
@@ -29,7 +29,8 @@ def markdown_page(comparison: Comparison) -> str:
     if comparison.rows:
         parts.append(markdown_list(findings(comparison)))
         for rows in comparison.settings():
-            parts += [f"## {markdown_text(rows[0].setting_name)}", markdown_text(data_set_text(rows[0].runs[0]))]
+            data_set = data_set_text(rows[0].runs[0], rows[0].data_set)
+            parts += [f"## {markdown_text(rows[0].setting_name)}", markdown_text(data_set)]
             parts += map(markdown_table, [tables.results_table(rows, comparison), *class_tables(rows)])
         parts.append(markdown_list(tables.result_notes(comparison)))
     titled = {
@@ -90,7 +91,8 @@ def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = Non
     for i in columns:
         numeric = i in table.numeric
         justify = "right" if numeric else "left"
-        shown.add_column(Text(printable(table.header[i])), justify=justify, no_wrap=numeric, overflow="fold")
+        title = printable(table.header[i]).replace("peak memory", "peak\nmemory")  # so that a ledger fits its columns
+        shown.add_column(Text(title), justify=justify, no_wrap=numeric, overflow="fold")
     for line in table.rows:
         cells = [
             Text(printable(line[i]).replace(" ± ", "±"), style="bold" if isinstance(line[i], Best) else "")
@@ -123,7 +125,7 @@ def run_view(folder: Path) -> Group:
 
 def _facts(run: RunRecord, label_options: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "run", f"{run.name}, seed {run.seed}"
-    yield "data set", data_set_text(run)
+    yield "data set", data_set_text(run, *data_set_names([run]))
     batches = f"batches of {run.options.get('batch_size', DASH)}"
     yield "protocol", ", ".join([run.options.get("protocol", DASH), batches, *label_options])
     learner, manifest = [run.options.get("learner.name", DASH)], run.manifest

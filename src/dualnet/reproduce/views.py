@@ -28,7 +28,7 @@ from .ledger import (
     verdicts_by_papers_runs,
 )
 
-COST_HEADER = ("fwd", "bwd", "s / run", "memory")
+COST_HEADER = ("fwd", "bwd", "s / run", "peak memory")
 DIFFERS = "†"
 MARKS = {REPRODUCED: "=", ABOVE: ">", BELOW: "<", INCONCLUSIVE: "?"}
 DEFINITIONS = (
