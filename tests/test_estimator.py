@@ -95,7 +95,9 @@ def test_it_is_a_model_that_learns_in_the_order_given() -> None:
 
 
 def test_classes_can_be_added_at_any_time_and_are_sorted() -> None:
-    estimator = small().partial_fit(pictures(LABELS))  # no label yet
+    with pytest.warns(UserWarning, match="^y: no label is known") as warned:
+        estimator = small().partial_fit(pictures(LABELS))
+    assert len(warned) == 1 and warned[0].filename == __file__
     with pytest.raises(ValueError, match="no class"):
         estimator.predict(pictures(LABELS))
     for label, name in ((1, "pear"), (0, "fig"), (2, "apple")):
@@ -243,7 +245,8 @@ def test_a_late_label_is_learned_when_it_arrives() -> None:
     model = small()
     image = pictures([1])[0]
     assert model.predict_one(image) is None and model.predict_proba_one(image) == {}
-    model.learn_one(image)
+    with pytest.warns(UserWarning, match="^y: no label is known"):
+        model.learn_one(image)
     assert model.predict_one(image) is None
     model.learn_one(image, "cat")
     assert model.predict_one(image) == "cat"

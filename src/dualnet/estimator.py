@@ -1,6 +1,7 @@
 """A classifier with the interfaces of scikit-learn and river, around a `Model`. See docs/estimator.md."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
@@ -86,6 +87,9 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         if None in announced:
             raise ValueError("classes: -1 and None mark rows without a label; give that class another name")
         self._add_classes({label for label in (*announced, *labels) if label is not None})
+        if set(labels) == {None} and not self.model_.learns_unlabelled:
+            warnings.warn("y: no label is known, and the learner has no slow phase; nothing was learned", stacklevel=2)
+            return self
         self._learn(pixels, labels)
         return self
 

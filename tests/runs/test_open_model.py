@@ -76,7 +76,7 @@ def test_the_defaults_are_the_best_task_free_ones_with_a_balanced_memory_of_a_fi
 @pytest.mark.parametrize("name", TASK_FREE)
 def test_every_learner_begins_with_no_class(name: str, tmp_path: Path, state_of: Any, differing: Any) -> None:
     model = Model.create(image_size=32, learner={"name": name, "width": 4, "ema_rate": 0.3})
-    model.learn(pictures(None, None))
+    model.learner.observe(Batch(torch.from_numpy(pictures(None, None)).permute(0, 3, 1, 2)))
     model.save(tmp_path / "model")
     other = dualnet.load(tmp_path / "model")
     for each in (model, other):
@@ -143,6 +143,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown class": ({"labels": ["red", "gren"]}, r"^labels: 'gren' .*did you mean green\?"),
     "far from any": ({"labels": ["red", "x"]}, r"^labels: 'x' .*add_classes=True"),
     "too few labels": ({"labels": ["red"]}, r"^labels: 1 for 2 images"),
+    "no label, and no slow learner": ({"labels": None}, r"^labels: none is known.*label_share"),
     "numbers": ({"labels": [0, 1]}, r"^labels\[0\]: 0 "),
     "not a number": ({"labels": ["red", float("nan")]}, r"^labels\[1\]: nan .*None"),
     "a label that is no name": ({"labels": 3}, r"^labels\[0\]: 3 "),
@@ -167,6 +168,14 @@ def test_nonsense_is_refused_before_anything_changes(what: str, create: Any, sta
         model.learn(**{"images": pictures("red", "green"), **given})
     assert "\n" not in str(caught.value)
     assert model.class_names == ("red", "green") and not differing(before, state_of(model.learner))
+
+
+@pytest.mark.parametrize("learner", [{"name": "er"}, {"name": "dualnet", "slow_rounds": 0}])
+def test_updates_on_replay_need_no_label(learner: dict[str, Any]) -> None:
+    options = {**learner, "width": 4, "unlabelled": "replay"}
+    model = Model.create(["red", "green"], image_size=32, learner=options)
+    model.learn(pictures("red", "green"), ["red", "green"])
+    assert model.learn(pictures(None, None))["replay"] > 0
 
 
 def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
@@ -218,7 +227,7 @@ def test_a_task_aware_model_takes_the_task_of_the_class(small_learner: Any, stat
     assert model.learner.memory.task_ids[model.learner.memory.filled].sort().values.tolist() == [0, 1, 2]
     model.learn(images, ["a", "g", "g"], add_classes=True)
     model.learn(images, "h", add_classes=True, task=1)
-    model.learn(images, task=0)
+    model.learn(images, ["a", None, None], task=0)
     assert model.learner.spec.class_mask[:, 6:].nonzero().tolist() == [[1, 1], [3, 0]]
     before = state_of(model.learner)
     for given, message in (

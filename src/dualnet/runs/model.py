@@ -20,6 +20,7 @@ from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
 from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
 from dualnet.learners import Learner, make_learner
+from dualnet.learners.options import option
 from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
@@ -112,6 +113,12 @@ class Model:
 
     # Learning
 
+    @property
+    def learns_unlabelled(self) -> bool:
+        """Whether a batch without labels is learned: by the slow phase, or by updates on replay."""
+        config = self.learner.config
+        return getattr(config, "slow_rounds", 0) > 0 or option(config, "unlabelled") == "replay"
+
     def learn(
         self,
         images: Any,
@@ -124,7 +131,8 @@ class Model:
         """Learn from images in the given order, in batches. Returns the mean of each loss.
 
         Images have any form that `predict` accepts. Labels are class names, None for an image without a label; or one
-        name for all images. An unknown name is an error, unless `add_classes` is set: then it is a new class.
+        name for all images. An unknown name is an error, unless `add_classes` is set: then it is a new class. Images
+        without any label are an error if the learner does not learn from them.
 
         For a task-aware model `task` is the task of the images, by default that of their classes; new classes without
         a task form a new task. Call `model.learner.end_task()` at the end of a task.
@@ -133,6 +141,11 @@ class Model:
         self.check_names()
         pixels = self.pixels_to_learn(images)
         names = names_of(labels, len(pixels))
+        if set(names) == {None} and not self.learns_unlabelled:
+            raise ValueError(
+                "labels: none is known, and this model has no slow learner (learner.slow_rounds is 0 or not set); "
+                "give some labels, or create a new model with Model.create(label_share=0.1)"
+            )
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self.class_names]
         if new and not add_classes:
             remedy = f"add_classes=True adds it{nearest(new[0], self.class_names)}"
