@@ -118,6 +118,7 @@ def test_classes_can_be_added_at_any_time_and_are_sorted() -> None:
         (["b", "a", -1], ["a", "b"]),
         (("b", "a", -1), ["a", "b"]),
         (np.array(["b", "a", None], dtype=object), ["a", "b"]),
+        (np.array(["b", "a", -1]), ["a", "b"]),
         (np.array([3, 300, 3], np.uint16), [3, 300]),
     ],
 )
@@ -150,6 +151,8 @@ def test_invalid_input_is_rejected(tmp_path: Path) -> None:
     refused(lambda: small().fit(images, LABELS[:-1]), "y:", "59", "60")
     refused(lambda: small().fit(images, LABELS / 2), "y:", "float64")
     refused(lambda: small().fit(images[:3], ["a", "b", 3]), "y:")
+    refused(lambda: small().fit(images[:3], ["a", "b", "-1"]), "y:", "'-1'")
+    refused(lambda: small().partial_fit(images[:1], ["a"], classes=np.array(["a", -1])), "classes:")
     refused(lambda: fitted.partial_fit(images[:1], ["cat"]), "y:", "str", "int")
     refused(lambda: fitted.partial_fit(images[:1], [1], classes=[-1, 1]), "classes:")
     refused(lambda: fitted.predict(rows), "X:", "rows")
