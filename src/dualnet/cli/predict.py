@@ -24,6 +24,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
         check_table(arguments.csv)
     model = load(arguments.run, trust=arguments.trust)
+    check_has_tasks(model, arguments.task)
     check_existing(arguments.images, arguments.on_error)
     images = list_images(arguments.images)
     predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
@@ -43,6 +44,12 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
         sys.stdout.flush()  # the table may go there too
         write_csv(arguments.csv, images, predictions)
+
+
+def check_has_tasks(model: Model, task: int | None) -> None:
+    """Raises ValueError if a task is given and there is only one, also for 0, which Python callers may give."""
+    if task is not None and model.learner.spec.num_tasks == 1:
+        raise ValueError(f"task: {task} is given, but the model has no tasks to choose from; leave it out")
 
 
 def warn_without_task(model: Model, task: int | None) -> None:
