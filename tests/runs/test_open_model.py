@@ -191,6 +191,9 @@ def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
         ({"class_names": "cat"}, r"^names: 'cat' is not a list"),
         ({"class_names": ["cat", "cat"]}, r"^names: 'cat' "),
         ({"class_names": [1]}, r"^names: "),
+        ({"class_names": ["cat", ""]}, r"^names: '' is blank"),
+        ({"class_names": [" "]}, r"^names: ' ' is blank"),
+        ({"class_names": ["a\nb"]}, r"^names: 'a\\nb' .*control character"),
         ({"image_size": 0}, r"^image_size: 0 is not"),
         ({"image_size": 4}, r"too small"),
         ({"channels": 2}, r"2 channels"),
@@ -258,6 +261,17 @@ def test_it_is_saved_again_and_again_as_it_grows(create: Any, tmp_path: Path, st
     assert earlier.class_names == ("red", "green") and not differing(states[1], state_of(earlier.learner))
     with pytest.raises(ValueError, match="holds another model"):
         create(seed=1).save(folder)
+
+
+def test_a_model_with_a_name_that_earlier_versions_accepted_is_loaded(create: Any, tmp_path: Path) -> None:
+    model = create()
+    model.add_checked_classes([" ", "a\nb"], None)
+    model.save(tmp_path / "model")
+    loaded = dualnet.load(tmp_path / "model")
+    assert loaded.class_names == (" ", "a\nb")
+    loaded.learn(pictures("red"), " ")
+    with pytest.raises(ValueError, match="control character"):
+        loaded.learn(pictures("red"), "c\t", add_classes=True)
 
 
 def test_a_loss_that_is_not_finite_is_said(create: Any) -> None:

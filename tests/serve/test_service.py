@@ -372,7 +372,8 @@ def test_an_invalid_value_is_reported_by_field_and_reason(server: Server) -> Non
         return response[1]["error"]["message"]
 
     image, name_rule = png(picture("red", 1)), "use printable characters, without spaces at the start or end"
-    assert message(server.teach(image, " red")) == f"label.0: {name_rule}"
+    for name in (" red", " ", "re\nd"):
+        assert message(server.teach(image, name)) == f"label.0: {name_rule}"
     assert message(server.send("POST", "/v1/classes", {"classes": ["a", "b "]})) == f"classes.1: {name_rule}"
     assert message(server.upload("/v1/predict", image="text")) == "image.0: send it as a file"
     body = b'{"classes": ["a"]}'

@@ -23,7 +23,7 @@ from dualnet.learners import Learner, make_learner
 from dualnet.learners.options import option
 from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
-from dualnet.runs.class_names import checked_names, names_of, task_ids_of
+from dualnet.runs.class_names import checked_names, names_of, task_ids_of, unique_names
 from dualnet.runs.experiment import open_ended, parse, parse_learner
 from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
@@ -106,10 +106,12 @@ class Model:
 
         They are added to the given task; without one to the only task, or to a new task if there are several.
         """
-        new = checked_names(names, self.class_names)
+        self.add_checked_classes(checked_names(names, self.class_names), task)
+
+    def add_checked_classes(self, names: Sequence[str], task: int | None) -> None:
         self.check_names()
-        self.learner.add_classes(len(new), task)
-        self.class_names = (*self.class_names, *new)
+        self.learner.add_classes(len(names), task)
+        self.class_names = (*self.class_names, *names)
 
     # Learning
 
@@ -270,7 +272,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
         found = checkpoint.newest(folder.checkpoints, identity)
         if found is not None:
             for entry in found[1].get("added", content.get("added", ())):
-                model.add_classes(entry["classes"], entry["task"])
+                model.add_checked_classes(unique_names(entry["classes"], model.class_names), entry["task"])
     except READ_ERRORS as error:
         raise ValueError(
             f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"
