@@ -95,7 +95,9 @@ def test_it_is_a_model_that_learns_in_the_order_given() -> None:
 
 
 def test_classes_can_be_added_at_any_time_and_are_sorted() -> None:
-    estimator = small().partial_fit(pictures(LABELS))  # no label yet
+    with pytest.warns(UserWarning, match="^y: no label is known") as warned:
+        estimator = small().partial_fit(pictures(LABELS))
+    assert len(warned) == 1 and warned[0].filename == __file__
     with pytest.raises(ValueError, match="no class"):
         estimator.predict(pictures(LABELS))
     for label, name in ((1, "pear"), (0, "fig"), (2, "apple")):
@@ -116,6 +118,7 @@ def test_classes_can_be_added_at_any_time_and_are_sorted() -> None:
         (["b", "a", -1], ["a", "b"]),
         (("b", "a", -1), ["a", "b"]),
         (np.array(["b", "a", None], dtype=object), ["a", "b"]),
+        (np.array(["b", "a", -1]), ["a", "b"]),
         (np.array([3, 300, 3], np.uint16), [3, 300]),
     ],
 )
@@ -148,6 +151,8 @@ def test_invalid_input_is_rejected(tmp_path: Path) -> None:
     refused(lambda: small().fit(images, LABELS[:-1]), "y:", "59", "60")
     refused(lambda: small().fit(images, LABELS / 2), "y:", "float64")
     refused(lambda: small().fit(images[:3], ["a", "b", 3]), "y:")
+    refused(lambda: small().fit(images[:3], ["a", "b", "-1"]), "y:", "'-1'")
+    refused(lambda: small().partial_fit(images[:1], ["a"], classes=np.array(["a", -1])), "classes:")
     refused(lambda: fitted.partial_fit(images[:1], ["cat"]), "y:", "str", "int")
     refused(lambda: fitted.partial_fit(images[:1], [1], classes=[-1, 1]), "classes:")
     refused(lambda: fitted.predict(rows), "X:", "rows")
@@ -243,7 +248,8 @@ def test_a_late_label_is_learned_when_it_arrives() -> None:
     model = small()
     image = pictures([1])[0]
     assert model.predict_one(image) is None and model.predict_proba_one(image) == {}
-    model.learn_one(image)
+    with pytest.warns(UserWarning, match="^y: no label is known"):
+        model.learn_one(image)
     assert model.predict_one(image) is None
     model.learn_one(image, "cat")
     assert model.predict_one(image) == "cat"

@@ -1,6 +1,7 @@
 """A classifier with the interfaces of scikit-learn and river, around a `Model`. See docs/estimator.md."""
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
@@ -86,6 +87,9 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         if None in announced:
             raise ValueError("classes: -1 and None mark rows without a label; give that class another name")
         self._add_classes({label for label in (*announced, *labels) if label is not None})
+        if set(labels) == {None} and not self.model_.learns_unlabelled:
+            warnings.warn("y: no label is known, and the learner has no slow phase; nothing was learned", stacklevel=2)
+            return self
         self._learn(pixels, labels)
         return self
 
@@ -239,13 +243,15 @@ def is_one_image(sample: Any) -> bool:
 
 def split_known(y: Any) -> tuple[np.ndarray, list[bool]]:
     """The known labels, and a mask of the unknown ones."""
-    # As objects: an array of strings would turn -1 into a string.
-    values = column_or_1d(np.array(y, dtype=object) if isinstance(y, list | tuple) else y, warn=True).tolist()
-    names = [isinstance(value, str) for value in values]
-    unknown = [value is None or (not name and value == UNLABELLED) for name, value in zip(names, values, strict=True)]
-    if any(names):  # pandas represents missing strings by NaN
+    # As objects: an array of strings turns -1 into a string.
+    given = column_or_1d(np.array(y, dtype=object) if isinstance(y, list | tuple) else y, warn=True)
+    values, mark = given.tolist(), str(UNLABELLED) if given.dtype.kind == "U" else UNLABELLED
+    unknown = [value is None or value == mark for value in values]
+    if any(isinstance(value, str) for value in values):  # pandas represents missing strings by NaN
         unknown = [missing or value != value for missing, value in zip(unknown, values, strict=True)]
     known = [value for value, missing in zip(values, unknown, strict=True) if not missing]
+    if str(UNLABELLED) in known:
+        raise ValueError("y: '-1' is not the name of a class; give -1 or None where unknown, else another name")
     if len({isinstance(value, str) for value in known}) > 1:
         raise ValueError("y: contains names and numbers; use one type of label")
     found = np.array(known)

@@ -20,6 +20,11 @@ def test_version(capsys) -> None:
     assert capsys.readouterr().out == f"dualnet {dualnet.__version__}\n"
 
 
+def test_the_package_can_be_run_as_a_module() -> None:
+    command, environment = [sys.executable, "-m", "dualnet", "--version"], {**os.environ, "PYTHONPATH": SOURCE}
+    assert subprocess.check_output(command, env=environment, text=True) == f"dualnet {dualnet.__version__}\n"
+
+
 COMMANDS = ["run", "learn", "search", "reproduce", "report", "show", "predict", "export", "serve", "teach", "list"]
 
 

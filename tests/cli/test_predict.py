@@ -204,8 +204,11 @@ def test_predict_does_not_warn_for_a_task_free_model(capsys) -> None:
     capsys.readouterr()
     assert cli.main(["predict", "out/seed-0", "image.png"]) == 0
     assert capsys.readouterr().err == ""
-    assert cli.main(["predict", "out/seed-0", "image.png", "--task", "1"]) == 2
-    assert "task: 1 is given, but the model has no tasks to choose from; leave it out" in capsys.readouterr().err
+    for words in (["predict", "out/seed-0", "image.png"], ["export", "out/seed-0", "it.onnx"]):
+        for task in ("0", "1"):
+            assert cli.main([*words, "--task", task]) == 2
+            wrong = f"task: {task} is given, but the model has no tasks to choose from; leave it out"
+            assert wrong in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("task", [0, 1])

@@ -36,6 +36,19 @@ def test_onnx_of_a_model_with_tasks_and_averaged_weights_and_a_class_that_came_l
     assert model.probabilities(images).isfinite().all()  # the trace left nothing behind
 
 
+def test_a_task_aware_model_without_a_task_is_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("dualnet.cli.export.export", lambda *_: None)
+    learner = dualnet.make_learner("er", StreamSpec((3, 28, 28), TASKS), dualnet.ER.Config(width=4), seed=0)
+    Model(learner, ["a", "b", "c"]).save(tmp_path / "model")
+    words = ["export", str(tmp_path / "model"), str(tmp_path / "it.onnx")]
+    assert main(words) == 0
+    said = capsys.readouterr().err
+    assert said.startswith("dualnet: warning: ") and "--task (0 to 1)" in said and said.count("\n") == 1
+    assert main([*words, "--task", "1"]) == 0 and capsys.readouterr().err == ""
+
+
 def test_what_cannot_be_exported_is_said_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     Model.create(image_size=28, learner={"name": "er", "width": 4}).save(tmp_path / "empty")
     assert main(["export", str(tmp_path / "empty"), str(tmp_path / "it.onnx")]) == 2

@@ -76,7 +76,7 @@ def test_the_defaults_are_the_best_task_free_ones_with_a_balanced_memory_of_a_fi
 @pytest.mark.parametrize("name", TASK_FREE)
 def test_every_learner_begins_with_no_class(name: str, tmp_path: Path, state_of: Any, differing: Any) -> None:
     model = Model.create(image_size=32, learner={"name": name, "width": 4, "ema_rate": 0.3})
-    model.learn(pictures(None, None))
+    model.learner.observe(Batch(torch.from_numpy(pictures(None, None)).permute(0, 3, 1, 2)))
     model.save(tmp_path / "model")
     other = dualnet.load(tmp_path / "model")
     for each in (model, other):
@@ -143,6 +143,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "an unknown class": ({"labels": ["red", "gren"]}, r"^labels: 'gren' .*did you mean green\?"),
     "far from any": ({"labels": ["red", "x"]}, r"^labels: 'x' .*add_classes=True"),
     "too few labels": ({"labels": ["red"]}, r"^labels: 1 for 2 images"),
+    "no label, and no slow learner": ({"labels": None}, r"^labels: none is known.*label_share"),
     "numbers": ({"labels": [0, 1]}, r"^labels\[0\]: 0 "),
     "not a number": ({"labels": ["red", float("nan")]}, r"^labels\[1\]: nan .*None"),
     "a label that is no name": ({"labels": 3}, r"^labels\[0\]: 3 "),
@@ -150,7 +151,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "half a batch": ({"batch_size": 2.5}, r"^batch_size: 2.5 "),
     "a task that is not there": ({"labels": "red", "task": 1}, r"^task: 1 "),
     "no images": ({"images": 7}, r"^images: int "),
-    "a file that is not there": ({"images": ["missing.png", "too.png"]}, r"^2 of 2 images unreadable: missing.png "),
+    "a file that is not there": (
+        {"images": ["missing.png", "too.png"]},
+        r"^2 of 2 images unreadable: missing.png .*on_error=\"skip\" in",
+    ),
     "channels": ({"images": np.zeros((2, 4, 9, 9), np.uint8)}, r"^images: .*channels"),
     "floats": ({"images": np.full((2, 9, 9, 3), 7.0)}, r"^images: float from 7"),
     "whole numbers in a tensor": ({"images": torch.zeros(2, 3, 32, 32, dtype=torch.int64)}, r"^images are int64"),
@@ -169,6 +173,14 @@ def test_nonsense_is_refused_before_anything_changes(what: str, create: Any, sta
     assert model.class_names == ("red", "green") and not differing(before, state_of(model.learner))
 
 
+@pytest.mark.parametrize("learner", [{"name": "er"}, {"name": "dualnet", "slow_rounds": 0}])
+def test_updates_on_replay_need_no_label(learner: dict[str, Any]) -> None:
+    options = {**learner, "width": 4, "unlabelled": "replay"}
+    model = Model.create(["red", "green"], image_size=32, learner=options)
+    model.learn(pictures("red", "green"), ["red", "green"])
+    assert model.learn(pictures(None, None))["replay"] > 0
+
+
 def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
     model = create(["red"])
     before = state_of(model.learner)
@@ -182,6 +194,9 @@ def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
         ({"class_names": "cat"}, r"^names: 'cat' is not a list"),
         ({"class_names": ["cat", "cat"]}, r"^names: 'cat' "),
         ({"class_names": [1]}, r"^names: "),
+        ({"class_names": ["cat", ""]}, r"^names: '' is blank"),
+        ({"class_names": [" "]}, r"^names: ' ' is blank"),
+        ({"class_names": ["a\nb"]}, r"^names: 'a\\nb' .*control character"),
         ({"image_size": 0}, r"^image_size: 0 is not"),
         ({"image_size": 4}, r"too small"),
         ({"channels": 2}, r"2 channels"),
@@ -218,7 +233,7 @@ def test_a_task_aware_model_takes_the_task_of_the_class(small_learner: Any, stat
     assert model.learner.memory.task_ids[model.learner.memory.filled].sort().values.tolist() == [0, 1, 2]
     model.learn(images, ["a", "g", "g"], add_classes=True)
     model.learn(images, "h", add_classes=True, task=1)
-    model.learn(images, task=0)
+    model.learn(images, ["a", None, None], task=0)
     assert model.learner.spec.class_mask[:, 6:].nonzero().tolist() == [[1, 1], [3, 0]]
     before = state_of(model.learner)
     for given, message in (
@@ -249,6 +264,17 @@ def test_it_is_saved_again_and_again_as_it_grows(create: Any, tmp_path: Path, st
     assert earlier.class_names == ("red", "green") and not differing(states[1], state_of(earlier.learner))
     with pytest.raises(ValueError, match="holds another model"):
         create(seed=1).save(folder)
+
+
+def test_a_model_with_a_name_that_earlier_versions_accepted_is_loaded(create: Any, tmp_path: Path) -> None:
+    model = create()
+    model.add_checked_classes([" ", "a\nb"], None)
+    model.save(tmp_path / "model")
+    loaded = dualnet.load(tmp_path / "model")
+    assert loaded.class_names == (" ", "a\nb")
+    loaded.learn(pictures("red"), " ")
+    with pytest.raises(ValueError, match="control character"):
+        loaded.learn(pictures("red"), "c\t", add_classes=True)
 
 
 def test_a_loss_that_is_not_finite_is_said(create: Any) -> None:

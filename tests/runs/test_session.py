@@ -140,8 +140,10 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     """Old and new classes apart, before and after, on the memory and on test images."""
     draw(tmp_path / "new", "owl", "cat", seed=1)
     draw(tmp_path / "test", "cat", "owl", "fox", count=3, seed=2)
-    assert learn("photos", "--out", "m", *WORDS) == 0
-    assert len(capsys.readouterr().out.splitlines()) == 2
+    assert learn("photos", "--out", "m", *WORDS, "--batch-size", 8) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 2 and captured.out.endswith("m IMAGE` predicts the class of an image\n")
+    assert captured.err == "m: 1 step\n"
     assert learn("photos", "--out", "other", *WORDS, "--test", "test") == 0
     assert "  test images: " in capsys.readouterr().out
     assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
@@ -212,13 +214,17 @@ def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn:
 
 
 @pytest.mark.parametrize("given", ["none", "one", "two"])
-def test_a_run_goes_on_and_keeps_its_protocol(given: str, finished: Path, learn: Any, tmp_path: Path) -> None:
+def test_a_run_goes_on_and_keeps_its_protocol(
+    given: str, finished: Path, learn: Any, tmp_path: Path, capsys: Any
+) -> None:
     """Two tasks of two classes, task-aware: new classes are a new task, or of the one that is named."""
     names = dualnet.load(finished).class_names
     draw(tmp_path / "new", "owl", "fox", *([names[0]] if given == "two" else []))
     task = {"none": [], "one": ["--task", 1], "two": ["--task", 0]}[given]
     assert learn(finished, "new", "--out", "m", *task) == 0
     model = dualnet.load("m")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "`dualnet predict m IMAGE --task N`" in last and f"(0 to {model.learner.spec.num_tasks - 1})" in last
     assert set(model.class_names[4:]) == {"fox", "owl"}
     own = model.learner.class_mask[{"none": 2, "one": 1, "two": 0}[given]]
     assert own[4:].all() and model.learner.spec.num_tasks == (3 if given == "none" else 2)

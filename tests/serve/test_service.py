@@ -366,13 +366,20 @@ def test_data_that_is_not_an_image_is_rejected(server: Server, image: bytes) -> 
     assert server.get("/v1/status")["examples"] == before
 
 
+@pytest.mark.parametrize("size", [(6000, 6000), (10000, 9000), (15000, 13000)])  # Pillow warns, and raises an error
+def test_an_image_with_too_many_pixels_is_reported_as_such(server: Server, size: tuple[int, int]) -> None:
+    status, wrong = server.upload("/v1/predict", png(np.zeros(size, bool)))
+    assert status == 400 and "pixels; at most 30000000 are allowed (--most-pixels)" in wrong["error"]["message"]
+
+
 def test_an_invalid_value_is_reported_by_field_and_reason(server: Server) -> None:
     def message(response: tuple[int, Any]) -> str:
         assert response[0] == 422 and response[1]["error"]["code"] == "invalid"
         return response[1]["error"]["message"]
 
     image, name_rule = png(picture("red", 1)), "use printable characters, without spaces at the start or end"
-    assert message(server.teach(image, " red")) == f"label.0: {name_rule}"
+    for name in (" red", " ", "re\nd"):
+        assert message(server.teach(image, name)) == f"label.0: {name_rule}"
     assert message(server.send("POST", "/v1/classes", {"classes": ["a", "b "]})) == f"classes.1: {name_rule}"
     assert message(server.upload("/v1/predict", image="text")) == "image.0: send it as a file"
     body = b'{"classes": ["a"]}'

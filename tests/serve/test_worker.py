@@ -289,6 +289,18 @@ def test_a_pause_and_the_history_survive_a_restart(made: tuple[Worker, Connectio
     again.journal.database.close()
 
 
+def test_images_without_labels_move_the_average_of_a_model_without_a_slow_learner(tmp_path: Path) -> None:
+    model = small_model(tmp_path / "model", slow_rounds=0, unlabelled="skip")
+    (tmp_path / "state").mkdir()
+    ours, theirs = Pipe()
+    with ours, theirs:
+        worker = Worker(Options(tmp_path / "state", model=model, device="cpu"), theirs)
+        worker.journal.add_examples(["one"], [np.zeros((3, SIZE, SIZE), np.uint8)], [None], False)
+        worker.background_step()
+        assert worker.background.steps == 1 and worker.model.learner.ema.steps == 1
+        worker.journal.database.close()
+
+
 def test_a_learned_image_is_classified_correctly_however_slow_the_average(
     made: tuple[Worker, Connection],
 ) -> None:

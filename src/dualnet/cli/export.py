@@ -2,11 +2,15 @@
 
 import argparse
 
+from dualnet.cli.predict import check_has_tasks, warn_without_task
 from dualnet.cli.terminal import print_line
 from dualnet.runs.model import load
 from dualnet.runs.onnx import export
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
-    export(load(arguments.run, trust=arguments.trust), arguments.file, arguments.task)
+    model = load(arguments.run, trust=arguments.trust)
+    check_has_tasks(model, arguments.task)
+    export(model, arguments.file, arguments.task)
+    warn_without_task(model, arguments.task)
     print_line(f"{arguments.file}: written; its input is `images`, its output `probabilities`")

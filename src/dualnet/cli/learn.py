@@ -103,4 +103,6 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
             after, count = record["after"][part]
             first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
             lines.append(f"  {title}: {first}{after:.1f} % now ({count_text(count, 'image')})")
-    return [*lines, f"`dualnet predict {out} IMAGE` predicts the class of an image"]
+    num_tasks = session.model.learner.spec.num_tasks
+    flag, of_task = (" --task N", f" of task N (0 to {num_tasks - 1})") if num_tasks > 1 else ("", "")
+    return [*lines, f"`dualnet predict {out} IMAGE{flag}` predicts the class of an image{of_task}"]

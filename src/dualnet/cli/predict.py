@@ -17,13 +17,14 @@ from dualnet.data.class_folders import is_image
 from dualnet.data.decode import NAMED, UnreadableError
 from dualnet.data.inputs import list_images
 from dualnet.options import nearest
-from dualnet.runs.model import Prediction, load
+from dualnet.runs.model import Model, Prediction, load
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
         check_table(arguments.csv)
     model = load(arguments.run, trust=arguments.trust)
+    check_has_tasks(model, arguments.task)
     check_existing(arguments.images, arguments.on_error)
     images = list_images(arguments.images)
     predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
@@ -32,12 +33,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
         if len(errors) == len(images):
             raise ValueError(f"{unreadable}; there is nothing to predict")
         show_warning(f"{unreadable}; skipped")
-    num_tasks = model.learner.spec.num_tasks
-    if arguments.task is None and num_tasks > 1:
-        show_warning(
-            "this model was trained task-aware and is far less accurate without the task; give --task "
-            f"(0 to {num_tasks - 1}), or train with the protocol task_free_boundaries"
-        )
+    warn_without_task(model, arguments.task)
     for image, prediction in zip(images, predictions, strict=True):
         pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
         if arguments.json:
@@ -48,6 +44,21 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
         sys.stdout.flush()  # the table may go there too
         write_csv(arguments.csv, images, predictions)
+
+
+def check_has_tasks(model: Model, task: int | None) -> None:
+    """Raises ValueError if a task is given and there is only one, also for 0, which Python callers may give."""
+    if task is not None and model.learner.spec.num_tasks == 1:
+        raise ValueError(f"task: {task} is given, but the model has no tasks to choose from; leave it out")
+
+
+def warn_without_task(model: Model, task: int | None) -> None:
+    num_tasks = model.learner.spec.num_tasks
+    if task is None and num_tasks > 1:
+        show_warning(
+            "this model was trained task-aware and is far less accurate without the task; give --task "
+            f"(0 to {num_tasks - 1}), or train with the protocol task_free_boundaries"
+        )
 
 
 def check_existing(paths: Sequence[str], on_error: str) -> None:

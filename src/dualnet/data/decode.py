@@ -42,8 +42,8 @@ class UnreadableError(ValueError):
     def __init__(self, reasons: Mapping[str, str], total: int = 1) -> None:
         self.reasons = dict(reasons)
         them = "them" if len(reasons) > 1 else "it"
-        remedy = f"replace {them} or leave {them} out (--on-error skip, or on_error: skip in a benchmark's options)"
-        super().__init__(f"{self.summary(total)}; {remedy}")
+        skip = """--on-error skip, on_error: skip in a benchmark's options, or on_error="skip" in Model.predict"""
+        super().__init__(f"{self.summary(total)}; replace {them} or leave {them} out ({skip})")
 
     def summary(self, total: int) -> str:
         """How many images are unreadable, and which."""

@@ -20,9 +20,10 @@ from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
 from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
 from dualnet.learners import Learner, make_learner
+from dualnet.learners.options import option
 from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
-from dualnet.runs.class_names import checked_names, names_of, task_ids_of
+from dualnet.runs.class_names import checked_names, names_of, task_ids_of, unique_names
 from dualnet.runs.experiment import open_ended, parse, parse_learner
 from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
@@ -105,12 +106,20 @@ class Model:
 
         They are added to the given task; without one to the only task, or to a new task if there are several.
         """
-        new = checked_names(names, self.class_names)
+        self.add_checked_classes(checked_names(names, self.class_names), task)
+
+    def add_checked_classes(self, names: Sequence[str], task: int | None) -> None:
         self.check_names()
-        self.learner.add_classes(len(new), task)
-        self.class_names = (*self.class_names, *new)
+        self.learner.add_classes(len(names), task)
+        self.class_names = (*self.class_names, *names)
 
     # Learning
+
+    @property
+    def learns_unlabelled(self) -> bool:
+        """Whether a batch without labels is learned: by the slow phase, or by updates on replay."""
+        config = self.learner.config
+        return getattr(config, "slow_rounds", 0) > 0 or option(config, "unlabelled") == "replay"
 
     def learn(
         self,
@@ -125,7 +134,8 @@ class Model:
         """Learn from images in the given order, in batches. Returns the mean of each loss.
 
         Images have any form that `predict` accepts. Labels are class names, None for an image without a label; or one
-        name for all images. An unknown name is an error, unless `add_classes` is set: then it is a new class.
+        name for all images. An unknown name is an error, unless `add_classes` is set: then it is a new class. Images
+        without any label are an error if the learner does not learn from them.
 
         For a task-aware model `task` is the task of the images, by default that of their classes; new classes without
         a task form a new task. Call `model.learner.end_task()` at the end of a task.
@@ -136,6 +146,11 @@ class Model:
         self.check_names()
         pixels = self.pixels_to_learn(images)
         names = names_of(labels, len(pixels))
+        if set(names) == {None} and not self.learns_unlabelled:
+            raise ValueError(
+                "labels: none is known, and this model has no slow learner (learner.slow_rounds is 0 or not set); "
+                "give some labels, or create a new model with Model.create(label_share=0.1)"
+            )
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self.class_names]
         if new and not add_classes:
             remedy = f"add_classes=True adds it{nearest(new[0], self.class_names)}"
@@ -262,7 +277,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
         found = checkpoint.newest(folder.checkpoints, identity)
         if found is not None:
             for entry in found[1].get("added", content.get("added", ())):
-                model.add_classes(entry["classes"], entry["task"])
+                model.add_checked_classes(unique_names(entry["classes"], model.class_names), entry["task"])
     except READ_ERRORS as error:
         raise ValueError(
             f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"

@@ -44,7 +44,8 @@ class RunDisplay:
         self.row = self.bar.add_task(name, total=num_steps, completed=done, rate="", losses="")
         self.bar.start()
         if not self.live:
-            echo(self.console, f"{name}: {num_steps} steps" + (f", continues from step {done}" if done else ""))
+            steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
+            echo(self.console, f"{name}: {steps}" + (f", continues from step {done}" if done else ""))
 
     def step(self, task: int, num_tasks: int, done: int) -> None:
         now = time.monotonic()

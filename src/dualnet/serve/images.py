@@ -9,7 +9,7 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
-from dualnet.data.decode import FORMATS, UnreadableError, read_bytes
+from dualnet.data.decode import FORMATS, MOST_PIXELS, UnreadableError, read_bytes
 from dualnet.serve.errors import RequestError
 
 
@@ -21,6 +21,9 @@ def decode(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
     try:
         with Pillow.open(io.BytesIO(data), formats=FORMATS) as image:  # reads only the header
             width, height = image.size
+    except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:  # before the size is known
+        most = min(most_pixels, MOST_PIXELS)
+        raise RequestError(400, f"{name}: too many pixels; at most {most} are allowed (--most-pixels)") from error
     except Exception as error:  # whatever Pillow raises for damaged files
         raise RequestError(400, f"{name}: cannot be read as an image; send {', '.join(FORMATS)}") from error
     if width * height > most_pixels:

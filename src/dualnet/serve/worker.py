@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from dualnet.atomic import locked
+from dualnet.batch import UNLABELLED
 from dualnet.runs.model import Model
 from dualnet.serve import memory_contents, state_folder
 from dualnet.serve.errors import disk_message
@@ -146,8 +147,13 @@ class Worker:
 
     def step(self, images: Tensor, labels: list[str | None] | None) -> dict[str, float]:
         """Returns the losses. A step that diverges is rolled back."""
+        size = self.options.batch_size
         try:
-            return self.model.learn(images, labels, batch_size=self.options.batch_size)
+            if labels is None or set(labels) == {None}:  # `learn` refuses them if only the averaged weights change
+                numbers = torch.full((len(images),), UNLABELLED)
+                pixels = self.model.pixels_to_learn(images)
+                return self.model.learn_batches(pixels, numbers, torch.zeros_like(numbers), size)
+            return self.model.learn(images, labels, batch_size=size)
         except RuntimeError as error:
             self.roll_back(str(error))
             return {}
