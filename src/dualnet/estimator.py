@@ -87,7 +87,8 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
         if None in announced:
             raise ValueError("classes: -1 and None mark rows without a label; give that class another name")
         self._add_classes({label for label in (*announced, *labels) if label is not None})
-        if set(labels) == {None} and not self.model_.learns_unlabelled:
+        learner = self.model_.learner
+        if set(labels) == {None} and not learner.learns_unlabelled(learner.config):
             warnings.warn("y: no label is known, and the learner has no slow phase; nothing was learned", stacklevel=2)
             return self
         self._learn(pixels, labels)

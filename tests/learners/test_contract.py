@@ -238,13 +238,16 @@ def test_a_learner_converted_and_back_learns_the_same(name, quick_learner, strea
 # Labels that are missing
 
 
-@pytest.mark.parametrize("name", BASELINES)
-def test_a_baseline_learns_nothing_without_labels(name, quick_learner, stream, without_labels, state_of, differing):
-    learner = quick_learner(name)
+@every_learner
+@pytest.mark.parametrize("slow_rounds", [0, 1])
+def test_what_is_learned_without_labels(name, slow_rounds, quick_learner, stream, without_labels, state_of, differing):
+    learner = quick_learner(name, **({"slow_rounds": slow_rounds} if name == "dualnet" else {}))
     learner.observe(stream[0])
     before = state_of(learner)
-    assert learner.observe(without_labels(stream[1])) == {}
-    assert not differing(before, state_of(learner))
+    losses = learner.observe(without_labels(stream[1]))
+    learns = learner.learns_unlabelled(learner.config)
+    assert learns == (name == "dualnet" and slow_rounds > 0)
+    assert bool(losses) == bool(differing(before, state_of(learner))) == learns
 
 
 @every_learner

@@ -98,6 +98,10 @@ class DualNet(Learner):
     def needs_boundaries(cls, config: Any) -> bool:
         return config.soft_labels == "task_end" and config.soft_label_weight > 0
 
+    @classmethod
+    def learns_unlabelled(cls, config: Any) -> bool:
+        return config.slow_rounds > 0 or super().learns_unlabelled(config)
+
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         return self.mask_logits(self.net(self.network_input(images)), task_ids)
 

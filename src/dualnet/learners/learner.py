@@ -74,6 +74,11 @@ class Learner(nn.Module, ABC):
         return False
 
     @classmethod
+    def learns_unlabelled(cls, config: Any) -> bool:
+        """Whether it learns from a batch without any label; by default only by updates on replay."""
+        return option(config, "unlabelled") == "replay"
+
+    @classmethod
     def epochs_over_all(cls, config: Any) -> int:
         """The number of epochs over the data of all tasks together; 0: one pass over one task after another."""
         return 0

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from dualnet.batch import UNLABELLED, check_task
 
-
 CONTROL = ("Cc", "Zl", "Zp")  # Unicode categories: control characters, separators of lines and paragraphs
 
 

@@ -20,7 +20,6 @@ from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
 from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
 from dualnet.learners import Learner, make_learner
-from dualnet.learners.options import option
 from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of, unique_names
@@ -115,12 +114,6 @@ class Model:
 
     # Learning
 
-    @property
-    def learns_unlabelled(self) -> bool:
-        """Whether a batch without labels is learned: by the slow phase, or by updates on replay."""
-        config = self.learner.config
-        return getattr(config, "slow_rounds", 0) > 0 or option(config, "unlabelled") == "replay"
-
     def learn(
         self,
         images: Any,
@@ -146,7 +139,7 @@ class Model:
         self.check_names()
         pixels = self.pixels_to_learn(images)
         names = names_of(labels, len(pixels))
-        if set(names) == {None} and not self.learns_unlabelled:
+        if set(names) == {None} and not self.learner.learns_unlabelled(self.learner.config):
             raise ValueError(
                 "labels: none is known, and this model has no slow learner (learner.slow_rounds is 0 or not set); "
                 "give some labels, or create a new model with Model.create(label_share=0.1)"
