@@ -37,7 +37,7 @@ def matrices(min_tasks: int = 1):
 
 
 def test_hand_computed_example():
-    expected = {"ACC": 220 / 3, "FM": 12.5, "LA": 245 / 3, "BWT": -12.5}
+    expected = {"ACC": 220 / 3, "FM": 12.5, "LA": 245 / 3, "AIA": 700 / 9, "BWT": -12.5}
     assert summary(THREE) == pytest.approx(expected)
     assert forgetting_per_task(THREE).tolist() == [20, 5]
     assert seen_accuracy(THREE).tolist() == pytest.approx([80, 80, 220 / 3])
@@ -86,7 +86,7 @@ def test_what_was_not_evaluated_stays_undefined():
     only_at_the_end = [[NAN, NAN], [60, 70]]
     metrics = summary(only_at_the_end)
     assert metrics["ACC"] == 65
-    assert all(math.isnan(metrics[name]) for name in ("FM", "LA", "BWT"))
+    assert all(math.isnan(metrics[name]) for name in ("FM", "LA", "AIA", "BWT"))
 
 
 def test_takes_tensors():
@@ -136,7 +136,7 @@ def test_the_last_seen_accuracy_is_acc(matrix):
 def test_where_only_the_end_was_evaluated_there_is_acc_alone(fm):
     found = summary([[None, None], [60.0, 70.0]], fm)
     assert found.pop("ACC") == 65
-    assert set(found) == {"FM", "LA", "BWT"} and all(math.isnan(value) for value in found.values())
+    assert set(found) == {"FM", "LA", "AIA", "BWT"} and all(math.isnan(value) for value in found.values())
 
 
 def test_spreads_by_hand():

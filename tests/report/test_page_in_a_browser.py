@@ -18,7 +18,7 @@ function look(page) {{
   const table = page.querySelector("table");
   const names = () => [...table.tBodies[0].rows].map((row) => row.cells[0].textContent);
   const orders = [names()];
-  for (const column of [1, 1, 0, 5, 5]) {{
+  for (const column of [1, 1, 0, 6, 6]) {{
     table.tHead.rows[0].cells[column].querySelector("button").click();
     orders.push(names());
   }}

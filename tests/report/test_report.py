@@ -48,7 +48,7 @@ def test_seeds_become_one_row_with_mean_and_spread(tmp_path, make_run):
     make_run(tmp_path / "er" / "seed-0", seed=0)
     make_run(tmp_path / "deep" / "er" / "seed-1", [[80.0, None], [62.0, 72.0]], seed=1)
     (line,) = results(tmp_path)
-    assert line == ["demo-er", "66.00 ± 1.41", "19.00 ± 1.41", "75.50 ± 0.71", "2", "61.2", "300 MiB"]
+    assert line == ["demo-er", "66.00 ± 1.41", "19.00 ± 1.41", "75.50 ± 0.71", "73.00 ± 0.71", "2", "61.2", "300 MiB"]
 
 
 def test_one_seed_shows_a_dash_for_the_spread(tmp_path, make_run):
@@ -430,7 +430,7 @@ def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
     parts = (tmp_path / "report.md").read_text().split("\n\n")
     lines = next(part for part in parts if part.startswith("| experiment")).splitlines()
     cells = {line.replace("\\\\", "").replace("\\|", "").count("|") for line in lines}
-    assert cells == {8} and len(lines) == 4
+    assert cells == {9} and len(lines) == 4
 
 
 def test_every_row_keeps_its_own_look():
@@ -517,14 +517,14 @@ def test_rows_that_differ_in_width_or_memory_say_so(tmp_path, make_run):
         with_manifest(make_run(tmp_path / name, BETTER, name=name), memory_slots=slots, width=width)
     comparison = compare([tmp_path])
     table = results_table(comparison.rows, comparison)
-    assert table.header[4:] == ["seeds", "slots", "width", "s / run", "peak memory"]
+    assert table.header[5:] == ["seeds", "slots", "width", "s / run", "peak memory"]
     shown = {"er": ["850", "20"], "dualnet": ["1700", "64"], "finetune": ["—", "20"], "older": ["—", "—"]}
-    assert {line[0]: line[5:7] for line in table.rows} == shown
+    assert {line[0]: line[6:8] for line in table.rows} == shown
     report([tmp_path])
     assert "The rows differ in memory slots and width." in (tmp_path / "report.md").read_text()
     assert "slots: of the episodic memory" in (tmp_path / "report.md").read_text()
     comparison = compare([tmp_path / name for name in ("er", "finetune", "older")])
-    assert results_table(comparison.rows, comparison).header[5] == "s / run"
+    assert results_table(comparison.rows, comparison).header[6] == "s / run"
     assert "differ" not in next(iter(findings(comparison)))
 
 

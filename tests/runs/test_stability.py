@@ -72,7 +72,7 @@ def test_what_was_never_measured_has_no_worst_case(quick_tiny, run, tmp_path: Pa
 
 def test_without_the_option_nothing_is_measured(finished: Path) -> None:
     assert not events(finished, "stability")
-    assert set(result_of(finished)["metrics"]) == {"ACC", "FM", "LA", "BWT"}
+    assert set(result_of(finished)["metrics"]) == {"ACC", "FM", "LA", "AIA", "BWT"}
 
 
 @pytest.mark.parametrize("name", ["er", "dualnet"])

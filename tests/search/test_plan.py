@@ -145,8 +145,8 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "a seed": ({"grid": GRID, "seeds": 3}, "seeds: a list is needed, not 3"),
     "a seed that is true": ({"grid": GRID, "seeds": [True]}, "seeds: a whole number"),
     "seed too large": ({"grid": GRID, "seeds": [2**40]}, f"seed: {2**40} is not between 0 and 4294967295"),
-    "unknown metric": ({"grid": GRID, "metric": "acc"}, "metric: 'acc' is not one of ACC, LA, BWT, FM"),
-    "metrics": ({"grid": GRID, "metric": ["ACC"]}, "metric: ['ACC'] is not one of ACC, LA, BWT, FM"),
+    "unknown metric": ({"grid": GRID, "metric": "acc"}, "metric: 'acc' is not one of ACC, LA, AIA, BWT, FM"),
+    "metrics": ({"grid": GRID, "metric": ["ACC"]}, "metric: ['ACC'] is not one of ACC, LA, AIA, BWT, FM"),
     "no experiment": ({"experiment": None, "grid": GRID}, "experiment: "),
     "unknown experiment": (
         {"experiment": "demo-e", "grid": GRID},

@@ -122,7 +122,7 @@ def add_learn(commands: Commands[Parser]) -> None:
 def add_search(commands: Commands[Parser]) -> None:
     summary = "choose options on validation tasks by grid search, or continue an interrupted search"
     epilog = """A search file has `experiment` (a name, a file, or options), `grid` (dotted options, each with a list of
-    values) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, BWT or FM); `dualnet list
+    values) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, AIA, BWT or FM); `dualnet list
     mini-imagenet-ta-mir` shows one. Any option of the experiment that the grid does not vary can follow, by its dotted
     name: --learner.width 20."""
     add = commands.add_parser("search", help=summary, epilog=epilog).add_argument

@@ -14,8 +14,9 @@ from .findings import significantly_best
 from .rows import DASH, SIZES, Comparison, ReportRow, differing_keys, differing_sizes, has_stability, stability_matrix
 from .trend import Trend, trends
 
-METRICS = {"ACC": True, "FM": False, "LA": True}  # whether higher is better
-RESULT_HEADER = ["experiment", "ACC ↑", "FM ↓", "LA ↑", "seeds"]  # ACC comes first: a phone shows two columns
+METRICS = {"ACC": True, "FM": False, "LA": True}  # those of the paper, and whether higher is better
+ALL_METRICS = METRICS | {"AIA": True}
+RESULT_HEADER = ["experiment", "ACC ↑", "FM ↓", "LA ↑", "AIA ↑", "seeds"]  # ACC comes first: a phone shows two columns
 STABILITY_HEADER = ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
 
 SPREAD_MEANING = {
@@ -49,7 +50,7 @@ def results_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTabl
     summaries = [[summary(accuracy, comparison.fm) for accuracy in row.accuracies] for row in rows]
     columns = [
         _metric_cells(rows, [[one[metric] for one in seeds] for seeds in summaries], higher, comparison)
-        for metric, higher in METRICS.items()
+        for metric, higher in ALL_METRICS.items()
     ]
     lines = [
         [row.label, *metrics, str(len(row.runs)), *map(row.size, sizes), *_costs(row.runs, comparison)]
@@ -127,7 +128,7 @@ def _difference(ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
 
 def runs_table(comparison: Comparison) -> TextTable:
     """All finished runs, one per line."""
-    header = ["experiment", "seed", *METRICS, "BWT", *sample_header(comparison), "s", "peak memory", "steps", "folder"]
+    header = ["experiment", "seed", *ALL_METRICS, "BWT", *sample_header(comparison), "s", "peak memory", "steps", "folder"]
     lines = []
     for row in (row for rows in comparison.settings() for row in rows):
         for run, accuracy in zip(row.runs, row.accuracies, strict=True):
@@ -191,6 +192,7 @@ def result_notes(comparison: Comparison) -> list[str]:
         f"± is the {SPREAD_MEANING[comparison.spread]}.",
         "ACC: mean accuracy (%) over all tasks after the last one. LA: mean accuracy (%) on each task right after it.",
         f"FM ({comparison.fm}): {FM_MEANING[comparison.fm]}; mean over all tasks but the last, in points.",
+        "AIA: average incremental accuracy (%), the mean over all tasks of the accuracy on the tasks so far.",
     ]
     if any("memory_slots" in differing_sizes(rows) for rows in comparison.settings()):
         notes.append("slots: of the episodic memory, in all.")

@@ -16,7 +16,7 @@ Values = dict[str, Any]  # by dotted name
 
 KEYS = ("experiment", "seeds", "metric", "grid", "stages")
 JOINT_KEY = "values"  # in a grid: options that vary together, as a list of mappings
-METRICS = {"ACC": 1, "LA": 1, "BWT": 1, "FM": -1}  # 1: higher is better, -1: lower is better
+METRICS = {"ACC": 1, "LA": 1, "AIA": 1, "BWT": 1, "FM": -1}  # 1: higher is better, -1: lower is better
 NOT_SEARCHABLE = {  # options that a grid cannot vary, and why
     "name": "all points share one name",
     "seed": "use `seeds`",
