@@ -239,6 +239,8 @@ def test_the_onnx_export_gives_the_same_predictions(server: Server) -> None:
     runtime = pytest.importorskip("onnxruntime")
     server.send("POST", "/v1/background", {"paused": True})
     with exporting(server) as first:
+        priorities = {os.getpriority(os.PRIO_PROCESS, int(pid)) for pid in exporters(server.state)}
+        assert priorities == {os.getpriority(os.PRIO_PROCESS, 0)}, "otherwise it starves beside the background"
         status, wrong = server.request("GET", ONNX)
         assert (status, wrong["error"]["code"]) == (429, "busy")
     status, content = first.result()
