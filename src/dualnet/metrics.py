@@ -79,8 +79,8 @@ def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
     """All metrics of one run by name; `fm` is the definition of forgetting.
 
     FM: mean forgetting over all tasks but the last. LA: mean accuracy on each task right after it was learned (Riemer
-    et al., 2019). AIA, average incremental accuracy: mean of `seen_accuracy` over all tasks (Rebuffi et al., 2017). BWT:
-    mean change of accuracy since a task was learned, a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
+    et al., 2019). AIA, average incremental accuracy: mean of `seen_accuracy` over all tasks (Rebuffi et al., 2017).
+    BWT: mean change of accuracy since a task was learned, a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
 
     >>> summary([[80, None], [60, 70]])
     {'ACC': 65.0, 'FM': 20.0, 'LA': 75.0, 'AIA': 72.5, 'BWT': -20.0}

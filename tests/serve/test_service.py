@@ -298,13 +298,10 @@ def test_the_learner_is_restarted_if_its_process_ends_and_predictions_continue(s
 def test_a_stop_ends_an_export_and_a_restart_recovers_everything(server: Server) -> None:
     before = server.learned()
     with exporting(server) as export:
-        began = time.monotonic()
         assert server.end() == 130 and "Traceback" not in server.log
-        stopped = time.monotonic()
         assert exporters(server.state) == []
     assert export.result()[0] == 503 and not list(server.state.glob("export-*"))
     again = Server(server.state, *QUICK)
-    assert stopped - began < time.monotonic() - stopped, "an export takes longer than a start"
     server.process, server.port = again.process, again.port
     after = server.learned()
     for key in ("examples", "unlabelled"):

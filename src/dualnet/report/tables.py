@@ -128,7 +128,8 @@ def _difference(ours: Sequence[float], theirs: Sequence[float]) -> list[str]:
 
 def runs_table(comparison: Comparison) -> TextTable:
     """All finished runs, one per line."""
-    header = ["experiment", "seed", *ALL_METRICS, "BWT", *sample_header(comparison), "s", "peak memory", "steps", "folder"]
+    costs = [*sample_header(comparison), "s", "peak memory"]
+    header = ["experiment", "seed", *ALL_METRICS, "BWT", *costs, "steps", "folder"]
     lines = []
     for row in (row for rows in comparison.settings() for row in rows):
         for run, accuracy in zip(row.runs, row.accuracies, strict=True):
