@@ -20,6 +20,7 @@ import torch
 from rich.console import Console
 
 from dualnet import reproduce
+from dualnet.cli.flags import seeds
 from dualnet.engine import choose_device
 from dualnet.runs.experiment import Experiment, command_options
 from dualnet.runs.progress import RunDisplay
@@ -93,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "rows", type=lambda text: text.split(","), help="names or patterns, as for `dualnet reproduce --rows`"
     )
     parser.add_argument("--table", default="all")
-    parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[0])
+    parser.add_argument("--seeds", type=seeds, default=[0])
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--out", type=Path, default=Path("runs/reproduce"))
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")

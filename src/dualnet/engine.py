@@ -23,7 +23,7 @@ from dualnet.text import one_line
 EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses kernels, optimizers create their state
 
 Losses = list[dict[str, Tensor]]
-# For the batch of each learner: the shape of the images, and whether it has labels.
+# For the batch of each learner: the shape of the images, whether it has labels, and whether it is repeated.
 Shape = tuple[tuple[tuple[int, ...], bool, bool], ...]
 
 

@@ -112,7 +112,8 @@ class CTN(Learner):
         losses: dict[str, Tensor] = {}
         labels = self.labels_to_learn(batch)
         if labels is not None:
-            batch, labels = self.set_aside(batch, labels)
+            if not batch.repeated:
+                batch, labels = self.set_aside(batch, labels)
             self.memory.add(batch, self.generator)
             for _ in range(self.config.outer_steps):
                 now_loss = self.batch_loss(batch, labels) if self.config.batch_pass == "outer" else None
@@ -135,7 +136,7 @@ class CTN(Learner):
         images = torch.where(returned.view(-1, 1, 1, 1), self.semantic.images[slots], batch.images)
         others = torch.where(returned, self.semantic.labels[slots], torch.where(moved, UNLABELLED, labels))
         self.semantic.add(Batch(batch.images, torch.where(chosen, labels, UNLABELLED), batch.task_ids), self.generator)
-        return Batch(images, others, batch.task_ids, batch.repeated), others
+        return Batch(images, others, batch.task_ids), others
 
     def semantic_examples(self, batch: Batch, labels: Tensor) -> Tensor:
         """The first labelled example of each task and every SEMANTIC_EVERY-th after it, bool [B]."""

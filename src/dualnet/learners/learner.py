@@ -75,7 +75,7 @@ class Learner(nn.Module, ABC):
 
     @classmethod
     def learns_unlabelled(cls, config: Any) -> bool:
-        """Whether it learns from a batch without any label; by default only by updates on replay."""
+        """Whether it learns when a batch has no label at all; by default only by updates on replay."""
         return option(config, "unlabelled") == "replay"
 
     @classmethod

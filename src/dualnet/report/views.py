@@ -91,8 +91,8 @@ def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = Non
     for i in columns:
         numeric = i in table.numeric
         justify = "right" if numeric else "left"
-        title = printable(table.header[i]).replace("peak memory", "peak\nmemory")  # so that a ledger fits its columns
-        shown.add_column(Text(title), justify=justify, no_wrap=numeric, overflow="fold")
+        heading = printable(table.header[i]).replace("peak memory", "peak\nmemory")  # so that a ledger fits its columns
+        shown.add_column(Text(heading), justify=justify, no_wrap=numeric, overflow="fold")
     for line in table.rows:
         cells = [
             Text(printable(line[i]).replace(" ± ", "±"), style="bold" if isinstance(line[i], Best) else "")
