@@ -109,6 +109,11 @@ class Batch:
     def __len__(self) -> int:
         return self.images.shape[0]
 
+    @property
+    def storable(self) -> bool:
+        """Whether a memory stores its labelled examples."""
+        return self.labels is not None and not self.repeated
+
     def to(self, device: torch.device | str) -> Batch:
         return self.map(lambda tensor: tensor.to(device))
 

@@ -1,4 +1,4 @@
-"""Text from files and errors, made safe for terminals and for messages of one line."""
+"""Text for terminals and for messages of one line: that of files and errors made safe, and numbers with their words."""
 
 
 def one_line(text: object, limit: int = 500) -> str:
@@ -17,3 +17,12 @@ def printable(text: object) -> str:
     red\x1b[31m\n\u202edoor
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
+
+
+def count_text(number: int, word: str, words: str = "") -> str:
+    """The number with its word, singular or plural.
+
+    >>> count_text(1, "class", "classes"), count_text(2000, "image")
+    ('1 class', '2,000 images')
+    """
+    return f"{number:,} {word if number == 1 else words or word + 's'}"

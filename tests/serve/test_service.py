@@ -298,7 +298,9 @@ def test_the_learner_is_restarted_if_its_process_ends_and_predictions_continue(s
 def test_a_stop_ends_an_export_and_a_restart_recovers_everything(server: Server) -> None:
     before = server.learned()
     with exporting(server) as export:
+        began = time.monotonic()
         assert server.end() == 130 and "Traceback" not in server.log
+        assert time.monotonic() - began < 3, "a stop does not wait for the export, which takes longer"
         assert exporters(server.state) == []
     assert export.result()[0] == 503 and not list(server.state.glob("export-*"))
     again = Server(server.state, *QUICK)

@@ -12,13 +12,13 @@ from dualnet.cli.terminal import fail, print_line
 from dualnet.learners.presets import STARTER
 from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
-from dualnet.report.data_set import count_text
 from dualnet.runs.model import NEW_MODEL
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import MODEL_FILE
 from dualnet.runs.run import DivergedError
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.session import LearnOptions, Session, check_place, start
+from dualnet.text import count_text
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
 MAX_NAMES = 10  # new classes listed in the summary

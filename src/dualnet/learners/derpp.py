@@ -46,7 +46,7 @@ class DERpp(Baseline):
         return self.mask_logits(self.net(pixels), task_ids)
 
     def store(self, batch: Batch) -> None:
-        if batch.labels is not None and not batch.repeated:
+        if batch.storable:
             augmented = self.config.stored_logits == "augmented"
             self.memory.add(batch, self.generator, self.stateless_forward(batch.images, batch.task_ids, augmented))
 

@@ -115,9 +115,9 @@ class DualNet(Learner):
 
     def store(self, batch: Batch) -> None:
         """Offer the batch to the memory, before it is learned as in the authors' code."""
-        config, offered = self.config, batch.labels is not None and not batch.repeated
+        config = self.config
         at_insertion = config.soft_labels == "insertion" and config.soft_label_weight > 0
-        logits = self.logits(batch.images, batch.task_ids) if at_insertion and offered else None
+        logits = self.logits(batch.images, batch.task_ids) if at_insertion and batch.storable else None
         self.memory.add(batch, self.generator, logits)
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:

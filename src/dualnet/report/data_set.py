@@ -6,7 +6,7 @@ from statistics import fmean
 
 from dualnet.options import is_whole
 from dualnet.runs.record import RunRecord
-from dualnet.text import printable
+from dualnet.text import count_text, printable
 
 SPLITS = ("train", "training", "val", "test")  # folders named after a part of a data set
 
@@ -72,11 +72,3 @@ def chance(run: RunRecord) -> float | None:
 
 def is_task_aware(run: RunRecord) -> bool:
     return run.options.get("protocol") == "task_aware"
-
-
-def count_text(number: int, word: str, words: str = "") -> str:
-    """
-    >>> count_text(1, "class", "classes"), count_text(2000, "image")
-    ('1 class', '2,000 images')
-    """
-    return f"{number:,} {word if number == 1 else words or word + 's'}"

@@ -10,8 +10,10 @@ from string import Template
 
 import numpy as np
 
+from dualnet.text import count_text
+
 from . import classes, plots
-from .data_set import class_names, count_text, data_set_text, is_task_aware
+from .data_set import class_names, data_set_text, is_task_aware
 from .elements import (
     accuracy_legend,
     bullets,

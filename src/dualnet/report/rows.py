@@ -11,9 +11,9 @@ import numpy as np
 
 from dualnet.metrics import Matrix, Vector, average_accuracy
 from dualnet.runs.record import LABELS, RunRecord, options_as_text
-from dualnet.text import printable
+from dualnet.text import count_text, printable
 
-from .data_set import count_text, data_set_names
+from .data_set import data_set_names
 from .find_runs import find_runs
 
 DASH = "—"  # a missing value

@@ -11,11 +11,11 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from dualnet.runs.record import EXPERIMENT_FILE, RunRecord, no_model, read_record
-from dualnet.text import printable
+from dualnet.text import count_text, printable
 
 from . import tables
 from .classes import class_table, class_tables, tasks_table
-from .data_set import chance, class_tasks, count_text, data_set_names, data_set_text, is_task_aware
+from .data_set import chance, class_tasks, data_set_names, data_set_text, is_task_aware
 from .findings import findings
 from .rows import DASH, Comparison, ReportRow
 from .tables import Best, TextTable, number_text

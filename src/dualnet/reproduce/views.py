@@ -9,11 +9,10 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from dualnet.report.data_set import count_text
 from dualnet.report.rows import DASH
 from dualnet.report.tables import RESULT_HEADER, TextTable, cost_texts, number_text
 from dualnet.report.views import markdown_list, markdown_table, markdown_text, rich_table
-from dualnet.text import printable
+from dualnet.text import count_text, printable
 from dualnet.ttest import Sample
 
 from .ledger import (

@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
-from dualnet.text import printable
+from dualnet.text import count_text, printable
 
 LINE_EVERY = 20.0  # seconds between lines if there is no bar
 WARM_UP, MEASURED = (1, 5), 20  # steps: the estimate is made from those between, or from LINE_EVERY seconds
@@ -44,8 +44,10 @@ class RunDisplay:
         self.row = self.bar.add_task(name, total=num_steps, completed=done, rate="", losses="")
         self.bar.start()
         if not self.live:
-            steps = "1 step" if num_steps == 1 else f"{num_steps} steps"
-            echo(self.console, f"{name}: {steps}" + (f", continues from step {done}" if done else ""))
+            echo(
+                self.console,
+                f"{name}: {count_text(num_steps, 'step')}" + (f", continues from step {done}" if done else ""),
+            )
 
     def step(self, task: int, num_tasks: int, done: int) -> None:
         now = time.monotonic()
