@@ -19,7 +19,7 @@ TASK_FREE = {
     "memory": {"slots_per_class": 100},
 }
 BEST: dict[str, dict[str, Any]] = {
-    "task_aware": {**AVERAGED, "updates": 3},
+    "task_aware": {**AVERAGED, "updates": 3, "slow_rounds": 3, "slow_optimizer": "sgd", "slow_statistics": "keep"},
     "task_free_boundaries": TASK_FREE,
     "task_free": TASK_FREE,
 }
