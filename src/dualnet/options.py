@@ -289,6 +289,16 @@ def whole_number(value: Any, option: str, least: int = 1, most: int | None = Non
     return int(value)
 
 
+def find_object(name: str, known: Mapping[str, Any], option: str) -> Any:
+    """The object that is registered by that name, or the one at an import path."""
+    if name in known:
+        return known[name]
+    if "." not in name:
+        names = f"{', '.join(known)}, nor an import path{nearest(name, known)}"
+        raise ValueError(f"{option}: {shown(name)} is not one of {names}")
+    return import_object(name, option)
+
+
 def import_object(path: str, option: str) -> Any:
     """The object at an import path. Errors name the option that gave the path."""
     module_name, _, name = path.rpartition(".")

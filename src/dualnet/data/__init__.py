@@ -9,7 +9,7 @@ from dualnet.data.image_folder import ImageFolder
 from dualnet.data.mini_imagenet import MiniImageNet
 from dualnet.data.procedural import Procedural
 from dualnet.data.tiny_imagenet import TinyImageNet
-from dualnet.options import choose, import_object
+from dualnet.options import find_object
 
 BENCHMARKS: dict[str, type[BenchmarkConfig]] = {
     "procedural": Procedural,
@@ -25,9 +25,7 @@ __all__ = ["BENCHMARKS", "Benchmark", "BenchmarkConfig", "Examples", "Task", "be
 
 def benchmark_class(name: str) -> type[BenchmarkConfig]:
     """The options of that benchmark, or the class at an import path such as `my_package.my_module.MyBenchmark`."""
-    if "." not in name:
-        return BENCHMARKS[choose(name, list(BENCHMARKS), "benchmark.name")]
-    found = import_object(name, "benchmark.name")
+    found = find_object(name, BENCHMARKS, "benchmark.name")
     if not (isinstance(found, type) and issubclass(found, BenchmarkConfig) and is_dataclass(found)):
         raise ValueError(f"benchmark.name: {name!r} is not a dataclass of BenchmarkConfig; see CONTRIBUTING.md")
     return found

@@ -15,7 +15,7 @@ from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import Learner
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
-from dualnet.options import import_object, nearest
+from dualnet.options import find_object
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,
@@ -30,12 +30,7 @@ LEARNERS: dict[str, type[Learner]] = {
 
 def learner_class(name: str) -> type[Learner]:
     """The learner of that name, or the class at an import path such as `my_package.my_module.MyLearner`."""
-    if name in LEARNERS:
-        return LEARNERS[name]
-    if "." not in name:
-        known = f"{', '.join(LEARNERS)}, nor an import path{nearest(name, LEARNERS)}"
-        raise ValueError(f"learner.name: {name!r} is not one of {known}")
-    found = import_object(name, "learner.name")
+    found = find_object(name, LEARNERS, "learner.name")
     if not (isinstance(found, type) and issubclass(found, Learner) and is_dataclass(getattr(found, "Config", None))):
         raise ValueError(f"learner.name: {name!r} is not a Learner with a dataclass Config; see CONTRIBUTING.md")
     if missing := sorted(found.__abstractmethods__):
