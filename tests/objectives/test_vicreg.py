@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dualnet.objectives.vicreg import covariance_term, variance_term, vicreg_loss
+from dualnet.objectives.vicreg import DEFAULTS, Config, covariance_term, variance_term, vicreg_loss
 
 
 def embeddings(num: int, features: int, seed: int, scale: float = 1.0) -> tuple[Tensor, Tensor]:
@@ -17,12 +17,14 @@ def embeddings(num: int, features: int, seed: int, scale: float = 1.0) -> tuple[
     return tuple(scale * (shared + 0.5 * each) for each in noise)
 
 
-def by_hand(z_a: np.ndarray, z_b: np.ndarray) -> float:
+def by_hand(
+    z_a: np.ndarray, z_b: np.ndarray, invariance: float, variance: float, covariance: float, std: float
+) -> float:
     """Feature by feature, pair by pair."""
     num, features = z_a.shape
 
     def v(z: np.ndarray) -> float:
-        return sum(max(0.0, 1 - np.sqrt(np.var(z[:, j], ddof=1) + 1e-4)) for j in range(features)) / features
+        return sum(max(0.0, std - np.sqrt(np.var(z[:, j], ddof=1) + 1e-4)) for j in range(features)) / features
 
     def c(z: np.ndarray) -> float:
         covariances = np.atleast_2d(np.cov(z, rowvar=False))
@@ -30,13 +32,17 @@ def by_hand(z_a: np.ndarray, z_b: np.ndarray) -> float:
         return sum(covariances[pair] ** 2 for pair in pairs) / features
 
     s = sum(((z_a[i] - z_b[i]) ** 2).sum() for i in range(num)) / (num * features)
-    return float(25 * s + 25 * (v(z_a) + v(z_b)) + (c(z_a) + c(z_b)))
+    return float(invariance * s + variance * (v(z_a) + v(z_b)) + covariance * (c(z_a) + c(z_b)))
 
 
 @given(st.integers(2, 12), st.integers(1, 8), st.integers(0, 999), st.sampled_from([0.1, 1.0, 5.0]))
 def test_vicreg_against_numpy(num, features, seed, scale):
     z_a, z_b = embeddings(num, features, seed, scale)
-    assert vicreg_loss(z_a, z_b).item() == pytest.approx(by_hand(z_a.numpy(), z_b.numpy()), rel=1e-6, abs=1e-8)
+    for options in ((25.0, 25.0, 1.0, 1.0), (3.0, 7.0, 2.0, 0.5)):
+        config = Config(DEFAULTS.projector_hidden, *options)
+        expected = by_hand(z_a.numpy(), z_b.numpy(), *options)
+        assert vicreg_loss(z_a, z_b, config).item() == pytest.approx(expected, rel=1e-6, abs=1e-8)
+    assert Config() == Config(256, 25.0, 25.0, 1.0, 1.0)
 
 
 @given(st.floats(1, 50), st.integers(0, 999))

@@ -1,12 +1,17 @@
-"""The registry of the slow learner's objectives by name."""
+"""The registry of the slow learner's objectives by name. Those outside the package are given by their import path."""
+
+from collections.abc import Mapping
+from dataclasses import is_dataclass
+from typing import Any
 
 from dualnet.objectives.barlow_twins import BarlowTwins
 from dualnet.objectives.byol import BYOL
 from dualnet.objectives.classification import Classification
-from dualnet.objectives.objective import Objective
+from dualnet.objectives.objective import EmbeddingObjective, Objective, ProjectorOptions
 from dualnet.objectives.simclr import SimCLR
 from dualnet.objectives.simsiam import SimSiam
 from dualnet.objectives.vicreg import VICReg
+from dualnet.options import build, find_object
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "barlow_twins": BarlowTwins,
@@ -17,4 +22,22 @@ OBJECTIVES: dict[str, type[Objective]] = {
     "classification": Classification,
 }
 
-__all__ = ["BYOL", "OBJECTIVES", "BarlowTwins", "Classification", "Objective", "SimCLR", "SimSiam", "VICReg"]
+
+def objective_class(name: str) -> type[Objective]:
+    """The objective of that name, or the class at an import path such as `my_package.my_module.MyObjective`."""
+    found = find_object(name, OBJECTIVES, "objective")
+    if not (isinstance(found, type) and issubclass(found, Objective) and is_dataclass(found.Config)):
+        raise ValueError(f"objective: {name!r} is not an Objective with a dataclass Config; see docs/objectives.md")
+    if missing := sorted(found.__abstractmethods__):
+        raise ValueError(f"objective: {name!r} does not implement {', '.join(missing)}; see docs/objectives.md")
+    return found
+
+
+def parse_objective(name: str, options: Mapping[str, Any]) -> tuple[type[Objective], Any]:
+    """Class and Config of an objective."""
+    kind = objective_class(name)
+    return kind, build(kind.Config, options, "objective_options")
+
+
+__all__ = ["BYOL", "OBJECTIVES", "BarlowTwins", "Classification", "EmbeddingObjective", "Objective"]
+__all__ += ["ProjectorOptions", "SimCLR", "SimSiam", "VICReg", "objective_class", "parse_objective"]

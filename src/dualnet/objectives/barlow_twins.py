@@ -1,21 +1,37 @@
 """Barlow Twins (Zbontar et al., 2021): the paper's equations 1 and 2."""
 
+from dataclasses import dataclass
 from functools import cache
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.objectives.objective import EmbeddingObjective
+from dualnet.objectives.objective import EmbeddingObjective, ProjectorOptions
+from dualnet.options import check_at_least
 
 TRADE_OFF = 2e-3  # lambda_BT, the paper's appendix
+
+
+@dataclass(frozen=True)
+class Config(ProjectorOptions):
+    """The options of Barlow Twins."""
+
+    trade_off: float = TRADE_OFF  # lambda_BT: weight of the entries off the diagonal
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 0, "trade_off")
 
 
 class BarlowTwins(EmbeddingObjective):
     """The cross-correlation matrix of the embeddings of two views should be the identity."""
 
+    Config = Config
+    config: Config
+
     def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
-        return barlow_twins_loss(z_a, z_b)
+        return barlow_twins_loss(z_a, z_b, self.config.trade_off)
 
 
 def cross_correlation(z_a: Tensor, z_b: Tensor, eps: float = 1e-5) -> Tensor:

@@ -1,5 +1,7 @@
 """Classification: trains the slow learner on labels instead of by self-supervision (table 2 of the paper)."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -14,8 +16,8 @@ class Classification(Objective):
 
     class_mask: Tensor  # bool [tasks, classes]
 
-    def __init__(self, num_features: int, spec: StreamSpec) -> None:
-        super().__init__(num_features, spec)
+    def __init__(self, num_features: int, spec: StreamSpec, config: Any = None) -> None:
+        super().__init__(num_features, spec, config)
         self.head = Head(num_features, spec.num_classes)
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
 

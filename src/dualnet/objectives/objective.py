@@ -2,29 +2,53 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import BaseEncoder, BatchNorm, forward_batches, pooled
+from dualnet.options import check_at_least
+
+
+@dataclass(frozen=True)
+class NoOptions:
+    """The Config of an objective without options."""
 
 
 class Objective(nn.Module, ABC):
     """A loss on two views of the same images. Owns its heads; the encoder is an argument of each call."""
 
-    def __init__(self, num_features: int, spec: StreamSpec) -> None:  # channels of the encoder's last map; the stream
+    Config: ClassVar[type] = NoOptions  # a frozen dataclass: the options, all with defaults
+    config: Any
+    needs_built_in_encoder: ClassVar[bool] = False  # whether it works with the built-in encoder only
+
+    def __init__(self, num_features: int, spec: StreamSpec, config: Any = None) -> None:
+        """`num_features`: channels of the encoder's last map. `config`: a Config; None: the defaults."""
         super().__init__()
+        self.config = self.Config() if config is None else config
 
     @abstractmethod
     def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         """The scalar loss of two views, float [B, C, H, W], of the images of a batch, whose labels are not None."""
 
 
-class Projector(nn.Module):
-    """Linear, BatchNorm, ReLU, Linear without biases: num_features -> 256 -> num_features as in the authors' code."""
+@dataclass(frozen=True)
+class ProjectorOptions:
+    """The options of an objective with a projector."""
 
-    def __init__(self, num_features: int, hidden: int = 256) -> None:
+    projector_hidden: int = 256  # features of the projector's hidden layer
+
+    def __post_init__(self) -> None:
+        check_at_least(self, 1, "projector_hidden")
+
+
+class Projector(nn.Module):
+    """Linear, BatchNorm, ReLU, Linear, no biases, as in the authors' code: num_features -> hidden -> num_features."""
+
+    def __init__(self, num_features: int, hidden: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(num_features, hidden, bias=False)
         self.norm = BatchNorm(hidden)
@@ -48,11 +72,13 @@ def embed(encoder: BaseEncoder, head: HeadFunction, view_a: Tensor, view_b: Tens
 
 
 class EmbeddingObjective(Objective):
-    """A loss on the embeddings of both views by the encoder and a projector."""
+    """A loss on the embeddings of both views by the encoder and a projector. Its Config inherits ProjectorOptions."""
 
-    def __init__(self, num_features: int, spec: StreamSpec) -> None:
-        super().__init__(num_features, spec)
-        self.projector = Projector(num_features)
+    Config = ProjectorOptions
+
+    def __init__(self, num_features: int, spec: StreamSpec, config: Any = None) -> None:
+        super().__init__(num_features, spec, config)
+        self.projector = Projector(num_features, self.config.projector_hidden)
 
     def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)

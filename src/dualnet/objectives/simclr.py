@@ -1,20 +1,37 @@
 """SimCLR (Chen et al., 2020): the paper's equation 1, NT-Xent."""
 
+from dataclasses import dataclass
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.objectives.objective import EmbeddingObjective
+from dualnet.objectives.objective import EmbeddingObjective, ProjectorOptions
+from dualnet.options import check_at_least
 
 TEMPERATURE = 0.5  # tau, as in the authors' command for CIFAR-10; theirs for ImageNet: 0.1
 EPS = 1e-4  # smallest norm that an embedding is divided by
 
 
+@dataclass(frozen=True)
+class Config(ProjectorOptions):
+    """The options of SimCLR."""
+
+    temperature: float = TEMPERATURE  # tau
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1e-6, "temperature")
+
+
 class SimCLR(EmbeddingObjective):
     """Each embedding should identify the other view of its image among all embeddings of the batch."""
 
+    Config = Config
+    config: Config
+
     def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
-        return nt_xent_loss(z_a, z_b)
+        return nt_xent_loss(z_a, z_b, self.config.temperature)
 
 
 def nt_xent_loss(z_a: Tensor, z_b: Tensor, temperature: float = TEMPERATURE) -> Tensor:

@@ -1,23 +1,44 @@
 """SimSiam (Chen and He, 2021): the paper's equations 1 to 4."""
 
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import BaseEncoder, forward_batches
-from dualnet.objectives.objective import Objective, Projector, embed, full_precision
+from dualnet.objectives.objective import Objective, Projector, ProjectorOptions, embed, full_precision
+from dualnet.options import check_at_least
 
-BOTTLENECK = 4  # the hidden layer of the predictor has a quarter of the features; the paper: 2048 -> 512 -> 2048
+BOTTLENECK = 4  # by default the hidden layer of the predictor has a quarter of the features, as in the paper
 EPS = 1e-4  # smallest norm that a vector is divided by
+
+
+@dataclass(frozen=True)
+class Config(ProjectorOptions):
+    """The options of SimSiam."""
+
+    predictor_hidden: int | None = None  # features of the predictor's hidden layer; None: a quarter of its input
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.predictor_hidden is not None:
+            check_at_least(self, 1, "predictor_hidden")
 
 
 class SimSiam(Objective):
     """The embedding of one view should predict that of the other, which is a constant for the gradient."""
 
-    def __init__(self, num_features: int, spec: StreamSpec) -> None:
-        super().__init__(num_features, spec)
-        self.projector = Projector(num_features)
-        self.predictor = Projector(num_features, num_features // BOTTLENECK)
+    Config = Config
+    config: Config
+
+    def __init__(self, num_features: int, spec: StreamSpec, config: Any = None) -> None:
+        super().__init__(num_features, spec, config)
+        self.projector = Projector(num_features, self.config.projector_hidden)
+        self.predictor = Projector(num_features, self.config.predictor_hidden or num_features // BOTTLENECK)
 
     def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         z_a, z_b = embed(encoder, self.projector, view_a, view_b)

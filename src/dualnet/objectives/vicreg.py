@@ -1,33 +1,53 @@
 """VICReg (Bardes, Ponce and LeCun, 2022): the paper's equations 1 to 6, averaged as in its algorithm 1."""
 
+from dataclasses import dataclass
+
 import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.objectives.objective import EmbeddingObjective
+from dualnet.objectives.objective import EmbeddingObjective, ProjectorOptions
+from dualnet.options import check_at_least
 
-INVARIANCE = 25.0  # lambda
-VARIANCE = 25.0  # mu
-COVARIANCE = 1.0  # nu
-STD = 1.0  # gamma, target standard deviation of each feature
 EPS = 1e-4
+
+
+@dataclass(frozen=True)
+class Config(ProjectorOptions):
+    """The options of VICReg."""
+
+    invariance: float = 25.0  # lambda: weight of the difference of the views
+    variance: float = 25.0  # mu: weight of the variance term
+    covariance: float = 1.0  # nu: weight of the covariance term
+    std: float = 1.0  # gamma: target standard deviation of each feature
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 0, "invariance", "variance", "covariance", "std")
+
+
+DEFAULTS = Config()
 
 
 class VICReg(EmbeddingObjective):
     """Embeddings of both views should agree; features should vary over the batch and be uncorrelated."""
 
+    Config = Config
+    config: Config
+
     def loss(self, z_a: Tensor, z_b: Tensor) -> Tensor:
-        return vicreg_loss(z_a, z_b)
+        return vicreg_loss(z_a, z_b, self.config)
 
 
-def vicreg_loss(z_a: Tensor, z_b: Tensor) -> Tensor:
+def vicreg_loss(z_a: Tensor, z_b: Tensor, config: Config = DEFAULTS) -> Tensor:
     """lambda s(Z, Z') + mu (v(Z) + v(Z')) + nu (c(Z) + c(Z'))."""
-    variance, covariance = variance_term(z_a) + variance_term(z_b), covariance_term(z_a) + covariance_term(z_b)
-    return INVARIANCE * F.mse_loss(z_a, z_b) + VARIANCE * variance + COVARIANCE * covariance
+    variance = variance_term(z_a, config.std) + variance_term(z_b, config.std)
+    covariance = covariance_term(z_a) + covariance_term(z_b)
+    return config.invariance * F.mse_loss(z_a, z_b) + config.variance * variance + config.covariance * covariance
 
 
-def variance_term(z: Tensor) -> Tensor:
+def variance_term(z: Tensor, std: float = DEFAULTS.std) -> Tensor:
     """v, the mean over the features of max(0, gamma - sqrt(var + eps))."""
-    return F.relu(STD - (z.var(dim=0) + EPS).sqrt()).mean()
+    return F.relu(std - (z.var(dim=0) + EPS).sqrt()).mean()
 
 
 def covariance_term(z: Tensor) -> Tensor:
