@@ -153,6 +153,13 @@ def test_a_benchmark_that_cannot_be_used_is_one_line(
     [
         ("array_file.ArrayFile", ["benchmark:", "  name: array_file.ArrayFile", "  classes_per_task: 2  # int"]),
         ("rehearsal.Rehearsal", ["learner:", "  name: rehearsal.Rehearsal"]),
+        (
+            "alignment_uniformity.AlignmentUniformity",
+            [
+                "  objective: alignment_uniformity.AlignmentUniformity  # loss of the slow phase",
+                "    uniformity: 1.0  # float: weight of the uniformity term",
+            ],
+        ),
     ],
 )
 def test_the_options_of_what_is_outside_of_the_package_are_listed(

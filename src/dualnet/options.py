@@ -167,7 +167,7 @@ def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "
     valid = list(valid)
     for key in options:
         if key not in valid:
-            near = nearest(str(key), valid, prefix) or f"; there are {', '.join(valid)}"
+            near = nearest(str(key), valid, prefix) or f"; there are {', '.join(valid) or 'none'}"
             raise ValueError(f"{join(prefix, str(key)[:SHOWN])}: unknown option{near}")
 
 

@@ -13,11 +13,11 @@ from torch import Tensor
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import DualNet
 from dualnet.nets import Encoder
-from dualnet.objectives import OBJECTIVES, Objective
+from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.objectives.barlow_twins import TRADE_OFF, barlow_twins_loss, cross_correlation
 from dualnet.objectives.objective import embed, full_precision
 
-NAMES = list(OBJECTIVES)
+NAMES = [*OBJECTIVES, "examples.alignment_uniformity.AlignmentUniformity"]  # the last one from outside of the package
 SELF_SUPERVISED = [name for name in NAMES if name != "classification"]
 EACH = [*((name, "look_ahead") for name in NAMES), ("barlow_twins", "sgd")]  # objectives and optimizers
 
@@ -44,7 +44,7 @@ def make(spec):
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             encoder = Encoder(4)
-            return OBJECTIVES[name](encoder.channels[-1], spec), encoder
+            return objective_class(name)(encoder.channels[-1], spec), encoder
 
     return pair
 
@@ -137,7 +137,7 @@ def test_nothing_is_read_on_the_host(name, fake_mode):
     """Nor by DualNet around it: test_contract.py with Look-ahead, and below with SGD."""
     spec, encoder = StreamSpec((3, 28, 28), torch.ones(3, 6, dtype=torch.bool)), Encoder(4)
     view, numbers = torch.zeros(4, 3, 28, 28), torch.zeros(4, dtype=torch.int64)
-    objective = OBJECTIVES[name](encoder.channels[-1], spec)
+    objective = objective_class(name)(encoder.channels[-1], spec)
     objective(encoder, view, view.clone(), Batch(view, numbers, numbers)).backward()
 
 

@@ -191,15 +191,19 @@ def test_a_new_model_begins_with_the_starter(photos: Path, learn: Any) -> None:
     assert (config.start, config.width, config.encoder_lr, config.soft_label_weight) == ("starter", 20, 0.0, 0.0)
 
 
-def test_an_encoder_that_the_command_names_is_trusted(photos: Path, learn: Any, capsys: Any) -> None:
+@pytest.mark.parametrize(
+    ("option", "path"),
+    [("encoder", "own_encoder.ThreeMaps"), ("objective", "examples.alignment_uniformity.AlignmentUniformity")],
+)
+def test_code_that_the_command_names_is_trusted(option: str, path: str, photos: Path, learn: Any, capsys: Any) -> None:
     """Also if the command is repeated; by any other command only with --trust."""
-    words = ["photos", "--out", "m", "--image-size", 28, "--learner.encoder", "own_encoder.ThreeMaps"]
+    words = ["photos", "--out", "m", "--image-size", 28, f"--learner.{option}", path]
     small = ["--learner.slow_rounds", 0, "--learner.updates", 1, "--learner.memory.slots", 20]
     assert learn(*words, *small) == learn(*words, *small) == 0
     assert "already finished" in capsys.readouterr().out
     assert learn("photos", "--out", "m", *WORDS) == learn("m", "photos", "--out", "m") == cli.main(["show", "m"]) == 2
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 3 and all("own_encoder.ThreeMaps, code from outside" in line for line in lines)
+    assert len(lines) == 3 and all(f"{path}, code from outside" in line for line in lines)
     assert all("give --trust" in line and "dualnet predict" not in line for line in lines)
     assert cli.main(["show", "m", "--trust"]) == 0 and "cat, dog" in capsys.readouterr().out
 

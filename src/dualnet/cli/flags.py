@@ -258,7 +258,7 @@ RUN: Any = {"type": Path, "metavar": "RUN", "help": "a run folder, such as runs/
 OUT: Any = {"type": Path, "metavar": "DIR"}
 SEEDS: Any = {"type": seeds, "metavar": "3|0,1,2"}
 TASK: Any = {"type": int, "metavar": "N", "help": "predict only among the classes of this task (from 0)"}
-TRUST: Any = {"action": "store_true", "help": "allow a learner or encoder from outside of dualnet: runs its code"}
+TRUST: Any = {"action": "store_true", "help": "run code from outside of dualnet: a learner, an encoder or an objective"}
 ON_ERROR: Any = {
     "choices": ("stop", "skip"),
     "default": "stop",

@@ -18,7 +18,7 @@ from dualnet.cli.terminal import print_line
 from dualnet.data import BENCHMARKS, benchmark_class
 from dualnet.learners import LEARNERS, Learner, learner_class, presets
 from dualnet.memory import MEMORIES, MemoryConfig
-from dualnet.objectives import OBJECTIVES
+from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.options import field_types, import_object, nearest
 from dualnet.reproduce import shipped_tables
 from dualnet.runs import experiment
@@ -44,13 +44,17 @@ def lines_of(name: str | None) -> Iterable[str]:
         preset = [note] if name == "dualnet" else []
         learner = learner_class(name)
         return section(learner, ["learner:", f"  name: {name}", *preset], learner.Config)
+    if name in OBJECTIVES or (isinstance(outside, type) and issubclass(outside, Objective)):
+        objective = objective_class(name)
+        has_options = len(dataclasses.fields(objective.Config)) > 0
+        note, options = ("loss of the slow phase", ["  objective_options:"]) if has_options else ("has no options", [])
+        head = ["learner:", "  name: dualnet", f"  objective: {name}  # {note}", *options]
+        return section(objective, head, objective.Config)
     if name in BENCHMARKS or outside is not None:
         benchmark = benchmark_class(name)
         return section(benchmark, ["benchmark:", f"  name: {name}"], benchmark)
     if name in MEMORIES:
         return section(MEMORIES[name], ["learner:", "  memory:"], MemoryConfig, policy=name)
-    if name in OBJECTIVES:
-        return section(OBJECTIVES[name], ["learner:", "  name: dualnet", f"  objective: {name}  # has no options"])
     if name in presets.NAMES:
         return preset_lines(name)
     if name not in experiments and not name.endswith(SUFFIXES) and not Path(name).exists():
@@ -92,12 +96,12 @@ def preset_lines(name: str) -> Iterator[str]:
         yield from options.splitlines()
 
 
-def section(thing: type, head: list[str], kind: Any = None, **values: Any) -> Iterator[str]:
+def section(thing: type, head: list[str], kind: Any, **values: Any) -> Iterator[str]:
     """A section of an experiment file: every option with its default, its type and its comment."""
     document = thing.__doc__ or sys.modules[thing.__module__].__doc__ or thing.__name__
     yield f"# {document.splitlines()[0]}"
     yield from head
-    yield from option_lines(kind, "    " if head[-1].endswith("memory:") else "  ", values) if kind else ()
+    yield from option_lines(kind, "    " if head[-1].startswith("  ") and head[-1].endswith(":") else "  ", values)
 
 
 def option_lines(kind: Any, indent: str, values: dict[str, Any]) -> Iterator[str]:

@@ -16,7 +16,7 @@ from dualnet.learners.learner import Learner
 from dualnet.learners.options import ReplayOptions
 from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
 from dualnet.nets import Adapter, AdapterNorm
-from dualnet.objectives import OBJECTIVES
+from dualnet.objectives import Objective, parse_objective
 from dualnet.optim import SGD, gradient_step, look_ahead
 from dualnet.options import check_at_least
 
@@ -28,7 +28,8 @@ class Config(ReplayOptions):
     width: int = 64  # channels of the slow learner's first stage; the paper: 20
     adapter_norm: AdapterNorm = "none"  # division of m_l by its squared norm; the paper divides (map or pixel)
     # The slow learner
-    objective: Literal["barlow_twins", "simclr", "simsiam", "vicreg", "byol", "classification"] = "barlow_twins"
+    objective: str = "barlow_twins"  # barlow_twins | simclr | simsiam | vicreg | byol | classification | import path
+    objective_options: dict[str, Any] = field(default_factory=dict, hash=False)  # for SimCLR: `dualnet list simclr`
     slow_optimizer: Literal["look_ahead", "sgd"] = "look_ahead"  # sgd: the same n K steps without interpolation
     slow_rounds: int = 3  # n: Look-ahead rounds per batch; 0: no slow phase
     inner_steps: int = 2  # K: SGD steps per round
@@ -57,8 +58,16 @@ class Config(ReplayOptions):
             raise ValueError(f"slow_rounds: {self.slow_rounds} would train an encoder that encoder_lr 0 freezes; use 0")
         if self.soft_labels == "insertion" and self.soft_label_statistics == "batch":
             raise ValueError("soft_label_statistics: batch needs soft_labels: task_end")
-        if self.encoder is not None and self.objective == "byol":
-            raise ValueError("objective: byol needs the built-in encoder; choose another objective, or remove encoder")
+        if "." not in self.objective:  # code from outside is imported by `check`, not by reading a file that names it
+            self.parse_objective()
+
+    def parse_objective(self) -> tuple[type[Objective], Any]:
+        """Class and Config of the objective. Raises ValueError if the options are not suitable."""
+        kind, config = parse_objective(self.objective, self.objective_options)
+        if self.encoder is not None and kind.needs_built_in_encoder:
+            remedy = "choose another objective, or remove encoder"
+            raise ValueError(f"objective: {self.objective} needs the built-in encoder; {remedy}")
+        return kind, config
 
 
 class DualNet(Learner):
@@ -76,7 +85,8 @@ class DualNet(Learner):
         channels = spec.image_shape[0]
         self.slow = make_encoder(spec, config)
         self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels)
-        self.objective = OBJECTIVES[config.objective](self.slow.channels[-1], spec)
+        objective, options = config.parse_objective()
+        self.objective = objective(self.slow.channels[-1], spec, options)
         self.memory = config.memory.make(spec)
         both = [*self.slow.parameters(), *self.fast.parameters()]
         self.fast_optimizer = SGD(parameter_groups(both, self.slow, config), lr=config.lr)
@@ -90,6 +100,7 @@ class DualNet(Learner):
     @classmethod
     def check(cls, spec: StreamSpec, config: Any) -> None:
         super().check(spec, config)
+        config.parse_objective()
         channels = spec.image_shape[0]
         if channels != 3:
             raise ValueError(f"images of {channels} channels: the views of the slow learner need colour, 3 channels")

@@ -11,8 +11,7 @@ from dualnet import atomic
 from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
 from dualnet.files import READ_ERRORS, describe_error, read_yaml
-from dualnet.learners import LEARNERS, Learner, learner_name
-from dualnet.learners.encoders import ENCODERS
+from dualnet.learners import Learner, learner_name
 from dualnet.options import plain, whole_number
 from dualnet.runs import checkpoint
 from dualnet.runs.experiment import parse_learner
@@ -20,6 +19,7 @@ from dualnet.runs.record import MODEL_FILE, digest_of, updated
 from dualnet.runs.run_folder import LOCK_FILE, RunFolder, describe_stream, environment
 from dualnet.text import printable
 
+CODE_OPTIONS = ("name", "encoder", "objective")  # options of a learner that may be import paths
 IDENTITY_KEYS = ("learner", "seed", "stream", "added")  # `added`: classes added later, in folders of an older version
 
 
@@ -75,13 +75,14 @@ def identity(content: Mapping[str, Any]) -> dict[str, str]:
 
 
 def check_trusted(learner: Any, file: Path, trust: bool | Collection[str]) -> None:
-    """Raises ValueError for a learner or an encoder from outside this package: loading it runs its code.
+    """Raises ValueError for a learner, an encoder or an objective from outside this package: loading it runs its code.
 
     `trust` is True for any code, or the import paths that are trusted.
     """
-    for option, known in (("name", LEARNERS), ("encoder", ENCODERS)):
+    for option in CODE_OPTIONS:
         path = learner.get(option) if isinstance(learner, dict) else None
-        is_ours = path in known or (option == "name" and path.startswith("dualnet.")) if isinstance(path, str) else True
+        path = path if isinstance(path, str) and "." in path else ""  # a name without a dot is never imported
+        is_ours = not path or (option == "name" and path.startswith("dualnet."))
         if not (is_ours or trust is True or (trust and path in trust)):
             raise ValueError(
                 f"{file}: learner.{option} is {printable(path)}, code from outside of dualnet that would be imported "

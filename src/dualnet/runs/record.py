@@ -40,6 +40,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
 DIGEST_DEFAULTS: dict[str, Any] = {
     **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
     "learner.encoder_options": {},
+    "learner.objective_options": {},
     "learner.batch_pass": "inner",
     "learner.replay_weight": 1.0,
     "learner.soft_label_statistics": "running",
