@@ -18,6 +18,7 @@ import pytest
 import torch
 import yaml
 from forked import CommandLine
+from rich.console import Console
 
 from dualnet import cli
 from dualnet.runs.experiment import read
@@ -174,7 +175,7 @@ def test_what_it_says(searched: tuple[Path, str]) -> None:
     said = searched[1]
     assert "stage 1/2: 6 runs\n" in said and "stage 2/2: 4 runs, 2 of them already finished\n" in said
     assert "stage 2/2, 4/4: lr 0." in said and "\x1b" not in said
-    rows = [line for line in said.splitlines() if line.startswith("│")]
+    rows = [line for line in said.splitlines() if line[:1].isdigit()]
     assert len(rows) == 5 and "chosen" in rows[0] and "not finite at step" in rows[2] and "chosen" in rows[3]
     assert "`dualnet run runs/search-tiny/chosen.yaml`" in said
 
@@ -392,6 +393,28 @@ def test_the_table_is_sorted_by_the_metric(metric: str, order: list[str]) -> Non
     assert notes[-1] == "diverged" and notes[order.index("a")] == "chosen"
 
 
+def test_a_table_of_eight_options_is_readable_at_120_columns() -> None:
+    plan = read_plan("beyond-ta-slow")
+    points = [make_point(plan, values) for values in plan.stages[0]]
+    for point in points:
+        point.mean, point.spread, point.seconds = 61.234, 1.234, 12345.6
+    console = Console(width=120)
+    with console.capture() as printed:
+        console.print(stage_table("title", points, points[1], "ACC"))
+    first, second, _, *rows, last = [line.split() for line in printed.get().splitlines()[1:]]
+    assert first == ["slow_", "slow_", "inner_", "slow_", "slow_", "slow_"]
+    assert second[:7] == ["rounds", "optimizer", "steps", "lr", "statistics", "normalisation", "source"]
+    assert [row[:7] for row in rows] == [[str(value) for value in point.options.values()][:7] for point in points]
+    assert [row[7:] for row in rows[:2]] == [["61.23", "1.23", "12345.6"], ["61.23", "1.23", "12345.6", "chosen"]]
+    assert last == ["all", "points:", "soft_label_statistics", "running"]
+
+
+def test_options_with_the_same_last_name_are_named_in_full() -> None:
+    points = [Point({}, None, {"benchmark.size": 1, "learner.size": size}, mean=1.0) for size in (1, 2)]
+    table = stage_table("title", points, points[0], "ACC")
+    assert str(table.columns[0].header) == "learner.size" and str(table.caption) == "all points: benchmark.size 1"
+
+
 def test_folders_have_readable_names_that_differ() -> None:
     assert folder_name({"learner.lr": 0.1, "batch_size": 4}) == "lr=0.1,batch_size=4"
     assert folder_name({"a.lr": 1, "b.lr": 2}) == "a.lr=1,b.lr=2"
@@ -411,8 +434,6 @@ def test_how_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_on_a_terminal_there_is_a_bar() -> None:
-    from rich.console import Console
-
     console = Console(force_terminal=True, record=True, width=100, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
     live = SearchDisplay(console)
     live.begin("stage 1/1", todo=1, total=2)

@@ -25,6 +25,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     for number, (points, chosen) in enumerate(zip(found.stages, found.chosen, strict=True), 1):
         title = f"{plan.name}, stage {number} of {len(found.stages)}"
         print_rich(stage_table(title, points, chosen, plan.metric), width=140)
+        print_line("")
     print_line(f"{out}: finished; `dualnet run {out / 'chosen.yaml'}` evaluates the chosen options")
     if not found.failures:
         return 0

@@ -1,15 +1,20 @@
 """Terminal output of a search: its progress, and a table of each stage."""
 
 from collections.abc import Sequence
+from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
 from dualnet.runs.progress import echo
-from dualnet.search.point import Point
+from dualnet.search.plan import options_text
+from dualnet.search.point import Point, shorten_names
 from dualnet.text import printable
+
+STYLE: Any = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
 
 
 class SearchDisplay:
@@ -38,16 +43,21 @@ class SearchDisplay:
 
 
 def stage_table(title: str, points: Sequence[Point], chosen: Point, metric: str) -> Table:
-    """The points of a stage, the best first and failed ones last."""
-    table = Table(title=Text(printable(title)), title_justify="left")
-    options = list(dict.fromkeys(option for point in points for option in point.options))
-    for option in options:
-        table.add_column(Text(printable(option)))
+    """The points of a stage, the best first and failed ones last. A line below has what all points share."""
+    points = sorted(points, key=lambda point: point.rank(metric))
+    names = shorten_names({option: option for point in points for option in point.options})
+    columns = {name: [str(point.options.get(option, "")) for point in points] for name, option in names.items()}
+    shared = {name: column[0] for name, column in columns.items() if len(set(column)) == 1}
+    varied = {name: column for name, column in columns.items() if name not in shared}
+    table = Table(title=Text(printable(title)), title_justify="left", caption_justify="left", **STYLE)
+    table.caption = Text(printable(f"all points: {options_text(shared)}")) if shared else None
+    for name in varied:
+        table.add_column(Text(printable(name).replace("_", "_\n")), overflow="fold")  # a narrow heading
     for heading in (metric, "±", "seconds", ""):
         table.add_column(heading, justify="right" if heading else "left")
-    for point in sorted(points, key=lambda point: point.rank(metric)):
+    for number, point in enumerate(points):
         figures = ["" if value is None else f"{value:.2f}" for value in (point.mean, point.spread)]
         note = "chosen" if point is chosen else point.failed or ""
-        cells = [*(point.options.get(option, "") for option in options), *figures, f"{point.seconds:.1f}", note]
+        cells = [*(column[number] for column in varied.values()), *figures, f"{point.seconds:.1f}", note]
         table.add_row(*(Text(printable(cell)) for cell in cells))
     return table
