@@ -25,7 +25,8 @@ def test_the_package_can_be_run_as_a_module() -> None:
     assert subprocess.check_output(command, env=environment, text=True) == f"dualnet {dualnet.__version__}\n"
 
 
-COMMANDS = ["run", "learn", "search", "reproduce", "report", "show", "predict", "export", "serve", "teach", "list"]
+COMMANDS = ["run", "learn", "search", "reproduce", "report", "show", "predict", "export", "edit", "serve", "teach"]
+COMMANDS += ["list"]
 
 
 @pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)])

@@ -263,7 +263,7 @@ def test_numbers_and_names_of_numpy_are_saved(taught, tmp_path):
     model = Model(taught("er", task_free=False), [f"class {n}" for n in range(6)])
     model.add_classes(list(np.array(["cat", "dog"])), np.int64(1))
     model.save(tmp_path / "model")
-    assert load(tmp_path / "model", trust=True).learner.added == [(2, 1)]
+    assert load(tmp_path / "model", trust=True).learner.changes == [{"count": 2, "task": 1}]
 
 
 def test_a_checkpoint_of_fewer_classes_is_refused(taught):

@@ -22,6 +22,7 @@ EXAMPLES = """examples:
   dualnet show runs/demo-dualnet/seed-0               summarise one run: tasks, classes, state, results
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0
                                                       predict the class of an image
+  dualnet edit models/mine --rename kat cat           rename a class of a saved model
   dualnet serve --state live                          a model to teach in the browser and over HTTP
 
 `dualnet COMMAND --help` shows the options of a command, `dualnet list` all names, `dualnet list NAME` the options of
@@ -34,6 +35,7 @@ SYNONYMS = {  # names of commands in other programs
     **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
     **dict.fromkeys(("ls", "options"), "list"),
     **dict.fromkeys(("info", "describe", "inspect", "status"), "show"),
+    "rename": "edit",
     "table": "reproduce",
     "help": "dualnet --help",
     "bench": "python -m benchmarks, in a checkout",
@@ -59,8 +61,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    training = (add_run, add_learn, add_search, add_reproduce)
-    for add_command in (*training, add_report, add_show, add_predict, add_export, add_serve, add_teach, add_list):
+    training, models = (add_run, add_learn, add_search, add_reproduce), (add_show, add_predict, add_export, add_edit)
+    for add_command in (*training, add_report, *models, add_serve, add_teach, add_list):
         add_command(commands)
     name = next((word for word in argv if not word.startswith("-")), None)
     if name is not None and name not in commands.choices:
@@ -202,6 +204,16 @@ def add_export(commands: Commands[Parser]) -> None:
     add("run", **RUN)
     add("file", type=Path, metavar="FILE", help="file to write, such as mine.onnx")
     add("--task", **TASK)
+    add("--trust", **TRUST)
+
+
+def add_edit(commands: Commands[Parser]) -> None:
+    summary = "rename classes of a saved model"
+    epilog = """`dualnet show MODEL` lists the classes. The model of a service is changed on its page, or over HTTP."""
+    add = commands.add_parser("edit", help=summary, epilog=epilog).add_argument
+    add("run", **RUN)
+    add("--rename", nargs=2, action="append", default=[], metavar=("OLD", "NEW"), help="give a class another name")
+    add("--out", **OUT, help="folder for the changed model; required for a run (default: the model itself)")
     add("--trust", **TRUST)
 
 

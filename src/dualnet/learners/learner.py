@@ -39,13 +39,13 @@ class Learner(nn.Module, ABC):
     Config: ClassVar[type]
     capturable: ClassVar[bool] = True  # whether `learn` can be replayed as a CUDA graph; False: it runs eagerly
     class_mask: Tensor  # bool [tasks, classes]
-    added: list[tuple[int, int | None]]  # the arguments of every call of `add_classes`
+    changes: list[dict[str, Any]]  # of the classes since `initial_spec`, in order: the arguments of `add_classes`
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__()
         self.check(spec, config)
         self.spec, self.config = spec, config
-        self.initial_spec, self.added = spec, []
+        self.initial_spec, self.changes = spec, []
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
         self.input_check, self.thread_guard = InputCheck(spec), ThreadGuard()
@@ -190,7 +190,7 @@ class Learner(nn.Module, ABC):
             grow_optimizer_state(shapes, optimizers)
             if self.ema is not None:
                 self.ema.grow(self)
-        self.added.append((int(count), None if task is None else int(task)))
+        self.changes.append({"count": int(count), "task": None if task is None else int(task)})
 
     def grow(self, spec: StreamSpec) -> None:
         """Adopt a spec with additional classes."""

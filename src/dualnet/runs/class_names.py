@@ -14,18 +14,13 @@ CONTROL = ("Cc", "Zl", "Zp")  # Unicode categories: control characters, separato
 
 def checked_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of new classes. Raises ValueError unless each is a string, new, and can be shown in a line."""
-    for name in (new := unique_names(names, known)):
-        if not name.strip() or any(unicodedata.category(character) in CONTROL for character in name):
-            raise ValueError(f"names: {name!r} is blank or contains a control character; give the class another name")
-    return new
-
-
-def unique_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Names of classes, as earlier versions accepted them. Raises ValueError unless each is a string and new."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"names: {names!r} is not a list of names, such as ['cat', 'dog']")
     if duplicates := {name for number, name in enumerate(names) if name in (*known, *names[:number])}:
         raise ValueError(f"names: {min(duplicates)!r} exists already; give every class another name")
+    for name in names:
+        if not name.strip() or any(unicodedata.category(character) in CONTROL for character in name):
+            raise ValueError(f"names: {name!r} is blank or contains a control character; give the class another name")
     return tuple(map(str, names))
 
 

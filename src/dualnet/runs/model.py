@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import Any, get_args
 
@@ -22,7 +21,7 @@ from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
 from dualnet.learners import Learner, make_learner
 from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
-from dualnet.runs.class_names import checked_names, names_of, task_ids_of, unique_names
+from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
 from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
@@ -55,11 +54,13 @@ class Model:
 
     learner: Learner
     class_names: Sequence[str]  # by class number
+    initial_names: Sequence[str] = field(init=False, repr=False, compare=False)  # when the learner was made, for `save`
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
     unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
 
     def __post_init__(self) -> None:
         self.check_names()
+        self.initial_names = tuple(self.class_names[: self.learner.initial_spec.num_classes])
 
     def __repr__(self) -> str:
         names = [*self.class_names[:3], *(["..."] if len(self.class_names) > 3 else [])]
@@ -105,12 +106,22 @@ class Model:
 
         They are added to the given task; without one to the only task, or to a new task if there are several.
         """
-        self.add_checked_classes(checked_names(names, self.class_names), task)
-
-    def add_checked_classes(self, names: Sequence[str], task: int | None) -> None:
+        names = checked_names(names, self.class_names)
         self.check_names()
         self.learner.add_classes(len(names), task)
         self.class_names = (*self.class_names, *names)
+
+    def rename_class(self, old: str, new: str) -> None:
+        """Give a class another name. What was learned, and its number, stay as they are."""
+        number, [name] = self.class_number(old), checked_names([new], self.class_names)
+        self.class_names = (*self.class_names[:number], name, *self.class_names[number + 1 :])
+
+    def class_number(self, name: str) -> int:
+        self.check_names()
+        if name not in self.class_names:
+            hint = nearest(name, self.class_names) if isinstance(name, str) else ""
+            raise ValueError(f"names: {name!r} is not one of the model's {len(self.class_names)} classes{hint}")
+        return self.class_names.index(name)
 
     # Learning
 
@@ -233,13 +244,12 @@ class Model:
         The folder must be new, or that of the same model; there the previous save is kept, in case of damage.
         """
         self.check_names()
-        model_folder.write(Path(folder), self.learner, self.class_names, self.state())
+        model_folder.write(Path(folder), self.learner, self.initial_names, self.state())
 
     def state(self) -> dict[str, Any]:
-        """The content of a checkpoint, with the classes that were added after the model was created."""
-        rest = map(str, self.class_names[self.learner.initial_spec.num_classes :])
-        added = [{"classes": list(islice(rest, count)), "task": task} for count, task in self.learner.added]
-        return {**learner_state(self.learner), "added": added, "device": self.learner.class_mask.device.type}
+        """The content of a checkpoint, with the current classes."""
+        classes = {"class_names": [*map(str, self.class_names)], "changes": self.learner.changes}
+        return {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
 
 
 def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
@@ -269,8 +279,11 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
         identity = model_folder.identity(content) if is_model else folder.identity
         found = checkpoint.newest(folder.checkpoints, identity)
         if found is not None:
-            for entry in found[1].get("added", content.get("added", ())):
-                model.add_checked_classes(unique_names(entry["classes"], model.class_names), entry["task"])
+            state = found[1] if "changes" in found[1] else converted(found[1], content, names)
+            for change in state["changes"]:
+                model.learner.add_classes(**change)
+            model.class_names = tuple(state["class_names"])
+            model.check_names()
     except READ_ERRORS as error:
         raise ValueError(
             f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"
@@ -290,6 +303,13 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
         done = f"at step {session['step']} of {session['steps']}"
         model.unfinished = f"{path}: its session is {done} and not finished; the same `dualnet learn` continues it"
     return model, found[1]
+
+
+def converted(state: Mapping[str, Any], content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The classes in a checkpoint, or in the model file, of an earlier version, which had no changes but additions."""
+    added = state.get("added", content.get("added", ()))
+    changes = [{"count": len(one["classes"]), "task": one["task"]} for one in added]
+    return {"changes": changes, "class_names": [*names, *(name for one in added for name in one["classes"])]}
 
 
 def checked_device(device: str) -> str:

@@ -23,13 +23,13 @@ CODE_OPTIONS = ("name", "encoder", "objective")  # options of a learner that may
 IDENTITY_KEYS = ("learner", "seed", "stream", "added")  # `added`: classes added later, in folders of an older version
 
 
-def write(path: Path, learner: Learner, class_names: Sequence[str], state: Mapping[str, Any]) -> None:
+def write(path: Path, learner: Learner, initial_names: Sequence[str], state: Mapping[str, Any]) -> None:
     """Save a model to a new folder, or again to its own, where the previous checkpoint is kept."""
     file, checkpoints, spec = path / MODEL_FILE, RunFolder(path).checkpoints, learner.initial_spec
     content = {
         "learner": {"name": learner_name(learner), **plain(dataclasses.asdict(learner.config))},
         "seed": learner.generator.initial_seed(),
-        "stream": describe_stream(spec, class_names[: spec.num_classes]),
+        "stream": describe_stream(spec, initial_names),
         "environment": environment(learner.class_mask.device),
     }
     if file.is_file():

@@ -155,7 +155,7 @@ class Session:
     def save(self, out: Path) -> None:
         model = self.model
         check_weights(model.learner)
-        model_folder.write(out, model.learner, model.class_names, {**model.state(), "session": self.record})
+        model_folder.write(out, model.learner, model.initial_names, {**model.state(), "session": self.record})
 
     # Forgetting
 

@@ -87,7 +87,7 @@ def check_model(model: Model, options: Options) -> None:
 
 def save(model: Model, options: Options, progress: dict[str, Any]) -> None:
     state = {**model.state(), "serve": progress}
-    model_folder.write(options.state / MODEL, model.learner, model.class_names, state)
+    model_folder.write(options.state / MODEL, model.learner, model.initial_names, state)
 
 
 def create_snapshot(model: Model, options: Options, title: str) -> dict[str, Any]:

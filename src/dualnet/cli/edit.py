@@ -1,0 +1,23 @@
+"""`dualnet edit`: rename classes of a saved model."""
+
+import argparse
+
+from dualnet.cli.terminal import print_line
+from dualnet.runs.model import load_with_state
+from dualnet.runs.run_folder import RunFolder
+
+
+def main(arguments: argparse.Namespace, _: list[str]) -> None:
+    source, out = arguments.run, arguments.out or arguments.run
+    if not arguments.rename:
+        raise ValueError("nothing to change; give --rename OLD NEW")
+    with RunFolder(out).locked():
+        model, state = load_with_state(source, "cpu", arguments.trust)
+        if "serve" in state:
+            raise ValueError(f"{source}: belongs to a service; change its classes on its page, or over HTTP")
+        if model.unfinished:
+            raise ValueError(model.unfinished)
+        for old, new in arguments.rename:
+            model.rename_class(old, new)
+        model.save(out)
+    print_line(f"{out}: {', '.join(f'{old} renamed to {new}' for old, new in arguments.rename)}")

@@ -1,0 +1,189 @@
+"""Mistakes that a user corrects: a class is renamed, in Python and by `dualnet edit`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dualnet
+from dualnet import Model
+from dualnet.cli import main
+from dualnet.runs import checkpoint
+from dualnet.serve.options import Options
+from dualnet.serve.state_folder import open_model
+
+IMAGES = torch.randint(0, 256, (8, 3, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+SMALL = {"name": "er", "width": 4, "memory": {"slots": 6, "policy": "balanced"}, "ema_rate": 0.3}
+
+
+def made() -> Model:
+    """Two classes from the start, one that came later."""
+    model = Model.create(["kat", "dog"], image_size=28, learner=SMALL)
+    model.learn(IMAGES, ["kat", "dog", "kat", "owl"] * 2, add_classes=True)
+    return model
+
+
+@pytest.fixture
+def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    made().save(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """The line of a command that fails."""
+    assert main(words.split()) == 2
+    out, line = capsys.readouterr()
+    assert not out and line.startswith("dualnet: ") and line.count("\n") == 1
+    return line
+
+
+@pytest.mark.parametrize("old", ["kat", "owl"])
+def test_a_renamed_class_is_predicted_learned_and_saved_by_its_new_name(
+    old: str, tmp_path: Path, state_of: Any, differing: Any
+) -> None:
+    model, as_it_was = made(), made()
+    model.save(tmp_path / "model")
+    model.rename_class(old, "Katze")
+    assert not differing(state_of(model.learner), state_of(as_it_was.learner))
+    names = {name: name for name in as_it_was.class_names} | {old: "Katze"}
+    for before, now in zip(as_it_was.predict(IMAGES), model.predict(IMAGES), strict=True):
+        assert now.classes == tuple(names[name] for name in before.classes)
+        assert now.probabilities == before.probabilities
+    model.save(tmp_path / "model")  # again to its own folder, and to another
+    model.save(tmp_path / "other")
+    as_it_was.learn(IMAGES, [old] * 8)
+    for place in ("model", "other"):
+        loaded = dualnet.load(tmp_path / place)
+        assert list(loaded.class_names) == [names[name] for name in ("kat", "dog", "owl")]
+        loaded.learn(IMAGES, ["Katze"] * 8)
+        assert not differing(state_of(loaded.learner), state_of(as_it_was.learner))
+        with pytest.raises(ValueError, match=f"^labels: '{old}' is not one of"):
+            loaded.learn(IMAGES, [old] * 8)
+        loaded.learn(IMAGES, [old] * 8, add_classes=True)
+        assert loaded.class_names[3] == old
+        loaded.save(tmp_path / place)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("cat", "tiger", "names: 'cat' is not one of the model's 3 classes; did you mean kat?"),
+        (3, "tiger", "names: 3 is not one of the model's 3 classes"),
+        ("kat", "dog", "names: 'dog' exists already; "),
+        ("kat", "kat", "names: 'kat' exists already; "),
+        ("kat", " ", "names: ' ' is blank or contains a control character; "),
+        ("kat", "a\nb", "names: 'a\\nb' is blank or contains a control character; "),
+        ("kat", 7, "names: [7] is not a list of names"),
+    ],
+)
+def test_names_that_cannot_be_used_are_refused_in_one_line(old: Any, new: Any, message: str) -> None:
+    model = made()
+    with pytest.raises(ValueError) as error:
+        model.rename_class(old, new)
+    assert str(error.value).startswith(message) and "\n" not in str(error.value)
+    assert model.class_names == ("kat", "dog", "owl")
+
+
+def test_a_model_that_an_earlier_version_saved_is_read(tmp_path: Path) -> None:
+    """Its checkpoint has the names of the classes that were added, and no others."""
+    model = made()
+    model.save(tmp_path / "model")
+    folder = tmp_path / "model" / "checkpoint"
+    step, state = checkpoint.newest(folder) or (0, {})
+    assert state.pop("class_names") == ["kat", "dog", "owl"]
+    assert state.pop("changes") == [{"count": 1, "task": None}]
+    state["added"] = [{"classes": ["owl"], "task": None}]
+    checkpoint.write(folder, step + 1, checkpoint.snapshot(state))
+    assert dualnet.load(tmp_path / "model").class_names == ("kat", "dog", "owl")
+
+
+def test_the_command_renames_in_place_or_elsewhere(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["edit", "model", "--rename", "kat", "cat", "--rename", "owl", "kat", "--out", "other"]) == 0
+    assert capsys.readouterr().out == "other: kat renamed to cat, owl renamed to kat\n"
+    assert list(dualnet.load("other").class_names) == ["cat", "dog", "kat"]
+    assert list(dualnet.load("model").class_names) == ["kat", "dog", "owl"]
+    assert main(["edit", "model", "--rename", "kat", "cat"]) == 0
+    assert main(["show", "model"]) == 0
+    assert capsys.readouterr().out.endswith("classes: cat, dog, owl\n")
+    assert not list(saved.glob("*.tmp"))
+
+
+def test_the_onnx_file_has_the_new_name(saved: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    assert main(["edit", "model", "--rename", "kat", "cat"]) == 0
+    assert main(["export", "model", "it.onnx"]) == 0
+    names = runtime.InferenceSession("it.onnx").get_modelmeta().custom_metadata_map["class_names"]
+    assert json.loads(names) == ["cat", "dog", "owl"]
+
+
+def draw(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).mkdir(parents=True)
+        for number in range(2):
+            pixels = np.random.default_rng(number).integers(0, 256, (28, 28, 3), np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{number}.png")
+
+
+def test_later_sessions_use_the_new_name(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["edit", "model", "--rename", "kat", "cat"]) == 0
+    draw(Path("photos"), "cat", "kat")
+    assert main(["learn", "model", "photos", "--out", "model", "--device", "cpu"]) == 0
+    assert "4 classes, 1 of them new (kat)" in capsys.readouterr().out
+    assert list(dualnet.load("model").class_names) == ["cat", "dog", "owl", "kat"]
+
+
+REFUSED: dict[str, str] = {
+    "edit model": "nothing to change; give --rename OLD NEW",
+    "edit model --rename kat": "--rename: expected 2 arguments",
+    "edit model --rename cat tiger": "names: 'cat' is not one of",
+    "edit model --rename kat dog": "names: 'dog' exists already",
+    "edit model --rename kat cat --rename owl cat": "names: 'cat' exists already",
+    "edit RUN --rename a b": "names: 'a' is not one of the model's 4 classes",
+    "edit nowhere --rename kat cat": "nowhere",
+    "edit model --rename kat cat --out RUN": "RUN: holds a run",
+    "edit model --rename kat cat --out photos": "photos: holds other files",
+    "rename model kat cat": "did you mean edit?",
+}
+
+
+@pytest.mark.parametrize("words", REFUSED)
+def test_nonsense_is_refused_and_changes_nothing(
+    words: str, saved: Path, finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("RUN").symlink_to(finished)
+    draw(Path("photos"), "kat")
+    before = contents(Path())
+    assert REFUSED[words] in refused(words, capsys)
+    assert contents(Path()) == before
+
+
+def contents(folder: Path) -> dict[Path, int]:
+    return {path: 0 if path.is_dir() else path.stat().st_mtime_ns for path in folder.rglob("*")}
+
+
+def test_a_run_is_renamed_into_a_model(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, *others = dualnet.load(finished).class_names
+    assert main(["edit", str(finished), "--rename", first, "new"]) == 2
+    assert "holds a run; save the model to a folder of its own" in capsys.readouterr().err
+    assert main(["edit", str(finished), "--rename", first, "new", "--out", str(tmp_path / "model")]) == 0
+    assert list(dualnet.load(tmp_path / "model").class_names) == ["new", *others]
+
+
+def test_an_unfinished_session_and_the_model_of_a_service_are_refused(
+    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved / "checkpoint"
+    step, state = checkpoint.newest(folder) or (0, {})
+    state["session"] = {"plan": "", "step": 1, "steps": 3}
+    checkpoint.write(folder, step + 1, checkpoint.snapshot(state))
+    assert "its session is at step 1 of 3 and not finished" in refused("edit model --rename kat cat", capsys)
+    Path("live").mkdir()
+    open_model(Options(Path("live"), image_size=28, device="cpu"))
+    assert "belongs to a service" in refused("edit live/model --rename kat cat", capsys)
