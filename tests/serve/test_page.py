@@ -171,6 +171,31 @@ def test_a_damaged_snapshot_is_reported_and_not_restored(page: playwright.Page, 
     assert (status, wrong["error"]["code"]) == (409, "conflict") and "model.yaml" in wrong["error"]["message"]
 
 
+def test_a_class_is_renamed(page: playwright.Page, server: Server) -> None:
+    card = classify(page, "blue")
+    card.get_by_role("button", name="sky").click()
+    expect(card.locator(".summary")).to_contain_text("Taught as sky")
+    page.get_by_role("button", name="Edit sky").click()
+    name = page.get_by_role("dialog").get_by_label("Name of the class")
+    expect(name).to_be_focused()
+    name.fill("red")
+    page.keyboard.press("Enter")
+    expect(page.locator("#message")).to_contain_text("class 'red' already exists")
+    page.get_by_role("button", name="Edit sky").click()
+    name.fill(" heaven ")
+    page.keyboard.press("Enter")
+    renamed = class_card(page, "heaven")
+    expect(renamed.locator(".memory img").first).to_have_attribute("alt", "image of heaven")
+    expect(card.locator(".summary")).to_contain_text("Taught as heaven")
+    expect(card.get_by_role("button", name="heaven")).to_have_attribute("aria-pressed", "true")
+    expect(page.get_by_role("button", name="sky")).to_have_count(0)  # of this class, nor of a prediction
+    assert [one["name"] for one in server.get("/v1/classes")] == ["red", "green", "blue", "heaven"]
+    card.get_by_role("button", name="Delete").click()
+    server.send("PUT", "/v1/classes/4/name", {"name": "sky"})  # by another client
+    expect(class_card(page, "sky")).to_be_visible()
+    expect(renamed).to_have_count(0)
+
+
 def test_names_are_text_and_a_phone_scrolls_one_way(page: playwright.Page) -> None:
     card = add_class(page, HTML)
     expect(card.get_by_role("heading")).to_have_text(HTML)

@@ -138,6 +138,28 @@ def test_a_class_must_exist_or_be_created_explicitly(server: Server) -> None:
     assert "orange" not in [one["name"] for one in server.get("/v1/classes")]
 
 
+def test_a_class_is_renamed_and_the_export_has_its_name(server: Server, tmp_path: Path) -> None:
+    before = server.learned()["classes"]
+    numbers = {one["name"]: one["number"] for one in before}
+    path = f"/v1/classes/{numbers['green']}/name"
+    status, now = server.send("PUT", path, {"name": "grün"})
+    assert status == 200 and [one["name"] for one in now] == ["grün" if n == "green" else n for n in numbers]
+    assert [one["in_memory"] for one in now] == [one["in_memory"] for one in before]
+    assert server.get("/v1/examples/green-0")["label"] == "grün"
+    assert predicted(server, "green") == "grün"
+    with zipfile.ZipFile(io.BytesIO(server.get("/v1/export"))) as archive:
+        archive.extractall(tmp_path)
+    assert "grün" in dualnet.load(tmp_path / "model").class_names
+    for name, expected in (("red", 409), ("", 422), (" a", 422), ("a\nb", 422), (1, 422), ("x" * 101, 422)):
+        status, wrong = server.send("PUT", path, {"name": name})
+        assert status == expected and "\n" not in wrong["error"]["message"]
+    assert server.send("PUT", "/v1/classes/999/name", {"name": "new"})[0] == 404
+    assert server.send("PUT", "/v1/classes/0/name", {"name": "new"})[0] == 422
+    assert server.upload("/v1/examples", png(picture("green", 0)), label="green")[0] == 409
+    assert server.send("PUT", path, {"name": "green"})[0] == 200
+    assert server.send("PUT", path, {"name": "green"})[0] == 200, "again changes nothing"
+
+
 def test_a_late_label_is_learned_and_a_correction_replaces_it_in_the_memory(server: Server) -> None:
     assert server.teach(png(picture("blue", 1)), id="late")[0] == 201
     memory = {one["id"]: one["label"] for one in server.get("/v1/memory")}

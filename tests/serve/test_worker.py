@@ -73,7 +73,7 @@ def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     made: tuple[Worker, Connection], damage: Any
 ) -> None:
     worker, link = made
-    number = state_folder.create_snapshot(worker.model, worker.options, "")["number"]
+    number = state_folder.create_snapshot(worker.model, worker.options, "", [1, 2])["number"]
     damage(state_folder.snapshot_folder(worker.options, number))
     model = worker.model
     _, (status, message) = worker.execute("restore", number)
@@ -83,7 +83,7 @@ def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
 
 def test_a_restore_is_saved_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
     worker, link = made
-    number = state_folder.create_snapshot(worker.model, worker.options, "")["number"]
+    number = state_folder.create_snapshot(worker.model, worker.options, "", [1, 2])["number"]
     hold_out(worker, 1)
     position = worker.journal.last_position()
     worker.publish()
@@ -159,7 +159,7 @@ def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
     made: tuple[Worker, Connection],
 ) -> None:
     options = made[0].options
-    number = state_folder.create_snapshot(made[0].model, options, "")["number"]
+    number = state_folder.create_snapshot(made[0].model, options, "", [1, 2])["number"]
     folder = state_folder.snapshot_folder(options, number)
     shutil.copytree(folder, folder.with_name("7.tmp"))
     state_folder.delete_snapshot(options, number)
@@ -168,7 +168,7 @@ def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
     assert state_folder.list_snapshots(options) == []
     state_folder.remove_unfinished(options)
     assert [path.name for path in folder.parent.iterdir()] == [state_folder.LAST_FILE]
-    again = state_folder.create_snapshot(made[0].model, options, "")["number"]
+    again = state_folder.create_snapshot(made[0].model, options, "", [1, 2])["number"]
     assert again == number + 1, "a late request to restore must not find another snapshot"
 
 
@@ -409,3 +409,62 @@ def test_no_status_is_ahead_of_the_model_that_predicts(made: tuple[Worker, Conne
         assert service.model is not None and service.model.version == version
         assert version == "1.1" or names == ["model", "learner_status"]
     service.journal.database.close()
+
+
+def executed(made: tuple[Worker, Connection], command: str, argument: Any) -> Any:
+    """Reads the weights that are published, of which the pipe does not hold two."""
+    worker, link = made
+    worker.publish()
+    notices(link)
+    result = worker.execute(command, argument)
+    notices(link)
+    return result
+
+
+def test_a_class_is_renamed_with_its_examples_entries_and_results(made: tuple[Worker, Connection]) -> None:
+    worker, _ = made
+    hold_out(worker, 20)
+    worker.evaluate()
+    before, journal = worker.last_good.accuracy(), worker.journal
+    assert before
+    images = list(np.random.default_rng(1).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8))
+    journal.options = Options(worker.options.state, held_out_every=0)
+    journal.add_examples(["a", "b"], images, ["cat", "cow"], True)  # not learned yet, nor is the class
+    for number, name in ((1, "tiger"), (3, "bull"), (2, "cat"), (1, "tiger")):
+        assert executed(made, "rename", (number, name)) == (None, None)
+    assert journal.classes() == ["tiger", "cat", "bull"] and list(worker.model.class_names) == ["tiger", "cat"]
+    new = {"cat": "tiger", "dog": "cat"}
+    assert worker.last_good.accuracy() == {new[name]: value for name, value in before.items()}
+    follow(worker)
+    assert list(worker.model.class_names) == ["tiger", "cat", "bull"] and stored(worker) == ["bull", "tiger"]
+    assert [journal.example(id).label for id in ("a", "b")] == ["tiger", "bull"]
+    for argument, status, message in (
+        ((1, "cat"), 409, "class 'cat' already exists"),
+        ((4, "lynx"), 404, "class 4 does not exist"),
+    ):
+        assert executed(made, "rename", argument) == (None, (status, message))
+
+
+def test_a_checkpoint_and_a_snapshot_from_before_get_the_new_names(made: tuple[Worker, Connection]) -> None:
+    worker, link = made
+    number = executed(made, "snapshot", "")[0]["number"]
+    worker.save()
+    for renamed, name in ((1, "?"), (2, "cat"), (1, "dog")):  # they exchange their names
+        assert executed(made, "rename", (renamed, name)) == (None, None)
+    worker.journal.add_classes(["cow"])
+    again = Worker(worker.options, worker.link)  # as after a kill
+    assert list(again.model.class_names) == ["dog", "cat"] == again.journal.classes()[:2]
+    follow(again)
+    assert executed((again, link), "restore", number) == (None, None)
+    assert list(again.model.class_names) == ["dog", "cat", "cow"]
+    again.journal.database.close()
+
+
+def test_the_classes_of_a_state_that_an_earlier_version_saved_are_numbered(made: tuple[Worker, Connection]) -> None:
+    """Its journal has numbered them from 1 on, its checkpoint has no numbers."""
+    worker, _ = made
+    state_folder.save(worker.model, worker.options, {"position": worker.position, "steps": 0})
+    worker.journal.rename_class(2, "wolf")
+    again = Worker(worker.options, worker.link)
+    assert list(again.model.class_names) == ["cat", "wolf"]
+    again.journal.database.close()

@@ -135,6 +135,12 @@ def make_app(service: Service) -> FastAPI:
         service.notify_learner(journal.add_classes(classes.classes))
         return journal.classes()
 
+    @app.put("/v1/classes/{number}/name")
+    def rename_class(number: schema.Number, name: schema.NewName) -> list[dict[str, Any]]:
+        """Rename a class. Its examples keep their ids."""
+        service.call("rename", (number, name.name))
+        return service.status()["classes"]
+
     @app.get("/v1/memory")
     def get_memory() -> list[dict[str, Any]]:
         """The examples in the memory, which are replayed; their images are at /v1/examples/{id}/image."""

@@ -1,7 +1,7 @@
 """The journal: every example, label and class, written to disk before it is acknowledged, in the order received.
 
-SQLite in WAL mode with synchronous=FULL. The HTTP process writes; the learner process reads, and deletes images that
-are no longer needed.
+SQLite in WAL mode with synchronous=FULL. The HTTP process writes; the learner process reads, renames classes, and
+deletes images that are no longer needed.
 """
 
 import json
@@ -169,6 +169,11 @@ class Journal:
                 raise RequestError(409, f"class {name!r} does not exist; add it, or send new_class=true")
             self.create_class(name)
 
+    def class_name(self, number: int) -> str:
+        if (name := self.classes_by_number().get(number)) is None:
+            raise RequestError(404, f"class {number} does not exist")
+        return name
+
     def is_held_out(self, label: str | None) -> bool:
         """Every n-th labelled example of a class is held out, with n = `--held-out-every`."""
         every = self.options.held_out_every
@@ -179,7 +184,10 @@ class Journal:
     # Queries
 
     def classes(self) -> list[str]:
-        return [name for (name,) in self.rows("SELECT name FROM classes ORDER BY number")]
+        return list(self.classes_by_number().values())
+
+    def classes_by_number(self) -> dict[int, str]:
+        return dict(self.rows("SELECT number, name FROM classes ORDER BY number"))
 
     def counts(self) -> dict[str | None, int]:
         """Number of examples by label."""
@@ -216,10 +224,22 @@ class Journal:
     # For the learner process
 
     def adopt_classes(self, names: Sequence[str]) -> None:
-        """Add the classes of a model given by `--model`."""
+        """Add the classes of a model given by `--model`, when the journal is new."""
         with self.transaction():
-            for name in names:
-                self.rows("INSERT OR IGNORE INTO classes (name) VALUES (?)", name)
+            for name in names if not self.classes() else ():
+                self.rows("INSERT INTO classes (name) VALUES (?)", name)
+
+    def rename_class(self, number: int, name: str) -> None:
+        """Rename a class everywhere. The learner does this between two batches, so that it never has entries with names
+        that are no longer those of its model."""
+        with self.transaction():
+            old = self.class_name(number)
+            if name == old:
+                return
+            if name in self.classes():
+                raise RequestError(409, f"class {name!r} already exists")
+            for table, column in (("classes", "name"), ("examples", "label"), ("log", "name")):
+                self.rows(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", name, old)
 
     def learned_labels(self, digest: bytes, position: int) -> Counter[str] | None:
         """How often the memory may hold an image, by label; None if it did not come from the journal.

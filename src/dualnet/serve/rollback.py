@@ -40,6 +40,10 @@ class RollbackPoint:
         }
         self.optimizers = deepcopy({name: one.state_dict() for name, one in learner.optimizers().items()})
 
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Give the classes of the measured examples their new names."""
+        self.correct = {(number, names[label]): found for (number, label), found in self.correct.items()}
+
     def accuracy(self) -> dict[str, float]:
         """Accuracy in percent, by class."""
         by_class: dict[str, list[bool]] = {}

@@ -58,6 +58,10 @@ class Classes(Body):
     classes: list[Name] = Field(min_length=1, max_length=1000, json_schema_extra={"uniqueItems": True})
 
 
+class NewName(Body):
+    name: Name
+
+
 class Title(Body):
     title: Annotated[str, Field(max_length=100)] = ""
 

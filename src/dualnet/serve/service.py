@@ -207,12 +207,13 @@ class Service:
         learner, counts = self.learner_status, self.journal.counts()
         classes = [
             {
+                "number": number,
                 "name": name,
                 "examples": counts.get(name, 0),
                 "in_memory": learner["memory"]["examples"].get(name, 0),
                 "held_out_accuracy": learner["accuracy"].get(name),
             }
-            for name in self.journal.classes()
+            for number, name in self.journal.classes_by_number().items()
         ]
         accuracies = list(learner["accuracy"].values())
         return {

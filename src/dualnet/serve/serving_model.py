@@ -37,14 +37,21 @@ class ServingModel:
     def update(self, status: dict[str, Any], weights: bytes) -> None:
         flat = torch.from_numpy(np.frombuffer(weights, np.float32).copy())  # NumPy copies without holding the GIL
         with self.lock:
-            if len(status["classes"]) < len(self.model.class_names):  # the learner restarted from its checkpoint
+            if not self.is_before(status):  # the learner restarted from its checkpoint
                 self.reload()
             self.version = status["version"]
-            if len(status["classes"]) < len(self.model.class_names):
+            if not self.is_before(status):
                 return  # the checkpoint is newer than this publication
-            for name in status["classes"][len(self.model.class_names) :]:  # one by one, as the learner added them
-                self.model.add_classes([name])
+            learner = self.model.learner
+            for change in status["changes"][len(learner.changes) :]:
+                learner.add_classes(**change)
+            self.model.class_names = status["classes"]
             self.write(flat)
+
+    def is_before(self, status: dict[str, Any]) -> bool:
+        """Whether the classes of a publication come from those of this model."""
+        changes = self.model.learner.changes
+        return status["changes"][: len(changes)] == changes
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
         """The version of the model, and a prediction for each image; without classes while the model has none."""

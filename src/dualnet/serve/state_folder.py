@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,7 +19,9 @@ from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.record import MODEL_FILE
 from dualnet.runs.run_folder import RunFolder
+from dualnet.serve import classes
 from dualnet.serve.errors import RequestError
+from dualnet.serve.journal import Journal
 from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
@@ -86,11 +88,15 @@ def check_model(model: Model, options: Options) -> None:
 
 
 def save(model: Model, options: Options, progress: dict[str, Any]) -> None:
-    state = {**model.state(), "serve": progress}
-    model_folder.write(options.state / MODEL, model.learner, model.initial_names, state)
+    write(options.state / MODEL, model, progress)
 
 
-def create_snapshot(model: Model, options: Options, title: str) -> dict[str, Any]:
+def write(folder: Path, model: Model, progress: Mapping[str, Any]) -> None:
+    model_folder.write(folder, model.learner, model.initial_names, {**model.state(), "serve": progress})
+
+
+def create_snapshot(model: Model, options: Options, title: str, numbers: Sequence[int]) -> dict[str, Any]:
+    """Save a copy of the model. `numbers` are those of its classes in the journal."""
     folder = options.state / SNAPSHOTS
     if len(list_snapshots(options)) >= options.most_snapshots:
         raise ValueError(f"the limit of {options.most_snapshots} snapshots is reached (--most-snapshots); delete one")
@@ -100,7 +106,7 @@ def create_snapshot(model: Model, options: Options, title: str) -> dict[str, Any
     info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
     unfinished = folder / f"{number}{atomic.TEMPORARY}"
     try:
-        model.save(unfinished)
+        write(unfinished, model, {"classes": list(numbers)})
         atomic.write(unfinished / INFO_FILE, json.dumps(info))
         unfinished.rename(folder / str(number))
     finally:
@@ -122,13 +128,14 @@ def snapshot_folder(options: Options, number: int) -> Path:
     return options.state / SNAPSHOTS / str(number)
 
 
-def load_snapshot(options: Options, number: int, classes: Sequence[str]) -> Model:
-    """The model, with the classes created since. Raises ValueError if the snapshot cannot be read."""
+def load_snapshot(options: Options, number: int, journal: Journal) -> Model:
+    """The model, with the current classes of the journal. Raises ValueError if the snapshot cannot be read."""
     try:
-        model = load(snapshot_folder(options, number), device_of(options))
+        model, state = load_with_state(snapshot_folder(options, number), device_of(options), trust=False)
     except (ValueError, OSError) as error:
         raise ValueError(f"snapshot {number} cannot be read ({error})") from error
-    for name in classes:  # one by one, as the learner added them
+    classes.follow(model, classes.saved_numbers(model, state.get("serve", {})), journal)
+    for name in journal.classes():  # one by one, as the learner added them
         if name not in model.class_names:
             model.add_classes([name])
     return model

@@ -17,8 +17,8 @@ from torch import Tensor
 from dualnet.atomic import locked
 from dualnet.batch import UNLABELLED
 from dualnet.runs.model import Model
-from dualnet.serve import memory_contents, state_folder
-from dualnet.serve.errors import disk_message
+from dualnet.serve import classes, memory_contents, state_folder
+from dualnet.serve.errors import RequestError, disk_message
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Entry, Journal, digest_of
 from dualnet.serve.options import Options
@@ -60,6 +60,7 @@ class Worker:
         self.position: int = progress["position"]
         self.background = Background(options, progress, self.journal.is_paused())
         self.journal.adopt_classes(self.model.class_names)
+        classes.follow(self.model, classes.saved_numbers(self.model, progress), self.journal)
         self.last_good = RollbackPoint(self.model)
         self.version, self.saved_at = 0, time.monotonic()
         self.older_position = self.saved_position = self.position  # of the two checkpoints
@@ -135,6 +136,13 @@ class Worker:
         self.model.add_classes([name])
         self.last_good.update(self.model)
 
+    def rename_class(self, number: int, name: str) -> None:
+        numbers = classes.numbers(self.model, self.journal)
+        self.journal.rename_class(number, name)
+        self.last_good.rename(classes.follow(self.model, numbers, self.journal))
+        self.unsaved = True
+        self.publish()
+
     def learn(self, batch: Sequence[Entry]) -> None:
         images = [entry.pixels for entry in batch if entry.pixels is not None]
         # A corrected example may be in the memory with its old label.
@@ -179,7 +187,7 @@ class Worker:
         It is saved before it replaces the model, since the snapshot may be deleted once this is acknowledged.
         """
         try:
-            model = state_folder.load_snapshot(self.options, number, self.journal.classes())
+            model = state_folder.load_snapshot(self.options, number, self.journal)
         except ValueError as error:
             self.notice("not_restored", str(error))
             raise ValueError(f"{error}; nothing was restored") from error
@@ -234,6 +242,7 @@ class Worker:
             "version": f"{self.started}.{self.version}",
             "position": self.position,
             "classes": list(self.model.class_names),
+            "changes": list(self.model.learner.changes),
             "losses": self.losses,
             "accuracy": self.last_good.accuracy(),
             "background": {"activity": activity, "steps": self.background.steps},
@@ -241,10 +250,11 @@ class Worker:
         }
 
     def write_checkpoint(self, model: Model) -> None:
-        progress = {**self.background.progress(), "position": self.position, "saves_due": max(0, self.saves_due - 1)}
+        saves_due, numbers = max(0, self.saves_due - 1), classes.numbers(model, self.journal)
+        progress = {**self.background.progress(), "position": self.position, "saves_due": saves_due, "classes": numbers}
         state_folder.save(model, self.options, progress)
         self.older_position, self.saved_position = self.saved_position, self.position
-        self.saves_due = progress["saves_due"]
+        self.saves_due = saves_due
 
     def save(self) -> None:
         """Write a checkpoint, and prune the journal. After a failure the next attempt waits for `--save-seconds`."""
@@ -284,16 +294,21 @@ class Worker:
                 case "memory":
                     return memory_contents.digests(self.model), None
                 case "snapshot":
-                    return state_folder.create_snapshot(self.model, self.options, argument), None
+                    numbers = classes.numbers(self.model, self.journal)
+                    return state_folder.create_snapshot(self.model, self.options, argument, numbers), None
                 case "restore":
                     self.restore(argument)
                 case "export":
                     self.model.save(argument)
+                case "rename":
+                    self.rename_class(*argument)
                 case "pause":
                     self.journal.set_paused(argument)
                     self.background.pause(argument)
                     self.link.send(("status", self.status()))
             return None, None
+        except RequestError as error:
+            return None, (error.status, str(error))
         except ValueError as error:
             return None, (409, str(error))
         except (OSError, sqlite3.OperationalError) as error:  # such as a full disk

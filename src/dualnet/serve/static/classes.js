@@ -1,43 +1,70 @@
 // The list of classes: their figures, their images in the memory, and drop zones for more images.
 import { json } from "./api.js";
-import { byId, colour, fromTemplate, handler, make } from "./dom.js";
-import { loadImage, open } from "./images.js";
+import { byId, colour, fromTemplate, handler, make, showMessage } from "./dom.js";
+import { loadImage, open, renameLabel } from "./images.js";
 
 const THUMBNAILS = 16; // per class, unless all are shown
 
-const elements = new Map(); // by class name, in the order of the classes
+const elements = new Map(); // by class number, in the order of the classes
 const imageUrls = new Map(); // by example id
 let inMemory = new Map(); // class name -> example ids, newest first
 
-export const colourOf = (name) => colour(names().indexOf(name));
-export const names = () => [...elements.keys()];
+const numberOf = (name) => [...elements.keys()].find((number) => elements.get(number).dataset.name === name);
+export const colourOf = (name) => colour(numberOf(name) - 1);
+export const all = () => [...elements].map(([number, element]) => ({ number, name: element.dataset.name }));
 
 export function update(classes) {
   byId("no-class").hidden = classes.length >= 2;
   for (const one of classes) {
-    const element = elements.get(one.name) ?? addElement(one.name);
+    const element = elements.get(one.number) ?? addElement(one.number);
+    if (element.dataset.name !== one.name) setName(element, one.name);
     const accuracy = one.held_out_accuracy === null ? "" : ` · ${Math.round(one.held_out_accuracy)} % accuracy`;
     const facts = `${one.examples} image${one.examples === 1 ? "" : "s"} · ${one.in_memory} in memory${accuracy}`;
     if (element.querySelector(".facts").textContent !== facts) element.querySelector(".facts").textContent = facts;
   }
 }
 
-function addElement(name) {
+function addElement(number) {
   const element = fromTemplate("class-template");
-  elements.set(name, element);
+  elements.set(number, element);
+  element.style.setProperty("--colour", colour(number - 1));
+  element.querySelector(".edit").onclick = () => edit(number);
+  element.querySelector(".all").onclick = (event) => {
+    event.currentTarget.ariaExpanded = event.currentTarget.ariaExpanded !== "true";
+    showMemory(element);
+  };
+  byId("class-list").append(element);
+  return element;
+}
+
+/** Show the name of a class, which may have changed. */
+function setName(element, name) {
+  renameLabel(element.dataset.name, name);
   element.dataset.name = name;
-  element.style.setProperty("--colour", colourOf(name));
   element.querySelector("h3").textContent = name;
   element.querySelector("input").ariaLabel = `Add images to ${name}`;
   element.querySelector(".camera").ariaLabel = `Take photos of ${name}`;
+  element.querySelector(".edit").ariaLabel = `Edit ${name}`;
   element.querySelector(".memory").ariaLabel = `Images of ${name} in memory`;
-  element.querySelector(".all").onclick = (event) => {
-    event.currentTarget.ariaExpanded = event.currentTarget.ariaExpanded !== "true";
-    showMemory(name);
-  };
-  byId("class-list").append(element);
-  byId("names").append(make("option", { value: name }));
-  return element;
+  element.querySelector(".memory").replaceChildren(); // their descriptions have the old name
+  byId("names").replaceChildren(...all().map(({ name: value }) => make("option", { value })));
+}
+
+/** Open the dialog that renames a class. */
+function edit(number) {
+  const [dialog, { name }] = [byId("edit-class"), elements.get(number).dataset];
+  const input = dialog.querySelector("input");
+  byId("edit-title").textContent = `Class ${name}`;
+  input.value = name;
+  dialog.querySelector("form").onsubmit = handler(async () => {
+    const wanted = input.value.trim();
+    dialog.close();
+    update(await json("PUT", `/v1/classes/${number}/name`, { name: wanted }));
+    await updateMemory();
+    showMessage(`${name} renamed to ${wanted}.`);
+  });
+  dialog.showModal();
+  input.select();
 }
 
 /** Load the list of examples in the memory, and show them. */
@@ -45,13 +72,14 @@ export async function updateMemory() {
   const stored = await json("GET", "/v1/memory");
   inMemory = new Map();
   for (const { id, label } of stored.reverse()) inMemory.set(label, [...(inMemory.get(label) ?? []), id]);
-  for (const name of names()) await showMemory(name);
+  for (const element of elements.values()) await showMemory(element);
   const ids = new Set(stored.map(({ id }) => id));
   for (const id of imageUrls.keys()) if (!ids.has(id)) dropImage(id);
 }
 
-async function showMemory(name) {
-  const [element, ids] = [elements.get(name), inMemory.get(name) ?? []];
+async function showMemory(element) {
+  const { name } = element.dataset;
+  const ids = inMemory.get(name) ?? [];
   const [list, all] = [element.querySelector(".memory"), element.querySelector(".all")];
   all.hidden = ids.length <= THUMBNAILS;
   all.textContent = all.ariaExpanded === "true" ? "Show fewer" : `Show all ${ids.length}`;

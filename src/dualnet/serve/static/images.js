@@ -43,6 +43,15 @@ export async function refresh() {
   if (shown.length > 0) (await predict(shown)).forEach((prediction, index) => shown[index].show(prediction));
 }
 
+/** Show the new name of a class. */
+export function renameLabel(old, name) {
+  for (const card of cards) {
+    for (const key of ["label", "prediction", "firstPrediction"]) if (card[key] === old) card[key] = name;
+    if (card.rows.has(old)) card.removeRow(old); // the next prediction has the new name
+    if (card.ready) card.summarize();
+  }
+}
+
 async function predict(cards) {
   const form = new FormData();
   for (const card of cards) form.append("image", card.blob);

@@ -55,7 +55,7 @@ const line = (name, index, value) => ({ name, colour: colour(index), values: his
 
 async function showCurves() {
   const times = history.map((status) => status.time);
-  const accuracies = classes.names().map((name, index) => line(name, index, (status) => status.accuracy.get(name)));
+  const accuracies = classes.all().map(({ number, name }) => line(name, number - 1, (status) => status.accuracy.get(number)));
   draw(byId("accuracy"), accuracies.slice(-MAX_CURVES), times, 100);
   const kinds = [...new Set(history.flatMap((status) => Object.keys(status.losses)))];
   const losses = kinds.map((name, index) => line(name.replace("_", " "), index, (status) => status.losses[name]));
@@ -173,7 +173,8 @@ listen({
     byId("server").textContent = "Disconnected";
   },
   status(status) {
-    const accuracy = new Map(status.classes.map((one) => [one.name, one.held_out_accuracy]));
+    // Stored statuses of earlier versions have no numbers.
+    const accuracy = new Map(status.classes.map((one, index) => [one.number ?? index + 1, one.held_out_accuracy]));
     history.push({ ...status, accuracy });
     if (history.length > MAX_POINTS) history.splice(mostRedundant(history), 1);
     show(status);
