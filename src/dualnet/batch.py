@@ -81,6 +81,20 @@ class StreamSpec:
         mask[task, self.num_classes :] = True
         return StreamSpec(self.image_shape, mask, self.input_size)
 
+    def without_class(self, number: int) -> StreamSpec:
+        """The same stream without a class; those with higher numbers move down by one.
+
+        >>> StreamSpec((3, 32, 32), torch.ones(1, 2, dtype=torch.bool)).without_class(0).class_mask
+        tensor([[True]])
+        """
+        number = whole_number(number, "class", 0, self.num_classes - 1)
+        kept = torch.arange(self.num_classes) != number
+        mask = self.class_mask.cpu()[:, kept]
+        if self.num_tasks > 1 and not mask.any(dim=1).all():
+            task = mask.any(dim=1).tolist().index(False)
+            raise ValueError(f"class: task {task} would have no class left; add another one to it first")
+        return StreamSpec(self.image_shape, mask, self.input_size)
+
 
 def check_task(task: Any, num_tasks: int) -> int:
     """The number of a task as int. Raises ValueError if there is no such task."""

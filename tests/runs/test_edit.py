@@ -1,4 +1,4 @@
-"""Mistakes that a user corrects: a class is renamed, in Python and by `dualnet edit`."""
+"""Mistakes that a user corrects: a class is renamed or removed, in Python and by `dualnet edit`."""
 
 from __future__ import annotations
 
@@ -123,6 +123,34 @@ def test_the_onnx_file_has_the_new_name(saved: Path) -> None:
     assert json.loads(names) == ["cat", "dog", "owl"]
 
 
+def test_the_command_removes_a_class_and_its_images_from_every_file(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = dualnet.load("model")
+    images = [image.numpy().tobytes() for image in model.learner.memories[0].images[model.learner.memories[0].filled]]
+    labels = model.learner.memories[0].labels[model.learner.memories[0].filled].tolist()
+    assert main(["edit", "model", "--rename", "kat", "cat", "--remove", "owl"]) == 0
+    assert capsys.readouterr().out == "model: kat renamed to cat, owl removed\n"
+    assert list(dualnet.load("model").class_names) == ["cat", "dog"]
+    files = [file.read_bytes() for file in saved.rglob("*.safetensors")]
+    assert len(files) == 2 and {*labels} == {0, 1, 2}
+    for image, label in zip(images, labels, strict=True):
+        assert [image in file for file in files] == [label != 2] * 2
+    draw(Path("photos"), "owl")
+    assert main(["learn", "model", "photos", "--out", "model", "--device", "cpu"]) == 0
+    assert "3 classes, 1 of them new (owl)" in capsys.readouterr().out
+
+
+def test_the_onnx_file_does_not_have_a_removed_class(saved: Path) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    assert main(["edit", "model", "--remove", "dog"]) == 0
+    assert main(["export", "model", "it.onnx"]) == 0
+    session = runtime.InferenceSession("it.onnx")
+    assert json.loads(session.get_modelmeta().custom_metadata_map["class_names"]) == ["kat", "owl"]
+    found = torch.from_numpy(session.run(None, {"images": IMAGES.numpy()})[0])
+    torch.testing.assert_close(found, dualnet.load("model").probabilities(IMAGES), atol=1e-5, rtol=0)
+
+
 def draw(folder: Path, *names: str) -> None:
     for name in names:
         (folder / name).mkdir(parents=True)
@@ -140,7 +168,10 @@ def test_later_sessions_use_the_new_name(saved: Path, capsys: pytest.CaptureFixt
 
 
 REFUSED: dict[str, str] = {
-    "edit model": "nothing to change; give --rename OLD NEW",
+    "edit model": "nothing to change; give --rename OLD NEW or --remove NAME",
+    "edit model --remove cat": "names: 'cat' is not one of the model's 3 classes; did you mean kat?",
+    "edit model --remove kat --remove kat": "names: 'kat' is not one of",
+    "remove model kat": "did you mean edit?",
     "edit model --rename kat": "--rename: expected 2 arguments",
     "edit model --rename cat tiger": "names: 'cat' is not one of",
     "edit model --rename kat dog": "names: 'dog' exists already",

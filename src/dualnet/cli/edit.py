@@ -1,4 +1,4 @@
-"""`dualnet edit`: rename classes of a saved model."""
+"""`dualnet edit`: rename or remove classes of a saved model."""
 
 import argparse
 
@@ -9,8 +9,8 @@ from dualnet.runs.run_folder import RunFolder
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
     source, out = arguments.run, arguments.out or arguments.run
-    if not arguments.rename:
-        raise ValueError("nothing to change; give --rename OLD NEW")
+    if not (arguments.rename or arguments.remove):
+        raise ValueError("nothing to change; give --rename OLD NEW or --remove NAME")
     with RunFolder(out).locked():
         model, state = load_with_state(source, "cpu", arguments.trust)
         if "serve" in state:
@@ -19,5 +19,10 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
             raise ValueError(model.unfinished)
         for old, new in arguments.rename:
             model.rename_class(old, new)
+        for name in arguments.remove:
+            model.remove_class(name)
         model.save(out)
-    print_line(f"{out}: {', '.join(f'{old} renamed to {new}' for old, new in arguments.rename)}")
+        if arguments.remove:
+            model.save(out)  # the previous save, which is kept, must not have the images either
+    done = [f"{old} renamed to {new}" for old, new in arguments.rename]
+    print_line(f"{out}: {', '.join(done + [f'{name} removed' for name in arguments.remove])}")

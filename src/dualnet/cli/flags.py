@@ -35,7 +35,7 @@ SYNONYMS = {  # names of commands in other programs
     **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
     **dict.fromkeys(("ls", "options"), "list"),
     **dict.fromkeys(("info", "describe", "inspect", "status"), "show"),
-    "rename": "edit",
+    **dict.fromkeys(("rename", "remove", "delete"), "edit"),
     "table": "reproduce",
     "help": "dualnet --help",
     "bench": "python -m benchmarks, in a checkout",
@@ -208,11 +208,13 @@ def add_export(commands: Commands[Parser]) -> None:
 
 
 def add_edit(commands: Commands[Parser]) -> None:
-    summary = "rename classes of a saved model"
+    summary = "rename or remove classes of a saved model"
     epilog = """`dualnet show MODEL` lists the classes. The model of a service is changed on its page, or over HTTP."""
     add = commands.add_parser("edit", help=summary, epilog=epilog).add_argument
     add("run", **RUN)
     add("--rename", nargs=2, action="append", default=[], metavar=("OLD", "NEW"), help="give a class another name")
+    remove = "remove a class with its images in the memory; what the weights have learned from them remains"
+    add("--remove", action="append", default=[], metavar="NAME", help=remove)
     add("--out", **OUT, help="folder for the changed model; required for a run (default: the model itself)")
     add("--trust", **TRUST)
 

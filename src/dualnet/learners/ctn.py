@@ -108,6 +108,9 @@ class CTN(Learner):
         super().grow(spec)
         self.offered = F.pad(self.offered, (0, spec.num_tasks - len(self.offered)))
 
+    def shrink(self, spec: StreamSpec, number: int) -> None:
+        super().shrink(spec, number)  # the tasks stay
+
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}
         labels = self.labels_to_learn(batch)

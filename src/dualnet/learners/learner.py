@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self, final
 
@@ -39,7 +39,7 @@ class Learner(nn.Module, ABC):
     Config: ClassVar[type]
     capturable: ClassVar[bool] = True  # whether `learn` can be replayed as a CUDA graph; False: it runs eagerly
     class_mask: Tensor  # bool [tasks, classes]
-    changes: list[dict[str, Any]]  # of the classes since `initial_spec`, in order: the arguments of `add_classes`
+    changes: list[dict[str, Any]]  # of the classes since `initial_spec`: arguments of `add_classes` and `remove_class`
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__()
@@ -193,9 +193,37 @@ class Learner(nn.Module, ABC):
         self.changes.append({"count": int(count), "task": None if task is None else int(task)})
 
     def grow(self, spec: StreamSpec) -> None:
-        """Adopt a spec with additional classes."""
+        """Adopt a spec with additional classes. A learner that extends this extends `shrink` too."""
         self.spec, self.input_check = spec, InputCheck(spec)
         self.class_mask = spec.class_mask.to(self.class_mask.device)
+
+    @final
+    def remove_class(self, number: int) -> None:
+        """Remove a class and its stored examples. The logits of the others stay bit-identical, in the same order.
+
+        What a class is removed from implements `shrink(spec, number)` beside `grow(spec)`, in the same class.
+        """
+        spec = self.spec.without_class(number)
+        owners = [module for module in self.modules() if module is not self.ema and hasattr(module, "grow")]
+        for owner in owners:
+            implemented = next(vars(kind) for kind in type(owner).__mro__ if "grow" in vars(kind))
+            if "shrink" not in implemented:
+                name = type(owner).__name__
+                raise ValueError(f"class: {name} implements `grow` but not `shrink`, so that no class can be removed")
+        with self.thread_guard, torch.no_grad():
+            for owner in owners:
+                owner.shrink(spec, int(number))  # pyright: ignore[reportCallIssue]
+        self.changes.append({"removed": int(number)})
+
+    def shrink(self, spec: StreamSpec, number: int) -> None:
+        """Adopt a spec without a class."""
+        Learner.grow(self, spec)
+
+    @final
+    def repeat_changes(self, changes: Iterable[dict[str, Any]]) -> None:
+        """Make the changes of another learner that was like this one."""
+        for change in changes:
+            self.remove_class(change["removed"]) if "removed" in change else self.add_classes(**change)
 
     # Building blocks of `learn`, `forward` and `end_task`
 

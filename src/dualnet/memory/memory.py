@@ -151,6 +151,15 @@ class Memory(nn.Module, ABC):
         self.num_classes = spec.num_classes
         self.clear(self.drop)
 
+    @torch.no_grad()
+    def shrink(self, spec: StreamSpec, number: int) -> None:
+        """Remove a class: its examples and its column of the soft labels. Higher labels move down by one."""
+        self.remove((self.labels == number).nonzero().flatten())
+        self.labels -= (self.labels > number).long()
+        if self.with_logits:
+            self.logits = self.logits[:, torch.arange(self.num_classes, device=self.logits.device) != number]
+        self.num_classes = spec.num_classes
+
     def slots_for_tasks(self, added: int) -> int:
         """The number of slots to add with new tasks: none, the total is fixed."""
         return 0

@@ -51,6 +51,10 @@ class Balanced(Memory):
         super().grow(spec)
         self.offered = F.pad(self.offered, (0, spec.num_classes - len(self.offered)))
 
+    def shrink(self, spec: StreamSpec, number: int) -> None:
+        super().shrink(spec, number)
+        self.offered = self.offered[torch.arange(len(self.offered), device=self.offered.device) != number]
+
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
         assert batch.labels is not None
         labels = batch.labels.masked_fill(~labelled, 0)

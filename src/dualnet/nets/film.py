@@ -25,6 +25,9 @@ class Controller(nn.Module):
         self.embedding.weight.data = torch.cat([self.embedding.weight.data, new.to(self.embedding.weight)])
         self.embedding.num_embeddings = spec.num_tasks
 
+    def shrink(self, spec: StreamSpec, number: int) -> None:
+        """The tasks stay."""
+
 
 def unit_vectors(vectors: Tensor) -> Tensor:
     """Each row divided by its length, which is a constant for the gradient as in the authors' code."""

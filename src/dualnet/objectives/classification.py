@@ -24,6 +24,9 @@ class Classification(Objective):
     def grow(self, spec: StreamSpec) -> None:
         self.class_mask = spec.class_mask.to(self.class_mask.device)
 
+    def shrink(self, spec: StreamSpec, number: int) -> None:
+        self.grow(spec)
+
     def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         logits = torch.cat(embed(encoder, lambda features, parts: self.head(features), view_a, view_b))
         assert batch.labels is not None

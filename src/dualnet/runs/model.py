@@ -60,7 +60,9 @@ class Model:
 
     def __post_init__(self) -> None:
         self.check_names()
-        self.initial_names = tuple(self.class_names[: self.learner.initial_spec.num_classes])
+        initial = self.learner.initial_spec.num_classes
+        removed = any("removed" in change for change in self.learner.changes)  # then their names are not known
+        self.initial_names = tuple(map(str, range(initial)) if removed else self.class_names[:initial])
 
     def __repr__(self) -> str:
         names = [*self.class_names[:3], *(["..."] if len(self.class_names) > 3 else [])]
@@ -115,6 +117,15 @@ class Model:
         """Give a class another name. What was learned, and its number, stay as they are."""
         number, [name] = self.class_number(old), checked_names([new], self.class_names)
         self.class_names = (*self.class_names[:number], name, *self.class_names[number + 1 :])
+
+    def remove_class(self, name: str) -> None:
+        """Remove a class and its images in the memory. The logits of the others do not change by this.
+
+        What the weights have learned from the images remains. `save` keeps the previous save, which has them.
+        """
+        number = self.class_number(name)
+        self.learner.remove_class(number)
+        self.class_names = (*self.class_names[:number], *self.class_names[number + 1 :])
 
     def class_number(self, name: str) -> int:
         self.check_names()
@@ -280,8 +291,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
         found = checkpoint.newest(folder.checkpoints, identity)
         if found is not None:
             state = found[1] if "changes" in found[1] else converted(found[1], content, names)
-            for change in state["changes"]:
-                model.learner.add_classes(**change)
+            model.learner.repeat_changes(state["changes"])
             model.class_names = tuple(state["class_names"])
             model.check_names()
     except READ_ERRORS as error:

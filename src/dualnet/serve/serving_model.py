@@ -43,8 +43,7 @@ class ServingModel:
             if not self.is_before(status):
                 return  # the checkpoint is newer than this publication
             learner = self.model.learner
-            for change in status["changes"][len(learner.changes) :]:
-                learner.add_classes(**change)
+            learner.repeat_changes(status["changes"][len(learner.changes) :])
             self.model.class_names = status["classes"]
             self.write(flat)
 
