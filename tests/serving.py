@@ -155,6 +155,14 @@ def png(array: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
     return file.getvalue()
 
 
+def files_with(state: Path, content: bytes) -> list[str]:
+    found = []
+    for path in [path for path in state.rglob("*") if path.is_file()]:
+        with suppress(FileNotFoundError):  # an older checkpoint that is removed meanwhile
+            found += [path.name] if content in path.read_bytes() else []
+    return sorted(found)
+
+
 def small_model(folder: Path, **options: Any) -> Path:
     """Save a small model without classes."""
     from dualnet.options import merged

@@ -7,9 +7,10 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import numpy as np
 import pytest
 from serve_kills import GONE, kill_under_load
-from serving import Server, picture, png, small_model
+from serving import SIZE, Server, files_with, picture, png, small_model
 
 pytest.importorskip("fastapi")
 
@@ -69,3 +70,55 @@ def test_a_name_that_was_acknowledged_stays_and_all_examples_have_it(tmp_path: P
             for thread in threads:
                 thread.join()
     assert naming.number > 4
+
+
+class Removing:
+    """A thread that teaches a class with one example and removes it, again and again, until the service is gone."""
+
+    def __init__(self) -> None:
+        self.number, self.removed, self.in_doubt = 0, 0, set[int]()  # examples, by the number of their image
+
+    def act(self, server: Server) -> None:
+        with suppress(*GONE):
+            while True:
+                self.number += 1
+                self.in_doubt.add(self.number)
+                image = png(np.full((SIZE, SIZE, 3), self.number, np.uint8))
+                status, content = server.teach(image, "short-lived", id=f"example-{self.number}")
+                assert status == 201, content
+                [_, found] = server.get("/v1/classes")
+                status, content = server.request("DELETE", f"/v1/classes/{found['number']}")
+                assert status == 204, content
+                self.in_doubt.remove(self.number)
+                self.removed += 1
+
+    def check(self, server: Server) -> None:
+        status = server.learned()
+        names = [one["name"] for one in status["classes"]]
+        stored = [n for n in range(1, self.number + 1) if server.request("GET", f"/v1/examples/example-{n}")[0] == 200]
+        assert set(stored) <= self.in_doubt and status["examples"] == 1 + len(stored)
+        assert names == ["red"] or names == ["red", "short-lived"]
+        assert {one["label"] for one in server.get("/v1/memory")} == {"red"} | ({"short-lived"} if stored else set())
+        for found in status["classes"][1:]:
+            assert server.request("DELETE", f"/v1/classes/{found['number']}")[0] == 204
+        self.in_doubt.clear()
+        [prediction] = server.upload("/v1/predict", png(picture("red", 0)))[1]["predictions"]
+        assert [one["name"] for one in prediction["classes"]] == ["red"]
+        pixels = [bytes([number]) * SIZE * SIZE for number in range(1, self.number + 1)]
+        server.status_when(lambda _: not any(files_with(server.state, content) for content in pixels))
+
+
+def test_a_class_whose_removal_was_acknowledged_is_gone_with_its_images(tmp_path: Path) -> None:
+    model, moments, removing = small_model(tmp_path / "model"), random.Random(0), Removing()
+    for kill in range(4):
+        with Server(tmp_path / "state", "--model", model, "--save-seconds", 0.2, "--held-out-every", 0) as server:
+            assert server.port, server.log
+            if kill == 0:
+                assert server.teach(png(picture("red", 0)), "red")[0] == 201
+            removing.check(server)
+            thread = threading.Thread(target=removing.act, args=(server,))
+            thread.start()
+            time.sleep(moments.uniform(0.2, 1.2))
+            server.end(signal.SIGKILL)
+            thread.join()
+    assert removing.removed > 1

@@ -196,6 +196,26 @@ def test_a_class_is_renamed(page: playwright.Page, server: Server) -> None:
     expect(renamed).to_have_count(0)
 
 
+def test_a_class_is_removed_with_its_images(page: playwright.Page, server: Server) -> None:
+    card = add_class(page, "mistake")
+    card.get_by_label("Add images").set_input_files(files("blue", 80, 1))
+    expect(card.locator(".memory img")).to_have_count(1)
+    expect(page.locator(".image .summary").first).to_contain_text("Taught as mistake")
+    before = page.locator(".image").count()
+    page.get_by_role("button", name="Edit mistake").click()
+    page.get_by_role("button", name="Close").click()
+    page.get_by_role("button", name="Edit mistake").click()
+    page.get_by_role("button", name="Remove class").click()
+    expect(card).to_have_count(0)
+    expect(page.locator("#message")).to_contain_text("mistake removed")
+    expect(page.locator(".image")).to_have_count(before - 1)
+    expect(page.get_by_role("button", name="mistake")).to_have_count(0)
+    assert [one["name"] for one in server.get("/v1/classes")] == ["red", "green", "blue", "sky"]
+    page.reload()
+    expect(class_card(page, "sky").locator(".memory img")).to_have_count(1)
+    expect(card).to_have_count(0)
+
+
 def test_names_are_text_and_a_phone_scrolls_one_way(page: playwright.Page) -> None:
     card = add_class(page, HTML)
     expect(card.get_by_role("heading")).to_have_text(HTML)

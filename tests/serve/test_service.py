@@ -25,7 +25,7 @@ import torch
 from forked import CommandLine
 from PIL import Image
 from serve_hostile import attack
-from serving import COLOURS, SIZE, Program, Server, picture, png, small_model
+from serving import COLOURS, SIZE, Program, Server, files_with, picture, png, small_model
 
 import dualnet
 from dualnet.cli import main
@@ -175,14 +175,6 @@ def test_a_late_label_is_learned_and_a_correction_replaces_it_in_the_memory(serv
     assert server.send("PUT", "/v1/examples/missing/label", {"label": "red"})[0] == 404
 
 
-def files_with(state: Path, content: bytes) -> list[str]:
-    found = []
-    for path in [path for path in state.rglob("*") if path.is_file()]:
-        with contextlib.suppress(FileNotFoundError):  # an older checkpoint that is removed meanwhile
-            found += [path.name] if content in path.read_bytes() else []
-    return sorted(found)
-
-
 def test_a_deleted_example_leaves_journal_memory_and_checkpoints(server: Server) -> None:
     pixels = bytes([137]) * SIZE * SIZE  # found again in a file
     server.teach(png(np.full((SIZE, SIZE, 3), 137, np.uint8)), "red", id="secret")
@@ -195,6 +187,31 @@ def test_a_deleted_example_leaves_journal_memory_and_checkpoints(server: Server)
     server.learned()
     assert server.get("/v1/classes")[0]["in_memory"] == in_memory - 1
     server.status_when(lambda _: files_with(server.state, pixels) == [])
+
+
+def test_a_removed_class_is_gone_with_its_images_and_its_name_can_be_used_again(server: Server) -> None:
+    pixels = bytes([139]) * SIZE * SIZE
+    before = server.learned()["classes"]
+    server.teach(png(np.full((SIZE, SIZE, 3), 139, np.uint8)), "mistake", id="mistake")
+    server.learned()
+    number = server.get("/v1/classes")[-1]["number"]
+    assert files_with(server.state, pixels)
+    assert server.request("DELETE", f"/v1/classes/{number}") == (204, b"")
+    assert [one["name"] for one in server.get("/v1/classes")] == [one["name"] for one in before]
+    _, found = server.upload("/v1/predict", png(np.full((SIZE, SIZE, 3), 139, np.uint8)))
+    assert "mistake" not in [one["name"] for one in found["predictions"][0]["classes"]]
+    assert server.request("GET", "/v1/examples/mistake")[0] == 410
+    assert server.request("DELETE", f"/v1/classes/{number}")[0] == 404
+    assert server.request("DELETE", "/v1/classes/x")[0] == 422
+    assert server.upload("/v1/examples", png(picture("red", 0)), label="mistake")[0] == 409
+    server.learned()
+    assert [one["in_memory"] for one in server.get("/v1/classes")] == [one["in_memory"] for one in before]
+    server.status_when(lambda _: files_with(server.state, pixels) == [])
+    assert server.send("POST", "/v1/classes", {"classes": ["mistake"]})[0] == 201
+    server.learned()
+    again = server.get("/v1/classes")[-1]
+    assert (again["name"], again["examples"], again["in_memory"]) == ("mistake", 0, 0) and again["number"] > number
+    assert server.request("DELETE", f"/v1/classes/{again['number']}")[0] == 204
 
 
 def test_images_are_rotated_by_their_exif_orientation_and_other_metadata_is_dropped(server: Server) -> None:

@@ -6,6 +6,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -468,3 +469,69 @@ def test_the_classes_of_a_state_that_an_earlier_version_saved_are_numbered(made:
     again = Worker(worker.options, worker.link)
     assert list(again.model.class_names) == ["cat", "wolf"]
     again.journal.database.close()
+
+
+def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(made: tuple[Worker, Connection]) -> None:
+    worker, _ = made
+    journal = worker.journal
+    hold_out(worker, 20)
+    worker.evaluate()
+    journal.options = worker.options = replace(worker.options, held_out_every=0)
+    images = list(np.random.default_rng(1).integers(0, 256, (5, 3, SIZE, SIZE), np.uint8))
+    journal.add_examples(["a", "b", "c"], images[:3], ["cat", "cat", "dog"], False)
+    follow(worker)
+    assert stored(worker) == ["cat", "cat", "dog"]
+    number = executed(made, "snapshot", "")[0]["number"]
+    worker.save()
+    journal.set_label("a", "dog", False)  # not learned yet, as all that follows
+    journal.set_label("c", "cat", False)
+    journal.add_examples(["d", "e"], images[3:], ["cat", "cow"], True)
+    journal.set_label("e", "cat", False)
+    assert executed(made, "remove", 1) == (None, None)
+    assert journal.classes() == ["dog", "cow"] and list(worker.model.class_names) == ["dog"]
+    assert set(worker.last_good.accuracy()) <= {"dog"} and worker.saves_due == 2
+    for one in (worker, again := Worker(worker.options, worker.link)):  # as it is, and as after a kill
+        assert one.saves_due == 2
+        follow(one)
+        assert list(one.model.class_names) == ["dog", "cow"] and stored(one) == ["dog"], "a is a dog now"
+        assert executed((one, made[1]), "restore", number) == (None, None)
+        assert list(one.model.class_names) == ["dog", "cow"] and stored(one) == []
+    again.journal.database.close()
+    for id in ("b", "c", "d", "e"):
+        with pytest.raises(RequestError, match="was deleted"):
+            journal.example(id)
+    assert not journal.rows("SELECT * FROM log WHERE name = 'cat'")
+    assert executed(made, "remove", 1) == (None, (404, "class 1 does not exist"))
+    journal.add_examples(["new"], images[:1], ["cat"], True)
+    follow(worker)
+    assert journal.classes_by_number() == {2: "dog", 3: "cow", 4: "cat"} and stored(worker) == ["cat"]
+
+
+def test_a_number_is_not_used_again(made: tuple[Worker, Connection]) -> None:
+    journal = made[0].journal
+    for number in (2, 1):
+        journal.remove_class(number)
+    journal.adopt_classes(["fox"])
+    assert journal.classes() == [], "the journal is not new"
+    journal.add_classes(["cow"])
+    assert journal.classes_by_number() == {3: "cow"}
+
+
+def test_the_http_process_follows_removals(made: tuple[Worker, Connection]) -> None:
+    worker, _ = made
+    worker.save()
+    published = ServingModel(worker.options)
+    pixels = torch.randint(256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
+    for change in (
+        lambda: worker.journal.add_classes(["cow"]),
+        lambda: executed(made, "remove", 1),
+        lambda: worker.journal.add_classes(["cat"]),
+        lambda: executed(made, "rename", (4, "lynx")),
+    ):
+        change()
+        follow(worker)
+        worker.model.learn(pixels, [worker.model.class_names[-1]] * 2)
+        published.update(worker.status(), prediction_weights(worker.model).numpy().tobytes())
+        assert published.model.class_names == list(worker.model.class_names)
+        assert published.predict(pixels, 5)[1] == worker.model.predict(pixels, top=5)
+    assert published.model.class_names == ["dog", "cow", "lynx"]

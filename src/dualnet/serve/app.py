@@ -141,6 +141,11 @@ def make_app(service: Service) -> FastAPI:
         service.call("rename", (number, name.name))
         return service.status()["classes"]
 
+    @app.delete("/v1/classes/{number}", status_code=204)
+    def remove_class(number: schema.Number) -> None:
+        """Remove a class and its examples; what the weights have learned from them remains."""
+        service.call("remove", number)
+
     @app.get("/v1/memory")
     def get_memory() -> list[dict[str, Any]]:
         """The examples in the memory, which are replayed; their images are at /v1/examples/{id}/image."""

@@ -19,7 +19,14 @@ def numbers(model: Model, journal: Journal) -> list[int]:
 
 
 def follow(model: Model, numbers: Sequence[int], journal: Journal) -> dict[str, str]:
-    """Rename the classes of a model, which have these numbers, as the journal has. Returns the new names by the old."""
-    names, old = journal.classes_by_number(), model.class_names
-    model.class_names = tuple(names[number] for number in numbers)
-    return dict(zip(old, model.class_names, strict=True))
+    """Rename and remove classes of a model, which have these numbers, as the journal has.
+
+    Returns the new names of the classes that remain, by the old ones.
+    """
+    current = journal.classes_by_number()
+    names = {name: current.get(number) for name, number in zip(model.class_names, numbers, strict=True)}
+    for name in [name for name, new in names.items() if new is None]:
+        model.remove_class(name)
+    kept = {name: new for name, new in names.items() if new is not None}
+    model.class_names = tuple(kept.values())
+    return kept

@@ -1,7 +1,7 @@
 """The journal: every example, label and class, written to disk before it is acknowledged, in the order received.
 
-SQLite in WAL mode with synchronous=FULL. The HTTP process writes; the learner process reads, renames classes, and
-deletes images that are no longer needed.
+SQLite in WAL mode with synchronous=FULL. The HTTP process writes; the learner process reads, renames and removes
+classes, and deletes images that are no longer needed.
 """
 
 import json
@@ -160,8 +160,11 @@ class Journal:
         most = self.options.most_classes
         if self.value("SELECT COUNT(*) FROM classes") >= most:
             raise RequestError(409, f"the limit of {most} classes is reached (--most-classes)")
-        self.rows("INSERT INTO classes (name) VALUES (?)", name)
+        self.insert_class(name)
         return self.append("class", None, name)
+
+    def insert_class(self, name: str) -> None:
+        self.rows("INSERT INTO classes VALUES (?, ?)", self.last_class() + 1, name)
 
     def ensure_class(self, name: str, create: bool) -> None:
         if name not in self.classes():
@@ -173,6 +176,11 @@ class Journal:
         if (name := self.classes_by_number().get(number)) is None:
             raise RequestError(404, f"class {number} does not exist")
         return name
+
+    def last_class(self) -> int:
+        """The largest number that a class ever had: those of removed classes are not used again."""
+        query = "SELECT MAX(number) FROM (SELECT number FROM classes UNION SELECT value FROM notes WHERE name = ?)"
+        return self.value(query, "last_class") or 0
 
     def is_held_out(self, label: str | None) -> bool:
         """Every n-th labelled example of a class is held out, with n = `--held-out-every`."""
@@ -226,8 +234,8 @@ class Journal:
     def adopt_classes(self, names: Sequence[str]) -> None:
         """Add the classes of a model given by `--model`, when the journal is new."""
         with self.transaction():
-            for name in names if not self.classes() else ():
-                self.rows("INSERT INTO classes (name) VALUES (?)", name)
+            for name in names if self.last_class() == 0 else ():
+                self.insert_class(name)
 
     def rename_class(self, number: int, name: str) -> None:
         """Rename a class everywhere. The learner does this between two batches, so that it never has entries with names
@@ -240,6 +248,19 @@ class Journal:
                 raise RequestError(409, f"class {name!r} already exists")
             for table, column in (("classes", "name"), ("examples", "label"), ("log", "name")):
                 self.rows(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", name, old)
+
+    def remove_class(self, number: int) -> None:
+        """Remove a class and delete its examples as `delete` does; by the learner, as `rename_class`."""
+        with self.transaction():
+            name, of_class = self.class_name(number), "FROM examples WHERE label = ?"
+            self.rows(f"INSERT OR IGNORE INTO deleted SELECT digest {of_class}", name)
+            self.rows(f"INSERT INTO deleted_ids SELECT id {of_class}", name)
+            self.rows("DELETE FROM log WHERE name = ?", name)
+            entries = f"SELECT ?, 'delete', digest {of_class} AND pixels IS NOT NULL"
+            self.rows(f"INSERT INTO log (request, kind, digest) {entries}", self.request, name)
+            self.rows(f"DELETE {of_class}", name)
+            self.rows("INSERT OR REPLACE INTO notes VALUES ('last_class', ?)", self.last_class())
+            self.rows("DELETE FROM classes WHERE number = ?", number)
 
     def learned_labels(self, digest: bytes, position: int) -> Counter[str] | None:
         """How often the memory may hold an image, by label; None if it did not come from the journal.

@@ -41,8 +41,9 @@ class RollbackPoint:
         self.optimizers = deepcopy({name: one.state_dict() for name, one in learner.optimizers().items()})
 
     def rename(self, names: Mapping[str, str]) -> None:
-        """Give the classes of the measured examples their new names."""
-        self.correct = {(number, names[label]): found for (number, label), found in self.correct.items()}
+        """Give the classes of the measured examples their new names, and forget those that have none."""
+        known = {(number, label): found for (number, label), found in self.correct.items() if label in names}
+        self.correct = {(number, names[label]): found for (number, label), found in known.items()}
 
     def accuracy(self) -> dict[str, float]:
         """Accuracy in percent, by class."""

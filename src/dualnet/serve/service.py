@@ -217,6 +217,7 @@ class Service:
         ]
         accuracies = list(learner["accuracy"].values())
         return {
+            "time": time.time(),
             "version": learner["version"],
             "learner": "running" if self.alive else "restarting",
             "synchronous": self.options.synchronous,

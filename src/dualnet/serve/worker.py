@@ -6,8 +6,9 @@ import signal
 import sqlite3
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import takewhile
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -60,13 +61,15 @@ class Worker:
         self.position: int = progress["position"]
         self.background = Background(options, progress, self.journal.is_paused())
         self.journal.adopt_classes(self.model.class_names)
-        classes.follow(self.model, classes.saved_numbers(self.model, progress), self.journal)
+        num_saved = len(self.model.class_names)
+        kept = classes.follow(self.model, classes.saved_numbers(self.model, progress), self.journal)
         self.last_good = RollbackPoint(self.model)
         self.version, self.saved_at = 0, time.monotonic()
         self.older_position = self.saved_position = self.position  # of the two checkpoints
         self.losses: dict[str, float] = {}
         self.unmeasured = self.unsaved = self.save_failed = False
-        self.saves_due: int = progress["saves_due"]  # until no checkpoint contains a deleted image
+        # Until no checkpoint contains a deleted image, nor a removed class
+        self.saves_due: int = progress["saves_due"] if len(kept) == num_saved else 2
         self.published_at = self.evaluate_at = 0.0  # on the monotonic clock
         self.publish_at = math.inf  # infinite: nothing to publish
 
@@ -113,16 +116,18 @@ class Worker:
     def process(self, entries: Sequence[Entry]) -> None:
         """Learn the leading entries as a batch, or apply the first one if it is not an example to learn."""
         first, batch = entries[0], next_batch(entries, self.options)
+        done = batch or entries[:1]
         if batch:
             self.learn(batch)
         elif first.kind == "class" and first.name not in self.model.class_names:
             assert first.name is not None
             self.add_class(first.name)
         elif first.kind == "delete":
-            assert first.digest is not None
-            memory_contents.remove_outdated(self.model, self.journal, first.position, [first.digest])
+            done = list(takewhile(lambda entry: entry.kind == "delete", entries))
+            deleted = {entry.digest for entry in done if entry.digest is not None}
+            memory_contents.remove_outdated(self.model, self.journal, first.position, deleted)
             self.saves_due = 2
-        self.position = batch[-1].position if batch else first.position
+        self.position = done[-1].position
         self.background.on_new_entries(taught=first.kind == "class" or any(entry.name for entry in batch))
         self.unsaved = True
         self.unmeasured |= first.kind != "class"
@@ -136,9 +141,10 @@ class Worker:
         self.model.add_classes([name])
         self.last_good.update(self.model)
 
-    def rename_class(self, number: int, name: str) -> None:
+    def change_classes(self, change: Callable[..., None], *arguments: Any) -> None:
+        """Change a class in the journal, then in the model."""
         numbers = classes.numbers(self.model, self.journal)
-        self.journal.rename_class(number, name)
+        change(*arguments)
         self.last_good.rename(classes.follow(self.model, numbers, self.journal))
         self.unsaved = True
         self.publish()
@@ -301,7 +307,10 @@ class Worker:
                 case "export":
                     self.model.save(argument)
                 case "rename":
-                    self.rename_class(*argument)
+                    self.change_classes(self.journal.rename_class, *argument)
+                case "remove":
+                    self.change_classes(self.journal.remove_class, argument)
+                    self.saves_due = 2
                 case "pause":
                     self.journal.set_paused(argument)
                     self.background.pause(argument)

@@ -1,7 +1,7 @@
 // The list of classes: their figures, their images in the memory, and drop zones for more images.
-import { json } from "./api.js";
+import { json, request } from "./api.js";
 import { byId, colour, fromTemplate, handler, make, showMessage } from "./dom.js";
-import { loadImage, open, renameLabel } from "./images.js";
+import { loadImage, open, removeLabel, renameLabel } from "./images.js";
 
 const THUMBNAILS = 16; // per class, unless all are shown
 
@@ -15,6 +15,8 @@ export const all = () => [...elements].map(([number, element]) => ({ number, nam
 
 export function update(classes) {
   byId("no-class").hidden = classes.length >= 2;
+  const numbers = new Set(classes.map(({ number }) => number));
+  for (const number of [...elements.keys()]) if (!numbers.has(number)) removeElement(number);
   for (const one of classes) {
     const element = elements.get(one.number) ?? addElement(one.number);
     if (element.dataset.name !== one.name) setName(element, one.name);
@@ -47,10 +49,21 @@ function setName(element, name) {
   element.querySelector(".edit").ariaLabel = `Edit ${name}`;
   element.querySelector(".memory").ariaLabel = `Images of ${name} in memory`;
   element.querySelector(".memory").replaceChildren(); // their descriptions have the old name
-  byId("names").replaceChildren(...all().map(({ name: value }) => make("option", { value })));
+  showNames();
 }
 
-/** Open the dialog that renames a class. */
+function removeElement(number) {
+  const element = elements.get(number);
+  elements.delete(number);
+  element.remove();
+  removeLabel(element.dataset.name);
+  showNames();
+}
+
+/** Update the suggestions for the class of an image. */
+const showNames = () => byId("names").replaceChildren(...all().map(({ name: value }) => make("option", { value })));
+
+/** Open the dialog that renames or removes a class. */
 function edit(number) {
   const [dialog, { name }] = [byId("edit-class"), elements.get(number).dataset];
   const input = dialog.querySelector("input");
@@ -62,6 +75,12 @@ function edit(number) {
     update(await json("PUT", `/v1/classes/${number}/name`, { name: wanted }));
     await updateMemory();
     showMessage(`${name} renamed to ${wanted}.`);
+  });
+  byId("remove-class").onclick = handler(async () => {
+    dialog.close();
+    await request("DELETE", `/v1/classes/${number}`);
+    update(await json("GET", "/v1/classes"));
+    showMessage(`${name} removed. What the weights have learned from its images remains.`);
   });
   dialog.showModal();
   input.select();

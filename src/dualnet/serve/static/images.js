@@ -52,6 +52,12 @@ export function renameLabel(old, name) {
   }
 }
 
+/** Remove the cards of a class that was removed: its examples are deleted. */
+export function removeLabel(name) {
+  for (const card of cards.filter((one) => one.label === name)) card.remove();
+  for (const card of cards) if (card.rows.has(name)) card.removeRow(name);
+}
+
 async function predict(cards) {
   const form = new FormData();
   for (const card of cards) form.append("image", card.blob);

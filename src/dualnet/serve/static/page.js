@@ -177,7 +177,7 @@ listen({
     const accuracy = new Map(status.classes.map((one, index) => [one.number ?? index + 1, one.held_out_accuracy]));
     history.push({ ...status, accuracy });
     if (history.length > MAX_POINTS) history.splice(mostRedundant(history), 1);
-    show(status);
+    if (status.time >= current.time) show(status); // not past ones, which may have other classes
   },
   notice({ time, kind, text }) {
     byId("notices").prepend(make("li", {}, make("time", {}, clock(time)), ` ${kind.replace("_", " ")}: ${text}`));
