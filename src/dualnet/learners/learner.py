@@ -201,7 +201,8 @@ class Learner(nn.Module, ABC):
     def remove_class(self, number: int) -> None:
         """Remove a class and its stored examples. The logits of the others stay bit-identical, in the same order.
 
-        What a class is removed from implements `shrink(spec, number)` beside `grow(spec)`, in the same class.
+        Classes with higher numbers move down by one. A class of Python that implements `grow(spec)` also implements
+        `shrink(spec, number)`; otherwise the removal is refused.
         """
         spec = self.spec.without_class(number)
         owners = [module for module in self.modules() if module is not self.ema and hasattr(module, "grow")]
@@ -223,7 +224,10 @@ class Learner(nn.Module, ABC):
     def repeat_changes(self, changes: Iterable[dict[str, Any]]) -> None:
         """Make the changes of another learner that was like this one."""
         for change in changes:
-            self.remove_class(change["removed"]) if "removed" in change else self.add_classes(**change)
+            if "removed" in change:
+                self.remove_class(change["removed"])
+            else:
+                self.add_classes(**change)
 
     # Building blocks of `learn`, `forward` and `end_task`
 

@@ -238,8 +238,10 @@ class Journal:
                 self.insert_class(name)
 
     def rename_class(self, number: int, name: str) -> None:
-        """Rename a class everywhere. The learner does this between two batches, so that it never has entries with names
-        that are no longer those of its model."""
+        """Rename a class everywhere.
+
+        Only the learner does this, between two batches: entries that it has read never have names of before.
+        """
         with self.transaction():
             old = self.class_name(number)
             if name == old:
