@@ -218,3 +218,6 @@ def test_an_unfinished_session_and_the_model_of_a_service_are_refused(
     Path("live").mkdir()
     open_model(Options(Path("live"), image_size=28, device="cpu"))
     assert "belongs to a service" in refused("edit live/model --rename kat cat", capsys)
+    draw(Path("photos"), "owl")
+    line = refused("learn live/model photos --out live/model --device cpu", capsys)
+    assert "belongs to a service; use `dualnet teach`, or choose another --out" in line

@@ -215,6 +215,8 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
         if same:
             session.record = record
             return session
+        if "serve" in state:
+            raise ValueError(f"--out {out}: belongs to a service; use `dualnet teach`, or choose another --out")
         if model.unfinished:  # also in place: the images that it has not learned yet would be lost
             remedy = "repeat its command to finish it, or choose another --out"
             raise ValueError(f"--out {out}: holds an unfinished session with other images or options; {remedy}")
