@@ -44,6 +44,12 @@ def test_the_best_is_a_row_of_the_table(protocol, share, name):
     assert experiment("best", protocol, share).learner == expected
 
 
+def test_the_best_has_no_slow_phase_for_an_encoder_that_is_frozen():
+    assert experiment("best", encoder_lr=0.0).learner.slow_rounds == 0
+    with pytest.raises(ValueError, match="slow_rounds"):  # with few labels it is what learns from the others
+        experiment("best", share=0.1, encoder_lr=0.0)
+
+
 @pytest.mark.parametrize("settings", ["authors", "paper"])
 @pytest.mark.parametrize(
     "name", ["table-1/mini-imagenet-ta/dualnet", "table-1/mini-imagenet-tf/dualnet", "table-4/labels-10/dualnet"]

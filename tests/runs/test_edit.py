@@ -130,7 +130,7 @@ def test_the_command_removes_a_class_and_its_images_from_every_file(
     images = [image.numpy().tobytes() for image in model.learner.memories[0].images[model.learner.memories[0].filled]]
     labels = model.learner.memories[0].labels[model.learner.memories[0].filled].tolist()
     assert main(["edit", "model", "--rename", "kat", "cat", "--remove", "owl"]) == 0
-    assert capsys.readouterr().out == "model: kat renamed to cat, owl removed\n"
+    assert capsys.readouterr().out == "model: owl removed, kat renamed to cat\n"
     assert list(dualnet.load("model").class_names) == ["cat", "dog"]
     files = [file.read_bytes() for file in saved.rglob("*.safetensors")]
     assert len(files) == 2 and {*labels} == {0, 1, 2}
@@ -139,6 +139,11 @@ def test_the_command_removes_a_class_and_its_images_from_every_file(
     draw(Path("photos"), "owl")
     assert main(["learn", "model", "photos", "--out", "model", "--device", "cpu"]) == 0
     assert "3 classes, 1 of them new (owl)" in capsys.readouterr().out
+
+
+def test_a_class_gets_the_name_of_one_that_is_removed(saved: Path) -> None:
+    assert main(["edit", "model", "--rename", "kat", "owl", "--remove", "owl"]) == 0
+    assert list(dualnet.load("model").class_names) == ["owl", "dog"]
 
 
 def test_the_onnx_file_does_not_have_a_removed_class(saved: Path) -> None:

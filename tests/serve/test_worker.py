@@ -507,6 +507,16 @@ def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(made: tuple
     assert journal.classes_by_number() == {2: "dog", 3: "cow", 4: "cat"} and stored(worker) == ["cat"]
 
 
+def test_a_class_that_is_removed_before_it_is_learned_leaves_nothing_to_wait_for(
+    made: tuple[Worker, Connection],
+) -> None:
+    worker, _ = made
+    worker.journal.add_classes(["mistake"])
+    assert executed(made, "remove", 3) == (None, None)
+    follow(worker)
+    assert worker.position == worker.journal.last_position() and list(worker.model.class_names) == ["cat", "dog"]
+
+
 def test_a_number_is_not_used_again(made: tuple[Worker, Connection]) -> None:
     journal = made[0].journal
     for number in (2, 1):

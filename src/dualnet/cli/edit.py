@@ -17,12 +17,12 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
             raise ValueError(f"{source}: belongs to a service; change its classes on its page, or over HTTP")
         if model.unfinished:
             raise ValueError(model.unfinished)
-        for old, new in arguments.rename:
-            model.rename_class(old, new)
         for name in arguments.remove:
             model.remove_class(name)
+        for old, new in arguments.rename:  # may use the name of a class that was removed
+            model.rename_class(old, new)
         model.save(out)
         if arguments.remove:
             model.save(out)  # the previous save, which is kept, must not have the images either
-    done = [f"{old} renamed to {new}" for old, new in arguments.rename]
-    print_line(f"{out}: {', '.join(done + [f'{name} removed' for name in arguments.remove])}")
+    done = [f"{name} removed" for name in arguments.remove]
+    print_line(f"{out}: {', '.join(done + [f'{old} renamed to {new}' for old, new in arguments.rename])}")

@@ -209,7 +209,8 @@ def add_export(commands: Commands[Parser]) -> None:
 
 def add_edit(commands: Commands[Parser]) -> None:
     summary = "rename or remove classes of a saved model"
-    epilog = """`dualnet show MODEL` lists the classes. The model of a service is changed on its page, or over HTTP."""
+    epilog = """`dualnet show MODEL` lists the classes. Removals come before renames, which may use the names that
+    become free. The model of a service is changed on its page, or over HTTP."""
     add = commands.add_parser("edit", help=summary, epilog=epilog).add_argument
     add("run", **RUN)
     add("--rename", nargs=2, action="append", default=[], metavar=("OLD", "NEW"), help="give a class another name")

@@ -99,6 +99,8 @@ def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) 
     chosen = choose(learner["preset"], NAMES, "learner.preset")
     few_labels, task_free = label_share < FEW_LABELS_BELOW, protocol != "task_aware"
     best = merged(BEST[protocol], FEW_LABELS if few_labels else {})
+    if learner.get("encoder_lr") == 0 and not few_labels:
+        best["slow_rounds"] = 0  # there is nothing for the slow phase to train
     few_images = STARTER | best if few_labels else FEW_IMAGES  # with few labels the encoder is trained as well
     at_insertion = protocol == "task_free" or learner.get("soft_labels") == "insertion"
     authors = {

@@ -54,7 +54,7 @@ def stage_table(title: str, points: Sequence[Point], chosen: Point, metric: str)
     for name in varied:
         table.add_column(Text(printable(name).replace("_", "_\n")), overflow="fold")  # a narrow heading
     for heading in (metric, "±", "seconds", ""):
-        table.add_column(heading, justify="right" if heading else "left")
+        table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for number, point in enumerate(points):
         figures = ["" if value is None else f"{value:.2f}" for value in (point.mean, point.spread)]
         note = "chosen" if point is chosen else point.failed or ""

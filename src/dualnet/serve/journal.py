@@ -263,6 +263,7 @@ class Journal:
             self.rows(f"DELETE {of_class}", name)
             self.rows("INSERT OR REPLACE INTO notes VALUES ('last_class', ?)", self.last_class())
             self.rows("DELETE FROM classes WHERE number = ?", number)
+            self.append("delete", None)  # so that the learner passes the position of the entries deleted here
 
     def learned_labels(self, digest: bytes, position: int) -> Counter[str] | None:
         """How often the memory may hold an image, by label; None if it did not come from the journal.

@@ -1,7 +1,7 @@
 // The list of classes: their figures, their images in the memory, and drop zones for more images.
 import { json, request } from "./api.js";
 import { byId, colour, fromTemplate, handler, make, showMessage } from "./dom.js";
-import { loadImage, open, removeLabel, renameLabel } from "./images.js";
+import { loadImage, open, removeLabel, renameLabels } from "./images.js";
 
 const THUMBNAILS = 16; // per class, unless all are shown
 
@@ -17,6 +17,8 @@ export function update(classes) {
   byId("no-class").hidden = classes.length >= 2;
   const numbers = new Set(classes.map(({ number }) => number));
   for (const number of [...elements.keys()]) if (!numbers.has(number)) removeElement(number);
+  const before = new Map(all().map(({ number, name }) => [number, name]));
+  renameLabels(new Map(classes.map(({ number, name }) => [before.get(number), name])));
   for (const one of classes) {
     const element = elements.get(one.number) ?? addElement(one.number);
     if (element.dataset.name !== one.name) setName(element, one.name);
@@ -41,7 +43,6 @@ function addElement(number) {
 
 /** Show the name of a class, which may have changed. */
 function setName(element, name) {
-  renameLabel(element.dataset.name, name);
   element.dataset.name = name;
   element.querySelector("h3").textContent = name;
   element.querySelector("input").ariaLabel = `Add images to ${name}`;

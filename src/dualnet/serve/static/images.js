@@ -43,11 +43,13 @@ export async function refresh() {
   if (shown.length > 0) (await predict(shown)).forEach((prediction, index) => shown[index].show(prediction));
 }
 
-/** Show the new name of a class. */
-export function renameLabel(old, name) {
+/** Show the new names of classes, given by the old ones; two may have exchanged theirs. */
+export function renameLabels(names) {
+  const changed = [...names].filter(([old, name]) => old !== undefined && old !== name).map(([old]) => old);
+  if (changed.length === 0) return;
   for (const card of cards) {
-    for (const key of ["label", "prediction", "firstPrediction"]) if (card[key] === old) card[key] = name;
-    if (card.rows.has(old)) card.removeRow(old); // the next prediction has the new name
+    for (const key of ["label", "prediction", "firstPrediction"]) card[key] = names.get(card[key]) ?? card[key];
+    for (const old of changed) if (card.rows.has(old)) card.removeRow(old); // the next prediction has the new name
     if (card.ready) card.summarize();
   }
 }
