@@ -1,5 +1,12 @@
 """Text for terminals and for messages of one line: that of files and errors made safe, and numbers with their words."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
 
 def one_line(text: object, limit: int = 500) -> str:
     r"""The text without line breaks, cut to a number of characters.
@@ -26,3 +33,14 @@ def count_text(number: int, word: str, words: str = "") -> str:
     ('1 class', '2,000 images')
     """
     return f"{number:,} {word if number == 1 else words or word + 's'}"
+
+
+def compact_table(title: str) -> Table:
+    """An empty table for a terminal, with one rule below its headings."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    table.title, table.title_justify = Text(printable(title), style="bold"), "left"
+    return table

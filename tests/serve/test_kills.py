@@ -4,6 +4,7 @@ import random
 import signal
 import threading
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +25,7 @@ class Naming:
     """Threads that rename a class and teach it, until the service is gone, and record what was acknowledged."""
 
     def __init__(self) -> None:
-        self.names, self.examples, self.number = ["red"], 0, 0  # the last name, and those in doubt
+        self.names, self.examples, self.number = ["red"], 1, 0  # the last name, and those in doubt
 
     def rename(self, server: Server) -> None:
         with suppress(*GONE):
@@ -53,22 +54,27 @@ class Naming:
         assert [one["name"] for one in prediction["classes"]] == [found["name"]]
 
 
-def test_a_name_that_was_acknowledged_stays_and_all_examples_have_it(tmp_path: Path) -> None:
-    model, moments, naming = small_model(tmp_path / "model"), random.Random(0), Naming()
+def kill_repeatedly(tmp_path: Path, check: Callable[[Server], None], *actions: Callable[[Server], None]) -> None:
+    """Four times: start a service with one example, check it, and kill it while the actions go on in threads."""
+    model, moments = small_model(tmp_path / "model"), random.Random(0)
     for kill in range(4):
         with Server(tmp_path / "state", "--model", model, "--save-seconds", 0.2, "--held-out-every", 0) as server:
             assert server.port, server.log
             if kill == 0:
                 assert server.teach(png(picture("red", 0)), "red")[0] == 201
-                naming.examples = 1
-            naming.check(server)
-            threads = [threading.Thread(target=act, args=(server,)) for act in (naming.rename, naming.teach)]
+            check(server)
+            threads = [threading.Thread(target=action, args=(server,)) for action in actions]
             for thread in threads:
                 thread.start()
             time.sleep(moments.uniform(0.2, 1.2))
             server.end(signal.SIGKILL)
             for thread in threads:
                 thread.join()
+
+
+def test_a_name_that_was_acknowledged_stays_and_all_examples_have_it(tmp_path: Path) -> None:
+    naming = Naming()
+    kill_repeatedly(tmp_path, naming.check, naming.rename, naming.teach)
     assert naming.number > 4
 
 
@@ -109,16 +115,6 @@ class Removing:
 
 
 def test_a_class_whose_removal_was_acknowledged_is_gone_with_its_images(tmp_path: Path) -> None:
-    model, moments, removing = small_model(tmp_path / "model"), random.Random(0), Removing()
-    for kill in range(4):
-        with Server(tmp_path / "state", "--model", model, "--save-seconds", 0.2, "--held-out-every", 0) as server:
-            assert server.port, server.log
-            if kill == 0:
-                assert server.teach(png(picture("red", 0)), "red")[0] == 201
-            removing.check(server)
-            thread = threading.Thread(target=removing.act, args=(server,))
-            thread.start()
-            time.sleep(moments.uniform(0.2, 1.2))
-            server.end(signal.SIGKILL)
-            thread.join()
+    removing = Removing()
+    kill_repeatedly(tmp_path, removing.check, removing.act)
     assert removing.removed > 1

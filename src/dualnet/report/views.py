@@ -5,13 +5,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-from rich import box
 from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from dualnet.runs.record import EXPERIMENT_FILE, RunRecord, no_model, read_record
-from dualnet.text import count_text, printable
+from dualnet.text import compact_table, count_text, printable
 
 from . import tables
 from .classes import class_table, class_tables, tasks_table
@@ -86,8 +85,7 @@ def terminal_view(comparison: Comparison, page: Path) -> Group:
 def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = None) -> RichTable:
     """A table with all columns, or some. Lines without a name belong to the line above and are dim."""
     columns = range(len(table.header)) if columns is None else columns
-    shown = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    shown.title, shown.title_justify = Text(printable(title), style="bold"), "left"
+    shown = compact_table(title)
     for i in columns:
         numeric = i in table.numeric
         justify = "right" if numeric else "left"

@@ -1,9 +1,7 @@
 """Terminal output of a search: its progress, and a table of each stage."""
 
 from collections.abc import Sequence
-from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
@@ -12,9 +10,7 @@ from rich.text import Text
 from dualnet.runs.progress import echo
 from dualnet.search.plan import options_text
 from dualnet.search.point import Point, shorten_names
-from dualnet.text import printable
-
-STYLE: Any = {"box": box.SIMPLE_HEAD, "padding": (0, 1, 0, 0), "pad_edge": False, "show_edge": False}
+from dualnet.text import compact_table, printable
 
 
 class SearchDisplay:
@@ -49,8 +45,9 @@ def stage_table(title: str, points: Sequence[Point], chosen: Point, metric: str)
     columns = {name: [str(point.options.get(option, "")) for point in points] for name, option in names.items()}
     shared = {name: column[0] for name, column in columns.items() if len(set(column)) == 1}
     varied = {name: column for name, column in columns.items() if name not in shared}
-    table = Table(title=Text(printable(title)), title_justify="left", caption_justify="left", **STYLE)
-    table.caption = Text(printable(f"all points: {options_text(shared)}")) if shared else None
+    table = compact_table(title)
+    if shared:
+        table.caption, table.caption_justify = Text(printable(f"all points: {options_text(shared)}")), "left"
     for name in varied:
         table.add_column(Text(printable(name).replace("_", "_\n")), overflow="fold")  # a narrow heading
     for heading in (metric, "±", "seconds", ""):
