@@ -137,6 +137,18 @@ def test_a_folder_given_twice_counts_once(tmp_path, make_run):
     assert len(row.runs) == 1
 
 
+def test_replaced_runs_of_a_row_are_left_out_unless_they_are_named(tmp_path, make_run):
+    make_run(tmp_path / "g" / "er" / "seed-0", name="g/er")
+    make_run(tmp_path / "g" / "er" / "earlier" / "other-code" / "seed-0", name="g/er")
+    make_run(tmp_path / "earlier" / "seed-0", name="earlier")  # not of a row
+    with pytest.warns(
+        UserWarning, match="^1 replaced run left out; to report on some, give their folder earlier/NAME$"
+    ):
+        rows = compare([tmp_path]).rows
+    assert [(row.label, len(row.runs)) for row in rows] == [("earlier", 1), ("g/er", 1)]
+    assert len(compare([tmp_path / "g/er/earlier/other-code"]).rows) == 1
+
+
 def test_seeds_are_in_the_order_of_numbers(tmp_path, make_run):
     for seed in (10, 2):
         make_run(tmp_path / f"seed-{seed}", seed=seed)

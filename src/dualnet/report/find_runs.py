@@ -1,17 +1,19 @@
-"""Finds and reads the run folders of a report; damaged runs and runs of a search are left out."""
+"""Finds and reads the run folders of a report; damaged runs, runs of a search and replaced runs are left out."""
 
 import re
 import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dualnet.runs.record import EXPERIMENT_FILE, RESULT_FILE, RunRecord, read_record, with_common_root
+from dualnet.runs.record import EARLIER, EXPERIMENT_FILE, RESULT_FILE, RunRecord, read_record, with_common_root
+from dualnet.text import count_text
 
 
 def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
     """All runs at or below the folders, each once, in the order of the folders and then by name.
 
-    Runs of a search are left out: they were evaluated on validation tasks.
+    Runs of a search are left out: they were evaluated on validation tasks. So are replaced runs of a table's row, whose
+    options may be the same as those of the present runs, unless their folder is given.
     """
     found = {folder.resolve(): folder for root in folders for folder in _run_folders(Path(root))}
     if not found:
@@ -51,7 +53,12 @@ def _run_folders(root: Path) -> list[Path]:
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder; give a folder that holds runs")
     files = [*root.rglob(EXPERIMENT_FILE), *root.rglob(RESULT_FILE)]
-    return sorted({file.parent for file in files}, key=_natural)
+    found = {file.parent for file in files}
+    replaced = {folder for folder in found if folder.relative_to(root).parts[-3:-2] == (EARLIER,)}
+    if replaced:
+        left_out = count_text(len(replaced), "replaced run")
+        warnings.warn(f"{left_out} left out; to report on some, give their folder {EARLIER}/NAME", stacklevel=2)
+    return sorted(found - replaced, key=_natural)
 
 
 def _natural(folder: Path) -> tuple[list[str | float], str]:

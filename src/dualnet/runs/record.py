@@ -20,6 +20,7 @@ from dualnet.runs.run_log import Log, read_log
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
 MODEL_FILE = "model.yaml"  # of a model that was saved without a run
+EARLIER = "earlier"  # in the folder of a table's row: its replaced runs, as earlier/NAME/seed-S
 METADATA = ("stream", "manifest", "environment")  # sections of experiment.yaml that are not options
 ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
 # The manifest has the images that were used, so `on_error` and the cache do not matter.
