@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dualnet.data import Benchmark
+from dualnet.metrics import sample_of
 from dualnet.reproduce import ledger as ledger_module
 from dualnet.reproduce import write
 from dualnet.reproduce.ledger import (
@@ -252,6 +254,65 @@ def test_two_rows_may_share_their_runs(make_run, row, ledger) -> None:
     one, two = (made := ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {})).entries
     assert one.seeds == two.seeds == [0] and not two.options_changed
     assert "b: uses the runs of t/g/a" in shown(made)
+
+
+def test_earlier_runs_are_listed_and_do_not_count(make_run, row, ledger, tmp_path: Path) -> None:
+    for seed, value in enumerate([61.0, 62.5, 60.0]):
+        make_run("t/g/a", seed, value)
+    (before,) = ledger([row("t/g/a")], {"t/g/a": PAPER}).entries
+    make_run("t/g/a/earlier/high-rate", 0, 40.0, {"lr": 0.5, "encoder_lr": 0.1})
+    make_run("t/g/a/earlier/high-rate", 3, 42.0, {"lr": 0.5, "encoder_lr": 0.1})
+    make_run("t/g/a/earlier/other-code", 0, 30.0)
+    (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": PAPER})).entries
+    assert dataclasses.replace(entry, earlier=[]) == before
+    rate, code = entry.earlier
+    assert (rate.name, rate.seeds, rate.metrics["ACC"]) == ("high-rate", [0, 3], sample_of([40.0, 42.0]))
+    assert rate.differs == {"learner.lr": ("0.5", "0.03"), "learner.encoder_lr": ("0.1", "null")}
+    assert (code.name, code.seeds, code.differs) == ("other-code", [0], {})
+    for text in (terminal := shown(made), markdown := markdown_page(made)):
+        assert text.count(" earlier ") >= 2 and "41.00±1.41" in text and "30.00±—" in text
+        assert "a: earlier runs other-code: with the same options" in text
+    assert "earlier runs high-rate: learner.encoder_lr 0.1 (now null), learner.lr 0.5 (now 0.03)" in terminal
+    assert "| earlier | 2 | 41.00±1.41 | 0.00±0.00 | 41.00±1.41 |  |  |  |  |  | high-rate |" in markdown
+    written = json.loads(json_text(made))["rows"][0]["earlier"][0]
+    assert (written["seeds"], written["metrics"]["ACC"]["mean"]) == ([0, 3], 41.0)
+    write(made, tmp_path, "t")
+    assert "41.00" not in (tmp_path / "t/report.md").read_text()
+
+
+def test_earlier_runs_of_a_row_that_was_not_run_again_are_compared_with_its_table(make_run, row, ledger) -> None:
+    make_run("t/g/a/earlier/high-rate", 0, 40.0, {"lr": 0.5})
+    one, two = ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {"t/g/a": PAPER}).entries
+    assert (one.verdict, one.seeds, one.cost["seconds"]) == ("not run", [], None)
+    assert one.earlier == two.earlier and one.earlier[0].differs == {"learner.lr": ("0.5", "0.03")}
+
+
+def test_an_earlier_run_under_another_protocol_says_so(make_run, row, ledger) -> None:
+    make_run("t/g/a", 0, 60.0)
+    file = make_run("t/g/a/earlier/other-views", 0, 50.0) / "experiment.yaml"
+    file.write_text(file.read_text().replace("augmentation: none", "augmentation: views"))
+    (entry,) = ledger([row("t/g/a")], {}).entries
+    assert entry.earlier[0].differs == {"augmentation": ("views", "none")}
+
+
+def test_earlier_runs_that_cannot_be_used_are_one_line(make_run, row, ledger, tmp_path: Path) -> None:
+    make_run("t/g/a", 0, 60.0)
+    folder = make_run("t/g/a/earlier/mixed", 0, 60.0)
+    make_run("t/g/a/earlier/mixed", 1, 60.0, {"width": 3})
+    with pytest.raises(ValueError, match=r"mixed/seed-1: differs from .*seed-0 in learner.width, width; keep only one"):
+        ledger([row("t/g/a")], {})
+    shutil.rmtree(folder.with_name("seed-1"))
+    (folder / "result.json").write_text("{")
+    with pytest.raises(ValueError, match=r"mixed/seed-0/result.json: .*; remove it and run again"):
+        ledger([row("t/g/a")], {})
+    (folder / "result.json").unlink()
+    with pytest.raises(
+        ValueError, match=r"earlier/mixed: has no finished run; replaced runs are kept as ROW/earlier/N"
+    ):
+        ledger([row("t/g/a")], {})
+    shutil.rmtree(folder.parent)
+    (folder.parent.parent / "notes.txt").write_text("a file is no set of runs")
+    assert ledger([row("t/g/a")], {}).entries[0].earlier == []
 
 
 def shown(made: Ledger, width: int = 120) -> str:

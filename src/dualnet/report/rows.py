@@ -1,7 +1,7 @@
 """Rows of the report: runs that differ only in their seed form a row, and rows of one setting are compared."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -138,7 +138,7 @@ def differing_sizes(rows: Sequence[ReportRow]) -> list[str]:
     return [field for field in SIZES if len({row.size(field) for row in rows} - {DASH}) > 1]
 
 
-def differing_keys(options: Sequence[dict[str, str]]) -> list[str]:
+def differing_keys(options: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys whose values differ between the mappings, in the order of first occurrence.
 
     >>> differing_keys([{"lr": "0.1", "size": "10"}, {"lr": "0.2", "size": "10", "n": "3"}])

@@ -1,7 +1,7 @@
 """The ledger: for each row our values, the published ones, their difference, a verdict and protocol differences."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,17 @@ from dualnet.report.rows import differing_keys
 from dualnet.report.tables import METRICS, mean_cost
 from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, differences
 from dualnet.runs.option_files import shipped_files
-from dualnet.runs.record import IMAGES, RESULT_FILE, RunRecord, compared_options, read_record, with_common_root
+from dualnet.runs.record import (
+    DIGEST_DEFAULTS,
+    EARLIER,
+    IMAGES,
+    RESULT_FILE,
+    RunRecord,
+    compared_options,
+    options_as_text,
+    read_record,
+    with_common_root,
+)
 from dualnet.ttest import Difference, Sample, welch
 
 from .table import FOLDER, PUBLISHED_FILE, TableRow
@@ -49,6 +59,16 @@ class Metric:
 
 
 @dataclass(frozen=True, slots=True)
+class Earlier:
+    """Runs of a row that were replaced by others. They are shown, and are part of no mean or verdict of the row."""
+
+    name: str  # of their folder: why they were replaced
+    seeds: list[int]
+    metrics: dict[str, Sample | None]
+    differs: dict[str, tuple[Any, Any]]  # options and protocol fields that differ: theirs, those of the row
+
+
+@dataclass(frozen=True, slots=True)
 class Entry:
     """A row of the ledger, with the field names of ledger.json."""
 
@@ -63,6 +83,7 @@ class Entry:
     unknown: list[str]  # protocol fields that the paper does not state
     manifest: dict[str, Any]  # of our runs; empty if there are none
     cost: dict[str, float | None]
+    earlier: list[Earlier]
     # The remaining fields describe the published values.
     source: str | None
     published_runs: int | None
@@ -176,9 +197,7 @@ def read_published() -> tuple[dict[str, Published], dict[str, str]]:
 
 
 def make_entry(row: TableRow, published: Published, out: Path, margin: float) -> Entry:
-    finished = [folder for folder in seed_folders(out / row.runs_of) if (folder / RESULT_FILE).exists()]
-    runs = with_common_root([read_record(folder) for folder in finished])
-    check_same_experiment(runs)
+    runs = finished_runs(out / row.runs_of)
     metrics = {name: make_metric(our_sample(runs, name), published.metrics.get(name), margin) for name in METRICS}
     manifest = {key: value for key, value in runs[0].manifest.items() if key in FIELDS} if runs else {}
     return Entry(
@@ -189,15 +208,24 @@ def make_entry(row: TableRow, published: Published, out: Path, margin: float) ->
         seeds_asked=row.num_seeds,
         metrics=metrics,
         protocol_differs=differences(manifest, published.protocol),
-        options_changed=changed_options(row, runs),
+        options_changed=option_changes(runs[0].options, table_options(row)) if runs else {},
         unknown=[field for field in FIELDS if published.source and field not in published.protocol],
         manifest=manifest,
         cost=mean_cost(runs),
+        earlier=earlier_sets(row, runs, out),
         source=published.source,
         published_runs=published.runs,
         published_spread=published.spread,
         note=published.note,
     )
+
+
+def finished_runs(folder: Path) -> list[RunRecord]:
+    """The finished runs in the folder of a row, in the order of seeds. Raises ValueError if they cannot be averaged."""
+    finished = [path for path in seed_folders(folder) if (path / RESULT_FILE).exists()]
+    runs = with_common_root([read_record(path) for path in finished])
+    check_same_experiment(runs)
+    return runs
 
 
 def seed_folders(folder: Path) -> list[Path]:
@@ -222,10 +250,33 @@ def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
     return sample_of(values) if is_known else None
 
 
-def changed_options(row: TableRow, runs: Sequence[RunRecord]) -> dict[str, tuple[str, str]]:
-    """Options in which our runs differ from the row in its table, such as those given on the command line."""
+def earlier_sets(row: TableRow, runs: Sequence[RunRecord], out: Path) -> list[Earlier]:
+    """The replaced runs of a row, compared with its present ones or, if there are none, with its table."""
+    folders = sorted(path for path in (out / row.runs_of / EARLIER).glob("*") if path.is_dir())
+    if not folders:
+        return []
+    options, manifest = (runs[0].options, runs[0].manifest) if runs else (table_options(row), {})
+    return [make_earlier(folder, options, manifest) for folder in folders]
+
+
+def make_earlier(folder: Path, options: Mapping[str, str], manifest: Mapping[str, Any]) -> Earlier:
+    runs = finished_runs(folder)
     if not runs:
-        return {}
-    expected = compared_options(row.experiment().mapping())
-    keys = [key for key in differing_keys([runs[0].options, expected]) if key not in NOT_COMPARED]
-    return {key: (runs[0].options.get(key, "—"), expected.get(key, "—")) for key in keys}
+        raise ValueError(f"{folder}: has no finished run; replaced runs are kept as ROW/{EARLIER}/NAME/seed-S")
+    return Earlier(
+        name=folder.name,
+        seeds=[int(run.seed) for run in runs],
+        metrics={name: our_sample(runs, name) for name in METRICS},
+        differs=option_changes(runs[0].options, options) | differences(runs[0].manifest, manifest),
+    )
+
+
+def table_options(row: TableRow) -> dict[str, str]:
+    return compared_options(row.experiment().mapping())
+
+
+def option_changes(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+    """Options in which two experiments differ, with both values; options that were left out have their default."""
+    keys = [key for key in differing_keys([one, other]) if key not in NOT_COMPARED]
+    defaults = dict.fromkeys(keys, "—") | options_as_text(DIGEST_DEFAULTS)
+    return {key: (one.get(key, defaults[key]), other.get(key, defaults[key])) for key in keys}

@@ -44,6 +44,8 @@ DEFINITIONS = (
     "fwd, bwd: images that passed through a network, forward and backward.",
     f"{DIFFERS}: the protocol differs from the paper's, or the options differ from the table's; the notes list how. "
     "Not stated: protocol fields that the paper does not give, so they are not compared.",
+    "earlier: runs of the row that were replaced by those of the line `ours`, and do not count; the notes name them in "
+    "the same order.",
 )
 
 
@@ -99,7 +101,7 @@ def definitions(ledger: Ledger) -> list[str]:
 
 
 def ledger_table(entries: Sequence[Entry]) -> TextTable:
-    """Up to three lines for each row: ours with its cost, the published values, and the difference."""
+    """The lines of each row: ours with its cost, the published values, the difference, and earlier runs."""
     header = ["row", "", "runs", *RESULT_HEADER[1:4], "verdict", *COST_HEADER, "source"]
     lines = [line for entry in entries for line in entry_lines(entry)]
     return TextTable(header, lines, numeric=[2, 3, 4, 5, 7, 8, 9, 10])
@@ -119,6 +121,9 @@ def entry_lines(entry: Entry) -> Iterator[list[str]]:
             needed = entry.metrics["ACC"].seeds_needed or f"> {MAX_SEEDS}"
             needs = f"needs {needed}" if entry.verdict == INCONCLUSIVE else ""
             yield ["", "diff", "", *difference_texts(entry), needs, *no_cost, ""]
+    for earlier in entry.earlier:
+        samples = [sample_text(sample) for sample in earlier.metrics.values()]
+        yield ["", "earlier", str(len(earlier.seeds)), *samples, "", *no_cost, earlier.name]
 
 
 def short_name(name: str) -> str:
@@ -160,6 +165,9 @@ def entry_notes(entry: Entry) -> Iterator[str]:
         yield f"uses the runs of {entry.runs_of}"
     if entry.note:
         yield entry.note
+    for earlier in entry.earlier:
+        changed = ", ".join(f"{name} {theirs} (now {ours})" for name, (theirs, ours) in earlier.differs.items())
+        yield f"earlier runs {earlier.name}: {changed or 'with the same options'}"
 
 
 def counts_text(ledger: Ledger) -> str:
