@@ -106,6 +106,16 @@ class OwnLearner(Learner):
 """
 
 
+def result_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+def log_of(folder: Path, kind: str = "") -> list[dict[str, Any]]:
+    """The events of a run's log; all, or those of one kind."""
+    events = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
+    return [event for event in events if kind in ("", event["event"])]
+
+
 @pytest.fixture(autouse=True)
 def one_thread() -> Iterator[None]:
     """Sums over threads have no fixed order; bits are compared here."""
@@ -204,14 +214,13 @@ def remembered() -> Callable[[Path], dict[str, Any]]:
         tree = checkpoint.load(folder / "checkpoint", steps[-1])
         for of_time in ("seconds", "log_bytes"):  # seconds are written with more or fewer digits
             del tree[of_time]
-        result = json.loads((folder / "result.json").read_text())
-        log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+        result = result_of(folder)
         return {
             **dict(leaves(tree)),
             "step": steps[-1],
             "result": {key: result[key] for key in ("accuracy", "metrics", "steps", "cost")},
             "classes": json.loads((folder / "classes.json").read_text()),
-            "log": [{key: value for key, value in event.items() if key != "seconds"} for event in log],
+            "log": [{key: value for key, value in event.items() if key != "seconds"} for event in log_of(folder)],
         }
 
     return read

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import runpy
 import sys
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from run_fixtures import log_of, result_of
 
 import dualnet
 from dualnet import cli
@@ -67,7 +67,7 @@ def images(count: int, side: int = 32) -> torch.Tensor:
 )
 def test_a_learner_outside_of_the_package_runs_and_answers(file: Path | str, num_tasks: int, chance: float) -> None:
     folder = run(file)
-    result = json.loads((folder / "result.json").read_text())
+    result = result_of(folder)
     assert len(result["accuracy"]) == num_tasks
     assert result["metrics"]["ACC"] > 1.5 * chance
 
@@ -109,7 +109,7 @@ def test_a_benchmark_outside_of_the_package_runs_and_is_named_in_the_report(
     arrays: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = run(EXAMPLES / "array-file.yaml")
-    result = json.loads((folder / "result.json").read_text())
+    result = result_of(folder)
     assert len(result["accuracy"]) == 2 and result["metrics"]["ACC"] > 75
     run(EXAMPLES / "array-file.yaml")
     assert "already finished" in capsys.readouterr().out
@@ -186,11 +186,10 @@ def test_the_layers_are_those_that_the_linter_holds(architecture: str) -> None:
 def test_every_field_of_a_run_folder_is_explained(architecture: str) -> None:
     folder = run("rehearsal.yaml", "--benchmark.train_per_class", "10", "--log_every", "1")
     experiment = yaml.safe_load((folder / "experiment.yaml").read_text())
-    result = json.loads((folder / "result.json").read_text())
-    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    result = result_of(folder)
     tree = checkpoint.load(folder / "checkpoint", checkpoint.steps(folder / "checkpoint")[-1])
     names = {*experiment, *experiment["stream"], *experiment["environment"], *result, *result["metrics"], *tree}
-    names |= {name for event in events for name in (*event, event["event"])}
+    names |= {name for event in log_of(folder) for name in (*event, event["event"])}
     assert not {name for name in names if f"`{name}`" not in architecture}
     assert not {path.name for path in folder.iterdir() if f"### {path.name}" not in architecture}
 

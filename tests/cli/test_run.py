@@ -13,6 +13,7 @@ import pytest
 import torch
 import yaml
 from commands import OWN_LEARNER, class_folders, experiment_file, files, image_folder, names_in, run_tiny, text
+from run_fixtures import result_of
 
 import dualnet
 from dualnet import cli
@@ -29,7 +30,7 @@ def test_run_leaves_one_folder_per_seed(capsys) -> None:
     for seed in (0, 2):
         written = yaml.safe_load(Path(f"out/seed-{seed}/experiment.yaml").read_text())
         assert (written["seed"], written["learner"]["lr"], written["name"]) == (seed, 0.1, "tiny")
-        assert json.loads(Path(f"out/seed-{seed}/result.json").read_text())["steps"] == 4
+        assert result_of(Path(f"out/seed-{seed}"))["steps"] == 4
 
 
 def test_a_number_of_seeds_or_a_single_one(capsys) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from run_fixtures import result_of
 
 from dualnet import cli
 from dualnet.data.core50 import Core50
@@ -106,7 +106,7 @@ def test_the_documented_command_runs(config: Core50, tmp_path: Path, monkeypatch
     small = f"--learner.width 2 --benchmark.image_size 4 --benchmark.input_size 28 --benchmark.cache {config.cache}"
     chosen = "--benchmark.class_order [o2,o10] --benchmark.classes_per_task 1 --protocol task_free --device cpu"
     assert cli.main(f"{command[0]} {config.root} {command[1]} {small} {chosen}".split()) == 0
-    result = json.loads(Path("runs/core50/seed-0/result.json").read_text())
+    result = result_of(Path("runs/core50/seed-0"))
     assert len(result["accuracy"]) == 2 and result["steps"] == 2
 
 

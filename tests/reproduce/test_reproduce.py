@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import yaml
 from forked import CommandLine
+from run_fixtures import log_of, result_of
 
 from dualnet import cli
 from dualnet.data import Procedural
@@ -85,10 +86,6 @@ def reproduce(*words: str) -> int:
 def ledger(name: str = "tiny.yaml") -> dict[str, Any]:
     rows = json.loads(Path("out", Path(name).stem, "ledger.json").read_text())["rows"]
     return {row["name"]: row for row in rows}
-
-
-def result(row: str, seed: int = 0) -> dict[str, Any]:
-    return json.loads(Path("out", row, f"seed-{seed}", "result.json").read_text())
 
 
 def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> None:
@@ -203,7 +200,7 @@ def test_only_what_is_missing_is_run_and_two_at_a_time_are_the_same(capsys) -> N
     assert rows["tiny/g/like"]["runs_of"] == "tiny/g/er" and not Path("out/tiny/g/like").exists()
     capsys.readouterr()
     assert cli.main(["run", alone(), "--device", "cpu", "--out", "alone"]) == 0
-    assert json.loads(Path("alone/seed-0/result.json").read_text())["accuracy"] == result("tiny/g/er")["accuracy"]
+    assert result_of(Path("alone/seed-0"))["accuracy"] == result_of(Path("out/tiny/g/er/seed-0"))["accuracy"]
     assert reproduce(file, "--seeds", "2", "--learner.lr", "0.5") == 2
     assert "holds another experiment (learner.lr is 0.03 there, 0.5 here)" in capsys.readouterr().err
 
@@ -239,8 +236,7 @@ def stopped_then_resumed(file: str, folder: Path) -> None:
     assert 0 < steps < 8
     assert reproduce(file) == 0
     assert [row["seeds"] for row in ledger().values()] == [[0], [0]]
-    events = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-    assert [event["step"] for event in events if event["event"] == "evaluation"] == [4, 8]
+    assert [event["step"] for event in log_of(folder, "evaluation")] == [4, 8]
 
 
 SLOW = {"learner": {"name": "deadly.Slow", "width": 2, "updates": 1}}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
+from run_fixtures import CPU
 
 import dualnet
 from dualnet.options import flat
@@ -28,7 +28,6 @@ from dualnet.search import Search, read_plan
 from dualnet.search.point import make_point
 from dualnet.stream.stream import Stream
 
-CPU = torch.device("cpu")
 NUM_MUTATIONS = 40  # of each file
 WORDS = ["", "x" * 300, "\0", "null", "\u202e", "../..", "dualnet", "1e400", "er"]
 NUMBERS = [0, -1, 1, 2**31, 2**53, 10**30, 10**400, 1e-300, 1e308, float("nan"), float("inf")]

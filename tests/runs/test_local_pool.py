@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -19,6 +18,7 @@ import torch
 import yaml
 from forked import SOURCE, CommandLine, forked
 from PIL import Image
+from run_fixtures import result_of
 
 from dualnet.runs.jobs import Job, JobResult
 from dualnet.runs.local_pool import PRELOAD, LocalPool, result_of_exit, start_server
@@ -89,7 +89,7 @@ def test_each_job_has_its_own_process_and_peak_of_memory(job) -> None:
         "exits": "failed",
         "small": "finished",
     }
-    large, small = (json.loads((Path(name) / "seed-0/result.json").read_text()) for name in ("large", "small"))
+    large, small = (result_of(Path(name) / "seed-0") for name in ("large", "small"))
     assert large["peak_memory_bytes"] - small["peak_memory_bytes"] > 250 * 2**20
 
 

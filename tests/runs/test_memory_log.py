@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from run_fixtures import log_of
 
 from dualnet.batch import Batch
 from dualnet.data import Benchmark
@@ -15,13 +14,8 @@ from dualnet.runs import checkpoint
 from dualnet.stream.stream import Stream
 
 
-def memory_events(folder: Path) -> list[dict[str, Any]]:
-    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return [line for line in lines if line["event"] == "memory"]
-
-
 def test_a_ring_holds_an_equal_share_of_each_task(finished: Path) -> None:
-    first, second = memory_events(finished)
+    first, second = log_of(finished, "memory")
     assert (first["slots"], first["tasks"], second["tasks"]) == (8, [4, 0], [4, 4])
     assert sum(second["classes"]) == 8 and sum(first["classes"][2:]) == 0
 
@@ -32,13 +26,13 @@ def test_the_last_line_is_what_the_checkpoint_holds(protocol, tiny, run, tmp_pat
     folder = run(tiny("er", protocol=protocol), tmp_path)
     _, state = checkpoint.newest(folder / "checkpoint") or (0, {})
     labels = state["learner"]["memory.labels"][state["learner"]["memory.filled"]]
-    last = memory_events(folder)[-1]
+    last = log_of(folder, "memory")[-1]
     assert last["classes"] == torch.bincount(labels, minlength=4).tolist()
     assert last["tasks"] == [int((labels < 2).sum()), int((labels >= 2).sum())]
 
 
 def test_a_learner_without_a_memory_tells_nothing(tiny, run, tmp_path: Path) -> None:
-    assert not memory_events(run(tiny("finetune"), tmp_path))
+    assert not log_of(run(tiny("finetune"), tmp_path), "memory")
 
 
 def test_classes_that_occur_in_several_tasks_do_not_give_the_task_away(benchmark: Benchmark) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from forked import CommandLine
 from PIL import Image
+from run_fixtures import CPU
 
 from dualnet import cli
 from dualnet.report.rows import compare
@@ -25,7 +25,6 @@ from dualnet.runs.experiment import Experiment, parse
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import StopRequested
 
-CPU = torch.device("cpu")
 OTHER = r".* other images or classes \(benchmark.root is images there, other here\)"
 LEARNER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4}
 

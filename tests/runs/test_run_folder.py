@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from run_fixtures import CPU
 
 from dualnet.data import Benchmark
 from dualnet.files import read_yaml
@@ -19,8 +20,6 @@ from dualnet.runs import checkpoint
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.manifest import manifest_of
 from dualnet.runs.run_folder import RunFolder, pixels_digest
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture

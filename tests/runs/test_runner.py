@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import itertools
-import json
 import math
 import sys
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from run_fixtures import CPU, log_of, result_of
 
 from dualnet import load, metrics
 from dualnet.data import Benchmark
@@ -25,16 +25,6 @@ from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.runs.training_loop import TrainingLoop
 from dualnet.stream.stream import Stream
-
-CPU = torch.device("cpu")
-
-
-def log_of(folder: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-
-
-def result_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
 
 
 def snapshot(folder: Path) -> dict[str, tuple[int, int]]:

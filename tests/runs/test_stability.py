@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from run_fixtures import CPU, log_of, result_of
 
 from dualnet import cli, load
 from dualnet.metrics import stability_summary
@@ -18,17 +17,7 @@ from dualnet.runs.stop import StopRequested
 from dualnet.stream import stream as stream_module
 from dualnet.stream.stream import Stream
 
-CPU = torch.device("cpu")
 THREE_TASKS = {"num_tasks": 3}
-
-
-def events(folder: Path, kind: str) -> list[dict[str, Any]]:
-    lines = map(json.loads, (folder / "log.jsonl").read_text().splitlines())
-    return [line for line in lines if line["event"] == kind]
-
-
-def result_of(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "result.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -40,19 +29,19 @@ def watched(tmp_path_factory, quick_tiny, run) -> Path:
 
 
 def test_every_earlier_task_is_measured_every_k_steps(watched: Path) -> None:
-    told = [(event["step"], event["task"], len(event["accuracy"])) for event in events(watched, "stability")]
+    told = [(event["step"], event["task"], len(event["accuracy"])) for event in log_of(watched, "stability")]
     assert told == [(4, 1, 1), (6, 1, 1), (8, 2, 2)], "nothing is earlier than the first task"
 
 
 def test_the_last_look_of_a_task_is_its_evaluation(quick_tiny, run, tmp_path: Path) -> None:
     """The test sets are smaller than a look, so both see the same images."""
     folder = run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=3), tmp_path)
-    evaluated = {event["step"]: event["accuracy"][:-1] for event in events(folder, "evaluation")[1:]}
-    assert {event["step"]: event["accuracy"] for event in events(folder, "stability")} == evaluated
+    evaluated = {event["step"]: event["accuracy"][:-1] for event in log_of(folder, "evaluation")[1:]}
+    assert {event["step"]: event["accuracy"] for event in log_of(folder, "stability")} == evaluated
 
 
 def test_the_worst_case_is_in_the_result(watched: Path) -> None:
-    rows = [event["accuracy"] + [math.nan] * (3 - len(event["accuracy"])) for event in events(watched, "stability")]
+    rows = [event["accuracy"] + [math.nan] * (3 - len(event["accuracy"])) for event in log_of(watched, "stability")]
     worst = [min(row[0] for row in rows), rows[-1][1]]
     metrics = result_of(watched)["metrics"]
     last = result_of(watched)["accuracy"][-1][-1]
@@ -65,13 +54,13 @@ def test_the_worst_case_is_in_the_result(watched: Path) -> None:
 
 def test_what_was_never_measured_has_no_worst_case(quick_tiny, run, tmp_path: Path) -> None:
     folder = run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=4), tmp_path)
-    assert [len(event["accuracy"]) for event in events(folder, "stability")] == [1, 2]
+    assert [len(event["accuracy"]) for event in log_of(folder, "stability")] == [1, 2]
     metrics = result_of(run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=5), tmp_path / "5"))["metrics"]
     assert metrics["min-ACC"] is None and metrics["WC-ACC"] is None and metrics["ACC"] is not None
 
 
 def test_without_the_option_nothing_is_measured(finished: Path) -> None:
-    assert not events(finished, "stability")
+    assert not log_of(finished, "stability")
     assert set(result_of(finished)["metrics"]) == {"ACC", "FM", "LA", "AIA", "BWT"}
 
 

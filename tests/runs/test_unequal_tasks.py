@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import yaml
 from PIL import Image
+from run_fixtures import CPU, result_of
 
 import dualnet
 from dualnet import cli
@@ -40,8 +39,8 @@ def test_every_learner(learner: str, protocol: str, quick_tiny, images: ImageFol
     experiment = dataclasses.replace(
         quick_tiny(learner, protocol=protocol), benchmark=images, benchmark_name="image_folder", batch_size=5
     )
-    runner.run(experiment, {0: tmp_path / "seed-0"}, torch.device("cpu"))
-    result = json.loads((tmp_path / "seed-0" / "result.json").read_text())
+    runner.run(experiment, {0: tmp_path / "seed-0"}, CPU)
+    result = result_of(tmp_path / "seed-0")
     assert len(result["accuracy"]) == 3 and 0 <= result["metrics"]["ACC"] <= 100
     stored = yaml.safe_load((tmp_path / "seed-0" / "experiment.yaml").read_text())
     assert stored["stream"]["tasks"] == [[0, 1], [2, 3], [4]]

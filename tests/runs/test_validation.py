@@ -6,13 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-import torch
+from run_fixtures import CPU
 
 from dualnet.data import Benchmark, BenchmarkConfig
 from dualnet.report.find_runs import find_runs
 from dualnet.runs import runner
-
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ import torch
 import yaml
 from forked import CommandLine
 from rich.console import Console
+from run_fixtures import CPU
 
 from dualnet import cli
 from dualnet.runs.experiment import read
@@ -29,7 +30,6 @@ from dualnet.search import Search, SearchPlan, read_plan
 from dualnet.search.display import SearchDisplay, stage_table
 from dualnet.search.point import Point, folder_name, make_point, read_outcome
 
-CPU = torch.device("cpu")
 BENCHMARK = {
     "name": "procedural",
     "num_tasks": 2,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from run_fixtures import CPU, log_of, result_of
 
 import dualnet.stream.stream as stream_module
 from dualnet import cli, load
@@ -25,7 +25,6 @@ from dualnet.runs.stop import StopRequested
 from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import Stream, shuffled
 
-CPU = torch.device("cpu")
 KINDS: dict[str, dict[str, Any]] = {
     "in time": {},
     "sample": {"share": 0.5},
@@ -285,8 +284,7 @@ def test_a_memory_holds_labelled_examples_alone(name, kind, quick_tiny, benchmar
 def test_images_without_labels_teach_the_slow_learner_alone(quick_tiny, run, tmp_path) -> None:
     def losses(name: str) -> list[set[str]]:
         folder = run(quick_tiny(name, labels={"delay": 2}, log_every=1), tmp_path / name)
-        lines = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
-        return [set(line["losses"]) for line in lines if line["event"] == "losses"]
+        return [set(event["losses"]) for event in log_of(folder, "losses")]
 
     late = [False, False, False, True, False, True, False, True, False, True, True, True]
     assert [("labels" in names, "slow" in names) for names in losses("dualnet")][:3] == [(False, True)] * 3
@@ -317,7 +315,7 @@ def test_offline_fills_the_last_row_and_resumes(
 
 def test_offline_goes_over_the_labelled_examples(quick_tiny, run, tmp_path) -> None:
     folder = run(quick_tiny("offline", labels={"share": 0.5}), tmp_path)
-    assert json.loads((folder / "result.json").read_text())["steps"] < 18
+    assert result_of(folder)["steps"] < 18
 
 
 @pytest.mark.usefixtures("plots_unsaved")
