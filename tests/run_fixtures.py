@@ -20,6 +20,7 @@ import yaml
 from torch import Tensor
 
 import dualnet
+from dualnet import cli
 from dualnet.data import Benchmark
 from dualnet.learners import learner_class
 from dualnet.options import merged
@@ -281,6 +282,20 @@ def own_learner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str
     monkeypatch.syspath_prepend(tmp_path)
     yield "own_module.OwnLearner"
     sys.modules.pop("own_module", None)
+
+
+@pytest.fixture
+def error_line(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """error_line("run", "x"): the line of a command that is refused with exit code 2. It prints nothing else."""
+
+    def refused(*words: object) -> str:
+        capsys.readouterr()
+        code = cli.main([*map(str, words)])
+        out, line = capsys.readouterr()
+        assert (code, out) == (2, "") and line.startswith("dualnet: ") and line.find("\n") == len(line) - 1, line
+        return line
+
+    return refused
 
 
 @pytest.fixture(scope="session")

@@ -10,8 +10,6 @@ import pytest
 import torch
 from commands import OWN_LEARNER, class_folders, experiment_file, files, image_folder, picture, run_tiny, text
 
-from dualnet import cli
-
 SYNONYMS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "tune": "search", "help": "--help"}
 
 
@@ -198,27 +196,23 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
 
 
 @pytest.mark.parametrize("case", BAD_INPUT)
-def test_bad_input_is_one_line_and_leaves_nothing(case: str, here: Path, monkeypatch, capsys) -> None:
+def test_bad_input_is_one_line_and_leaves_nothing(case: str, here: Path, monkeypatch, error_line) -> None:
     monkeypatch.syspath_prepend(here)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     command, beginning, named = BAD_INPUT[case]
     words = command()
     before = files()
-    code = cli.main(words)
-    out, err = capsys.readouterr()
+    line = error_line(*words)
     sys.modules.pop("own_cli_learner", None)
-    assert err.startswith(f"dualnet: {beginning}") and named in err and err.count("\n") == 1 and err.endswith("\n"), err
-    assert "\x1b" not in err
-    assert (code, out) == (2, "")
+    assert line.startswith(f"dualnet: {beginning}") and named in line and "\x1b" not in line, line
     after = {path: facts for path, facts in files().items() if "__pycache__" not in path}
     after.pop("cache", None)  # the empty folder may stay; what is in it may not
     assert set(after) == set(before)
 
 
 @pytest.mark.parametrize("words", [["run", "tiny.yaml"], ["search", "demo-er"], ["reproduce", "small-table-1"]])
-def test_a_run_folder_cannot_contain_runs(words: list[str], trained: Path, capsys) -> None:
+def test_a_run_folder_cannot_contain_runs(words: list[str], trained: Path, error_line) -> None:
     before = sorted(trained.rglob("*"))
-    assert cli.main([*words, "--out", str(trained), "--device", "cpu"]) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"dualnet: {trained}") and f"--out {trained.parent}" in err and err.count("\n") == 1
+    line = error_line(*words, "--out", trained, "--device", "cpu")
+    assert line.startswith(f"dualnet: {trained}") and f"--out {trained.parent}" in line
     assert sorted(trained.rglob("*")) == before

@@ -22,16 +22,14 @@ def test_report_reads_what_run_wrote(trained: Path, capsys) -> None:
     assert {"report.md", "report.html"} <= set(names_in("report"))
 
 
-def test_a_report_into_a_file(trained: Path, capsys) -> None:
-    assert cli.main(["report", str(trained), "--out", "tiny.yaml"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("dualnet: tiny.yaml") and "--out" in err and err.count("\n") == 1
+def test_a_report_into_a_file(trained: Path, error_line) -> None:
+    line = error_line("report", trained, "--out", "tiny.yaml")
+    assert line.startswith("dualnet: tiny.yaml") and "--out" in line
 
 
-def test_an_unknown_picture_format_is_rejected_before_the_report_is_written(trained: Path, capsys) -> None:
-    assert cli.main(["report", str(trained), "--out", "report", "--picture", "x.gif"]) == 2
-    out, err = capsys.readouterr()
-    assert out == "" and err.startswith("dualnet: ") and "x.gif" in err and ".svg" in err and err.count("\n") == 1
+def test_an_unknown_picture_format_is_rejected_before_the_report_is_written(trained: Path, error_line) -> None:
+    line = error_line("report", trained, "--out", "report", "--picture", "x.gif")
+    assert "x.gif" in line and ".svg" in line
     assert not Path("report").exists()
 
 

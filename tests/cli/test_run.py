@@ -50,25 +50,21 @@ def test_run_on_a_finished_folder_says_so_and_does_nothing(capsys) -> None:
     assert files() == before
 
 
-def test_run_of_another_experiment_into_the_folder_is_refused(capsys) -> None:
+def test_run_of_another_experiment_into_the_folder_is_refused(error_line) -> None:
     assert cli.main(run_tiny("--out", "out", "--device", "cpu")) == 0
     before = files()
-    capsys.readouterr()
-    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "0.5")) == 2
-    err = capsys.readouterr().err
-    assert err.startswith("dualnet: out/seed-0: ") and "learner.lr is 0.03 there, 0.5 here" in err and "--out" in err
+    line = error_line(*run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "0.5"))
+    assert line.startswith("dualnet: out/seed-0: ") and "learner.lr is 0.03 there, 0.5 here" in line and "--out" in line
     assert files() == before
 
 
-def test_a_damaged_result_is_recomputed(capsys) -> None:
+def test_a_damaged_result_is_recomputed(error_line) -> None:
     words = run_tiny("--out", "out", "--device", "cpu")
     result = Path("out/seed-0/result.json")
     assert cli.main(words) == 0
     first = json.loads(result.read_text())
     result.write_text("{")
-    capsys.readouterr()
-    assert cli.main(words) == 2
-    assert "out/seed-0/result.json: " in capsys.readouterr().err
+    assert "out/seed-0/result.json: " in error_line(*words)
     result.unlink()
     assert cli.main(words) == 0
     assert json.loads(result.read_text())["accuracy"] == first["accuracy"]
@@ -175,7 +171,7 @@ def test_a_batch_of_one_runs() -> None:
     assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--batch_size", "1")) == 0
 
 
-def test_a_relative_root_is_relative_to_the_working_directory(here: Path, capsys) -> None:
+def test_a_relative_root_is_relative_to_the_working_directory(here: Path, error_line) -> None:
     """Not to the folder of the experiment file."""
     class_folders()
     _, file = image_folder()
@@ -183,6 +179,4 @@ def test_a_relative_root_is_relative_to_the_working_directory(here: Path, capsys
     Path(file).rename("below/folder.yaml")
     assert cli.main(["run", "below/folder.yaml", "--out", "out", "--device", "cpu"]) == 0
     Path("images").rename("below/images")
-    capsys.readouterr()
-    assert cli.main(["run", "below/folder.yaml", "--out", "other", "--device", "cpu"]) == 2
-    assert str(here / "images") in capsys.readouterr().err
+    assert str(here / "images") in error_line("run", "below/folder.yaml", "--out", "other", "--device", "cpu")

@@ -225,10 +225,8 @@ def test_show_a_saved_model(tmp_path, small_learner, capsys):
     assert "owl" in text and "7 classes" in text
 
 
-def test_show_what_is_no_run(tmp_path, make_run, capsys):
+def test_show_what_is_no_run(tmp_path, make_run, error_line):
     folder = make_run(tmp_path / "runs" / "seed-3")
-    assert main(["show", str(tmp_path / "runs")]) == 2
-    assert str(folder) in capsys.readouterr().err
+    assert str(folder) in error_line("show", tmp_path / "runs")
     (folder / "classes.json").write_text("{")
-    assert main(["show", str(folder)]) == 2
-    assert "classes.json" in capsys.readouterr().err
+    assert "classes.json" in error_line("show", folder)

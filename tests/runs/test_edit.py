@@ -36,14 +36,6 @@ def saved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "model"
 
 
-def refused(words: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """The line of a command that fails."""
-    assert main(words.split()) == 2
-    out, line = capsys.readouterr()
-    assert not out and line.startswith("dualnet: ") and line.count("\n") == 1
-    return line
-
-
 @pytest.mark.parametrize("old", ["kat", "owl"])
 def test_a_renamed_class_is_predicted_learned_and_saved_by_its_new_name(
     old: str, tmp_path: Path, state_of: Any, differing: Any
@@ -190,13 +182,11 @@ REFUSED: dict[str, str] = {
 
 
 @pytest.mark.parametrize("words", REFUSED)
-def test_nonsense_is_refused_and_changes_nothing(
-    words: str, saved: Path, finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nonsense_is_refused_and_changes_nothing(words: str, saved: Path, finished: Path, error_line: Any) -> None:
     Path("RUN").symlink_to(finished)
     draw(Path("photos"), "kat")
     before = contents(Path())
-    assert REFUSED[words] in refused(words, capsys)
+    assert REFUSED[words] in error_line(*words.split())
     assert contents(Path()) == before
 
 
@@ -204,25 +194,23 @@ def contents(folder: Path) -> dict[Path, int]:
     return {path: 0 if path.is_dir() else path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def test_a_run_is_renamed_into_a_model(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_is_renamed_into_a_model(finished: Path, tmp_path: Path, error_line: Any) -> None:
     first, *others = dualnet.load(finished).class_names
-    assert main(["edit", str(finished), "--rename", first, "new"]) == 2
-    assert "holds a run; save the model to a folder of its own" in capsys.readouterr().err
+    line = error_line("edit", finished, "--rename", first, "new")
+    assert "holds a run; save the model to a folder of its own" in line
     assert main(["edit", str(finished), "--rename", first, "new", "--out", str(tmp_path / "model")]) == 0
     assert list(dualnet.load(tmp_path / "model").class_names) == ["new", *others]
 
 
-def test_an_unfinished_session_and_the_model_of_a_service_are_refused(
-    saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unfinished_session_and_the_model_of_a_service_are_refused(saved: Path, error_line: Any) -> None:
     folder = saved / "checkpoint"
     step, state = checkpoint.newest(folder) or (0, {})
     state["session"] = {"plan": "", "step": 1, "steps": 3}
     checkpoint.write(folder, step + 1, checkpoint.snapshot(state))
-    assert "its session is at step 1 of 3 and not finished" in refused("edit model --rename kat cat", capsys)
+    assert "its session is at step 1 of 3 and not finished" in error_line(*["edit", "model", "--rename", "kat", "cat"])
     Path("live").mkdir()
     open_model(Options(Path("live"), image_size=28, device="cpu"))
-    assert "belongs to a service" in refused("edit live/model --rename kat cat", capsys)
+    assert "belongs to a service" in error_line(*["edit", "live/model", "--rename", "kat", "cat"])
     draw(Path("photos"), "owl")
-    line = refused("learn live/model photos --out live/model --device cpu", capsys)
+    line = error_line(*["learn", "live/model", "photos", "--out", "live/model", "--device", "cpu"])
     assert "belongs to a service; use `dualnet teach`, or choose another --out" in line

@@ -87,10 +87,10 @@ def test_the_command_line_reads_it(taught: Any, tmp_path: Path, capsys: pytest.C
     assert {entry["name"] for entry in json.loads(capsys.readouterr().out)["classes"]} == {"c", "d"}
 
 
-def test_no_run_begins_in_a_saved_model(taught: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_run_begins_in_a_saved_model(taught: Any, tmp_path: Path, error_line: Any) -> None:
     taught("er").save(tmp_path / "mine")
-    assert cli.main(["run", "demo-er", "--out", str(tmp_path / "mine")]) == 2
-    assert capsys.readouterr().err == f"dualnet: {tmp_path / 'mine'} is a saved model; give --out another folder\n"
+    line = error_line("run", "demo-er", "--out", tmp_path / "mine")
+    assert line == f"dualnet: {tmp_path / 'mine'} is a saved model; give --out another folder\n"
 
 
 def test_saved_again_the_newest_counts(taught: Any, stream: list[Batch], state_of: Any, differing: Any, tmp_path):

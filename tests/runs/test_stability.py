@@ -9,7 +9,7 @@ import pytest
 import torch
 from run_fixtures import CPU, log_of, result_of
 
-from dualnet import cli, load
+from dualnet import load
 from dualnet.metrics import stability_summary
 from dualnet.runs import evaluation
 from dualnet.runs.progress import RunDisplay
@@ -127,9 +127,8 @@ def test_how_often_it_is_measured_is_part_of_the_experiment(tiny, run, stop_at, 
         run(tiny("er", stability_every=3), tmp_path)
 
 
-def test_a_bad_value_is_named(tiny, tiny_file: Path, tmp_path: Path, capsys) -> None:
+def test_a_bad_value_is_named(tiny, tiny_file: Path, tmp_path: Path, error_line) -> None:
     with pytest.raises(ValueError, match="stability_every: -1 is not 0"):
         tiny(stability_every=-1)
     for value in ("-1", "often"):
-        assert cli.main(["run", str(tiny_file), "--stability_every", value, "--out", str(tmp_path)]) == 2
-        assert "stability_every" in capsys.readouterr().err
+        assert "stability_every" in error_line("run", tiny_file, "--stability_every", value, "--out", tmp_path)
