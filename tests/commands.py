@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,8 @@ from PIL import Image
 
 import dualnet
 
-SOURCE = str(Path(dualnet.__file__).parent.parent)
-
-
+SOURCE = Path(dualnet.__file__).resolve().parent.parent
+PROGRAM = [sys.executable, "-m", "dualnet.cli"]
 TINY = {
     "benchmark": {
         "name": "procedural",
@@ -26,8 +28,6 @@ TINY = {
     "learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4},
     "batch_size": 4,
 }
-
-
 OWN_LEARNER = """
 from dualnet import Finetune
 
@@ -42,18 +42,29 @@ class NoLearner:
 """
 
 
+def environment(*folders: Path, **variables: str) -> dict[str, str]:
+    """Of a process on one thread, with this package and what is in the folders on its path."""
+    path = os.pathsep.join(map(str, (*folders, SOURCE)))
+    return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables}
+
+
 def picture(path: Path, seed: int) -> None:
     pixels = np.random.default_rng(seed).integers(0, 256, (28, 28, 3), dtype=np.uint8)
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(pixels).save(path)
 
 
-def files() -> dict[str, tuple[int, int]]:
-    """All that lies here, folders too, with size and time."""
-    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in Path().rglob("*")}
+def files(folder: Path | str = ".") -> dict[str, tuple[int, int]]:
+    """Size and time of all files and folders in a folder."""
+    return {str(path): (path.stat().st_size, path.stat().st_mtime_ns) for path in Path(folder).rglob("*")}
 
 
-def names_in(folder: str) -> list[str]:
+def file_times(folder: Path | str = ".") -> dict[Path, int]:
+    """Of all files; folders have none, since a lock file that is removed again changes theirs."""
+    return {path: 0 if path.is_dir() else path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
+
+
+def names_in(folder: Path | str) -> list[str]:
     return sorted(path.name for path in Path(folder).iterdir())
 
 
@@ -62,11 +73,13 @@ def experiment_file(name: str, **sections: Any) -> str:
     return name
 
 
-def class_folders(classes: str = "abcd", per_class: int = 4) -> Path:
-    for name in classes:
+def class_folders(
+    classes: Iterable[str] = "abcd", per_class: int = 4, root: Path | str = "images", seed: int = 0
+) -> Path:
+    for place, name in enumerate(classes):
         for number in range(per_class):
-            picture(Path("images", name, f"{number}.png"), number)
-    return Path("images")
+            picture(Path(root, name, f"{number}.png"), seed + 100 * place + number)
+    return Path(root)
 
 
 def image_folder(**options: Any) -> list[str]:

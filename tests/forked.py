@@ -15,20 +15,15 @@ from functools import partial
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import torch
-
-import dualnet
+from commands import SOURCE, environment
 
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["dualnet.cli", "dualnet.runs.local_pool", "dualnet.learners", "dualnet.serve.server"])
-
-
-SOURCE = Path(dualnet.__file__).resolve().parent.parent
 
 
 def forked(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
@@ -49,9 +44,8 @@ class CommandLine:
         self, *words: object, both: bool = False, file_bytes: int = resource.RLIM_INFINITY, **variables: str
     ) -> None:
         reader, writer = FORKED.Pipe(duplex=False)
-        environment = {**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", **variables}
         numbers = (1, 2) if both else (2,)
-        self.process = forked(run_words, [*map(str, words)], writer, numbers, file_bytes, environment)
+        self.process = forked(run_words, [*map(str, words)], writer, numbers, file_bytes, environment(**variables))
         writer.close()
         self.output = os.fdopen(os.dup(reader.fileno()))
         assert self.process.pid is not None

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +17,6 @@ import torch
 import yaml
 from torch import Tensor
 
-import dualnet
 from dualnet import cli
 from dualnet.data import Benchmark
 from dualnet.learners import learner_class
@@ -296,21 +293,6 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
         return line
 
     return refused
-
-
-@pytest.fixture(scope="session")
-def start() -> Callable[..., subprocess.Popen[str]]:
-    """start("run", ..., NAME=value): the command line in a process and an environment of its own, on one thread."""
-    source = Path(dualnet.__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1"}
-
-    def process(*words: Any, stderr: int = subprocess.PIPE, **variables: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "dualnet.cli", *map(str, words)]
-        return subprocess.Popen(
-            command, env=environment | variables, stdout=subprocess.PIPE, stderr=stderr, text=True, bufsize=1
-        )
-
-    return process
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from forked import SOURCE, CommandLine
+from commands import PROGRAM, environment
+from forked import CommandLine
 from PIL import Image
 
 from dualnet.cli.teach import form
@@ -32,10 +32,9 @@ class Program(subprocess.Popen[str]):
     """`dualnet` in an interpreter of its own, as a user starts it."""
 
     def __init__(self, *words: object) -> None:
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(SOURCE)}
         super().__init__(
-            [sys.executable, "-m", "dualnet.cli", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=environment, text=True, start_new_session=True,
+            [*PROGRAM, *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            env=environment(), text=True, start_new_session=True,
         )  # fmt: skip
         assert self.stdout is not None
         self.output = self.stdout

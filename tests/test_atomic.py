@@ -9,12 +9,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from commands import names_in
 
 from dualnet import atomic
-
-
-def names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize("data", [b"\x00\xff", "gr\u00fc\u00dfe\n", b""])

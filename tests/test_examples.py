@@ -6,7 +6,6 @@ import re
 import runpy
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import contract
@@ -38,18 +37,15 @@ def block(language: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the files of CONTRIBUTING.md, on the path as the examples are. One thread: bits are compared."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the files of CONTRIBUTING.md, on the path as the examples are."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("warnings.showwarning", cli.show_warning)  # put back after the test
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.syspath_prepend(tmp_path)
     Path("rehearsal.py").write_text(block("python"))
     Path("rehearsal.yaml").write_text(block("yaml"))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path
-    torch.set_num_threads(threads)
+    return tmp_path
 
 
 def run(file: Path | str, *options: str) -> Path:

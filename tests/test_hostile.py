@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import PROGRAM, environment
 from PIL import Image
 from rich.console import Console
 from run_fixtures import OWN_LEARNER, TINY
@@ -29,7 +30,6 @@ from dualnet.cli.terminal import print_rich
 from dualnet.search.display import SearchDisplay, stage_table
 from dualnet.search.point import Point
 
-SOURCE = str(Path(dualnet.__file__).parent.parent)
 ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
 RUN = ["run", "tiny.yaml", "--out", "runs", "--device", "cpu"]
 REPORT = ["report", "runs", "--out", "report"]
@@ -315,32 +315,24 @@ def test_values_of_the_wrong_type(file: str, capsys) -> None:
 # A process of its own: closed outputs and signals
 
 
-def command(*words: str) -> list[str]:
-    return [sys.executable, "-m", "dualnet.cli", *words]
-
-
-def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": f"{Path.cwd()}{os.pathsep}{SOURCE}", "OMP_NUM_THREADS": "1"}
-
-
 @pytest.mark.parametrize("words", ["list", "--version", "predict nothing image.png"])
 def test_a_closed_output_is_one_line(words: str) -> None:
     line = f'"{sys.executable}" -m dualnet.cli {words} >&-'
-    done = subprocess.run(line, shell=True, env=environment(), capture_output=True, check=False)
+    done = subprocess.run(line, shell=True, env=environment(Path.cwd()), capture_output=True, check=False)
     assert done.returncode == 2 and done.stderr.startswith(b"dualnet: ") and done.stderr.count(b"\n") == 1
 
 
 def test_a_closed_error_output_is_not_written_to_the_other() -> None:
     line = f'"{sys.executable}" -m dualnet.cli train 2>&-'
-    done = subprocess.run(line, shell=True, env=environment(), capture_output=True, check=False)
+    done = subprocess.run(line, shell=True, env=environment(Path.cwd()), capture_output=True, check=False)
     assert (done.returncode, done.stdout) == (2, b"")
 
 
 def test_a_reader_that_has_enough_is_told_nothing() -> None:
     reader, writer = os.pipe()
     os.close(reader)
-    words = command("reproduce", "--list")
-    done = subprocess.run(words, env=environment(), stdout=writer, stderr=subprocess.PIPE, check=False)
+    words = [*PROGRAM, "reproduce", "--list"]
+    done = subprocess.run(words, env=environment(Path.cwd()), stdout=writer, stderr=subprocess.PIPE, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -350,8 +342,8 @@ def test_a_reader_that_has_enough_is_told_nothing() -> None:
 @pytest.mark.parametrize("library", ["libtorch_cpu", "_multiarray_umath"])
 def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library: str) -> None:
     """Sent as soon as the process has loaded that library."""
-    words = command("run", "tiny.yaml", "--device", "cpu", "--out", "new")
-    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    words = [*PROGRAM, "run", "tiny.yaml", "--device", "cpu", "--out", "new"]
+    process = subprocess.Popen(words, env=environment(Path.cwd()), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     while process.poll() is None and not re.search(library, Path(f"/proc/{process.pid}/maps").read_text()):
         time.sleep(0.001)
     process.send_signal(number)
@@ -364,8 +356,8 @@ def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library
 def test_sigterm_before_the_first_step_is_one_line() -> None:
     """While the learner's module is imported, which takes as long as it likes."""
     write("slow_module.py", "import time\ntime.sleep(0.2)\nprint('here', flush=True)\ntime.sleep(600)\n")
-    words = command("run", "tiny.yaml", "--learner.name", "slow_module.Own")
-    process = subprocess.Popen(words, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    words = [*PROGRAM, "run", "tiny.yaml", "--learner.name", "slow_module.Own"]
+    process = subprocess.Popen(words, env=environment(Path.cwd()), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None and process.stdout.readline() == b"here\n"
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=600)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
 from commands import TINY, picture
 
@@ -14,17 +12,14 @@ from dualnet import cli
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Every test works in a folder of its own, with the tiny experiment, one image, and its own cache of images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("warnings.showwarning", cli.show_warning)  # put back after the test
     Path("tiny.yaml").write_text(yaml.safe_dump(TINY))
     picture(Path("image.png"), seed=0)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield tmp_path
-    torch.set_num_threads(threads)
+    return tmp_path
 
 
 @pytest.fixture(scope="session")

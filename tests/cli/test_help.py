@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from commands import SOURCE
+from commands import environment
 
 import dualnet
 from dualnet import cli
@@ -21,8 +20,8 @@ def test_version(capsys) -> None:
 
 
 def test_the_package_can_be_run_as_a_module() -> None:
-    command, environment = [sys.executable, "-m", "dualnet", "--version"], {**os.environ, "PYTHONPATH": SOURCE}
-    assert subprocess.check_output(command, env=environment, text=True) == f"dualnet {dualnet.__version__}\n"
+    command = [sys.executable, "-m", "dualnet", "--version"]
+    assert subprocess.check_output(command, env=environment(), text=True) == f"dualnet {dualnet.__version__}\n"
 
 
 COMMANDS = ["run", "learn", "search", "reproduce", "report", "show", "predict", "export", "edit", "serve", "teach"]
@@ -47,7 +46,7 @@ def test_help_does_not_import_pytorch(words: list[str]) -> None:
         "import sys, dualnet, dualnet.cli; dualnet.cli.main(sys.argv[1:]);"
         "sys.exit(' '.join({'torch', 'numpy', 'rich', 'yaml', 'PIL', 'matplotlib'} & sys.modules.keys()) or 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code, *words], env={**os.environ, "PYTHONPATH": SOURCE}, check=False)
+    done = subprocess.run([sys.executable, "-c", code, *words], env=environment(), check=False)
     assert done.returncode == 0
 
 
@@ -66,7 +65,7 @@ def test_the_package_imports_its_names_lazily_and_does_not_need_scikit_learn() -
         "except ImportError as error:\n    sys.exit(\"pip install 'dualnet[sklearn]'\" not in str(error))\n"
         "sys.exit('imported')"
     )
-    done = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SOURCE}, check=False)
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), check=False)
     assert done.returncode == 0
 
 
@@ -79,6 +78,6 @@ cli.run_command = lambda *_: exec("raise KeyboardInterrupt")
 sys.exit(cli.main([]))
 """
     (tmp_path / "interrupted.py").write_text(code)
-    environment = os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{Path(dualnet.__file__).parents[1]}"}
-    done = subprocess.run([sys.executable, "-m", "interrupted"], env=environment, capture_output=True, text=True)
+    command = [sys.executable, "-m", "interrupted"]
+    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from commands import names_in
+from commands import PROGRAM, environment, names_in
 
-import dualnet
-import dualnet.cli.learn
-import dualnet.cli.report
 from dualnet import cli
 
 
@@ -36,9 +31,8 @@ def test_an_unknown_picture_format_is_rejected_before_the_report_is_written(trai
 def test_a_terminal_that_supports_only_ascii(trained: Path) -> None:
     """The report has dashes and ±."""
     locale = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    command = [sys.executable, "-m", "dualnet.cli", "report", str(trained), "--out", "report"]
-    path = str(Path(dualnet.__file__).parent.parent)
-    done = subprocess.run(command, env={**os.environ, **locale, "PYTHONPATH": path}, capture_output=True, check=False)
+    command = [*PROGRAM, "report", str(trained), "--out", "report"]
+    done = subprocess.run(command, env=environment(**locale), capture_output=True)
     assert (done.returncode, done.stderr) == (0, b"") and b"tiny" in done.stdout
 
 

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import yaml
-from commands import OWN_LEARNER, class_folders, experiment_file, files, image_folder, names_in, run_tiny, text
+from commands import (
+    OWN_LEARNER,
+    PROGRAM,
+    class_folders,
+    environment,
+    experiment_file,
+    files,
+    image_folder,
+    names_in,
+    run_tiny,
+    text,
+)
 from run_fixtures import result_of
 
 import dualnet
@@ -153,13 +162,9 @@ def test_a_learner_from_a_file_on_pythonpath(here: Path) -> None:
     """In a process of its own, as a user would start it."""
     Path("mine").mkdir()
     text("mine/own_cli_learner.py", OWN_LEARNER)
-    source = Path(dualnet.__file__).parent.parent
-    environment = {**os.environ, "PYTHONPATH": f"{here / 'mine'}{os.pathsep}{source}", "OMP_NUM_THREADS": "1"}
     file = experiment_file("own.yaml", learner={"name": "own_cli_learner.Own", "width": 2, "updates": 1})
     words = ["run", file, "--out", "out", "--device", "cpu", "--learner.lr", "0.2"]
-    done = subprocess.run(
-        [sys.executable, "-m", "dualnet.cli", *words], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*PROGRAM, *words], env=environment(here / "mine"), capture_output=True, text=True)
     assert (done.returncode, done.stdout[:14]) == (0, "out: finished;"), done.stderr
     assert "\x1b" not in done.stderr and done.stderr.splitlines()[0] == "own seed 0: 4 steps"
     learner = yaml.safe_load(Path("out/seed-0/experiment.yaml").read_text())["learner"]

@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from commands import class_folders, file_times
 
 import dualnet
 from dualnet import Model
@@ -128,7 +127,7 @@ def test_the_command_removes_a_class_and_its_images_from_every_file(
     assert len(files) == 2 and {*labels} == {0, 1, 2}
     for image, label in zip(images, labels, strict=True):
         assert [image in file for file in files] == [label != 2] * 2
-    draw(Path("photos"), "owl")
+    class_folders(["owl"], 2, "photos")
     assert main(["learn", "model", "photos", "--out", "model", "--device", "cpu"]) == 0
     assert "3 classes, 1 of them new (owl)" in capsys.readouterr().out
 
@@ -148,17 +147,9 @@ def test_the_onnx_file_does_not_have_a_removed_class(saved: Path) -> None:
     torch.testing.assert_close(found, dualnet.load("model").probabilities(IMAGES), atol=1e-5, rtol=0)
 
 
-def draw(folder: Path, *names: str) -> None:
-    for name in names:
-        (folder / name).mkdir(parents=True)
-        for number in range(2):
-            pixels = np.random.default_rng(number).integers(0, 256, (28, 28, 3), np.uint8)
-            Image.fromarray(pixels).save(folder / name / f"{number}.png")
-
-
 def test_later_sessions_use_the_new_name(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["edit", "model", "--rename", "kat", "cat"]) == 0
-    draw(Path("photos"), "cat", "kat")
+    class_folders(["cat", "kat"], 2, "photos")
     assert main(["learn", "model", "photos", "--out", "model", "--device", "cpu"]) == 0
     assert "4 classes, 1 of them new (kat)" in capsys.readouterr().out
     assert list(dualnet.load("model").class_names) == ["cat", "dog", "owl", "kat"]
@@ -184,14 +175,10 @@ REFUSED: dict[str, str] = {
 @pytest.mark.parametrize("words", REFUSED)
 def test_nonsense_is_refused_and_changes_nothing(words: str, saved: Path, finished: Path, error_line: Any) -> None:
     Path("RUN").symlink_to(finished)
-    draw(Path("photos"), "kat")
-    before = contents(Path())
+    class_folders(["kat"], 2, "photos")
+    before = file_times()
     assert REFUSED[words] in error_line(*words.split())
-    assert contents(Path()) == before
-
-
-def contents(folder: Path) -> dict[Path, int]:
-    return {path: 0 if path.is_dir() else path.stat().st_mtime_ns for path in folder.rglob("*")}
+    assert file_times() == before
 
 
 def test_a_run_is_renamed_into_a_model(finished: Path, tmp_path: Path, error_line: Any) -> None:
@@ -211,6 +198,6 @@ def test_an_unfinished_session_and_the_model_of_a_service_are_refused(saved: Pat
     Path("live").mkdir()
     open_model(Options(Path("live"), image_size=28, device="cpu"))
     assert "belongs to a service" in error_line(*["edit", "live/model", "--rename", "kat", "cat"])
-    draw(Path("photos"), "owl")
+    class_folders(["owl"], 2, "photos")
     line = error_line(*["learn", "live/model", "photos", "--out", "live/model", "--device", "cpu"])
     assert "belongs to a service; use `dualnet teach`, or choose another --out" in line

@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from forked import SOURCE, CommandLine, forked
+from commands import environment
+from forked import CommandLine, forked
 from PIL import Image
 from run_fixtures import result_of
 
@@ -124,8 +125,7 @@ def test_jobs_find_cuda_untouched(device: str, job) -> None:
 
 def test_what_the_server_imports_does_not_touch_cuda() -> None:
     words = [sys.executable, "-c", IMPORT, *PRELOAD]
-    variables = {**os.environ, "PYTHONPATH": str(SOURCE)}
-    assert subprocess.run(words, env=variables, capture_output=True, text=True, check=True).stdout == "[]\n"
+    assert subprocess.run(words, env=environment(), capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 def start_twice() -> None:

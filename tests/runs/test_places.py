@@ -7,13 +7,13 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
+from commands import class_folders
 from forked import CommandLine
 from PIL import Image
 from run_fixtures import CPU
@@ -30,23 +30,13 @@ LEARNER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4}
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`images`, and `other` with the same names and other pixels: no digest of names tells them apart."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("warnings.showwarning", cli.show_warning)
-    draw("images", 0)
-    draw("other", 1)
-    yield tmp_path
-
-
-def draw(root: str, seed: int) -> None:
-    random = np.random.default_rng(seed)
-    for name in "abcd":
-        Path(root, name).mkdir(parents=True)
-        for number in range(5):
-            pixels = random.integers(0, 256, (28, 28, 3), dtype=np.uint8)
-            Image.fromarray(pixels).save(Path(root, name, f"{number}.png"))
+    class_folders(per_class=5)
+    class_folders(per_class=5, root="other", seed=1000)
 
 
 def options(root: str = "images", **more: Any) -> dict[str, Any]:
@@ -94,7 +84,7 @@ def test_a_stopped_run_does_not_go_on_with_other_images(on, run, stop_at) -> Non
 
 
 def test_other_images_for_testing_are_refused(on, run, stop_at) -> None:
-    draw("test", 2)
+    class_folders(per_class=5, root="test", seed=2000)
     with pytest.raises(StopRequested):
         run(on(test_root="test"), Path("run"), stop_at(3))
     with pytest.raises(ValueError, match=r"other images or classes \(benchmark.test_root is test there, other here\)"):

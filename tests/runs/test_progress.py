@@ -10,10 +10,10 @@ import re
 import struct
 import subprocess
 import termios
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from commands import PROGRAM, environment
 from rich.console import Console
 
 from dualnet.runs import progress
@@ -197,11 +197,12 @@ def read_all(handle: int) -> str:
         out += piece
 
 
-def test_on_a_real_terminal(start: Callable[..., subprocess.Popen[str]], tiny_file: Path, tmp_path: Path) -> None:
+def test_on_a_real_terminal(tiny_file: Path, tmp_path: Path) -> None:
     """The whole program with its messages on a pseudo-terminal, its result in a pipe."""
     master, terminal = pty.openpty()
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
-    with start("run", tiny_file, "--out", tmp_path, "--device", "cpu", stderr=terminal, TERM="xterm") as process:
+    words, pipe = [*PROGRAM, "run", tiny_file, "--out", tmp_path, "--device", "cpu"], subprocess.PIPE
+    with subprocess.Popen(words, env=environment(TERM="xterm"), stdout=pipe, stderr=terminal, text=True) as process:
         os.close(terminal)
         shown = read_all(master)
         assert process.stdout is not None

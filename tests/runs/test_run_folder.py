@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from commands import names_in
 from run_fixtures import CPU
 
 from dualnet.data import Benchmark
@@ -28,10 +29,6 @@ def folder(tmp_path: Path, tiny: Callable[..., Experiment], benchmark: Benchmark
     with made.locked():
         made.prepare(tiny(), benchmark, CPU)
         yield made
-
-
-def names_in(folder: Path) -> list[str]:
-    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from commands import files, names_in
 from run_fixtures import CPU, log_of, result_of
 
 from dualnet import load, metrics
@@ -27,19 +28,9 @@ from dualnet.runs.training_loop import TrainingLoop
 from dualnet.stream.stream import Stream
 
 
-def snapshot(folder: Path) -> dict[str, tuple[int, int]]:
-    return {str(path): (path.stat().st_mtime_ns, path.stat().st_size) for path in sorted(folder.rglob("*"))}
-
-
 def test_what_a_run_leaves_behind(finished: Path) -> None:
-    assert sorted(path.name for path in finished.iterdir()) == [
-        "checkpoint",
-        "classes.json",
-        "experiment.yaml",
-        "lock",
-        "log.jsonl",
-        "result.json",
-    ]
+    written = ["checkpoint", "classes.json", "experiment.yaml", "lock", "log.jsonl", "result.json"]
+    assert names_in(finished) == written
     result = result_of(finished)
     of_the_machine = {"seconds", "seeds_side_by_side", "peak_memory_bytes"}
     assert set(result) == {"accuracy", "metrics", "steps", "cost"} | of_the_machine
@@ -92,17 +83,17 @@ def test_a_line_of_the_log_is_the_mean_since_the_last(tiny, run, finished: Path,
 
 
 def test_a_finished_folder_is_left_alone(tiny, finished: Path) -> None:
-    before = snapshot(finished)
+    before = files(finished)
     assert runner.run(tiny(), {0: finished}, CPU) == [0]
-    assert snapshot(finished) == before
+    assert files(finished) == before
 
 
 def test_only_what_is_missing_is_run(tiny, benchmark, run, remembered, never_stopped, tmp_path: Path) -> None:
     done = run(tiny(seed=1), tmp_path / "seed-1")
-    before = snapshot(done)
+    before = files(done)
     folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}
     assert runner.run(tiny(), folders, CPU, benchmark=benchmark) == [1]
-    assert snapshot(done) == before
+    assert files(done) == before
     zero, one = (remembered(folder) for folder in folders.values())
     assert zero == never_stopped
     assert one[".learner.slow.stem.weight"] != zero[".learner.slow.stem.weight"]
@@ -215,10 +206,10 @@ def test_the_folder_is_free_after_the_run(tiny, run, tmp_path: Path) -> None:
 
 def test_another_experiment_is_refused_before_any_seed_runs(tiny, benchmark, run, finished: Path, tmp_path) -> None:
     run(tiny("finetune", seed=1), tmp_path / "seed-1")
-    before = snapshot(tmp_path)
+    before = files(tmp_path)
     with pytest.raises(ValueError, match=r"seed-1: holds another experiment \(learner.name is finetune there, er here"):
         runner.run(tiny("er"), {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU, benchmark=benchmark)
-    assert snapshot(tmp_path) == before, "not even the folder of seed 0 was made"
+    assert files(tmp_path) == before, "not even the folder of seed 0 was made"
     with pytest.raises(ValueError, match="holds another experiment"):
         run(tiny("er"), finished)
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import file_times
 from forked import CommandLine
 from PIL import Image
 
@@ -337,20 +338,15 @@ def places(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     return root
 
 
-def contents(folder: Path) -> dict[Path, int]:
-    """Files with their times, and folders without: a lock file that is removed again changes those."""
-    return {path: 0 if path.is_dir() else path.stat().st_mtime_ns for path in folder.rglob("*")}
-
-
 @pytest.mark.parametrize("what", REFUSED)
 def test_nonsense_is_refused_in_one_line(
     what: str, places: Path, error_line: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words, message = REFUSED[what]
     monkeypatch.chdir(places)
-    before = contents(places)
+    before = file_times(places)
     assert message in error_line("learn", *words.split(), "--device", "cpu")
-    assert contents(places) == before, "nothing was made or changed"
+    assert file_times(places) == before, "nothing was made or changed"
 
 
 def test_another_process_is_there(photos: Path, learn: Any, capsys: Any) -> None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-import numpy as np
 import pytest
 import yaml
-from PIL import Image
+from commands import class_folders
 from run_fixtures import CPU, result_of
 
 import dualnet
@@ -24,12 +23,9 @@ CASES = [(name, protocol) for name in LEARNERS for protocol in ("task_aware", "t
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> ImageFolder:
-    folder, rng = tmp_path_factory.mktemp("unequal"), np.random.default_rng(0)
-    for name, count in CLASSES.items():
-        (folder / "images" / name).mkdir(parents=True)
-        for number in range(count):
-            pixels = rng.integers(0, 256, (28, 28, 3), np.uint8)
-            Image.fromarray(pixels).save(folder / "images" / name / f"{number}.png")
+    folder = tmp_path_factory.mktemp("unequal")
+    for seed, (name, count) in enumerate(CLASSES.items()):
+        class_folders([name], count, folder / "images", 100 * seed)
     return ImageFolder(str(folder / "images"), classes_per_task=2, image_size=28, cache=str(folder / "cache"))
 
 
