@@ -1,11 +1,10 @@
-"""Jobs: seeds of one experiment as plain data, and the protocol of the pools that run them in other processes."""
+"""Jobs: seeds of one experiment as plain data, so that another process can run them (local_pool.py)."""
 
 import shutil
 import traceback
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 
@@ -14,7 +13,7 @@ from dualnet.runs.experiment import parse
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import SeedsDivergedError
 from dualnet.runs.run_folder import RunFolder
-from dualnet.runs.stop import Stop, StopRequested
+from dualnet.runs.stop import StopRequested
 from dualnet.text import one_line
 
 
@@ -36,17 +35,6 @@ class JobResult:
     status: Literal["finished", "diverged", "stopped", "failed"]
     reason: str = ""  # one line
     diverged: dict[int, str] = field(default_factory=dict)  # reasons by seed; the other seeds are finished
-
-
-class JobPool(Protocol):
-    """Runs jobs: `LocalPool` in processes of this machine; a cluster could do the same."""
-
-    def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[tuple[Job, JobResult]]:
-        """Yield each job with its result, in the order in which they end.
-
-        Once a stop is requested, running jobs save their state (`stopped`) and no other is started.
-        """
-        ...
 
 
 def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:

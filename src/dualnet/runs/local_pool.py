@@ -56,6 +56,10 @@ class LocalPool:
             process.join()
 
     def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[tuple[Job, JobResult]]:
+        """Yield each job with its result, in the order in which they end.
+
+        Once a stop is requested, running jobs save their state (`stopped`) and no other is started.
+        """
         waiting = deque(jobs)
         while self.busy or (waiting and not stop.requested):
             while waiting and not stop.requested and len(self.busy) < self.size:

@@ -11,7 +11,7 @@ import yaml
 
 from dualnet import atomic
 from dualnet.options import flat
-from dualnet.runs.jobs import Job, JobPool, JobResult
+from dualnet.runs.jobs import Job, JobResult
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
 from dualnet.runs.record import RESULT_NEUTRAL_OPTIONS
 from dualnet.runs.run_folder import RunFolder, environment
@@ -76,7 +76,7 @@ class Search:
                 what = f"{option} is {options[option]} there, {value} here"
                 raise ValueError(f"{self.out}: holds another search ({what}); choose another --out")
 
-    def run_stage(self, number: int, pool: JobPool) -> None:
+    def run_stage(self, number: int, pool: LocalPool) -> None:
         points = self.points(number)
         self.stages.append(points)
         self.run_points(
@@ -101,7 +101,7 @@ class Search:
                 invalid.append(Point(chosen | options, None, chosen | options, failed=str(error)))
         return points + invalid
 
-    def run_points(self, points: Sequence[Point], title: str, pool: JobPool) -> None:
+    def run_points(self, points: Sequence[Point], title: str, pool: LocalPool) -> None:
         jobs = list(self.pending_jobs(points))
         if jobs:
             (self.out / "chosen.yaml").unlink(missing_ok=True)  # it exists only while the search is complete
