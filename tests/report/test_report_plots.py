@@ -13,11 +13,10 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from dualnet.cli import main
-from dualnet.report import report
-from dualnet.report import rows as rows_module
+from dualnet.report import plots, report
 from dualnet.report.elements import task_legend
-from dualnet.report.plots import mean_memory, mean_stability, trend_plot
-from dualnet.report.rows import compare, downsample
+from dualnet.report.plots import downsample, mean_memory, mean_stability, trend_plot
+from dualnet.report.rows import compare
 from dualnet.report.style import FEW_TASKS, PALETTE, task_colour
 from dualnet.report.tables import results_table, runs_table, stability_table, trend_tables
 from dualnet.report.trend import lines, trends
@@ -293,7 +292,7 @@ def test_seeds_with_and_without_stability_are_one_row(tmp_path, make_run):
 
 
 def test_of_too_many_points_the_lowest_or_the_means_stay(monkeypatch):
-    monkeypatch.setattr(rows_module, "MAX_POINTS", 10)
+    monkeypatch.setattr(plots, "MAX_POINTS", 10)
     steps, values = np.arange(95.0), np.full((95, 2), 50.0)
     values[[7, 93], 0] = 10, 20
     values[:10, 1] = np.nan

@@ -1,10 +1,11 @@
 """Plots of the report: accuracy, forgetting, losses, memory composition, stability, trends, and the picture."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -14,10 +15,11 @@ from dualnet.metrics import Matrix, Vector, forgetting_per_task, mean_and_spread
 
 from . import style
 from .data_set import chance
-from .rows import Comparison, ReportRow, downsample, mean_over_seeds, stability_matrix
+from .rows import Comparison, ReportRow, stability_matrix
 from .style import FEW_TASKS, MANY_TASKS, Limits
 from .trend import AXES, Trend, trends
 
+MAX_POINTS = 300  # in a line; more cannot be distinguished on a page
 MAX_LABEL_LENGTH = 100  # characters of a label in the legend of the picture
 MAX_TICKS = 9.5  # of an option's axis: values closer than 1 / MAX_TICKS of its length are not labelled
 
@@ -156,6 +158,30 @@ def mean_stability(row: ReportRow) -> tuple[Vector, Matrix]:
     """Steps, and the mean accuracy at each of them, [steps, tasks]; NaN for tasks that were not yet finished."""
     pairs = (zip(run.log.stability, stability_matrix(run), strict=True) for run in row.runs)
     return mean_over_seeds((step, line) for pair in pairs for step, line in pair)
+
+
+def mean_over_seeds(points: Iterable[tuple[int, Any]]) -> tuple[Vector, Any]:
+    """The steps (or tasks) of the points of all seeds, sorted, and the mean of the values at each of them.
+
+    >>> mean_over_seeds([(20, [1, 4]), (10, [0, 0]), (20, [3, 4])])
+    (array([10., 20.]), array([[0., 0.],
+           [2., 4.]]))
+    """
+    found: dict[int, list[Any]] = {}
+    for step, values in points:
+        found.setdefault(step, []).append(values)
+    steps = sorted(found)
+    return np.array(steps, dtype=np.float64), np.array([np.mean(found[step], axis=0) for step in steps])
+
+
+def downsample(steps: Vector, values: Any, lowest: bool = False) -> tuple[Vector, Any]:
+    """At most MAX_POINTS points: neighbours are merged into their mean or, with `lowest`, their minimum."""
+    starts = np.arange(0, len(steps), math.ceil(len(steps) / MAX_POINTS) or 1)
+    counts = np.diff(starts, append=len(steps))
+    middles = np.add.reduceat(steps, starts) / counts
+    if lowest:
+        return middles, np.fmin.reduceat(values, starts, axis=0)
+    return middles, (np.add.reduceat(values, starts, axis=0).T / counts).T
 
 
 def trend_plot(trend: Trend, comparison: Comparison, axes: Axes) -> None:

@@ -1,15 +1,13 @@
 """Rows of the report: runs that differ only in their seed form a row, and rows of one setting are compared."""
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 
-from dualnet.metrics import Matrix, Vector, average_accuracy
+from dualnet.metrics import Matrix, average_accuracy
 from dualnet.runs.record import LABELS, RunRecord, options_as_text
 from dualnet.text import count_text, printable
 
@@ -18,7 +16,6 @@ from .find_runs import find_runs
 
 DASH = "—"  # a missing value
 SIZES = {"memory_slots": "slots", "width": "width"}  # fields of the manifest, and their columns
-MAX_POINTS = 300  # in a line; more cannot be distinguished on a page
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,30 +158,6 @@ def stability_matrix(run: RunRecord) -> Matrix:
         known = accuracy[: len(line)]
         line[: len(known)] = known
     return values
-
-
-def mean_over_seeds(points: Iterable[tuple[int, Any]]) -> tuple[Vector, Any]:
-    """The steps (or tasks) of the points of all seeds, sorted, and the mean of the values at each of them.
-
-    >>> mean_over_seeds([(20, [1, 4]), (10, [0, 0]), (20, [3, 4])])
-    (array([10., 20.]), array([[0., 0.],
-           [2., 4.]]))
-    """
-    found: dict[int, list[Any]] = {}
-    for step, values in points:
-        found.setdefault(step, []).append(values)
-    steps = sorted(found)
-    return np.array(steps, dtype=np.float64), np.array([np.mean(found[step], axis=0) for step in steps])
-
-
-def downsample(steps: Vector, values: Any, lowest: bool = False) -> tuple[Vector, Any]:
-    """At most MAX_POINTS points: neighbours are merged into their mean or, with `lowest`, their minimum."""
-    starts = np.arange(0, len(steps), math.ceil(len(steps) / MAX_POINTS) or 1)
-    counts = np.diff(starts, append=len(steps))
-    middles = np.add.reduceat(steps, starts) / counts
-    if lowest:
-        return middles, np.fmin.reduceat(values, starts, axis=0)
-    return middles, (np.add.reduceat(values, starts, axis=0).T / counts).T
 
 
 def distinct_labels(names: Sequence[str], options: Sequence[dict[str, str]]) -> list[str]:
