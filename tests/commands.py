@@ -1,7 +1,5 @@
 """What the tests of the command line share: a tiny experiment, images, and commands on them."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterable

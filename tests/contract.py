@@ -1,7 +1,5 @@
 """The tests of learners/test_contract.py, to be called for other learners and with other options."""
 
-from __future__ import annotations
-
 import inspect
 import runpy
 from pathlib import Path

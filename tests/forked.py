@@ -3,8 +3,6 @@
 For tests of what runs in a process, rather than of how it starts.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import resource

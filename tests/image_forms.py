@@ -1,7 +1,5 @@
 """Images in all the forms that people have them, at random, with the colour that each shows; and what is no image."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What the tests of the training core share: tiny streams, random batches, small learners, states to compare."""
 
-from __future__ import annotations
-
 import dataclasses
 import os
 from collections.abc import Callable, Iterator

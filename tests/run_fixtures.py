@@ -1,7 +1,5 @@
 """What the tests of runs share: a tiny experiment, ways to stop it, and all that a run folder remembers."""
 
-from __future__ import annotations
-
 import dataclasses
 import hashlib
 import json

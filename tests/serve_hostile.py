@@ -3,8 +3,6 @@
 As a script against a running service: `python tests/serve_hostile.py PORT 1000`.
 """
 
-from __future__ import annotations
-
 import json
 import random
 import socket

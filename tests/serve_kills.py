@@ -3,8 +3,6 @@
 As a script: `python tests/serve_kills.py 50`; with `full`, the disk is full half of the time.
 """
 
-from __future__ import annotations
-
 import http.client
 import random
 import signal

@@ -4,8 +4,6 @@ As a script: `python tests/serve_schema.py 50`, the number of examples per reque
 insert real images and existing ids and snapshots.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Shared by the tests of the service: server processes on loopback, a small model, requests, images."""
 
-from __future__ import annotations
-
 import http.client
 import io
 import json
@@ -13,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from commands import PROGRAM, environment
@@ -53,7 +51,7 @@ class Server:
         self.port = int(line.split()[1].rpartition(":")[2]) if "http://" in self.log else 0
         self.token: str | None = None
 
-    def __enter__(self) -> Server:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -1,7 +1,5 @@
 """The bench measures what it says; what it finds here keeps to bounds that hold on any machine: ratios, no times."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """The documents name everything that is registered, and their links lead somewhere."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path

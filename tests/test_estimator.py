@@ -1,7 +1,5 @@
 """DualNetClassifier: scikit-learn's own checks, its tools, river's evaluation, saving; docs/estimator.md is run."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """All kinds, types, shapes and sizes of input to the estimator: accepted, or rejected with a one-line message."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

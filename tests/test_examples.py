@@ -1,7 +1,5 @@
 """The examples and the learner of CONTRIBUTING.md run as they are written, and docs/architecture.md is complete."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

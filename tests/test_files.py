@@ -1,7 +1,5 @@
 """The reader of YAML and JSON files: what it accepts, and hostile files, each refused quickly in one line."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

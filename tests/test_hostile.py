@@ -1,7 +1,5 @@
 """Hostile and damaged input through the command line: one line that names it, the right exit code, and soon."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

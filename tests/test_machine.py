@@ -1,7 +1,5 @@
 """This machine: its cores and its processor, told or not."""
 
-from __future__ import annotations
-
 import os
 import platform
 import resource

@@ -1,7 +1,5 @@
 """Peak memory: it grows with what is held, stays when that is let go, and is a process's own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Rows that are trained side by side have the results of rows that are run one by one."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Training of the starter: from lists of images to a file that an encoder starts from, by its command."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

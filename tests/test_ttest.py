@@ -1,7 +1,5 @@
 """Student's t against sums over its density, and against printed tables."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The wheel: laid out as pyproject.toml says, the package finds its experiments, searches and tables by itself."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Every test of the command line works in a folder of its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Every error is one line with the right exit code, and leaves no files behind."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

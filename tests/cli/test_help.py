@@ -1,7 +1,5 @@
 """`--version`, `--help` and `import dualnet` do not import PyTorch; interrupts."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`dualnet list`: everything that is registered, with options in the format of an experiment file."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

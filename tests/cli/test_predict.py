@@ -1,7 +1,5 @@
 """`dualnet predict`: names with probabilities, tables, JSON; what cannot be read; tasks."""
 
-from __future__ import annotations
-
 import csv
 import errno
 import json

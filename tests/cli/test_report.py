@@ -1,7 +1,5 @@
 """`dualnet report`: what it writes, and which arguments it rejects."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`dualnet run`: folders, names, seeds, the user's own images and learners, failures."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 from pathlib import Path

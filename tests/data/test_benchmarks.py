@@ -1,7 +1,5 @@
 """Contract: what every registered benchmark promises."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

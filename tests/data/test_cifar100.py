@@ -1,7 +1,5 @@
 """CIFAR-100 from both of its forms: the same benchmark; and every way that either can be wrong."""
 
-from __future__ import annotations
-
 import os
 import pickle
 import shutil

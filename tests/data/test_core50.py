@@ -1,7 +1,5 @@
 """CORe50 from its folders: order of the objects, the test sessions, and every way an unpacked tree can be wrong."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from collections.abc import Callable, Sequence

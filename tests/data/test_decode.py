@@ -1,7 +1,5 @@
 """Decoding of one file: the resampling, what is refused before it is read, and the memory that it takes."""
 
-from __future__ import annotations
-
 import os
 import struct
 import threading

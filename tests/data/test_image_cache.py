@@ -1,7 +1,5 @@
 """The image cache: right pixels of every kind of file, and nothing half-written whatever happens."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

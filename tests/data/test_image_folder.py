@@ -1,7 +1,5 @@
 """A folder of one's own: what becomes a class, a task and a test image; mistakes in one line."""
 
-from __future__ import annotations
-
 import os
 import warnings
 from collections.abc import Callable

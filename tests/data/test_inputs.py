@@ -1,7 +1,5 @@
 """Mixtures of all forms of images: what is read has the right colours, what is not is told in one line."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Split miniImageNet from its lists: order of the labels, and every way a list can be wrong."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pickles from strangers: arrays of bytes come out whole, and nothing else comes out at all."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

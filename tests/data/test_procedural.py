@@ -1,7 +1,5 @@
 """Procedural images: the same bits everywhere, all classes different, options checked."""
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Images and labels out of torch and Hugging Face data sets, and as a folder of a benchmark."""
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Splits: examples by hand for what users see, properties for what must always hold."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

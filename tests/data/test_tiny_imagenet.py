@@ -1,7 +1,5 @@
 """Tiny ImageNet from its archive: ids, names, test images by annotation, and every way that it can be wrong."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from dataclasses import replace

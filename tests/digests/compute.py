@@ -8,8 +8,6 @@ A refactoring must leave them as they are. Bits depend on the processor and on t
 both.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

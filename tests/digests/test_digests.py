@@ -1,7 +1,5 @@
 """Results of small runs, bit by bit, as they were recorded: a refactoring leaves them alone (see compute.py)."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

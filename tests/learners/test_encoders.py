@@ -1,7 +1,5 @@
 """Encoders by their options: weights to start from, encoders from outside, their rate, and what is refused."""
 
-from __future__ import annotations
-
 import importlib.util
 import os
 from pathlib import Path

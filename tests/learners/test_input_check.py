@@ -1,7 +1,5 @@
 """What a user reads when a batch does not fit, and what may not be read of it."""
 
-from __future__ import annotations
-
 import re
 import warnings
 

@@ -1,7 +1,5 @@
 """The options of every objective, and of one outside of the package: used, refused, written, resumed, loaded again."""
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The ledger: verdicts at their borders, protocols that differ are named, and its three forms say the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import shutil

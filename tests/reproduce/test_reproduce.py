@@ -1,7 +1,5 @@
 """`dualnet reproduce`: runs what is missing, goes on past what fails, survives being killed, and says what is wrong."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os

@@ -1,7 +1,5 @@
 """The shipped tables: 54 rows with what the paper publishes of them, and how a table's file becomes experiments."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 from typing import Any

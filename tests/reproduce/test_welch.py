@@ -1,7 +1,5 @@
 """Welch's test by hand, and what must hold for any two samples."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Checkpoints: what goes in comes out, bit by bit; what is damaged does not come out at all."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

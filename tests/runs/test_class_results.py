@@ -1,7 +1,5 @@
 """What a run answered at its end, class by class: that it is true, kept by a resumed run, and refused where damaged."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """Damaged files of a run, a search and a saved model: each reader gives a ValueError of one line, or a warning."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import random

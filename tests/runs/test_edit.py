@@ -1,7 +1,5 @@
 """Mistakes that a user corrects: a class is renamed or removed, in Python and by `dualnet edit`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Options: a YAML file, a command line, and back again. Mistakes in one line that names the option."""
 
-from __future__ import annotations
-
 import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path

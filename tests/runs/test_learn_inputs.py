@@ -1,7 +1,5 @@
 """Mixtures of images and labels to `Model.learn`: learned as given, or refused in one line and nothing has changed."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """The pool of processes: each job has its own, whatever ends it is told, and nothing is left behind."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

@@ -1,7 +1,5 @@
 """The manifest: which options are the protocol's, and that its digest tells two protocols apart and nothing else."""
 
-from __future__ import annotations
-
 import dataclasses
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What a run tells of its memory: how many examples of each task and class it holds when a task ends."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

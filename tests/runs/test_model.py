@@ -1,7 +1,5 @@
 """A trained model in use: it answers, by files and by tensors, and it can go on learning."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`dualnet export`: what onnxruntime answers is what the model answers."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging

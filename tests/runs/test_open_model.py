@@ -1,7 +1,5 @@
 """A model that is made without a run and taught as images come: `Model.create`, `Model.learn`, saved as it grows."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Files of options: those that are shipped, and how they are found by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Where the images lie decides no result: a run goes on when they have moved, and never with other ones."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

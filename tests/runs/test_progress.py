@@ -1,7 +1,5 @@
 """What a person sees: a live display on a terminal, plain lines elsewhere."""
 
-from __future__ import annotations
-
 import fcntl
 import io
 import os

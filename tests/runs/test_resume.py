@@ -1,7 +1,5 @@
 """Stopped and resumed equals never stopped: bit by bit, wherever the run was stopped and whatever stopped it."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

@@ -1,7 +1,5 @@
 """The run folder: complete from the first moment, for one process and one experiment only."""
 
-from __future__ import annotations
-
 import dataclasses
 import platform
 from collections.abc import Callable, Iterator

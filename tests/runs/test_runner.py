@@ -1,7 +1,5 @@
 """The runner: the protocol, what it leaves behind, and when it refuses to go on."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 import itertools

@@ -1,7 +1,5 @@
 """A model that was saved from Python: nothing of it is lost, and nothing else is written over."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """`dualnet learn`: a model goes on with folders of images, is killed and taken up, and says what became of it."""
 
-from __future__ import annotations
-
 import fcntl
 import shutil
 import signal

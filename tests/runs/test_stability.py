@@ -1,7 +1,5 @@
 """Looking back at earlier tasks while learning: what is measured, that it changes nothing, and that it resumes."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

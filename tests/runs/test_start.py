@@ -1,7 +1,5 @@
 """Runs and models that start from weights or have an encoder from outside: refused in time, and at home in a folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

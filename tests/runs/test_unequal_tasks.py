@@ -1,7 +1,5 @@
 """Tasks of unequal size: every learner, under every protocol that it knows, from the images to the report."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

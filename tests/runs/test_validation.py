@@ -1,7 +1,5 @@
 """Choosing options and reporting results stay apart: in the benchmark, in the run folder and in the report."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Search files: what they mean, and every mistake in one line, before anything is run."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

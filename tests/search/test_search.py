@@ -1,7 +1,5 @@
 """Searches in real processes: what they leave, and that a kill, a crash or a diverging point costs nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

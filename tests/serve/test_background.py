@@ -1,7 +1,5 @@
 """When the background trains, and what a rollback restores."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import torch

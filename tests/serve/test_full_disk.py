@@ -1,7 +1,5 @@
 """The disk is full while the service runs: nothing acknowledged is lost, and it recovers when there is space again."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

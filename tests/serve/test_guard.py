@@ -1,7 +1,5 @@
 """Access control before a request reaches the application."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import MutableMapping

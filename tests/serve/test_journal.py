@@ -1,7 +1,5 @@
 """The journal: what it stores, what is pruned, which writes conflict."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 

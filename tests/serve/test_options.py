@@ -1,7 +1,5 @@
 """Invalid options of `dualnet serve`."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

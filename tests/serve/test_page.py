@@ -1,7 +1,5 @@
 """The page in a real browser, against a real server."""
 
-from __future__ import annotations
-
 import base64
 import io
 import re

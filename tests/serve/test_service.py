@@ -1,7 +1,5 @@
 """The service as a real process, used over HTTP."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import io

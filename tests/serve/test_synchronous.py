@@ -1,7 +1,5 @@
 """In synchronous mode, the service gives the results of `dualnet run`."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`dualnet teach` with a service that stays busy, with other servers, and behind a proxy."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Callable, Iterator

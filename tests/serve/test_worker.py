@@ -1,7 +1,5 @@
 """The learner, run in this process: damaged snapshots, corrections, rollbacks, new classes, failed saves."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The steps of a stream: every image once, every label once and never too early, as a plain model of a queue says."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

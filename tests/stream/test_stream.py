@@ -1,7 +1,5 @@
 """Streams of every kind as batches, and whole runs on them: every learner, stopped and resumed, killed and resumed."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from pathlib import Path
