@@ -1,6 +1,7 @@
 """A classifier with the interfaces of scikit-learn and river, around a `Model`. See docs/estimator.md."""
 
 import json
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
@@ -20,9 +21,9 @@ except ModuleNotFoundError as error:
 from dualnet import atomic
 from dualnet.batch import UNLABELLED
 from dualnet.data.decode import MAX_SIZE
-from dualnet.data.inputs import FORMS, checked_range, grey_images, is_single, pixels_of, range_of
+from dualnet.data.inputs import FORMS, is_single, pixels_of
 from dualnet.files import READ_ERRORS, describe_file_error, read_json
-from dualnet.options import whole_number
+from dualnet.options import shown, whole_number
 from dualnet.runs.model import NEW_MODEL, Model, load
 
 FILE = "estimator.json"  # beside model.yaml
@@ -260,6 +261,41 @@ def split_known(y: Any) -> tuple[np.ndarray, list[bool]]:
     if found.dtype.kind not in LABEL_KINDS or is_fraction:
         raise ValueError(f"y: Unknown label type: {found.dtype}; give names or whole numbers, -1 or None where unknown")
     return found, unknown
+
+
+def range_of(rows: np.ndarray) -> tuple[float, float]:
+    """The values of black and white: 0 and 255 for uint8, otherwise the minimum and maximum of the rows."""
+    return (0.0, 255.0) if rows.dtype == np.uint8 else (float(rows.min()), float(rows.max()))
+
+
+def checked_range(value_range: Any) -> tuple[float, float]:
+    """The range as two floats. Raises ValueError if it is not one."""
+    try:
+        low, high = map(float, value_range)
+        if 0 <= high - low < math.inf:
+            return low, high
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"value_range: {shown(value_range)} is not a pair of values for black and white, such as (0, 16)")
+
+
+def grey_images(rows: np.ndarray, value_range: tuple[float, float], shape: Any = None) -> np.ndarray:
+    """Rows [n, features], one pixel per feature, as images uint8 [n, *shape].
+
+    None: the smallest square that fits, padded with black.
+
+    >>> grey_images(np.array([[0, 1, 4]]), (0, 4)).tolist()
+    [[[0, 64], [255, 0]]]
+    """
+    count, features = rows.shape
+    side = math.isqrt(features - 1) + 1
+    low, high = value_range
+    pixels = np.zeros((count, side * side if shape is None else features))
+    pixels[:, :features] = ((rows.astype(np.float64) - low) / (high - low or 1)).clip(0, 1)
+    try:
+        return (255 * pixels).round().astype(np.uint8).reshape(count, *(side, side) if shape is None else shape)
+    except (TypeError, ValueError):
+        raise ValueError(f"image_shape: {shown(shape)} does not fit the {features} features of a row") from None
 
 
 if find_spec("river"):  # its evaluation checks for a subclass of Classifier
