@@ -65,7 +65,7 @@ def lines_of(name: str | None) -> Iterable[str]:
 
 def is_import_path(name: str) -> bool:
     """Whether it is rather the path of a class than that of an experiment file."""
-    return all(part.isidentifier() for part in name.split(".")) and "." in name and not name.endswith((".yaml", ".yml"))
+    return all(part.isidentifier() for part in name.split(".")) and "." in name and not name.endswith(SUFFIXES)
 
 
 def overview(experiments: list[str]) -> Iterator[str]:

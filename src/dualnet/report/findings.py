@@ -90,12 +90,13 @@ def interval(row: ReportRow, sample: Sample) -> tuple[float, float, str]:
     return 100 * low, 100 * high, f"over its {sum(sizes):,} test images; another seed may differ by more"
 
 
-def wilson(share: float, count: int, z: float = 1.96) -> tuple[float, float]:
+def wilson(share: float, count: int) -> tuple[float, float]:
     """The 95 % interval of a proportion observed in `count` trials (Wilson, 1927).
 
     >>> [round(end, 4) for end in wilson(0.9, 100)]
     [0.8256, 0.9448]
     """
+    z = 1.96
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z / (1 + z**2 / count) * math.sqrt(share * (1 - share) / count + z**2 / (4 * count**2))
     return middle - half, middle + half

@@ -42,7 +42,7 @@ def write(folder: Path, step: int, taken: Snapshot, identity: Mapping[str, Any] 
     content = {"digest": digest(data, values, run), "run": run, "tree": values}
     atomic.write(value_file, json.dumps(content))
     existing = steps(folder)
-    # A run that resumed before a damaged checkpoint has skipped later steps: they must not outlive good ones.
+    # Checkpoints of later steps are deleted too: they were damaged when the run resumed from an earlier one.
     for old in set(existing) - set([other for other in existing if other <= step][-KEPT:]):
         for file in files_of(folder, old):
             file.unlink(missing_ok=True)

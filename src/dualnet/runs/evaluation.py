@@ -35,7 +35,7 @@ def all_logits(logits: Logits, images: Tensor, task_ids: Tensor) -> Tensor:
 def class_results(logits: Logits, stream: Stream) -> ClassResults:
     """Evaluates all test images again: a run that was resumed at its end has no logits of its last evaluation."""
     counts, confusions = np.zeros(stream.spec.num_classes, np.int64), Counter[tuple[int, int]]()
-    mistakes: list[tuple[float, int, int, int, int]] = []
+    mistakes: list[tuple[float, int, int, int, int]] = []  # probability, task, position in its test set, class, answer
     for task in range(stream.num_tasks):
         images, labels, task_ids = stream.test_set(task)
         found = all_logits(logits, images, task_ids)
@@ -45,19 +45,19 @@ def class_results(logits: Logits, stream: Stream) -> ClassResults:
         for position in np.flatnonzero(answers != truths).tolist():
             pair = int(truths[position]), int(answers[position])
             confusions[pair] += 1
-            mistakes.append((-float(confidence[position]), task, position, *pair))
+            mistakes.append((float(confidence[position]), task, position, *pair))
     return ClassResults(counts.tolist(), confusions, list(islice(most_confident(mistakes, stream), MOST_MISTAKES)))
 
 
 def most_confident(mistakes: list[tuple[float, int, int, int, int]], stream: Stream) -> Iterator[Mistake]:
-    """The most confident of (minus probability, task, position in its test set, class, answer), few of one kind."""
+    """The mistakes by decreasing probability, at most SAME_MISTAKE of one class with the same wrong answer."""
     kinds = Counter[tuple[int, int]]()
-    for minus_probability, task, position, truth, answer in sorted(mistakes):
+    for probability, task, position, truth, answer in sorted(mistakes, key=lambda mistake: -mistake[0]):
         kinds[truth, answer] += 1
         if kinds[truth, answer] <= SAME_MISTAKE:
             image = stream.test_set(task)[0][position]
             name = stream.tasks[task].test.name(position)
-            yield Mistake(truth, answer, round(-minus_probability, 6), name, thumbnail(image))
+            yield Mistake(truth, answer, round(probability, 6), name, thumbnail(image))
 
 
 def thumbnail(image: Tensor) -> str:

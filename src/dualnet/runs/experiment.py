@@ -29,7 +29,7 @@ class Experiment:
     name: str
     benchmark_name: str  # a registered name or an import path
     benchmark: BenchmarkConfig
-    learner_name: str  # likewise
+    learner_name: str  # a registered name or an import path
     learner: Any  # that learner's Config
     seed: int = 0
     protocol: Protocol = "task_aware"  # task_free_boundaries: task-free, but end_task is called

@@ -162,7 +162,7 @@ class Run:
 
 
 def finite_means(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
-    """The mean of each loss over the steps that have it. Only here are the numbers of a step copied to the host.
+    """The mean of each loss over the steps that have it. Nothing else copies losses to the host.
 
     Raises DivergedError if one is not finite.
     """

@@ -240,7 +240,7 @@ class Journal:
     def rename_class(self, number: int, name: str) -> None:
         """Rename a class everywhere.
 
-        Only the learner does this, between two batches: entries that it has read never have names of before.
+        Only the learner process does this, between two batches, when it holds no entry with the old name.
         """
         with self.transaction():
             old = self.class_name(number)
@@ -252,7 +252,7 @@ class Journal:
                 self.rows(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", name, old)
 
     def remove_class(self, number: int) -> None:
-        """Remove a class and delete its examples as `delete` does; by the learner, as `rename_class`."""
+        """Remove a class, and delete its examples as `delete` does. Only the learner process does this."""
         with self.transaction():
             name, of_class = self.class_name(number), "FROM examples WHERE label = ?"
             self.rows(f"INSERT OR IGNORE INTO deleted SELECT digest {of_class}", name)

@@ -1,4 +1,4 @@
-"""What the learner trains on and when: batches of journal entries, the background, and averaged weights that follow."""
+"""What the learner trains on and when: batches of journal entries, the background; catching up of averaged weights."""
 
 import time
 from collections import deque
@@ -82,12 +82,12 @@ class Background:
         return len(losses) == 2 * half and sum(losses[half:]) > (1 - MIN_DECREASE) * sum(losses[:half])
 
     def pause(self, paused: bool) -> None:
-        """Pause, or resume and measure the loss afresh."""
+        """Pause, or resume and start measuring the loss again."""
         self.paused = paused
         self.losses.clear()
 
     def on_new_entries(self, taught: bool) -> None:
-        """Start measuring the loss afresh. `taught`: a class or a label is among the journal entries."""
+        """Start measuring the loss again. `taught`: a class or a label is among the journal entries."""
         self.losses.clear()
         self.steps_since_taught = 0 if taught else self.steps_since_taught
         self.has_images = True

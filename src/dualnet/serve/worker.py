@@ -1,4 +1,4 @@
-"""The learner process: reads the journal, learns, evaluates, publishes weights and saves; when idle, it trains on."""
+"""The learner process: reads the journal, learns, evaluates, publishes weights, saves, and trains in the background."""
 
 import math
 import os
@@ -55,7 +55,7 @@ def main(options: Options, link: Connection) -> None:
 class Worker:
     def __init__(self, options: Options, link: Connection) -> None:
         self.options, self.link = options, link
-        self.started = int(time.time())  # part of the version, which so differs from those of earlier processes
+        self.started = int(time.time())  # in the version, so that it differs from those of earlier processes
         self.journal = Journal(options.state / state_folder.JOURNAL, options)
         self.model, progress = state_folder.open_model(options)
         self.position: int = progress["position"]
@@ -68,7 +68,7 @@ class Worker:
         self.older_position = self.saved_position = self.position  # of the two checkpoints
         self.losses: dict[str, float] = {}
         self.unmeasured = self.unsaved = self.save_failed = False
-        # Until no checkpoint contains a deleted image, nor a removed class
+        # Saves until no checkpoint contains a deleted image or a removed class
         self.saves_due: int = progress["saves_due"] if len(kept) == num_saved else 2
         self.published_at = self.evaluate_at = 0.0  # on the monotonic clock
         self.publish_at = math.inf  # infinite: nothing to publish

@@ -72,7 +72,7 @@ class Stream:
         return sum(len(period.steps) for period in self.periods)
 
     def position(self, step: int) -> tuple[int, int]:
-        """The period, and the step in it, that follow after so many steps of the stream."""
+        """The period and the step in it that follow the first `step` steps of the stream."""
         for number, period in enumerate(self.periods):
             if step < len(period.steps):
                 return number, step
