@@ -387,10 +387,7 @@ def test_replayed_steps_equal_eager_ones(name, batch_size, cuda_learner, random_
         ("dualnet", {"slow_momentum": 0.9, "slow_weight_decay": 5e-4, "slow_source": "memory_and_batch"}),
         ("dualnet", {"slow_statistics": "keep", "beta": 0.5, "soft_labels": "insertion"}),
         ("dualnet", {"soft_label_statistics": "batch"}),
-        (
-            "dualnet",
-            {"ema_rate": 0.1, "augment": "resized_crop", "joint_statistics": True, "soft_labels": "insertion"},
-        ),
+        ("dualnet", {"ema_rate": 0.1, "augment": "resized_crop", "joint_statistics": True, "soft_labels": "insertion"}),
         ("ctn", {"batch_pass": "outer", "soft_label_statistics": "batch"}),
         ("derpp", {"augment": "views", "stored_logits": "augmented"}),
         ("derpp", {"augment": "crop", "stored_logits": "augmented", "ema_rate": 0.1}),

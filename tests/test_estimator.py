@@ -23,10 +23,10 @@ from sklearn.utils.estimator_checks import parametrize_with_checks  # noqa: E402
 from dualnet import DualNetClassifier  # noqa: E402
 
 EXPECTED_TO_FAIL = {
-    "check_classifiers_classes": "it has a class -1, which here, as in sklearn.semi_supervised, is no label",
+    "check_classifiers_classes": "it has a class -1, which here, as in sklearn.semi_supervised, is no label"
 }
 SKIPPED = {
-    "check_array_api_input": "scikit-learn runs it if SCIPY_ARRAY_API is set before SciPy is imported; it passes then",
+    "check_array_api_input": "scikit-learn runs it if SCIPY_ARRAY_API is set before SciPy is imported; it passes then"
 }
 ER = {"name": "er", "width": 4, "memory": {"slots": 20}}
 QUICK = {**ER, "encoder": "own_encoder.ThreeMaps"}

@@ -23,7 +23,7 @@ EXAMPLES = ROOT / "examples"
 OUTSIDE: dict[str, set[str]] = {
     "rehearsal.Rehearsal": set(),
     "balanced_replay.BalancedReplay": {
-        "test_a_missing_label_is_a_missing_term_of_the_loss",  # expects plain cross-entropy
+        "test_a_missing_label_is_a_missing_term_of_the_loss"  # expects plain cross-entropy
     },
 }
 

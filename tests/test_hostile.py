@@ -168,18 +168,8 @@ CASES: dict[str, Case] = {
     "learner is a list": (lambda: edit(EXPERIMENT, "learner", value=[1]), PREDICT, 2, EXPERIMENT),
     "learner.name is a number": (lambda: edit(EXPERIMENT, "learner", "name", value=5), PREDICT, 2, EXPERIMENT),
     "a task is a mapping": (lambda: edit(EXPERIMENT, "stream", "tasks", 0, 0, value={}), PREDICT, 2, EXPERIMENT),
-    "a class below 0": (
-        lambda: edit(MODEL, "stream", "tasks", 0, 0, value=-1),
-        PREDICT_MODEL,
-        2,
-        "model.yaml",
-    ),
-    "a class too many": (
-        lambda: edit(MODEL, "stream", "tasks", 0, 0, value=9),
-        PREDICT_MODEL,
-        2,
-        "model.yaml",
-    ),
+    "a class below 0": (lambda: edit(MODEL, "stream", "tasks", 0, 0, value=-1), PREDICT_MODEL, 2, "model.yaml"),
+    "a class too many": (lambda: edit(MODEL, "stream", "tasks", 0, 0, value=9), PREDICT_MODEL, 2, "model.yaml"),
     "an image of no size": (
         lambda: edit(EXPERIMENT, "stream", "image_shape", value=[3]),
         PREDICT,

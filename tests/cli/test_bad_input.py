@@ -165,11 +165,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "fewer classes than tasks need": (lambda: class_folders() and image_folder(num_tasks=3), "", "num_tasks"),
     "unknown class to order": (lambda: class_folders() and image_folder(class_order=["a", "z"]), "", "'z'"),
     "missing lists": (mini_imagenet, "", "mini"),
-    "a list names a missing file": (
-        lambda: lists("a/0.png,0\na/1.png,0\n"),
-        "",
-        "mini/cl_train.csv, line 2: ",
-    ),
+    "a list names a missing file": (lambda: lists("a/0.png,0\na/1.png,0\n"), "", "mini/cl_train.csv, line 2: "),
     "a label is no integer": (lambda: lists("a/0.png,cat\n"), "", "mini/cl_train.csv, line 1: 'a/0.png,cat'"),
     "a list of other columns": (lambda: lists("a/0.png\n"), "", "mini/cl_train.csv, line 1: "),
     "an image in both lists": (lambda: lists("a/0.png,0\n"), "", "mini/a/0.png is also in cl_train.csv"),

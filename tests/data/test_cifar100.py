@@ -147,11 +147,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "other-key": (write("test", pickle.dumps({1: 2})), {}, r"/test: .*benchmark.root"),
     "no-data": (spoil("train", data=None), {}, "/train: data .*3072 bytes"),
     "grey": (spoil("train", data=np.zeros((200, 1024), np.uint8)), {}, "/train: data .*3072"),
-    "floats": (
-        spoil("train", data=np.zeros((200, 3072), np.float32)),
-        {},
-        r"/train: .*'f4'.*; benchmark.root",
-    ),
+    "floats": (spoil("train", data=np.zeros((200, 3072), np.float32)), {}, r"/train: .*'f4'.*; benchmark.root"),
     "objects": (spoil("train", data=np.array([None, "x"])), {}, r"/train: .*'O8'"),
     "cifar10": (spoil("train", fine_labels=None), {}, "/train: fine_labels .*0 to 99"),
     "label": (spoil("test", fine_labels=[*range(99), 100]), {}, "/test: fine_labels .*0 to 99"),
@@ -160,11 +156,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "no-names": (write("meta", pickle.dumps({})), {}, "/meta: no list fine_label_names; unpack"),
     "odd-names": (spoil("meta", fine_label_names=[1] * 100), {}, "/meta: no list fine_label_names; unpack"),
     "twice": (spoil("meta", fine_label_names=["a"] * 100), {}, "/meta: 100 classes, 1 of them different"),
-    "fewer-classes": (
-        spoil("meta", fine_label_names=NAMES[:60]),
-        {},
-        "/meta: 60 classes, .* 100; .*image_folder",
-    ),
+    "fewer-classes": (spoil("meta", fine_label_names=NAMES[:60]), {}, "/meta: 60 classes, .* 100; .*image_folder"),
     "order": (lambda root: None, {"class_order": ["zz"]}, "class_order names 'zz', .* aa"),
     "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 5 .*num_tasks"),
     "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
@@ -183,10 +175,7 @@ def test_mistakes_are_explained(config: Cifar100, tmp_path: Path, kind: str) -> 
 
 FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
     "a-class-less": (lambda root: shutil.rmtree(root / "train" / "ab"), "/train: 99 classes, .* 100"),
-    "other-test-classes": (
-        lambda root: (root / "test" / "ab").rename(root / "test" / "xy"),
-        "/test: .*/train: .*'ab'",
-    ),
+    "other-test-classes": (lambda root: (root / "test" / "ab").rename(root / "test" / "xy"), "/test: .*/train: .*'ab'"),
     "empty-class": (lambda root: (root / "test" / "ab" / "empty").mkdir(), "/test/ab: no images"),
     "no-test": (lambda root: shutil.rmtree(root / "test"), r"/test: cannot be read as a folder \(No such file.*\);"),
     "bad-image": (

@@ -145,11 +145,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         {},
         r"/C_04_10_001.png: unreadable image \(empty file\); replace it or leave it out",
     ),
-    "unknown-object": (
-        lambda root: None,
-        {"class_order": ["o2", "o51"]},
-        "class_order names 'o51', .* o1, o10",
-    ),
+    "unknown-object": (lambda root: None, {"class_order": ["o2", "o51"]}, "class_order names 'o51', .* o1, o10"),
     "both-orders": (lambda root: None, {"order_seed": 1}, "class_order and order_seed"),
     "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 1 .*num_tasks"),
     "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),

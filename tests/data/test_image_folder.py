@@ -192,11 +192,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "missing": (lambda root: None, {"root": "/nowhere"}, r"^/nowhere: .*\(No such file"),
     "a-file": (lambda root: None, {"root": __file__}, r"\(Not a directory\)"),
     "no-classes": (lambda root: None, {"root": "{root}/a"}, "/a: no class sub-folders"),
-    "empty-class": (
-        lambda root: (root / "e").mkdir(),
-        {"num_tasks": 1, "classes_per_task": 5},
-        "/images/e: no images",
-    ),
+    "empty-class": (lambda root: (root / "e").mkdir(), {"num_tasks": 1, "classes_per_task": 5}, "/images/e: no images"),
     "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 2 .*num_tasks"),
     "list": (lambda root: None, {"classes_per_task": (3, 2)}, r"classes_per_task: \[3, 2\] for 4 classes"),
     "zero": (lambda root: None, {"classes_per_task": (4, 0)}, r"classes_per_task: \(4, 0\) is not 1 or more"),
@@ -212,16 +208,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         "'z' has no training images: its only image is held out for testing",
     ),
     "bad-image": (broken_image, {}, r"/a/0.png: unreadable image \(empty file\); replace it or leave it out"),
-    "other-classes": (
-        lambda root: fill(root.parent / "test", "abc"),
-        {"test_root": "{root}/../test"},
-        "/test: .*'d'",
-    ),
-    "same-root": (
-        lambda root: None,
-        {"test_root": "{root}/../images"},
-        "test_root is the same",
-    ),
+    "other-classes": (lambda root: fill(root.parent / "test", "abc"), {"test_root": "{root}/../test"}, "/test: .*'d'"),
+    "same-root": (lambda root: None, {"test_root": "{root}/../images"}, "test_root is the same"),
     "no-test-root": (lambda root: None, {"test_root": "{root}/../gone"}, "/gone: cannot be read as a folder"),
 }
 

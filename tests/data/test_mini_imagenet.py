@@ -88,10 +88,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
         "/val_test.csv, line 5: '.*,10x' is not `path,label`",
     ),
     "heading": (edit("val_test.csv", lambda rows: ["file,label", *rows]), "line 1: 'file,label' is not `path,label`"),
-    "one-column": (
-        edit("val_test.csv", lambda rows: [*rows, "images/a.png"]),
-        "line 16: '.*' is not `path,label`",
-    ),
+    "one-column": (edit("val_test.csv", lambda rows: [*rows, "images/a.png"]), "line 16: '.*' is not `path,label`"),
     "three-columns": (edit("val_test.csv", lambda rows: [rows[0] + ",x", *rows]), "line 1: '.*,14,x' is not"),
     "too-few-classes": (
         lambda root: [edit(f"val_{part}.csv", lambda rows: rows[:-1])(root) for part in ("train", "test")],

@@ -118,11 +118,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         {},
         r"/words.txt: .*\(not UTF-8: byte 3\); unpack",
     ),
-    "fewer-ids": (
-        edit("wnids.txt", lambda text: text[:-10]),
-        {},
-        "/wnids.txt: 199 classes, 199 .*200; .*image_folder",
-    ),
+    "fewer-ids": (edit("wnids.txt", lambda text: text[:-10]), {}, "/wnids.txt: 199 classes, 199 .*200; .*image_folder"),
     "an-id-twice": (
         edit("wnids.txt", lambda text: text.replace(IDS[1], IDS[0])),
         {},

@@ -370,10 +370,7 @@ def test_the_cost_is_a_mean_over_seeds_and_a_dash_where_it_was_not_counted(count
     comparison = compare([counted])
     table = results_table(comparison.rows, comparison)
     assert table.header[-4:] == ["fwd", "bwd", "s / run", "peak memory"]
-    assert [line[-4:] for line in table.rows] == [
-        ["1.25M", "31.3k", "61.2", "300 MiB"],
-        ["—", "—", "61.2", "300 MiB"],
-    ]
+    assert [line[-4:] for line in table.rows] == [["1.25M", "31.3k", "61.2", "300 MiB"], ["—", "—", "61.2", "300 MiB"]]
     each = runs_table(compare([counted]))
     assert [line[each.header.index("fwd")] for line in each.rows] == ["1.00M", "1.50M", "—"]
 

@@ -111,11 +111,7 @@ def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> 
     [
         ({"learner": {"name": "nothing"}}, [], "tiny/g/last: learner.name: 'nothing' is not one of"),
         ({"learner": {"name": "er", "widht": 2}}, [], "tiny/g/last: learner.widht: unknown option; did you mean"),
-        (
-            {"learner": {"name": "finetune"}},
-            ["--learner.replay_size", "4"],
-            "last: learner.replay_size: unknown",
-        ),
+        ({"learner": {"name": "finetune"}}, ["--learner.replay_size", "4"], "last: learner.replay_size: unknown"),
     ],
 )
 def test_options_of_all_rows_are_read_before_the_first_runs(row: dict, words: list[str], line: str, error_line) -> None:
@@ -354,10 +350,7 @@ def test_tables_are_no_experiments() -> None:
 
 
 BAD_INPUT: dict[str, tuple[list[str], str]] = {
-    "no table": (
-        [],
-        "small-table-1, small-table-4, starter, table-1, table-2, table-3, table-4, table-5",
-    ),
+    "no table": ([], "small-table-1, small-table-4, starter, table-1, table-2, table-3, table-4, table-5"),
     "unknown table": (["tabel-1"], "tabel-1: no such table; did you mean table-1?"),
     "nothing like it": (["x"], "x: no such table (`dualnet list` names them all)"),
     "missing file": (["x.yaml"], "x.yaml: no such file; `dualnet list` names the table files"),

@@ -94,14 +94,8 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
         "learner.memory.polcy: unknown option; did you mean learner.memory.policy?",
     ),
     "below an option": ({"grid": {"learner.lr.x": [1]}}, "learner.lr: "),
-    "wrong type": (
-        {"grid": {"learner.width": [2, "wide"]}},
-        "learner.width: ",
-    ),
-    "wrong type at the end": (
-        {"stages": [GRID, {"learner.updates": [1, 2, 2.5]}]},
-        "learner.updates: ",
-    ),
+    "wrong type": ({"grid": {"learner.width": [2, "wide"]}}, "learner.width: "),
+    "wrong type at the end": ({"stages": [GRID, {"learner.updates": [1, 2, 2.5]}]}, "learner.updates: "),
     "out of range": ({"grid": {"learner.lr": [0.1, -1]}}, "lr: -1.0 is not 0 or more"),
     "unknown choice": (
         {"grid": {"learner.memory.policy": ["ring", "rings"]}},
@@ -109,21 +103,12 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "empty value": ({"grid": {"learner.lr": [0.1, None]}}, "learner.lr: has no value; give one"),
     "value twice": ({"grid": {"learner.lr": [1, 1.0]}}, "learner.lr 1.0: "),
-    "option twice": (
-        {"grid": {**GRID, "values": [{"learner.lr": 1.0}]}},
-        "learner.lr: ",
-    ),
+    "option twice": ({"grid": {**GRID, "values": [{"learner.lr": 1.0}]}}, "learner.lr: "),
     "a section": ({"grid": {"learner": [{"name": "er"}]}}, "learner.NAME"),
-    "a section below": (
-        {"grid": {"learner.memory": [{"policy": "ring"}]}},
-        "learner.memory.NAME",
-    ),
+    "a section below": ({"grid": {"learner.memory": [{"policy": "ring"}]}}, "learner.memory.NAME"),
     "seeds in the grid": ({"grid": {"seed": [0, 1]}}, "seed: cannot be searched: "),
     "names in the grid": ({"grid": {"name": ["a"]}}, "name: cannot be searched: "),
-    "presets": (
-        {"grid": {"learner.preset": ["best", "authors"]}},
-        "learner.preset: cannot be searched: ",
-    ),
+    "presets": ({"grid": {"learner.preset": ["best", "authors"]}}, "learner.preset: cannot be searched: "),
     "how often to log": ({"grid": {"log_every": [1]}}, "log_every: cannot be searched: "),
     "a number for an option": ({"grid": {3: [1]}}, "3: "),
     "bound to nothing": ({"grid": {"values": []}}, "values: "),
@@ -158,10 +143,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
         {"experiment": {**EXPERIMENT, "benchmark": {"name": "procedural", "num_tasks": 12}}, "grid": GRID},
         "12 tasks of 4, and 3 for validation, need 60 classes, there are 50; lower num_tasks or classes_per_task",
     ),
-    "images too small": (
-        {"grid": {"benchmark.image_size": [32, 8]}},
-        "too small: the networks need 28",
-    ),
+    "images too small": ({"grid": {"benchmark.image_size": [32, 8]}}, "too small: the networks need 28"),
     "a protocol that the learner cannot take": (
         {
             "experiment": {**EXPERIMENT, "learner": {"name": "dualnet"}},
@@ -180,27 +162,18 @@ BAD_COMMANDS: dict[str, tuple[list[str], str]] = {
         "base.yaml: benchmark: unknown option; there are experiment, seeds, met",
     ),
     "no YAML": (["search", "bad.yaml"], "bad.yaml: cannot be read as YAML ("),
-    "a list": (
-        ["search", "list.yaml"],
-        "list.yaml: ",
-    ),
+    "a list": (["search", "list.yaml"], "list.yaml: "),
     "no jobs": (["search", "good.yaml", "--jobs", "0"], "argument --jobs: '0'"),
     "jobs are no number": (["search", "good.yaml", "--jobs", "all"], "argument --jobs: 'all'"),
     "seeds are no numbers": (
         ["search", "good.yaml", "--seeds", "a,b"],
         "'a,b' is not a list of whole numbers such as 0,1,2",
     ),
-    "a seed": (
-        ["search", "good.yaml", "--seed", "1"],
-        "--seeds",
-    ),
+    "a seed": (["search", "good.yaml", "--seed", "1"], "--seeds"),
     "a name": (["search", "good.yaml", "--name", "x"], "--out"),
     "unknown flag": (["search", "good.yaml", "--job", "1"], "job: unknown option; did you mean jobs?"),
     "unknown option": (["search", "good.yaml", "--learner.widht", "1"], "learner.widht: unknown option; did you mean"),
-    "an option that is varied": (
-        ["search", "good.yaml", "--learner.lr", "1"],
-        "learner.lr: ",
-    ),
+    "an option that is varied": (["search", "good.yaml", "--learner.lr", "1"], "learner.lr: "),
     "out is a file": (["search", "good.yaml", "--out", "good.yaml"], "good.yaml is a file; give --out a folder"),
     "split of validation": (
         ["run", "mini-imagenet-ta-er", "--benchmark.split", "validation"],

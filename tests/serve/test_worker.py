@@ -154,9 +154,7 @@ def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Conn
     service.journal.database.close()
 
 
-def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(
-    made: tuple[Worker, Connection],
-) -> None:
+def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(made: tuple[Worker, Connection]) -> None:
     options = made[0].options
     number = state_folder.create_snapshot(made[0].model, options, "", [1, 2])["number"]
     folder = state_folder.snapshot_folder(options, number)
@@ -300,9 +298,7 @@ def test_images_without_labels_move_the_average_of_a_model_without_a_slow_learne
         worker.journal.database.close()
 
 
-def test_a_learned_image_is_classified_correctly_however_slow_the_average(
-    made: tuple[Worker, Connection],
-) -> None:
+def test_a_learned_image_is_classified_correctly_however_slow_the_average(made: tuple[Worker, Connection]) -> None:
     worker, _ = made
     images = np.random.default_rng(1).integers(0, 256, (12, 3, SIZE, SIZE), np.uint8)
     learner = worker.model.learner

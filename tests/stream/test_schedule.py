@@ -129,10 +129,10 @@ def test_a_label_is_never_early(spread):
 def test_a_label_after_its_task_counts_for_the_next_one():
     first, second = task_by_task([8, 8], 4, LabelsConfig(delay=1))
     assert [(bool(step.labelled.any()), step.positions[0].item()) for step in first.steps] == [
-        *((False, 0), (False, 4), (True, 0)),  # the labels of the second batch come with the next task
+        *((False, 0), (False, 4), (True, 0))  # the labels of the second batch come with the next task
     ]
     assert [(bool(step.labelled.any()), step.positions[0].item()) for step in second.steps] == [
-        *((False, 8), (True, 4), (False, 12), (True, 8), (True, 12)),  # the last one is not kept waiting
+        *((False, 8), (True, 4), (False, 12), (True, 8), (True, 12))  # the last one is not kept waiting
     ]
 
 
