@@ -14,15 +14,10 @@ import dualnet
 
 SOURCE = Path(dualnet.__file__).resolve().parent.parent
 PROGRAM = [sys.executable, "-m", "dualnet.cli"]
+BENCHMARK = {"name": "procedural", "num_tasks": 2, "classes_per_task": 2, "image_size": 28}
+BENCHMARK |= {"train_per_class": 6, "test_per_class": 2}
 TINY = {
-    "benchmark": {
-        "name": "procedural",
-        "num_tasks": 2,
-        "classes_per_task": 2,
-        "train_per_class": 4,
-        "test_per_class": 2,
-        "image_size": 28,
-    },
+    "benchmark": {**BENCHMARK, "train_per_class": 4},
     "learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4},
     "batch_size": 4,
 }

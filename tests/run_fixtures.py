@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import BENCHMARK
 from torch import Tensor
 
 from dualnet import cli
@@ -38,14 +39,7 @@ SMALL = {
 }
 TINY = {  # two tasks of three batches each
     "name": "tiny",
-    "benchmark": {
-        "name": "procedural",
-        "num_tasks": 2,
-        "classes_per_task": 2,
-        "train_per_class": 6,
-        "test_per_class": 2,
-        "image_size": 28,
-    },
+    "benchmark": BENCHMARK,
     "learner": {"name": "dualnet", **SMALL},
     "batch_size": 4,
     "log_every": 2,

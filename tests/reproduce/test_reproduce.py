@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import commands
 import pytest
 import yaml
 from forked import CommandLine
@@ -26,14 +27,7 @@ from dualnet.runs.experiment import read
 from dualnet.runs.option_files import shipped_files
 from dualnet.runs.runner import Benchmarks
 
-BENCHMARK = {
-    "name": "procedural",
-    "num_tasks": 2,
-    "classes_per_task": 2,
-    "train_per_class": 8,
-    "test_per_class": 2,
-    "image_size": 28,
-}
+BENCHMARK = {**commands.BENCHMARK, "train_per_class": 8}
 ER = {"learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4}}
 DEADLY = """
 import os, signal, time

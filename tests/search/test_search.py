@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from commands import BENCHMARK
 from forked import CommandLine
 from rich.console import Console
 from run_fixtures import CPU
@@ -28,16 +29,8 @@ from dualnet.search import Search, SearchPlan, read_plan
 from dualnet.search.display import SearchDisplay, stage_table
 from dualnet.search.point import Point, folder_name, make_point, read_outcome
 
-BENCHMARK = {
-    "name": "procedural",
-    "num_tasks": 2,
-    "classes_per_task": 2,
-    "train_per_class": 6,
-    "test_per_class": 4,
-    "image_size": 28,
-}
 EXPERIMENT = {
-    "benchmark": BENCHMARK,
+    "benchmark": {**BENCHMARK, "test_per_class": 4},
     "learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4},
     "batch_size": 4,
     "log_every": 1,
@@ -225,7 +218,11 @@ def test_stages_that_both_change_the_benchmark_can_be_repeated() -> None:
 # More steps, so that there is something to stop.
 LONG = {
     **TINY,
-    "experiment": {**EXPERIMENT, "benchmark": {**BENCHMARK, "train_per_class": 40}, "checkpoint_every": 5},
+    "experiment": {
+        **EXPERIMENT,
+        "benchmark": {**EXPERIMENT["benchmark"], "train_per_class": 40},
+        "checkpoint_every": 5,
+    },
     "stages": [{"learner.lr": [1e25, 0.01]}],
 }
 
