@@ -173,6 +173,22 @@ class StopAt(RunDisplay):
             signal.raise_signal(self.number)
 
 
+class Killed(BaseException):
+    """As sudden as SIGKILL: nothing in the package catches it."""
+
+
+class KillAt(RunDisplay):
+    """Raises Killed after a step."""
+
+    def __init__(self, step: int) -> None:
+        super().__init__()
+        self.at_step = step
+
+    def step(self, task: int, num_tasks: int, done: int) -> None:
+        if done == self.at_step:
+            raise Killed
+
+
 @pytest.fixture(scope="session")
 def stop_at() -> Callable[..., RunDisplay]:
     """stop_at(step) or stop_at(task=0): a display that asks the run to stop there."""

@@ -14,19 +14,15 @@ from typing import Any
 
 import pytest
 from forked import CommandLine
+from run_fixtures import KillAt, Killed
 
 from dualnet import atomic, cli
 from dualnet.learners import LEARNERS
 from dualnet.runs import checkpoint
-from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import read_record
 from dualnet.runs.stop import Stop, StopRequested
 
 NUM_STEPS = 6  # of the tiny experiment, three in a task
-
-
-class Killed(BaseException):
-    """As sudden as SIGKILL: nothing in the package catches it."""
 
 
 @pytest.mark.parametrize("step", range(1, NUM_STEPS))
@@ -114,13 +110,8 @@ def test_killed_at_any_write(quick_tiny, run, remembered, tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("step", [1, 3, 6])
 def test_a_crash_in_between_goes_back_to_the_checkpoint(step, tiny, run, remembered, never_stopped, tmp_path) -> None:
-    class Crash(RunDisplay):
-        def step(self, task: int, num_tasks: int, done: int) -> None:
-            if done == step:
-                raise Killed
-
     with pytest.raises(Killed):
-        run(tiny(), tmp_path, Crash())
+        run(tiny(), tmp_path, KillAt(step))
     with (tmp_path / "log.jsonl").open("a") as log:
         log.write('{"event": "losses", "tas')  # a line that was cut short
     assert remembered(run(tiny(), tmp_path)) == never_stopped

@@ -104,22 +104,12 @@ def test_three_killed_sessions_equal_one_process(tmp_path: Path, state_of: Any, 
     assert loaded.predict(images) == model.predict(images)
 
 
-class StopsAt(RunDisplay):
-    """As Ctrl-C after a step."""
-
-    def __init__(self, last: int) -> None:
-        super().__init__()
-        self.last = last
-
-    def step(self, task: int, num_tasks: int, done: int) -> None:
-        if done == self.last:
-            signal.raise_signal(signal.SIGINT)
-
-
-def test_a_signal_saves_and_the_same_command_goes_on(photos: Path, learn: Any, heard: Any, capsys: Any) -> None:
+def test_a_signal_saves_and_the_same_command_goes_on(
+    photos: Path, learn: Any, heard: Any, stop_at: Any, capsys: Any
+) -> None:
     whole = ["photos", "--batch-size", 2, *WORDS]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualnet.cli.learn.RunDisplay", lambda *_: StopsAt(2))
+        patch.setattr("dualnet.cli.learn.RunDisplay", lambda *_: stop_at(2))
         assert learn(*whole, "--out", "stopped") == 130
     assert "step 2 of 4" in capsys.readouterr().err
     assert session_of(Path("stopped"))["step"] == 2
@@ -235,13 +225,13 @@ def test_a_run_goes_on_and_keeps_its_protocol(
     assert stored.has_logits[stored.filled].all(), "the end of the session was the end of a task"
 
 
-def test_unlabelled_images_of_a_new_task(finished: Path, learn: Any, tmp_path: Path, heard: Any) -> None:
+def test_unlabelled_images_of_a_new_task(finished: Path, learn: Any, tmp_path: Path, heard: Any, stop_at: Any) -> None:
     """They belong to the task of the new classes; those that are known keep theirs, also after a stop."""
     draw(tmp_path / "new", "owl", dualnet.load(finished).class_names[0])
     shutil.copytree("new/owl", "unlabelled")
     words = [finished, "new", "--unlabelled", "unlabelled", "--batch-size", 2]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dualnet.cli.learn.RunDisplay", lambda *_: StopsAt(2))
+        patch.setattr("dualnet.cli.learn.RunDisplay", lambda *_: stop_at(2))
         assert learn(*words, "--out", "stopped") == 130
     assert learn(*words, "--out", "stopped") == learn(*words, "--out", "whole") == 0
     trees = [checkpoint.newest(Path(name) / "checkpoint")[1] for name in ("stopped", "whole")]  # pyright: ignore

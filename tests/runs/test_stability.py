@@ -5,12 +5,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from run_fixtures import CPU, log_of, result_of
+from run_fixtures import CPU, KillAt, Killed, log_of, result_of
 
 from dualnet import load
 from dualnet.metrics import stability_summary
 from dualnet.runs import evaluation
-from dualnet.runs.progress import RunDisplay
 from dualnet.runs.stop import StopRequested
 from dualnet.stream import stream as stream_module
 from dualnet.stream.stream import Stream
@@ -85,14 +84,9 @@ def test_stopped_and_resumed_equals_never_stopped(
 
 
 def test_a_crash_after_a_look_goes_back_to_the_checkpoint(quick_tiny, run, remembered, watched, tmp_path: Path) -> None:
-    class Crash(RunDisplay):
-        def step(self, task: int, num_tasks: int, done: int) -> None:
-            if done == 7:
-                raise KeyboardInterrupt
-
     experiment = quick_tiny("er", benchmark=THREE_TASKS, stability_every=2, checkpoint_every=100)
-    with pytest.raises(KeyboardInterrupt):
-        run(experiment, tmp_path, Crash())
+    with pytest.raises(Killed):
+        run(experiment, tmp_path, KillAt(7))
     assert remembered(run(experiment, tmp_path)) == remembered(watched)
 
 

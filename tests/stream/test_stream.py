@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from run_fixtures import CPU, log_of, result_of
+from run_fixtures import CPU, KillAt, Killed, log_of, result_of
 
 import dualnet.stream.stream as stream_module
 from dualnet import cli, load
@@ -17,7 +17,6 @@ from dualnet.batch import UNLABELLED, Batch
 from dualnet.data import Benchmark, Procedural
 from dualnet.learners import LEARNERS
 from dualnet.runs import checkpoint, runner
-from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.stop import StopRequested
 from dualnet.stream.schedule import LabelsConfig
@@ -235,20 +234,11 @@ def test_every_learner_on_every_stream_resumes(name, kind, quick_tiny, run, stop
 
 @pytest.mark.parametrize("kind", ["few and late", "sample"])
 def test_killed_between_two_checkpoints(kind, quick_tiny, run, remembered, tmp_path) -> None:
-    class Killed(BaseException): ...
-
-    class Crash(RunDisplay):
-        def step(self, task: int, num_tasks: int, done: int) -> None:
-            if done in moments:
-                moments.remove(done)
-                raise Killed
-
     experiment = quick_tiny(labels=KINDS[kind], checkpoint_every=3)
     whole = remembered(run(experiment, tmp_path / "whole"))
-    moments = [1, 2, 4, 5, whole["step"]]
-    for _ in list(moments):
+    for step in (1, 2, 4, 5, whole["step"]):
         with pytest.raises(Killed):
-            run(experiment, tmp_path / "killed", Crash())
+            run(experiment, tmp_path / "killed", KillAt(step))
     assert remembered(run(experiment, tmp_path / "killed")) == whole
 
 
