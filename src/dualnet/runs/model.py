@@ -254,13 +254,14 @@ class Model:
 
         The folder must be new, or that of the same model; there the previous save is kept, in case of damage.
         """
-        self.check_names()
-        model_folder.write(Path(folder), self.learner, self.initial_names, self.state())
+        self.save_with_state(Path(folder))
 
-    def state(self) -> dict[str, Any]:
-        """The content of a checkpoint, with the current classes."""
+    def save_with_state(self, folder: Path, **more: Any) -> None:
+        """Save the model and more content of its checkpoint, which `load_with_state` returns."""
+        self.check_names()
         classes = {"class_names": [*map(str, self.class_names)], "changes": self.learner.changes}
-        return {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
+        state = {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
+        model_folder.write(folder, self.learner, self.initial_names, {**state, **more})
 
 
 def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:

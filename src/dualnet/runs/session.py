@@ -153,9 +153,8 @@ class Session:
         return self.model.learn(images, names, batch_size=len(names), task=task, repeated=repeated)
 
     def save(self, out: Path) -> None:
-        model = self.model
-        check_weights(model.learner)
-        model_folder.write(out, model.learner, model.initial_names, {**model.state(), "session": self.record})
+        check_weights(self.model.learner)
+        self.model.save_with_state(out, session=self.record)
 
     # Forgetting
 

@@ -5,7 +5,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -15,7 +15,7 @@ from dualnet.data.class_folders import is_image
 from dualnet.data.decode import MAX_SIZE
 from dualnet.engine import choose_device
 from dualnet.options import whole_number
-from dualnet.runs import checkpoint, model_folder
+from dualnet.runs import checkpoint
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.record import MODEL_FILE
 from dualnet.runs.run_folder import RunFolder
@@ -88,11 +88,7 @@ def check_model(model: Model, options: Options) -> None:
 
 
 def save(model: Model, options: Options, progress: dict[str, Any]) -> None:
-    write(options.state / MODEL, model, progress)
-
-
-def write(folder: Path, model: Model, progress: Mapping[str, Any]) -> None:
-    model_folder.write(folder, model.learner, model.initial_names, {**model.state(), "serve": progress})
+    model.save_with_state(options.state / MODEL, serve=progress)
 
 
 def create_snapshot(model: Model, options: Options, title: str, numbers: Sequence[int]) -> dict[str, Any]:
@@ -106,7 +102,7 @@ def create_snapshot(model: Model, options: Options, title: str, numbers: Sequenc
     info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
     unfinished = folder / f"{number}{atomic.TEMPORARY}"
     try:
-        write(unfinished, model, {"classes": list(numbers)})
+        model.save_with_state(unfinished, serve={"classes": list(numbers)})
         atomic.write(unfinished / INFO_FILE, json.dumps(info))
         unfinished.rename(folder / str(number))
     finally:
