@@ -1,4 +1,4 @@
-"""What the tests of the command line share: a tiny experiment, images, and commands on them."""
+"""Shared by tests of the command line: a small experiment, images, and commands that use them."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""How the tests run; what they share is in plugins."""
+"""Configuration of pytest. Shared fixtures are in the plugins learner_fixtures.py and run_fixtures.py."""
 
 import gc
 import os
@@ -30,7 +30,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The fixtures, but not where the tests are only handed to workers, which would wait while it imports PyTorch."""
+    """Load the fixtures, except in the main process of xdist: its workers would wait while it imports PyTorch."""
     os.fsync = lambda _: None  # tests kill processes, but the machine stays on; tests/test_atomic.py checks the calls
     if not config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
         gc.disable()  # until all modules are imported, since none of their objects is garbage

@@ -33,9 +33,9 @@ def first_values(function: Any) -> dict[str, Any]:
 
 
 def holds(test: str, request: pytest.FixtureRequest, *, make: Any = None, **given: Any) -> None:
-    """Calls a test with these arguments. Its others are fixtures, or the first value that it is parametrized with.
+    """Call a test with these arguments. The others are fixtures, or the first value of a parametrization.
 
-    `make` makes the learners, in the place of the fixtures small_learner and quick_learner.
+    `make` creates the learners, instead of the fixtures small_learner and quick_learner.
     """
     function = TESTS[test]
     makers = {} if make is None else {"small_learner": make, "quick_learner": make}

@@ -1,4 +1,4 @@
-"""Processes that begin with PyTorch imported, by a server that they are forked from: each saves the 3 s of it.
+"""Processes forked from a server that has already imported PyTorch: each starts 3 s faster.
 
 For tests of what runs in a process, rather than of how it starts.
 """
@@ -32,10 +32,10 @@ def forked(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:
 
 
 class CommandLine:
-    """The command line in a process and a process group of its own, on one thread; `output` is what it says.
+    """The command line in its own process and process group, with one thread; `output` is its stderr.
 
-    That is what goes to stderr, and with `both` what goes to stdout too. Its files can have so many bytes at most, as
-    on a full disk. Variables are added to its environment.
+    With `both` it includes stdout. `file_bytes` limits the size of its files, which stands for a full disk. Variables
+    are added to its environment.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class CommandLine:
         return self.process.exitcode
 
     def wait(self, timeout: float = 600) -> int:
-        """Its exit code. What it says must be read meanwhile if it is more than a pipe takes."""
+        """The exit code. Output that does not fit into a pipe must be read before."""
         self.process.join(timeout)
         code = self.process.exitcode
         assert code is not None, f"it is still running after {timeout:g} s"
         return code
 
     def rest(self) -> tuple[int, str]:
-        """Its exit code and what else it says."""
+        """The exit code and the remaining output."""
         with self.output:
             said = self.output.read()
         return self.wait(), said
@@ -73,7 +73,7 @@ class CommandLine:
 def run_words(
     words: list[str], output: Connection, numbers: tuple[int, ...], file_bytes: int, environment: dict[str, str]
 ) -> None:
-    """As in a terminal of its own; the server that it is forked from may be of another test."""
+    """Run a command as in a terminal of its own; the fork server may have been started by another test."""
     from dualnet import cli
     from dualnet.serve import service
 
@@ -104,7 +104,7 @@ def take_place(
     os.environ.clear()
     os.environ.update(environment)
     resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    for number in numbers:  # what the processes that it starts say too
+    for number in numbers:  # also for the processes that it starts
         os.dup2(output.fileno(), number)
         setattr(sys, ("stdout", "stderr")[number - 1], os.fdopen(number, "w", buffering=1, closefd=False))
     torch.set_num_threads(1)

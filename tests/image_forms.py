@@ -1,4 +1,4 @@
-"""Images in all the forms that people have them, at random, with the colour that each shows; and what is no image."""
+"""Hypothesis strategies for images in all supported forms, with their colours, and for objects that are no images."""
 
 import io
 from collections.abc import Callable

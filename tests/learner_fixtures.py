@@ -1,4 +1,4 @@
-"""What the tests of the training core share: tiny streams, random batches, small learners, states to compare."""
+"""Fixtures for tests of learners: random batches, small learners, and comparison of their states."""
 
 import dataclasses
 import os
@@ -99,7 +99,7 @@ def small_learner(spec: StreamSpec, small_config: Callable[..., Any]) -> Callabl
 
 @pytest.fixture(scope="session")
 def quick_learner(small_learner: Callable[..., Learner]) -> Callable[..., Learner]:
-    """As small_learner, with an encoder of three convolutions: for what holds with any, in a third of the time.
+    """As small_learner, with an encoder of three convolutions: a third of the time, if the encoder does not matter.
 
     A learner without that option keeps its own.
     """
@@ -114,7 +114,7 @@ def quick_learner(small_learner: Callable[..., Learner]) -> Callable[..., Learne
 
 @pytest.fixture(scope="session")
 def state_of() -> Callable[..., dict[str, Tensor]]:
-    """A copy of everything that a module, or a learner with its optimizers, remembers: tensors by name."""
+    """A copy of the state of a module, or of a learner with its optimizers: tensors by name."""
 
     def copy(module: torch.nn.Module) -> dict[str, Tensor]:
         state = {name: tensor.clone() for name, tensor in module.state_dict().items()}
@@ -130,7 +130,7 @@ def state_of() -> Callable[..., dict[str, Tensor]]:
 
 @pytest.fixture(scope="session")
 def differing() -> Callable[[dict[str, Tensor], dict[str, Tensor]], set[str]]:
-    """Names of the tensors that differ in a bit, or that only one of the states has."""
+    """Names of the tensors that differ in any bit, or that only one of the states has."""
 
     def bits(tensor: Tensor) -> tuple[Any, ...]:
         return tensor.dtype, tensor.shape, tensor.detach().cpu().contiguous().numpy().tobytes()
@@ -145,7 +145,7 @@ def differing() -> Callable[[dict[str, Tensor], dict[str, Tensor]], set[str]]:
 
 @pytest.fixture
 def fake_mode() -> Iterator[FakeTensorMode]:
-    """Tensors without values: whatever reads one on the host raises. Constants made meanwhile are thrown away."""
+    """Tensors without values: reading one on the host raises an error. Constants cached meanwhile are dropped."""
     caches = (image_ops.constant, image_ops.colour_basis, barlow_twins.targets)
     for cached in caches:
         cached.cache_clear()
@@ -157,7 +157,7 @@ def fake_mode() -> Iterator[FakeTensorMode]:
 
 @pytest.fixture(scope="session")
 def synchronising() -> Callable[[Callable[[], Any]], set[str]]:
-    """The operations of a call that would wait for a device, those that PyTorch's own kernels call included."""
+    """The operations of a call, including nested ones, that would wait for a device."""
 
     def found(call: Callable[[], Any]) -> set[str]:
         with profiler.profile() as recorded:

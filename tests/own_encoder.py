@@ -1,4 +1,4 @@
-"""An encoder of one's own, for the tests: it knows nothing of this package."""
+"""Custom encoders for the tests, which do not use this package."""
 
 import torch
 from torch import Tensor, nn

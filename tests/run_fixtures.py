@@ -1,4 +1,4 @@
-"""What the tests of runs share: a tiny experiment, ways to stop it, and all that a run folder remembers."""
+"""Fixtures for tests of runs: a small experiment, ways to stop or kill it, and the content of a run folder."""
 
 import dataclasses
 import hashlib
@@ -47,7 +47,7 @@ TINY = {  # two tasks of three batches each
 }
 CPU = torch.device("cpu")
 
-# A learner from outside of the package. It answers by one weight and goes wrong at a step, in one of two ways.
+# A learner outside the package with one weight per class. Its loss or a weight becomes non-finite at a given step.
 OWN_LEARNER = """
 from dataclasses import dataclass
 import torch
@@ -59,7 +59,7 @@ class Config:
     lr: float = 0.1
     loss_breaks_at: int = 0
     weight_breaks_at: int = 0
-    only_seed: int | None = None  # that breaks; None: all
+    only_seed: int | None = None  # the seed that breaks; None: all
 
 
 class OwnLearner(Learner):
@@ -119,7 +119,7 @@ def one_thread() -> Iterator[None]:
 def tiny() -> Callable[..., Experiment]:
     """tiny("er", batch_size=2): the tiny experiment with another learner and other options.
 
-    A mapping for `learner` is laid over the options of the tiny DualNet, or begins anew if it has a name.
+    A mapping for `learner` overrides options of the tiny DualNet, or replaces them if it has a name.
     """
 
     def make(learner: str | Mapping[str, Any] = "dualnet", **options: Any) -> Experiment:
@@ -134,7 +134,7 @@ def tiny() -> Callable[..., Experiment]:
 
 @pytest.fixture(scope="session")
 def quick_tiny(tiny: Callable[..., Experiment]) -> Callable[..., Experiment]:
-    """As tiny, with an encoder of three convolutions: for what holds with any, in half of the time."""
+    """As tiny, with an encoder of three convolutions: half of the time, if the encoder does not matter."""
 
     def make(learner: str | Mapping[str, Any] = "dualnet", **options: Any) -> Experiment:
         experiment = tiny(learner, **options)
@@ -210,9 +210,9 @@ def run(tiny: Callable[..., Experiment], benchmark: Benchmark) -> Callable[..., 
 
 @pytest.fixture(scope="session")
 def remembered() -> Callable[[Path], dict[str, Any]]:
-    """All that two runs must have in common: the newest checkpoint bit by bit, result and log. Only times are left out.
+    """What two equal runs have in common: the newest checkpoint bit by bit, result and log, without times.
 
-    By name, so that a failure shows what differs.
+    A mapping by name, so that a failure shows what differs.
     """
 
     def read(folder: Path) -> dict[str, Any]:
@@ -233,9 +233,9 @@ def remembered() -> Callable[[Path], dict[str, Any]]:
 
 
 def leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Every tensor of a tree, as a hash of its bytes, and every value, by the way to it.
+    """Every value of a tree by its path; of a tensor, a hash of its bytes.
 
-    Bytes themselves would take pytest minutes to show where they differ.
+    pytest would need minutes to show a difference of the bytes themselves.
     """
     if isinstance(node, Tensor):
         yield name, (str(node.dtype), tuple(node.shape), hashlib.sha256(node.contiguous().numpy()).hexdigest())
@@ -305,7 +305,7 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def heard() -> Iterator[None]:
-    """SIGINT as a terminal gives it: a shell lets what it runs in the background ignore it."""
+    """The default handler of SIGINT: processes that a shell starts in the background ignore the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
@@ -324,7 +324,7 @@ def make_run() -> Callable[..., Path]:
 
 
 def stream_of(classes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A stream of two tasks with so many classes; by default as the folder of an older version tells of it."""
+    """A stream of two tasks with the classes of `counts`; by default one without sizes, as in older versions."""
     if classes is None:
         return {"image_shape": [3, 32, 32], "class_names": ["a"], "tasks": [[0]]}
     count = len(classes["counts"])
@@ -349,9 +349,9 @@ def write_run(
     classes=None,
     **options,
 ):
-    """One finished run of two tasks, by hand; accuracy=None leaves it unfinished. What is told joins its log.
+    """Write a finished run of two tasks; accuracy=None leaves it unfinished. Events in `told` are added to its log.
 
-    With classes, what classes.json holds: those of the two tasks are named a, b, c, ..., and are tested equally often.
+    `classes` is the content of classes.json: classes named a, b, c, ... in two tasks with equally many test images.
     """
     folder.mkdir(parents=True)
     experiment = {

@@ -1,4 +1,4 @@
-"""The bench measures what it says; what it finds here keeps to bounds that hold on any machine: ratios, no times."""
+"""The benchmarks: complete figures, and bounds that hold on any machine (ratios instead of times)."""
 
 import contextlib
 import io

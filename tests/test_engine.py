@@ -91,7 +91,7 @@ def test_answers_are_the_learners(small_learner, batches, state_of, differing):
 
 
 def bf16_updates_by_hand(learner: Finetune, batch: Batch) -> list[float]:
-    """Finetune's updates, each in an autocast of its own: a new one casts every weight afresh."""
+    """Finetune's updates, each in an autocast of its own: a new one casts every weight again."""
     losses = []
     for _ in range(learner.config.updates):
         with torch.autocast("cpu", torch.bfloat16):
@@ -106,7 +106,7 @@ def bf16_updates_by_hand(learner: Finetune, batch: Batch) -> list[float]:
 
 
 def test_half_precision_casts_the_weights_after_every_update(small_learner, random_batch):
-    """A cache of cast weights would serve those of the first update to the second: 1.16 in the place of 1.67 once."""
+    """A cache of cast weights would give those of the first update to the second: 1.16 instead of 1.67 once."""
     stepped, by_hand = (small_learner("finetune", lr=0.3, updates=3) for _ in range(2))
     engine = Engine([stepped], "bf16")
     for seed in range(2):
@@ -464,7 +464,7 @@ def test_a_learner_that_waits_runs_eagerly(spec, small_config, random_batch, rep
 
 
 class Leaving(Finetune):
-    """Adds to the gradients of its last step, then lets go of them and leaves others."""
+    """Accumulates into the gradients of its last step, then frees them and leaves new ones."""
 
     def learn(self, batch: Batch) -> dict[str, torch.Tensor]:
         self(batch.images, batch.task_ids).square().mean().backward()

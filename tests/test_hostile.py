@@ -1,4 +1,4 @@
-"""Hostile and damaged input through the command line: one line that names it, the right exit code, and soon."""
+"""Hostile and damaged input through the command line: one line that names it and the right exit code, in time."""
 
 import json
 import os
@@ -237,7 +237,7 @@ def within(seconds: int, call: Callable[[], int]) -> int:
 
 
 def test_a_learner_from_outside_needs_trust(here: Path, monkeypatch, capsys) -> None:
-    """A run may name it, since its user has typed it; a folder may come from anyone."""
+    """An experiment may name it, since the user wrote it; a folder may come from anyone."""
     monkeypatch.syspath_prepend(here)
     write("own_module.py", OWN_LEARNER)
     write("own.yaml", yaml.safe_dump({**TINY, "learner": {"name": "own_module.OwnLearner"}}))
@@ -286,7 +286,7 @@ def ways(node: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int
 @pytest.mark.usefixtures("plots_unsaved")
 @pytest.mark.parametrize("file", READERS)
 def test_values_of_the_wrong_type(file: str, capsys) -> None:
-    """A value may be no one's concern, or be refused; a warning may name it. Nothing else is said."""
+    """A value may be ignored or refused, and a warning may name it. Nothing else is printed."""
     whole, drawn = Path(file).read_text(), random.Random(0)
     places = list(ways(yaml.safe_load(whole)))
     for way, wrong in [(drawn.choice(places), drawn.choice(WRONG)) for _ in range(25)]:
@@ -342,7 +342,7 @@ def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library
 
 
 def test_sigterm_before_the_first_step_is_one_line() -> None:
-    """While the learner's module is imported, which takes as long as it likes."""
+    """During the import of the learner's module, which may take long."""
     write("slow_module.py", "import time\ntime.sleep(0.2)\nprint('here', flush=True)\ntime.sleep(600)\n")
     words = [*PROGRAM, "run", "tiny.yaml", "--learner.name", "slow_module.Own"]
     process = subprocess.Popen(words, env=environment(Path.cwd()), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
@@ -357,7 +357,7 @@ def test_sigterm_before_the_first_step_is_one_line() -> None:
 
 
 def test_names_of_classes_and_files_reach_the_terminal_escaped(capsys) -> None:
-    """As JSON they are what they were."""
+    """In JSON they are unchanged."""
     names, image = ["a\x1b[31mred", "b\nline", "c\u202eleft", "d"], "one\x1b]0;title\x07.png"
     for name in names:
         Path("images", name).mkdir(parents=True)

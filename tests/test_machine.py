@@ -1,4 +1,4 @@
-"""This machine: its cores and its processor, told or not."""
+"""Number of cores and name of the processor, also if the system does not report them."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""Peak memory: it grows with what is held, stays when that is let go, and is a process's own."""
+"""Peak memory: grows with allocations, stays after they are freed, and is measured per process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""CORe50 from its folders: order of the objects, the test sessions, and every way an unpacked tree can be wrong."""
+"""CORe50 from its folders: order of the objects, the test sessions, and errors in the folders."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The image cache: right pixels of every kind of file, and nothing half-written whatever happens."""
+"""The image cache: the right pixels of every kind of file, and never an incomplete file."""
 
 import contextlib
 import errno

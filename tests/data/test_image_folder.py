@@ -1,4 +1,4 @@
-"""A folder of one's own: what becomes a class, a task and a test image; mistakes in one line."""
+"""The user's image folder: its classes, tasks and test images; errors are one line."""
 
 import os
 import warnings

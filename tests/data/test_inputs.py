@@ -1,4 +1,4 @@
-"""Mixtures of all forms of images: what is read has the right colours, what is not is told in one line."""
+"""Mixtures of all forms of images: those that are read have the right colours, the others are errors of one line."""
 
 import os
 from pathlib import Path

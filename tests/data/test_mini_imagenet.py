@@ -1,4 +1,4 @@
-"""Split miniImageNet from its lists: order of the labels, and every way a list can be wrong."""
+"""Split miniImageNet from its lists: order of the labels, and errors in a list."""
 
 from collections.abc import Callable
 from dataclasses import replace

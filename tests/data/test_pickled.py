@@ -1,4 +1,4 @@
-"""Pickles from strangers: arrays of bytes come out whole, and nothing else comes out at all."""
+"""Untrusted pickles: arrays of bytes are read unchanged, and everything else is refused."""
 
 import pickle
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Tiny ImageNet from its archive: ids, names, test images by annotation, and every way that it can be wrong."""
+"""Tiny ImageNet from its archive: ids, names, test images by annotation, and errors in the files."""
 
 import shutil
 from collections.abc import Callable

@@ -31,7 +31,7 @@ def run_code() -> Callable[..., None]:
 
 @pytest.fixture(scope="session")
 def interpreted() -> None:
-    """Kernels run by Triton's interpreter, on the CPU: learner_fixtures.py has told Triton so before its import."""
+    """Kernels run by Triton's interpreter, on the CPU: learner_fixtures.py sets this before Triton is imported."""
     needs_triton()
     if torch.cuda.is_available():
         pytest.skip("with a CUDA device the kernels are compiled, and compared on it")

@@ -353,7 +353,7 @@ def test_wrong_arguments_say_what_to_do(tmp_path, make_run):
 
 @pytest.mark.usefixtures("plots_unsaved")
 def test_the_same_experiment_with_other_tasks_is_another_row(tmp_path, make_run):
-    """As where a folder of images has got more classes since, and the runs are too old to tell."""
+    """For example, classes were added to an image folder, and the runs have no digest of the images."""
     make_run(tmp_path / "a", seed=0)
     make_run(tmp_path / "b", [[50.0]], seed=1)
     comparison = compare([tmp_path])

@@ -69,7 +69,7 @@ def test_a_point_is_the_accuracy_of_its_seeds(tmp_path, make_run):
 
 
 def test_one_line_for_each_learner_over_the_labelled_share(tmp_path, make_run):
-    """A run of a version that had no labels to leave out had all of them."""
+    """A run of a version without `labels` had all labels."""
     for name in ("er", "dualnet"):
         for share in (0.1, 0.25):
             labels = {"share": share, "drawn_per": "sample", "delay": 0, "delay_spread": 0}

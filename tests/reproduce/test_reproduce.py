@@ -1,4 +1,4 @@
-"""`dualnet reproduce`: runs what is missing, goes on past what fails, survives being killed, and says what is wrong."""
+"""`dualnet reproduce`: runs missing rows, continues after failures and kills, and reports errors."""
 
 import fcntl
 import json
@@ -206,7 +206,7 @@ def wait_for(happened: Callable[[], object], seconds: float = 600) -> None:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether nobody is at work there."""
+    """Whether no process holds the lock of a folder."""
     with (folder / "lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

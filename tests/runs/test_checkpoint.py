@@ -1,4 +1,4 @@
-"""Checkpoints: what goes in comes out, bit by bit; what is damaged does not come out at all."""
+"""Checkpoints: read back bit by bit, or refused if damaged."""
 
 import json
 import math
@@ -78,7 +78,7 @@ def test_odd_values_come_back(tmp_path: Path) -> None:
 
 
 def test_files_do_not_depend_on_the_layout_of_weights(tmp_path: Path) -> None:
-    """A checkpoint of before weights were channels-last on the CPU is one of today."""
+    """A checkpoint from before weights were channels-last on the CPU can still be loaded."""
     weight = torch.rand(4, 3, 3, 3)
     for name, layout in (("plain", torch.contiguous_format), ("last", torch.channels_last)):
         (tmp_path / name).mkdir()
@@ -103,7 +103,7 @@ def test_the_state_of_a_real_optimizer_comes_back(tmp_path: Path) -> None:
 
 
 def test_the_files_are_plain_safetensors_and_json(tmp_path: Path) -> None:
-    """No pickle: another program, or a suspicious one, can read them."""
+    """No pickle: other programs can read them, and reading them runs no code."""
     checkpoint.write(tmp_path, 7, checkpoint.snapshot({"weight": torch.ones(2), "rate": 0.1}))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000007.json", "step-00000007.safetensors"]
     with safetensors.safe_open(tmp_path / "step-00000007.safetensors", "pt") as file:
@@ -127,7 +127,7 @@ def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
 
 
 def test_later_steps_make_room(tmp_path: Path) -> None:
-    """A run that had to go back further writes earlier steps than the damaged ones that it passed over."""
+    """A run that resumed before damaged checkpoints writes steps earlier than theirs."""
     for step in (8, 9, 2):
         checkpoint.write(tmp_path, step, checkpoint.snapshot({}))
     assert checkpoint.steps(tmp_path) == [2]

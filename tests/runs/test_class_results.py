@@ -1,4 +1,4 @@
-"""What a run answered at its end, class by class: that it is true, kept by a resumed run, and refused where damaged."""
+"""Results by class at the end of a run: correct, the same in a resumed run, and refused if damaged."""
 
 import base64
 import io
@@ -38,7 +38,7 @@ def test_they_are_those_of_the_last_evaluation(protocol, tiny, run, tmp_path: Pa
 
 
 def test_a_learner_that_knows_one_class_only(own_learner: str, tiny, run, tmp_path: Path) -> None:
-    """It answers the class that it saw last, whatever the image: all others are taken for that one."""
+    """It predicts the class that it saw last for every image."""
     more = {"benchmark": {"test_per_class": 5}, "protocol": "task_free"}
     folder = run(tiny({"name": own_learner}, **more), tmp_path / "seed-0")
     found = results_of(folder)

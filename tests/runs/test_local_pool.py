@@ -1,4 +1,4 @@
-"""The pool of processes: each job has its own, whatever ends it is told, and nothing is left behind."""
+"""The pool of processes: one per job, the reason if it ends early, and no process left behind."""
 
 import os
 import signal

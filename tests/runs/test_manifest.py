@@ -1,4 +1,4 @@
-"""The manifest: which options are the protocol's, and that its digest tells two protocols apart and nothing else."""
+"""The manifest: which options belong to the protocol, and that its digest differs if and only if they do."""
 
 import dataclasses
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a run tells of its memory: how many examples of each task and class it holds when a task ends."""
+"""The log of the memory: how many examples of each task and class it holds at the end of a task."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A trained model in use: it answers, by files and by tensors, and it can go on learning."""
+"""A trained model predicts from files and tensors, and can continue to learn."""
 
 import shutil
 from pathlib import Path
@@ -112,7 +112,7 @@ def test_a_loaded_learner_is_the_one_that_was_saved(finished: Path, state_of, di
 
 
 def test_a_loaded_learner_goes_on(tiny, run, stopped: Path, benchmark: Benchmark, state_of, differing) -> None:
-    """By hand, it does what the run would have done."""
+    """The same steps by hand give the result of the run."""
     learner = dualnet.load(stopped).learner
     rows = torch.randperm(12, generator=torch.Generator().manual_seed(1))[8:]  # the last batch of task 1, seed 0
     images, labels = benchmark.tasks[1].train.load()
@@ -141,7 +141,7 @@ def test_an_unfinished_run_can_be_used_and_says_so(stopped: Path, images: torch.
 
 
 def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, differing) -> None:
-    """The state of a generator means nothing elsewhere: it begins anew, all else is as it was."""
+    """The state of a generator has no meaning on another device: it starts again, all else is restored."""
     there = state_of(dualnet.load(stopped).learner)
     step, state = checkpoint.newest(stopped / "checkpoint") or (0, {})
     state["learner"]["_extra_state"] = torch.zeros(16, dtype=torch.uint8)  # as a CUDA generator's

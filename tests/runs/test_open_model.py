@@ -1,4 +1,4 @@
-"""A model that is made without a run and taught as images come: `Model.create`, `Model.learn`, saved as it grows."""
+"""A model without a run: `Model.create`, `Model.learn`, new classes, saving."""
 
 from collections.abc import Callable
 from pathlib import Path

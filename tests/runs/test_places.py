@@ -1,4 +1,4 @@
-"""Where the images lie decides no result: a run goes on when they have moved, and never with other ones."""
+"""Moved images: a run is resumed if the same images are in another folder, and refused with other images."""
 
 import json
 import os
@@ -92,7 +92,7 @@ def test_other_images_for_testing_are_refused(on, run, stop_at) -> None:
 
 
 def test_a_finished_run_is_not_that_of_other_images(on, run) -> None:
-    """Nothing is left to do, and still it must not be said that it was done before."""
+    """Nothing is left to do, but the result is not that of these images."""
     run(on(), Path("out/seed-0"))
     with pytest.raises(ValueError, match=rf"^out/seed-0: {OTHER}"):
         run(on("other"), Path("out/seed-0"))
@@ -105,7 +105,7 @@ def test_a_finished_run_is_not_that_of_other_images(on, run) -> None:
 @pytest.mark.filterwarnings("always")
 @pytest.mark.parametrize("change", ["image", "class", "gone", "classes that make no tasks"])
 def test_a_finished_run_warns_of_new_images_and_classes(change: str, on, capsys) -> None:
-    """They are not learned, and that is said. Images that are gone as a whole may lie on another machine."""
+    """A warning says that they were not learned. A folder that is missing may be on another machine."""
     Path("mine.yaml").write_text(yaml.safe_dump(on().mapping()))
     words = ["run", "mine.yaml", "--out", "out", "--device", "cpu"]
     assert cli.main(words) == 0
@@ -155,7 +155,7 @@ def test_a_signal_while_images_are_decoded_is_one_line(number: int, on) -> None:
 
 
 def test_a_folder_of_an_older_version_keeps_to_its_root(on, run) -> None:
-    """It does not say which pixels it has seen."""
+    """It has no digest of the pixels."""
     folder = RunFolder(run(on(), Path("run")))
     content = yaml.safe_load(folder.experiment_file.read_text())
     del content["stream"]["pixels"]

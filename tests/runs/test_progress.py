@@ -1,4 +1,4 @@
-"""What a person sees: a live display on a terminal, plain lines elsewhere."""
+"""The progress display: live on a terminal, plain lines elsewhere."""
 
 import fcntl
 import io
@@ -33,7 +33,7 @@ def plain(text: str) -> str:
 
 
 def tell(display: RunDisplay, name: str = "demo seed 0", done: int = 0) -> None:
-    """What the runner tells: two tasks of two steps."""
+    """The calls of the runner for two tasks of two steps."""
     display.begin(name, 4, done)
     for task in range(2):
         for step in range(2):
@@ -68,7 +68,7 @@ def test_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Clock:
-    """Seconds that pass when a test says so: those of a busy machine are any number."""
+    """A clock that the test sets: real times depend on how busy the machine is."""
 
     now = 0.0
 
@@ -147,7 +147,7 @@ def test_the_live_display() -> None:
 
 
 def test_a_narrow_terminal_shows_where_the_run_is() -> None:
-    """Four losses do not fit into 80 columns beside the rest; task, step, rate and time are worth more."""
+    """Four losses do not fit into 80 columns with the rest; task, step, rate and time take precedence."""
     out = console(terminal=True, width=80)
     display = RunDisplay(out)
     display.begin("demo-dualnet seed 0", 200, 0)

@@ -240,7 +240,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("room", [0, 8, 0.5, 1.5, 2.5], ids=str)
 def test_a_full_disk(room, small_disk: Path, tiny_file: Path, finished, remembered, never_stopped, capsys) -> None:
-    """With no room for anything, for experiment.yaml only (kB), for so many checkpoints; then room is made."""
+    """Space for nothing, for experiment.yaml only (kB), or for some checkpoints; then space is freed."""
     one = sum(file.stat().st_size for file in (finished / "checkpoint").glob("step-00000006.*"))
     left = int(room * one) if isinstance(room, float) else room * 1024
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - left))
@@ -260,7 +260,7 @@ def test_a_full_disk(room, small_disk: Path, tiny_file: Path, finished, remember
 
 
 def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, remembered, never_stopped, capsys) -> None:
-    """The same without a mount: the tensors do not fit, all else does."""
+    """The same without a mount: only the tensors do not fit."""
     words = ["run", str(tiny_file), "--out", str(tmp_path), "--device", "cpu"]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, hard))
@@ -289,7 +289,7 @@ class Process(CommandLine):
         self.first_line = self.output.readline()
 
     def past(self, step: int, checkpoints: Path, number: int, seconds: float = 0) -> tuple[int, str]:
-        """However fast the machine is now, and so many seconds later."""
+        """Send a signal once a checkpoint of this step exists, and some seconds later."""
         while max(checkpoint.steps(checkpoints), default=0) < step and self.process.is_alive():
             time.sleep(0.005)
         time.sleep(seconds)
@@ -309,7 +309,7 @@ def whole(tiny_file, tmp_path_factory, remembered) -> dict[str, Any]:
 
 
 def test_killed_at_ten_random_moments(tiny_file, tmp_path, whole, remembered) -> None:
-    """The steps leave room for a process that was faster than this one saw it."""
+    """The process may have made more steps than this one has seen."""
     chance, checkpoints = random.Random(0), tmp_path / "seed-0" / "checkpoint"
     for step in [0, *sorted(chance.sample(range(1, LONG_STEPS * 2 // 3), 9))]:
         code, said = Process(tiny_file, tmp_path).past(step, checkpoints, signal.SIGKILL, chance.uniform(0, 0.1))
@@ -341,7 +341,7 @@ def test_stopped_by_ctrl_c_then_by_sigterm(tiny_file, tmp_path, whole, remembere
 
 
 def test_a_checkpoint_of_another_step_is_passed_over(tiny, run, stopped, remembered, never_stopped) -> None:
-    """Step 5 under the name of step 9: the content is whole, and not that of step 9."""
+    """Step 5 under the name of step 9: the content is intact, but of another step."""
     for file in (stopped / "checkpoint").glob("step-00000005.*"):
         file.rename(file.with_stem("step-00000009"))
     with pytest.warns(UserWarning, match=r"step-00000009.json: .*step is 5, not 9"):
@@ -364,7 +364,7 @@ def test_a_checkpoint_of_another_run_is_passed_over(
 
 
 def test_a_checkpoint_of_the_version_before_goes_on(tiny, run, stopped, remembered, never_stopped) -> None:
-    """It does not say of which run it is."""
+    """It has no field `run`."""
     for file in (stopped / "checkpoint").glob("*.json"):
         content = json.loads(file.read_text())
         del content["run"]

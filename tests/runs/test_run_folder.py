@@ -1,4 +1,4 @@
-"""The run folder: complete from the first moment, for one process and one experiment only."""
+"""The run folder: complete from the start, for one process and one experiment."""
 
 import dataclasses
 import platform
@@ -37,7 +37,7 @@ def folder(tmp_path: Path, tiny: Callable[..., Experiment], benchmark: Benchmark
     ],
 )
 def test_options_that_came_later_leave_the_digest_of_older_folders(run: str, digest: str) -> None:
-    """Which is written into their checkpoints: by another one these would be refused."""
+    """The digest is in their checkpoints, which would be refused if it changed."""
     assert RunFolder(Path(__file__).parents[2] / "results" / run).record.digest == digest
 
 

@@ -1,4 +1,4 @@
-"""The runner: the protocol, what it leaves behind, and when it refuses to go on."""
+"""The runner: the protocol, the files that it writes, and what it refuses."""
 
 import dataclasses
 import importlib

@@ -1,4 +1,4 @@
-"""A model that was saved from Python: nothing of it is lost, and nothing else is written over."""
+"""A model saved from Python: all of its state is saved, and no other file is overwritten."""
 
 import json
 import shutil
@@ -112,7 +112,7 @@ def test_saved_again_the_newest_counts(taught: Any, stream: list[Batch], state_o
 
 
 def test_a_checkpoint_of_another_model_is_refused(taught: Any, tmp_path: Path) -> None:
-    """It would load: another rate has the same tensors."""
+    """Its tensors would fit: only the learning rate differs."""
     taught().save(tmp_path / "one")
     taught(lr=0.5).save(tmp_path / "other")
     shutil.rmtree(tmp_path / "one" / "checkpoint")

@@ -1,4 +1,4 @@
-"""`dualnet learn`: a model goes on with folders of images, is killed and taken up, and says what became of it."""
+"""`dualnet learn`: sessions on folders of images, killed and resumed, and their summaries."""
 
 import fcntl
 import shutil
@@ -67,7 +67,7 @@ def session_of(folder: Path) -> dict[str, Any]:
 
 @pytest.mark.filterwarnings("ignore:damaged checkpoint")  # killed while it wrote one
 def test_three_killed_sessions_equal_one_process(tmp_path: Path, state_of: Any, differing: Any) -> None:
-    """5 + 5 + 5 classes, images without a class among them; every session is killed once and goes on."""
+    """5 + 5 + 5 classes, some images without a label; every session is killed once and resumed."""
     parts = [draw(tmp_path / f"part-{n}", *LETTERS[5 * n : 5 * n + 5]) for n in range(3)]
     (tmp_path / "unlabelled").mkdir()
     for file in draw(tmp_path / "more", "x", count=6).glob("x/*"):

@@ -1,4 +1,4 @@
-"""Looking back at earlier tasks while learning: what is measured, that it changes nothing, and that it resumes."""
+"""Evaluations of earlier tasks during training: their values, that they change nothing, and that they resume."""
 
 import math
 from pathlib import Path
@@ -19,7 +19,7 @@ THREE_TASKS = {"num_tasks": 3}
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory, quick_tiny, run) -> Path:
-    """Three tasks of three steps, looked back at after every second step. Not to be written to."""
+    """Three tasks of three steps, with an evaluation of earlier tasks every second step. Not to be written to."""
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("watched") / "seed-0"
     return run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=2), folder)
@@ -31,7 +31,7 @@ def test_every_earlier_task_is_measured_every_k_steps(watched: Path) -> None:
 
 
 def test_the_last_look_of_a_task_is_its_evaluation(quick_tiny, run, tmp_path: Path) -> None:
-    """The test sets are smaller than a look, so both see the same images."""
+    """The test sets are smaller than a probe, so both use the same images."""
     folder = run(quick_tiny("er", benchmark=THREE_TASKS, stability_every=3), tmp_path)
     evaluated = {event["step"]: event["accuracy"][:-1] for event in log_of(folder, "evaluation")[1:]}
     assert {event["step"]: event["accuracy"] for event in log_of(folder, "stability")} == evaluated
@@ -63,7 +63,7 @@ def test_without_the_option_nothing_is_measured(finished: Path) -> None:
 
 @pytest.mark.parametrize("name", ["er", "dualnet"])
 def test_looking_changes_nothing(name, quick_tiny, run, remembered, tmp_path: Path) -> None:
-    """Weights, statistics, memory, generator, losses, accuracies, cost: bit by bit those of a run that never looked."""
+    """Weights, statistics, memory, generator, losses, accuracies, cost: bit by bit those of a run without them."""
     plain = remembered(run(quick_tiny(name), tmp_path / "plain"))
     looked = remembered(run(quick_tiny(name, stability_every=1), tmp_path / "looked"))
     looked["log"] = [event for event in looked["log"] if event["event"] != "stability"]
@@ -106,7 +106,7 @@ def test_a_look_is_at_the_same_few_test_images(benchmark, finished: Path, monkey
 
 
 def test_an_accuracy_stays_on_the_device(finished: Path, benchmark, synchronising) -> None:
-    """So that a look at many tasks waits once, for all of them."""
+    """So that the evaluation of many tasks waits for the device once."""
     stream, learner = Stream(benchmark, "task_aware", 4, CPU), load(finished).learner
     probe = stream.probe(0)
     assert not synchronising(lambda: evaluation.accuracy(learner.logits, *probe))

@@ -1,4 +1,4 @@
-"""Runs and models that start from weights or have an encoder from outside: refused in time, and at home in a folder."""
+"""Runs and models with initial weights or an encoder from outside: errors before the run, saving and loading."""
 
 from pathlib import Path
 from typing import Any

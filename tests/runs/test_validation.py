@@ -34,7 +34,7 @@ def test_a_search_refuses_test_tasks(tiny, benchmark, tmp_path: Path) -> None:
 
 @dataclass(frozen=True)
 class Mixed(BenchmarkConfig):
-    """A benchmark from outside the package that makes each kind in the place of the other."""
+    """A benchmark outside the package that returns validation tasks for test tasks and vice versa."""
 
     plain: BenchmarkConfig
 

@@ -1,4 +1,4 @@
-"""Search files: what they mean, and every mistake in one line, before anything is run."""
+"""Search files: their meaning, and errors in one line before anything is run."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Searches in real processes: what they leave, and that a kill, a crash or a diverging point costs nothing else."""
+"""Searches in real processes: their files, and that a kill, a crash or a diverging point affects nothing else."""
 
 import contextlib
 import io
@@ -41,7 +41,7 @@ TINY = {  # nine steps a run
     "seeds": [0, 1],
     "stages": [{"learner.lr": [0.01, 1e25, 0.1]}, {"learner.replay_size": [4, 8]}],
 }
-# A learner that ends badly where a file is missing: kills its process, or raises.
+# A learner that kills or stops its process, or raises, unless a file exists.
 FRAGILE = """
 import os, signal
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ def children(parent: int) -> list[int]:
 
 
 def is_there(process: int) -> bool:
-    """Whether a process runs; one that has ended and that nobody asked about does not."""
+    """Whether a process is running; a zombie is not."""
     listed = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
     return bool(listed.stdout.strip()) and not listed.stdout.startswith("Z")
 

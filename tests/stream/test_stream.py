@@ -103,7 +103,7 @@ def test_every_seed_and_task_has_an_order_of_its_own() -> None:
 
 
 def test_the_orders_of_small_seeds_stay() -> None:
-    """Results that were reported must be found again."""
+    """Published results must stay reproducible."""
     assert [shuffled(6, seed, 3).tolist() for seed in (0, 999)] == [[4, 0, 3, 2, 1, 5], [3, 0, 2, 4, 5, 1]]
 
 
@@ -121,7 +121,7 @@ def test_no_epoch_has_the_order_of_a_task(benchmark, monkeypatch) -> None:
 
 @every_kind
 def test_the_stream_follows_from_seed_and_step(kind, benchmark) -> None:
-    """A new process that begins in the middle sees the same: the other seed and the steps before leave no trace."""
+    """A process that starts in the middle gets the same batches: earlier steps and other seeds have no effect."""
     stream, fresh = make_stream(benchmark, kind), make_stream(benchmark, kind)
     expected = batches_of(stream, seed=5)
     batches_of(fresh, seed=6)
