@@ -29,16 +29,28 @@ from dualnet.serve.worker import SETTLED_STEPS, Worker
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Iterator[tuple[Worker, Connection]]:
-    """A worker with two classes, and the link on which it sends its messages."""
+def ends() -> Iterator[tuple[Connection, Connection]]:
+    """The two ends of the link between the processes: that of the HTTP process and that of the worker."""
+    ours, theirs = Pipe()
+    with ours, theirs:
+        yield ours, theirs
+
+
+@pytest.fixture
+def link(ends: tuple[Connection, Connection]) -> Connection:
+    """Receives the messages of the worker."""
+    return ends[0]
+
+
+@pytest.fixture
+def worker(tmp_path: Path, ends: tuple[Connection, Connection]) -> Iterator[Worker]:
+    """With two classes."""
     options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=1)
     (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
-    ours, theirs = Pipe()
-    worker = Worker(options, theirs)
+    worker = Worker(options, ends[1])
     worker.journal.add_classes(["cat", "dog"])
     follow(worker)
-    with ours, theirs:
-        yield worker, ours
+    yield worker
     worker.journal.database.close()
 
 
@@ -69,9 +81,8 @@ def hold_out(worker: Worker, count: int) -> None:
 
 @pytest.mark.parametrize("damage", [shutil.rmtree, lambda folder: (folder / "model.yaml").write_text("{")])
 def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
-    made: tuple[Worker, Connection], damage: Any
+    worker: Worker, link: Connection, damage: Any
 ) -> None:
-    worker, link = made
     number = state_folder.create_snapshot(worker.model, worker.options, "", [1, 2])["number"]
     damage(state_folder.snapshot_folder(worker.options, number))
     model = worker.model
@@ -80,8 +91,7 @@ def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     assert notices(link) == ["not_restored"] and worker.model is model
 
 
-def test_a_restore_is_saved_before_it_is_acknowledged(made: tuple[Worker, Connection]) -> None:
-    worker, link = made
+def test_a_restore_is_saved_before_it_is_acknowledged(worker: Worker, link: Connection) -> None:
     number = state_folder.create_snapshot(worker.model, worker.options, "", [1, 2])["number"]
     hold_out(worker, 1)
     position = worker.journal.last_position()
@@ -97,8 +107,7 @@ def test_a_restore_is_saved_before_it_is_acknowledged(made: tuple[Worker, Connec
         newest.unlink()
 
 
-def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(made: tuple[Worker, Connection]) -> None:
-    worker, link = made
+def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(worker: Worker, link: Connection) -> None:
     hold_out(worker, 20)
     worker.evaluate()
     assert sum(worker.last_good.correct.values()) == 20
@@ -111,8 +120,7 @@ def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(made: tup
     assert set(worker.last_good.accuracy().values()) == {0.0}
 
 
-def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(made: tuple[Worker, Connection]) -> None:
-    worker, link = made
+def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(worker: Worker, link: Connection) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8)
     worker.journal.add_examples(["a", "b"], list(images), ["cat", "dog"], False)
     service = Service(worker.options)
@@ -130,8 +138,7 @@ def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(made: tuple
     service.journal.database.close()
 
 
-def test_unmeasured_weights_are_evaluated_before_a_class_is_added(made: tuple[Worker, Connection]) -> None:
-    worker, link = made
+def test_unmeasured_weights_are_evaluated_before_a_class_is_added(worker: Worker, link: Connection) -> None:
     hold_out(worker, 20)
     worker.evaluate()
     for weights in worker.model.learner.parameters():
@@ -142,9 +149,8 @@ def test_unmeasured_weights_are_evaluated_before_a_class_is_added(made: tuple[Wo
     assert notices(link) == ["rolled_back"] and not worker.unmeasured
 
 
-def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Connection]) -> None:
+def test_a_failure_ends_the_start_and_later_is_a_notice(worker: Worker) -> None:
     """Later failures restart the learner."""
-    worker, _ = made
     service = Service(worker.options)
     service.on_failed(failure := ValueError("at the start"))
     assert service.failure is failure and not service.events
@@ -154,9 +160,9 @@ def test_a_failure_ends_the_start_and_later_is_a_notice(made: tuple[Worker, Conn
     service.journal.database.close()
 
 
-def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(made: tuple[Worker, Connection]) -> None:
-    options = made[0].options
-    number = state_folder.create_snapshot(made[0].model, options, "", [1, 2])["number"]
+def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(worker: Worker) -> None:
+    options = worker.options
+    number = state_folder.create_snapshot(worker.model, options, "", [1, 2])["number"]
     folder = state_folder.snapshot_folder(options, number)
     shutil.copytree(folder, folder.with_name("7.tmp"))
     state_folder.delete_snapshot(options, number)
@@ -165,12 +171,11 @@ def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(made: tuple[
     assert state_folder.list_snapshots(options) == []
     state_folder.remove_unfinished(options)
     assert [path.name for path in folder.parent.iterdir()] == [state_folder.LAST_FILE]
-    again = state_folder.create_snapshot(made[0].model, options, "", [1, 2])["number"]
+    again = state_folder.create_snapshot(worker.model, options, "", [1, 2])["number"]
     assert again == number + 1, "a late request to restore must not find another snapshot"
 
 
-def test_a_failed_snapshot_leaves_no_files(made: tuple[Worker, Connection], monkeypatch: pytest.MonkeyPatch) -> None:
-    worker, _ = made
+def test_a_failed_snapshot_leaves_no_files(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def on_full_disk(folder: Path, *_: object) -> None:
         folder.mkdir()
@@ -254,9 +259,8 @@ def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_traini
         worker.journal.database.close()
 
 
-def test_a_publication_older_than_the_checkpoint_is_ignored(made: tuple[Worker, Connection]) -> None:
+def test_a_publication_older_than_the_checkpoint_is_ignored(worker: Worker) -> None:
     """A learner that catches up after a crash may save before its first publication is read."""
-    worker, _ = made
     older = worker.status(), prediction_weights(worker.model).numpy().tobytes()
     worker.journal.add_classes(["cow"])
     follow(worker)
@@ -273,8 +277,7 @@ def test_a_publication_older_than_the_checkpoint_is_ignored(made: tuple[Worker, 
         )
 
 
-def test_a_pause_and_the_history_survive_a_restart(made: tuple[Worker, Connection]) -> None:
-    worker, _ = made
+def test_a_pause_and_the_history_survive_a_restart(worker: Worker, link: Connection) -> None:
     worker.execute("pause", True)
     assert Worker(worker.options, worker.link).background.paused
     service = Service(worker.options)
@@ -298,8 +301,7 @@ def test_images_without_labels_move_the_average_of_a_model_without_a_slow_learne
         worker.journal.database.close()
 
 
-def test_a_learned_image_is_classified_correctly_however_slow_the_average(made: tuple[Worker, Connection]) -> None:
-    worker, _ = made
+def test_a_learned_image_is_classified_correctly_however_slow_the_average(worker: Worker) -> None:
     images = np.random.default_rng(1).integers(0, 256, (12, 3, SIZE, SIZE), np.uint8)
     learner = worker.model.learner
     for number, name in enumerate(["cat", "dog"] * 5):
@@ -314,9 +316,8 @@ def test_a_learned_image_is_classified_correctly_however_slow_the_average(made: 
 
 
 def test_a_deleted_image_leaves_the_checkpoints_also_after_a_failed_save(
-    made: tuple[Worker, Connection], monkeypatch: pytest.MonkeyPatch
+    worker: Worker, link: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker, link = made
     hold_out(worker, 1)
     worker.journal.delete("example-0")
     follow(worker)
@@ -332,9 +333,8 @@ def test_a_deleted_image_leaves_the_checkpoints_also_after_a_failed_save(
     assert worker.saves_due == 0 and not worker.unsaved
 
 
-def test_a_deleted_image_leaves_the_checkpoints_also_after_a_restart(made: tuple[Worker, Connection]) -> None:
+def test_a_deleted_image_leaves_the_checkpoints_also_after_a_restart(worker: Worker, link: Connection) -> None:
     """Killed after the first of two saves: the next learner process makes the second, at the latest when it stops."""
-    worker, link = made
     hold_out(worker, 1)
     worker.journal.delete("example-0")
     follow(worker)
@@ -376,16 +376,14 @@ def test_a_command_is_refused_if_the_learner_is_not_running_or_ends_before_it_re
     service.journal.database.close()
 
 
-def test_progress_that_an_earlier_version_saved_is_completed(made: tuple[Worker, Connection]) -> None:
-    worker, _ = made
+def test_progress_that_an_earlier_version_saved_is_completed(worker: Worker) -> None:
     state_folder.save(worker.model, worker.options, {"position": 2, "steps": 0})
     _, progress = state_folder.open_model(worker.options)
     assert progress == {**state_folder.NEW_PROGRESS, "position": 2}
 
 
-def test_no_status_is_ahead_of_the_model_that_predicts(made: tuple[Worker, Connection]) -> None:
+def test_no_status_is_ahead_of_the_model_that_predicts(worker: Worker) -> None:
     """A synchronous request is acknowledged by the status: the model must have the new weights by then."""
-    worker, _ = made
     assigned: list[tuple[str, Any]] = []
 
     class Watched(Service):
@@ -406,9 +404,8 @@ def test_no_status_is_ahead_of_the_model_that_predicts(made: tuple[Worker, Conne
     service.journal.database.close()
 
 
-def executed(made: tuple[Worker, Connection], command: str, argument: Any) -> Any:
-    """Reads the weights that are published, of which the pipe does not hold two."""
-    worker, link = made
+def executed(worker: Worker, link: Connection, command: str, argument: Any) -> Any:
+    """The result of a command. Reads the published weights, of which the pipe does not hold two."""
     worker.publish()
     notices(link)
     result = worker.execute(command, argument)
@@ -416,8 +413,7 @@ def executed(made: tuple[Worker, Connection], command: str, argument: Any) -> An
     return result
 
 
-def test_a_class_is_renamed_with_its_examples_entries_and_results(made: tuple[Worker, Connection]) -> None:
-    worker, _ = made
+def test_a_class_is_renamed_with_its_examples_entries_and_results(worker: Worker, link: Connection) -> None:
     hold_out(worker, 20)
     worker.evaluate()
     before, journal = worker.last_good.accuracy(), worker.journal
@@ -426,7 +422,7 @@ def test_a_class_is_renamed_with_its_examples_entries_and_results(made: tuple[Wo
     journal.options = Options(worker.options.state, held_out_every=0)
     journal.add_examples(["a", "b"], images, ["cat", "cow"], True)  # not learned yet, nor is the class
     for number, name in ((1, "tiger"), (3, "bull"), (2, "cat"), (1, "tiger")):
-        assert executed(made, "rename", (number, name)) == (None, None)
+        assert executed(worker, link, "rename", (number, name)) == (None, None)
     assert journal.classes() == ["tiger", "cat", "bull"] and list(worker.model.class_names) == ["tiger", "cat"]
     new = {"cat": "tiger", "dog": "cat"}
     assert worker.last_good.accuracy() == {new[name]: value for name, value in before.items()}
@@ -437,27 +433,25 @@ def test_a_class_is_renamed_with_its_examples_entries_and_results(made: tuple[Wo
         ((1, "cat"), 409, "class 'cat' already exists"),
         ((4, "lynx"), 404, "class 4 does not exist"),
     ):
-        assert executed(made, "rename", argument) == (None, (status, message))
+        assert executed(worker, link, "rename", argument) == (None, (status, message))
 
 
-def test_a_checkpoint_and_a_snapshot_from_before_get_the_new_names(made: tuple[Worker, Connection]) -> None:
-    worker, link = made
-    number = executed(made, "snapshot", "")[0]["number"]
+def test_a_checkpoint_and_a_snapshot_from_before_get_the_new_names(worker: Worker, link: Connection) -> None:
+    number = executed(worker, link, "snapshot", "")[0]["number"]
     worker.save()
     for renamed, name in ((1, "?"), (2, "cat"), (1, "dog")):  # they exchange their names
-        assert executed(made, "rename", (renamed, name)) == (None, None)
+        assert executed(worker, link, "rename", (renamed, name)) == (None, None)
     worker.journal.add_classes(["cow"])
     again = Worker(worker.options, worker.link)  # as after a kill
     assert list(again.model.class_names) == ["dog", "cat"] == again.journal.classes()[:2]
     follow(again)
-    assert executed((again, link), "restore", number) == (None, None)
+    assert executed(again, link, "restore", number) == (None, None)
     assert list(again.model.class_names) == ["dog", "cat", "cow"]
     again.journal.database.close()
 
 
-def test_the_classes_of_a_state_that_an_earlier_version_saved_are_numbered(made: tuple[Worker, Connection]) -> None:
+def test_the_classes_of_a_state_that_an_earlier_version_saved_are_numbered(worker: Worker, link: Connection) -> None:
     """Its journal has numbered them from 1 on, its checkpoint has no numbers."""
-    worker, _ = made
     state_folder.save(worker.model, worker.options, {"position": worker.position, "steps": 0})
     worker.journal.rename_class(2, "wolf")
     again = Worker(worker.options, worker.link)
@@ -465,8 +459,7 @@ def test_the_classes_of_a_state_that_an_earlier_version_saved_are_numbered(made:
     again.journal.database.close()
 
 
-def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(made: tuple[Worker, Connection]) -> None:
-    worker, _ = made
+def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(worker: Worker, link: Connection) -> None:
     journal = worker.journal
     hold_out(worker, 20)
     worker.evaluate()
@@ -475,44 +468,43 @@ def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(made: tuple
     journal.add_examples(["a", "b", "c"], images[:3], ["cat", "cat", "dog"], False)
     follow(worker)
     assert stored(worker) == ["cat", "cat", "dog"]
-    number = executed(made, "snapshot", "")[0]["number"]
+    number = executed(worker, link, "snapshot", "")[0]["number"]
     worker.save()
     journal.set_label("a", "dog", False)  # not learned yet, as all that follows
     journal.set_label("c", "cat", False)
     journal.add_examples(["d", "e"], images[3:], ["cat", "cow"], True)
     journal.set_label("e", "cat", False)
-    assert executed(made, "remove", 1) == (None, None)
+    assert executed(worker, link, "remove", 1) == (None, None)
     assert journal.classes() == ["dog", "cow"] and list(worker.model.class_names) == ["dog"]
     assert set(worker.last_good.accuracy()) <= {"dog"} and worker.saves_due == 2
     for one in (worker, again := Worker(worker.options, worker.link)):  # as it is, and as after a kill
         assert one.saves_due == 2
         follow(one)
         assert list(one.model.class_names) == ["dog", "cow"] and stored(one) == ["dog"], "a is a dog now"
-        assert executed((one, made[1]), "restore", number) == (None, None)
+        assert executed(one, link, "restore", number) == (None, None)
         assert list(one.model.class_names) == ["dog", "cow"] and stored(one) == []
     again.journal.database.close()
     for id in ("b", "c", "d", "e"):
         with pytest.raises(RequestError, match="was deleted"):
             journal.example(id)
     assert not journal.rows("SELECT * FROM log WHERE name = 'cat'")
-    assert executed(made, "remove", 1) == (None, (404, "class 1 does not exist"))
+    assert executed(worker, link, "remove", 1) == (None, (404, "class 1 does not exist"))
     journal.add_examples(["new"], images[:1], ["cat"], True)
     follow(worker)
     assert journal.classes_by_number() == {2: "dog", 3: "cow", 4: "cat"} and stored(worker) == ["cat"]
 
 
 def test_a_class_that_is_removed_before_it_is_learned_leaves_nothing_to_wait_for(
-    made: tuple[Worker, Connection],
+    worker: Worker, link: Connection
 ) -> None:
-    worker, _ = made
     worker.journal.add_classes(["mistake"])
-    assert executed(made, "remove", 3) == (None, None)
+    assert executed(worker, link, "remove", 3) == (None, None)
     follow(worker)
     assert worker.position == worker.journal.last_position() and list(worker.model.class_names) == ["cat", "dog"]
 
 
-def test_a_number_is_not_used_again(made: tuple[Worker, Connection]) -> None:
-    journal = made[0].journal
+def test_a_number_is_not_used_again(worker: Worker) -> None:
+    journal = worker.journal
     for number in (2, 1):
         journal.remove_class(number)
     journal.adopt_classes(["fox"])
@@ -521,16 +513,15 @@ def test_a_number_is_not_used_again(made: tuple[Worker, Connection]) -> None:
     assert journal.classes_by_number() == {3: "cow"}
 
 
-def test_the_http_process_follows_removals(made: tuple[Worker, Connection]) -> None:
-    worker, _ = made
+def test_the_http_process_follows_removals(worker: Worker, link: Connection) -> None:
     worker.save()
     published = ServingModel(worker.options)
     pixels = torch.randint(256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
     for change in (
         lambda: worker.journal.add_classes(["cow"]),
-        lambda: executed(made, "remove", 1),
+        lambda: executed(worker, link, "remove", 1),
         lambda: worker.journal.add_classes(["cat"]),
-        lambda: executed(made, "rename", (4, "lynx")),
+        lambda: executed(worker, link, "rename", (4, "lynx")),
     ):
         change()
         follow(worker)
