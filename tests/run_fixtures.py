@@ -209,7 +209,7 @@ def run(tiny: Callable[..., Experiment], benchmark: Benchmark) -> Callable[..., 
 
 
 @pytest.fixture(scope="session")
-def remembered() -> Callable[[Path], dict[str, Any]]:
+def run_state() -> Callable[[Path], dict[str, Any]]:
     """What two equal runs have in common: the newest checkpoint bit by bit, result and log, without times.
 
     A mapping by name, so that a failure shows what differs.
@@ -259,8 +259,8 @@ def finished(
 
 
 @pytest.fixture(scope="session")
-def never_stopped(finished: Path, remembered: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
-    return remembered(finished)
+def never_stopped(finished: Path, run_state: Callable[[Path], dict[str, Any]]) -> dict[str, Any]:
+    return run_state(finished)
 
 
 @pytest.fixture(scope="session")
@@ -304,7 +304,7 @@ def error_line(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 
 @pytest.fixture
-def heard() -> Iterator[None]:
+def default_sigint() -> Iterator[None]:
     """The default handler of SIGINT: processes that a shell starts in the background ignore the signal."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
@@ -345,11 +345,11 @@ def write_run(
     learner=None,
     labels=None,
     cost=None,
-    told=(),
+    events=(),
     classes=None,
     **options,
 ):
-    """Write a finished run of two tasks; accuracy=None leaves it unfinished. Events in `told` are added to its log.
+    """Write a finished run of two tasks; accuracy=None leaves it unfinished. `events` are added to its log.
 
     `classes` is the content of classes.json: classes named a, b, c, ... in two tasks with equally many test images.
     """
@@ -366,14 +366,14 @@ def write_run(
         **({"labels": labels} if labels else {}),
     }
     (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
-    events = [
+    log = [
         {"event": "losses", "task": 0, "step": 20, "seconds": 1.0, "losses": {"labels": 1.2, "replay": 0.9}},
         {"event": "evaluation", "task": 0, "step": 40, "seconds": 2.0, "accuracy": [80.0]},
         {"event": "losses", "task": 1, "step": 60, "seconds": 3.0, "losses": {"labels": 0.8, "replay": 0.7}},
         {"event": "something else"},
-        *told,
+        *events,
     ]
-    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+    (folder / "log.jsonl").write_text("\n".join(map(json.dumps, log)) + "\n")
     if accuracy is not None:
         result = {"accuracy": accuracy, "metrics": {}, "seconds": 61.2, "peak_memory_bytes": 300 * 2**20, "steps": 80}
         result |= {"cost": cost} if cost else {}

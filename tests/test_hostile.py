@@ -325,7 +325,7 @@ def test_a_reader_that_has_enough_is_told_nothing() -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-@pytest.mark.usefixtures("heard")
+@pytest.mark.usefixtures("default_sigint")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("library", ["libtorch_cpu", "_multiarray_umath"])
 def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library: str) -> None:

@@ -105,16 +105,16 @@ def test_options_on_the_command_line(name: str, tiny_file: Path, tmp_path: Path,
 
 @every_objective
 def test_a_run_with_options_resumes_and_its_model_is_loaded(
-    name: str, tiny: Any, run: Any, stop_at: Any, remembered: Any, tmp_path: Path, state_of: Any, differing: Any
+    name: str, tiny: Any, run: Any, stop_at: Any, run_state: Any, tmp_path: Path, state_of: Any, differing: Any
 ) -> None:
     experiment = tiny(learner_options(name, **OTHER[name]))
-    whole = remembered(run(experiment, tmp_path / "whole"))
+    whole = run_state(run(experiment, tmp_path / "whole"))
     with pytest.raises(StopRequested):
         run(experiment, tmp_path / "stopped", stop_at(4))
     if OTHER[name]:
         with pytest.raises(ValueError, match=r"holds another experiment \(learner.objective_options"):
             run(tiny(learner_options(name)), tmp_path / "stopped")
-    assert remembered(run(experiment, tmp_path / "stopped")) == whole
+    assert run_state(run(experiment, tmp_path / "stopped")) == whole
     written = yaml.safe_load((tmp_path / "stopped/experiment.yaml").read_text())["learner"]
     assert (written["objective"], written["objective_options"]) == (name, OTHER[name])
     assert parse_learner(written)[1] == experiment.learner
@@ -128,14 +128,14 @@ def test_a_run_with_options_resumes_and_its_model_is_loaded(
 
 
 def test_a_run_of_the_version_without_these_options_resumes(
-    tiny: Any, run: Any, stopped: Path, remembered: Any, never_stopped: Any
+    tiny: Any, run: Any, stopped: Path, run_state: Any, never_stopped: Any
 ) -> None:
     file, digest = stopped / "experiment.yaml", read_record(stopped).digest
     text = file.read_text()
     assert text.count("  objective_options: {}\n") == 1
     file.write_text(text.replace("  objective_options: {}\n", ""))
     assert read_record(stopped).digest == digest
-    assert remembered(run(tiny(), stopped)) == never_stopped
+    assert run_state(run(tiny(), stopped)) == never_stopped
 
 
 def test_an_objective_from_outside_is_imported_only_if_it_is_trusted(

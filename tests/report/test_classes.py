@@ -181,8 +181,8 @@ def test_options_that_one_learner_lacks_are_folded(tmp_path, make_run):
 
 def test_text_in_plots_is_readable_on_a_phone(tmp_path, make_run):
     """All text of an SVG is scaled with it: at least 11 pixels where the drawing is as wide as a phone allows."""
-    told = [{"event": "stability", "task": 1, "step": 60, "seconds": 3.0, "accuracy": [70.0]}]
-    make_run(tmp_path / "a", TASKS, classes=CLASSES, told=told)
+    events = [{"event": "stability", "task": 1, "step": 60, "seconds": 3.0, "accuracy": [70.0]}]
+    make_run(tmp_path / "a", TASKS, classes=CLASSES, events=events)
     twenty = np.where(np.tri(20, dtype=bool), 50.0, np.nan)
     make_run(tmp_path / "b", [[None if np.isnan(v) else v for v in line] for line in twenty], name="b", size=1)
     drawings = re.findall(r"<svg class.*?</svg>", page_of(tmp_path), flags=re.DOTALL)

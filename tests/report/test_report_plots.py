@@ -243,7 +243,7 @@ def test_an_option_that_never_differs_alone_is_refused(tmp_path, make_run):
 def test_stability_appears_where_it_was_measured(tmp_path, make_run):
     make_run(tmp_path / "a", name="plain")
     assert "Stability over the stream" not in headings(tmp_path)
-    make_run(tmp_path / "b", name="watched", told=[evaluation(45, 40.0), evaluation(60, 62.0)])
+    make_run(tmp_path / "b", name="watched", events=[evaluation(45, 40.0), evaluation(60, 62.0)])
     assert "Stability over the stream" in headings(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "watched on each earlier task" in page and "plain on each earlier task" not in page
@@ -253,8 +253,8 @@ def test_stability_appears_where_it_was_measured(tmp_path, make_run):
 
 def test_the_worst_cases_of_seeds_are_in_the_table(tmp_path, make_run):
     """Of each seed its own lowest moment, not the lowest moment of the mean: seed 0 fell first, seed 1 later."""
-    make_run(tmp_path / "0", seed=0, told=[evaluation(45, 40.0), evaluation(60, 62.0)])
-    make_run(tmp_path / "1", seed=1, told=[evaluation(45, 70.0), evaluation(60, 50.0)])
+    make_run(tmp_path / "0", seed=0, events=[evaluation(45, 40.0), evaluation(60, 62.0)])
+    make_run(tmp_path / "1", seed=1, events=[evaluation(45, 70.0), evaluation(60, 50.0)])
     comparison = compare([tmp_path])
     table = stability_table(comparison.rows, comparison)
     assert table.header == ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
@@ -265,7 +265,7 @@ def test_the_worst_cases_of_seeds_are_in_the_table(tmp_path, make_run):
 
 def test_a_task_that_was_never_evaluated_while_learning_shows_a_dash(tmp_path, make_run):
     three = [[80.0, None, None], [60.0, 70.0, None], [50.0, 60.0, 70.0]]
-    make_run(tmp_path / "0", three, told=[evaluation(45, 40.0)])
+    make_run(tmp_path / "0", three, events=[evaluation(45, 40.0)])
     comparison = compare([tmp_path])
     assert stability_table(comparison.rows, comparison).rows[0][2:] == ["—", "—"]
     report([tmp_path])
@@ -278,13 +278,15 @@ def test_evaluations_that_a_resumed_run_repeats_or_that_are_torn_are_understood(
         {**evaluation(90), "accuracy": ["x"]},
         {**evaluation(95), "step": None},
     ]
-    folder = make_run(tmp_path / "0", told=[evaluation(45, 40.0), evaluation(60, 62.0), evaluation(60, 63.0), *broken])
+    folder = make_run(
+        tmp_path / "0", events=[evaluation(45, 40.0), evaluation(60, 62.0), evaluation(60, 63.0), *broken]
+    )
     assert read_record(folder).log.stability == {45: [40], 60: [63]}
     report([tmp_path])
 
 
 def test_seeds_with_and_without_stability_are_one_row(tmp_path, make_run):
-    make_run(tmp_path / "0", seed=0, told=[evaluation(45, 40.0)])
+    make_run(tmp_path / "0", seed=0, events=[evaluation(45, 40.0)])
     file = make_run(tmp_path / "1", seed=1) / "experiment.yaml"
     file.write_text(file.read_text() + "stability_every: 20\n")
     assert len(compare([tmp_path]).rows) == 1
@@ -310,7 +312,7 @@ def test_of_too_many_points_the_lowest_or_the_means_stay(monkeypatch):
 def test_the_memory_appears_where_it_was_told(tmp_path, make_run):
     make_run(tmp_path / "a", name="plain")
     assert "Composition of the memory" not in headings(tmp_path)
-    make_run(tmp_path / "b", name="er", told=[stored(0, [4, 0], [2, 2, 0, 0]), stored(1, [4, 4], [2, 2, 2, 2])])
+    make_run(tmp_path / "b", name="er", events=[stored(0, [4, 0], [2, 2, 0, 0]), stored(1, [4, 4], [2, 2, 2, 2])])
     assert "Composition of the memory" in headings(tmp_path)
     page = (tmp_path / "report.html").read_text()
     assert "er stored examples of each task" in page and "plain stored examples" not in page
@@ -318,14 +320,14 @@ def test_the_memory_appears_where_it_was_told(tmp_path, make_run):
 
 def test_stored_examples_are_the_mean_over_seeds(tmp_path, make_run):
     """A seed whose log was lost for a while does not move the others' tasks."""
-    make_run(tmp_path / "0", seed=0, told=[stored(0, [4, 0], [4, 0]), stored(1, [2, 6], [2, 6])])
-    make_run(tmp_path / "1", seed=1, told=[stored(1, [4, 4], [4, 4])])
+    make_run(tmp_path / "0", seed=0, events=[stored(0, [4, 0], [4, 0]), stored(1, [2, 6], [2, 6])])
+    make_run(tmp_path / "1", seed=1, events=[stored(1, [4, 4], [4, 4])])
     tasks, counts = mean_memory(compare([tmp_path]).rows[0])
     assert tasks.tolist() == [0, 1] and counts.tolist() == [[4, 0], [3, 5]]
 
 
 def test_classes_are_shown_where_tasks_are_not_known(tmp_path, make_run):
-    make_run(tmp_path / "0", told=[stored(0, None, [3, 1, 0]), stored(1, None, [2, 2, 4])])
+    make_run(tmp_path / "0", events=[stored(0, None, [3, 1, 0]), stored(1, None, [2, 2, 4])])
     report([tmp_path])
     page = (tmp_path / "report.html").read_text()
     assert "stored examples of each class" in page and "class 3" in page
@@ -343,9 +345,9 @@ def test_few_tasks_have_names_and_many_a_scale():
 
 
 def test_the_page_with_everything_stands_alone_and_is_the_same_twice(tmp_path, make_run):
-    told = [evaluation(45, 40.0), evaluation(60, 62.0), stored(0, [4, 0], [2, 2]), stored(1, [4, 4], [2, 2])]
+    events = [evaluation(45, 40.0), evaluation(60, 62.0), stored(0, [4, 0], [2, 2]), stored(1, [4, 4], [2, 2])]
     for rounds in (0, 1, 3):
-        make_run(tmp_path / str(rounds), name=f"<b>{rounds}", learner=dualnet(rounds), told=told)
+        make_run(tmp_path / str(rounds), name=f"<b>{rounds}", learner=dualnet(rounds), events=events)
     pages = []
     for out in ("one", "two"):
         report([tmp_path / str(rounds) for rounds in (0, 1, 3)], tmp_path / out)
@@ -398,9 +400,9 @@ def test_a_page_of_many_tasks_is_small_and_the_same_twice(tmp_path, make_run):
     classes = {"counts": [10] * 5 * size, "confusions": [[n, n + 1, 4] for n in range(5 * size - 1)], "mistakes": []}
     accuracy = np.where(np.tri(size, dtype=bool), 50.0, np.nan)
     matrix = [[None if np.isnan(value) else value for value in line] for line in accuracy]
-    told = [evaluation(40 * task, *accuracy[task, :task].tolist()) for task in range(1, size)]
-    told += [stored(task, [9] * (task + 1) + [0] * (size - task - 1), [0]) for task in range(size)]
-    make_run(tmp_path / "a", matrix, told=told, classes=classes)
+    events = [evaluation(40 * task, *accuracy[task, :task].tolist()) for task in range(1, size)]
+    events += [stored(task, [9] * (task + 1) + [0] * (size - task - 1), [0]) for task in range(size)]
+    make_run(tmp_path / "a", matrix, events=events, classes=classes)
     pages = []
     for out in ("one", "two"):
         report([tmp_path / "a"], tmp_path / out)

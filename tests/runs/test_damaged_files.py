@@ -119,7 +119,7 @@ CLASSES = {"counts": [5, 5, 5, 5], "confusions": [[0, 1, 2], [3, 2, 1]], "mistak
 @pytest.mark.parametrize("name", [*OF_A_RUN, "classes.json"])
 def test_a_report(name: str, make_run, plots_unsaved, tmp_path: Path) -> None:
     cost = {"forward_samples": 10, "backward_samples": 10}
-    whole = make_run(tmp_path / "whole", told=EVENTS, cost=cost, classes=CLASSES)
+    whole = make_run(tmp_path / "whole", events=EVENTS, cost=cost, classes=CLASSES)
     fuzz(whole, name, tmp_path / "damaged", lambda folder: compare([folder]), keep=True)
     assert_one_line(lambda: report([tmp_path / "damaged"], tmp_path / "report"), name)
     assert (tmp_path / "report" / "report.html").exists()

@@ -67,11 +67,11 @@ MOVES: dict[str, Callable[[], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("way", MOVES)
-def test_a_stopped_run_goes_on_with_the_same_images(way: str, on, run, stop_at, remembered) -> None:
-    never_stopped = remembered(run(on(), Path("whole")))
+def test_a_stopped_run_goes_on_with_the_same_images(way: str, on, run, stop_at, run_state) -> None:
+    never_stopped = run_state(run(on(), Path("whole")))
     with pytest.raises(StopRequested):
         run(on(), Path("run"), stop_at(3))
-    assert remembered(run(on(**MOVES[way]()), Path("run"))) == never_stopped
+    assert run_state(run(on(**MOVES[way]()), Path("run"))) == never_stopped
 
 
 def test_a_stopped_run_does_not_go_on_with_other_images(on, run, stop_at) -> None:

@@ -26,31 +26,31 @@ NUM_STEPS = 6  # of the tiny experiment, three in a task
 
 
 @pytest.mark.parametrize("step", range(1, NUM_STEPS))
-def test_stopped_after_a_step(step, tiny, run, stop_at, remembered, never_stopped, tmp_path) -> None:
+def test_stopped_after_a_step(step, tiny, run, stop_at, run_state, never_stopped, tmp_path) -> None:
     with pytest.raises(StopRequested, match=f"after step {step} of {NUM_STEPS}"):
         run(tiny(), tmp_path, stop_at(step))
     assert not (tmp_path / "result.json").exists()
     assert checkpoint.steps(tmp_path / "checkpoint")[-1] == step
     assert read_record(tmp_path).last_step == step, "the report says so too"
-    assert remembered(run(tiny(), tmp_path)) == never_stopped
+    assert run_state(run(tiny(), tmp_path)) == never_stopped
 
 
-def test_stopped_between_two_tasks(tiny, run, stop_at, remembered, never_stopped, tmp_path) -> None:
+def test_stopped_between_two_tasks(tiny, run, stop_at, run_state, never_stopped, tmp_path) -> None:
     with pytest.raises(StopRequested, match="after step 3 of 6"):
         run(tiny(), tmp_path, stop_at(task=0, number=signal.SIGTERM))
-    assert remembered(run(tiny(), tmp_path)) == never_stopped
+    assert run_state(run(tiny(), tmp_path)) == never_stopped
 
 
-def test_stopped_after_every_single_step(tiny, run, stop_at, remembered, never_stopped, tmp_path) -> None:
+def test_stopped_after_every_single_step(tiny, run, stop_at, run_state, never_stopped, tmp_path) -> None:
     for step in range(1, NUM_STEPS):
         with pytest.raises(StopRequested):
             run(tiny(), tmp_path, stop_at(step))
-    assert remembered(run(tiny(), tmp_path)) == never_stopped
+    assert run_state(run(tiny(), tmp_path)) == never_stopped
 
 
 @pytest.mark.parametrize("where", [{"step": NUM_STEPS}, {"task": 1}])
-def test_asked_too_late_to_stop_the_run_is_finished(where, tiny, run, stop_at, remembered, never_stopped, tmp_path):
-    assert remembered(run(tiny(), tmp_path, stop_at(**where))) == never_stopped
+def test_asked_too_late_to_stop_the_run_is_finished(where, tiny, run, stop_at, run_state, never_stopped, tmp_path):
+    assert run_state(run(tiny(), tmp_path, stop_at(**where))) == never_stopped
 
 
 PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
@@ -60,29 +60,29 @@ PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
     ("name", "protocol"),
     [(name, protocol) for protocol in PROTOCOLS for name in LEARNERS if protocol == "task_aware" or name != "ctn"],
 )
-def test_every_learner_resumes(name, protocol, quick_tiny, run, stop_at, remembered, tmp_path) -> None:
+def test_every_learner_resumes(name, protocol, quick_tiny, run, stop_at, run_state, tmp_path) -> None:
     learner = {"soft_labels": "insertion"} if (name, protocol) == ("dualnet", "task_free") else name
     experiment = quick_tiny(learner, protocol=protocol, log_every=4, checkpoint_every=100)
-    whole = remembered(run(experiment, tmp_path / "whole"))
+    whole = run_state(run(experiment, tmp_path / "whole"))
     with pytest.raises(StopRequested):
         run(experiment, tmp_path / "stopped", stop_at(4))
-    assert remembered(run(experiment, tmp_path / "stopped")) == whole
+    assert run_state(run(experiment, tmp_path / "stopped")) == whole
 
 
-def test_a_learner_of_ones_own_resumes(own_learner, tiny, run, stop_at, remembered, tmp_path) -> None:
-    whole = remembered(run(tiny(own_learner), tmp_path / "whole"))
+def test_a_learner_of_ones_own_resumes(own_learner, tiny, run, stop_at, run_state, tmp_path) -> None:
+    whole = run_state(run(tiny(own_learner), tmp_path / "whole"))
     with pytest.raises(StopRequested):
         run(tiny(own_learner), tmp_path / "stopped", stop_at(5))
-    assert remembered(run(tiny(own_learner), tmp_path / "stopped")) == whole
+    assert run_state(run(tiny(own_learner), tmp_path / "stopped")) == whole
 
 
 @pytest.mark.filterwarnings("error")
-def test_killed_at_any_write(quick_tiny, run, remembered, tmp_path, monkeypatch) -> None:
+def test_killed_at_any_write(quick_tiny, run, run_state, tmp_path, monkeypatch) -> None:
     """Before a file, with half of it written, or after it: experiment.yaml, checkpoints, classes.json, result.json."""
     write, written = atomic.write, []
     with monkeypatch.context() as patch:
         patch.setattr(atomic, "write", lambda path, data: (written.append(path), write(path, data)))
-        whole = remembered(run(quick_tiny(), tmp_path / "whole"))
+        whole = run_state(run(quick_tiny(), tmp_path / "whole"))
     assert len(written) == 1 + 2 * 4 + 2
     for number in range(len(written)):
         moment = ("before", "half", "after")[number % 3]
@@ -102,24 +102,24 @@ def test_killed_at_any_write(quick_tiny, run, remembered, tmp_path, monkeypatch)
         with monkeypatch.context() as patch, pytest.raises(Killed):
             patch.setattr(atomic, "write", die)
             run(quick_tiny(), folder)
-        assert remembered(run(quick_tiny(), folder)) == whole, (number, moment)
+        assert run_state(run(quick_tiny(), folder)) == whole, (number, moment)
         assert not list(folder.rglob(f"*{atomic.TEMPORARY}"))
         steps = checkpoint.steps(folder / "checkpoint")
         assert len(steps) <= checkpoint.KEPT + 1 and len(list((folder / "checkpoint").iterdir())) == 2 * len(steps)
 
 
 @pytest.mark.parametrize("step", [1, 3, 6])
-def test_a_crash_in_between_goes_back_to_the_checkpoint(step, tiny, run, remembered, never_stopped, tmp_path) -> None:
+def test_a_crash_in_between_goes_back_to_the_checkpoint(step, tiny, run, run_state, never_stopped, tmp_path) -> None:
     with pytest.raises(Killed):
         run(tiny(), tmp_path, KillAt(step))
     with (tmp_path / "log.jsonl").open("a") as log:
         log.write('{"event": "losses", "tas')  # a line that was cut short
-    assert remembered(run(tiny(), tmp_path)) == never_stopped
+    assert run_state(run(tiny(), tmp_path)) == never_stopped
 
 
-def test_a_lost_log_does_not_stop_the_run(tiny, run, stopped, remembered, never_stopped) -> None:
+def test_a_lost_log_does_not_stop_the_run(tiny, run, stopped, run_state, never_stopped) -> None:
     (stopped / "log.jsonl").unlink()
-    resumed = remembered(run(tiny(), stopped))
+    resumed = run_state(run(tiny(), stopped))
     assert [event["step"] for event in resumed.pop("log")] == [6, 6, 6]
     assert resumed == {key: value for key, value in never_stopped.items() if key != "log"}
 
@@ -155,18 +155,18 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_passed_over(damage, tiny, run, stopped, remembered, never_stopped) -> None:
+def test_a_damaged_checkpoint_is_passed_over(damage, tiny, run, stopped, run_state, never_stopped) -> None:
     suffix, harm = DAMAGES[damage]
     harm(stopped / "checkpoint" / f"step-00000005.{suffix}")
     with pytest.warns(UserWarning, match=r"damaged checkpoint .*step-00000005.json: "):
         run(tiny(), stopped)
-    assert remembered(stopped) == never_stopped
+    assert run_state(stopped) == never_stopped
 
 
 @pytest.mark.filterwarnings("error")
-def test_without_its_json_file_the_previous_checkpoint_is_used(tiny, run, stopped, remembered, never_stopped) -> None:
+def test_without_its_json_file_the_previous_checkpoint_is_used(tiny, run, stopped, run_state, never_stopped) -> None:
     (stopped / "checkpoint" / "step-00000005.json").unlink()
-    assert remembered(run(tiny(), stopped)) == never_stopped
+    assert run_state(run(tiny(), stopped)) == never_stopped
 
 
 def damage_both(folder: Path) -> None:
@@ -175,9 +175,9 @@ def damage_both(folder: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*damaged checkpoint")
-def test_with_all_checkpoints_damaged_the_run_begins_anew(tiny, run, stopped, remembered, never_stopped) -> None:
+def test_with_all_checkpoints_damaged_the_run_begins_anew(tiny, run, stopped, run_state, never_stopped) -> None:
     damage_both(stopped)
-    assert remembered(run(tiny(), stopped)) == never_stopped
+    assert run_state(run(tiny(), stopped)) == never_stopped
 
 
 @pytest.mark.filterwarnings("ignore:.*damaged checkpoint")
@@ -189,7 +189,7 @@ def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tiny, run, stopped, s
     assert checkpoint.load(stopped / "checkpoint", 1)["learner"]
 
 
-def test_the_command_line_warns_of_a_damaged_checkpoint(tiny_file, stopped, remembered, never_stopped, capsys) -> None:
+def test_the_command_line_warns_of_a_damaged_checkpoint(tiny_file, stopped, run_state, never_stopped, capsys) -> None:
     flip_a_byte(stopped / "checkpoint" / "step-00000005.safetensors")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.filters", [])
@@ -197,10 +197,10 @@ def test_the_command_line_warns_of_a_damaged_checkpoint(tiny_file, stopped, reme
     lines = capsys.readouterr().err.splitlines()
     assert lines[0].startswith("dualnet: warning: ") and "step-00000005.json: " in lines[0]
     assert lines[1] == "tiny seed 0: 6 steps, continues from step 4"
-    assert remembered(stopped) == never_stopped
+    assert run_state(stopped) == never_stopped
 
 
-def test_the_second_signal_is_the_process_s_own(heard: None) -> None:
+def test_the_second_signal_is_the_process_s_own(default_sigint: None) -> None:
     with Stop() as stop:
         signal.raise_signal(signal.SIGINT)
         assert stop.requested
@@ -239,7 +239,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("room", [0, 8, 0.5, 1.5, 2.5], ids=str)
-def test_a_full_disk(room, small_disk: Path, tiny_file: Path, finished, remembered, never_stopped, capsys) -> None:
+def test_a_full_disk(room, small_disk: Path, tiny_file: Path, finished, run_state, never_stopped, capsys) -> None:
     """Space for nothing, for experiment.yaml only (kB), or for some checkpoints; then space is freed."""
     one = sum(file.stat().st_size for file in (finished / "checkpoint").glob("step-00000006.*"))
     left = int(room * one) if isinstance(room, float) else room * 1024
@@ -256,10 +256,10 @@ def test_a_full_disk(room, small_disk: Path, tiny_file: Path, finished, remember
     assert cli.main(words) == 0
     begun = capsys.readouterr().err.splitlines()[0]
     assert begun == "tiny seed 0: 6 steps" + (f", continues from step {saved[-1]}" if saved else "")
-    assert remembered(small_disk / "out" / "seed-0") == never_stopped
+    assert run_state(small_disk / "out" / "seed-0") == never_stopped
 
 
-def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, remembered, never_stopped, capsys) -> None:
+def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, run_state, never_stopped, capsys) -> None:
     """The same without a mount: only the tensors do not fit."""
     words = ["run", str(tiny_file), "--out", str(tmp_path), "--device", "cpu"]
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -272,7 +272,7 @@ def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, remembered, never_sto
     assert last.startswith(f"dualnet: {tmp_path}/seed-0/checkpoint/step-00000002.safetensors: File too large; ")
     assert list((tmp_path / "seed-0" / "checkpoint").iterdir()) == []
     assert cli.main(words) == 0
-    assert remembered(tmp_path / "seed-0") == never_stopped
+    assert run_state(tmp_path / "seed-0") == never_stopped
 
 
 # From here on: real processes, real signals. More steps, so that there is something to stop.
@@ -298,17 +298,17 @@ class Process(CommandLine):
 
 
 @pytest.fixture(scope="module")
-def whole(tiny_file, tmp_path_factory, remembered) -> dict[str, Any]:
+def whole(tiny_file, tmp_path_factory, run_state) -> dict[str, Any]:
     """What the long experiment leaves when nothing stops it."""
     out = tmp_path_factory.mktemp("whole")
     process = Process(tiny_file, out)
     code, said = process.rest()
     assert code == 0, process.first_line + said
     assert process.first_line == f"tiny seed 0: {LONG_STEPS} steps\n"
-    return remembered(out / "seed-0")
+    return run_state(out / "seed-0")
 
 
-def test_killed_at_ten_random_moments(tiny_file, tmp_path, whole, remembered) -> None:
+def test_killed_at_ten_random_moments(tiny_file, tmp_path, whole, run_state) -> None:
     """The process may have made more steps than this one has seen."""
     chance, checkpoints = random.Random(0), tmp_path / "seed-0" / "checkpoint"
     for step in [0, *sorted(chance.sample(range(1, LONG_STEPS * 2 // 3), 9))]:
@@ -318,10 +318,10 @@ def test_killed_at_ten_random_moments(tiny_file, tmp_path, whole, remembered) ->
     code, said = process.rest()
     assert code == 0, said
     assert "continues from step" in process.first_line, "nothing was saved in ten lives"
-    assert remembered(tmp_path / "seed-0") == whole
+    assert run_state(tmp_path / "seed-0") == whole
 
 
-def test_stopped_by_ctrl_c_then_by_sigterm(tiny_file, tmp_path, whole, remembered, capsys) -> None:
+def test_stopped_by_ctrl_c_then_by_sigterm(tiny_file, tmp_path, whole, run_state, capsys) -> None:
     checkpoints = tmp_path / "seed-0" / "checkpoint"
     process = Process(tiny_file, tmp_path)
     again = cli.main(["run", str(tiny_file), "--out", str(tmp_path), "--device", "cpu", *map(str, LONG)])
@@ -337,21 +337,21 @@ def test_stopped_by_ctrl_c_then_by_sigterm(tiny_file, tmp_path, whole, remembere
     assert (code, said.splitlines()[-1][:27]) == (130, "dualnet: stopped after step")
     code, said = Process(tiny_file, tmp_path).rest()
     assert code == 0, said
-    assert remembered(tmp_path / "seed-0") == whole
+    assert run_state(tmp_path / "seed-0") == whole
 
 
-def test_a_checkpoint_of_another_step_is_passed_over(tiny, run, stopped, remembered, never_stopped) -> None:
+def test_a_checkpoint_of_another_step_is_passed_over(tiny, run, stopped, run_state, never_stopped) -> None:
     """Step 5 under the name of step 9: the content is intact, but of another step."""
     for file in (stopped / "checkpoint").glob("step-00000005.*"):
         file.rename(file.with_stem("step-00000009"))
     with pytest.warns(UserWarning, match=r"step-00000009.json: .*step is 5, not 9"):
         run(tiny(), stopped)
-    assert remembered(stopped) == never_stopped
+    assert run_state(stopped) == never_stopped
 
 
 @pytest.mark.parametrize("other", [{"seed": 1}, {"batch_size": 2}])
 def test_a_checkpoint_of_another_run_is_passed_over(
-    other, tiny, run, stop_at, stopped, tmp_path, remembered, never_stopped
+    other, tiny, run, stop_at, stopped, tmp_path, run_state, never_stopped
 ) -> None:
     """Seed 1's files over seed 0's, or those of other options."""
     with pytest.raises(StopRequested):
@@ -360,10 +360,10 @@ def test_a_checkpoint_of_another_run_is_passed_over(
     shutil.copytree(tmp_path / "other" / "checkpoint", stopped / "checkpoint")
     with pytest.warns(UserWarning, match=r"json: .*another run or step: its (seed|experiment) is .*"):
         run(tiny(), stopped)
-    assert remembered(stopped) == never_stopped
+    assert run_state(stopped) == never_stopped
 
 
-def test_a_checkpoint_of_the_version_before_goes_on(tiny, run, stopped, remembered, never_stopped) -> None:
+def test_a_checkpoint_of_the_version_before_goes_on(tiny, run, stopped, run_state, never_stopped) -> None:
     """It has no field `run`."""
     for file in (stopped / "checkpoint").glob("*.json"):
         content = json.loads(file.read_text())
@@ -372,4 +372,4 @@ def test_a_checkpoint_of_the_version_before_goes_on(tiny, run, stopped, remember
         content["digest"] = checkpoint.digest(data, content["tree"], None)
         file.write_text(json.dumps(content))
     run(tiny(), stopped)
-    assert remembered(stopped) == never_stopped
+    assert run_state(stopped) == never_stopped

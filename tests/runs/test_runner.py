@@ -56,8 +56,8 @@ def test_the_last_checkpoint_is_the_model_that_was_evaluated(finished: Path, ben
 
 def test_the_log_tells_losses_and_evaluations(finished: Path) -> None:
     log = log_of(finished)
-    told = [(event["event"], event["task"], event["step"]) for event in log]
-    assert told == [
+    events = [(event["event"], event["task"], event["step"]) for event in log]
+    assert events == [
         *(("losses", 0, 2), ("losses", 0, 3), ("evaluation", 0, 3), ("memory", 0, 3)),
         *(("losses", 1, 4), ("losses", 1, 6), ("evaluation", 1, 6), ("memory", 1, 6)),
     ]
@@ -86,18 +86,18 @@ def test_a_finished_folder_is_left_alone(tiny, finished: Path) -> None:
     assert files(finished) == before
 
 
-def test_only_what_is_missing_is_run(tiny, benchmark, run, remembered, never_stopped, tmp_path: Path) -> None:
+def test_only_what_is_missing_is_run(tiny, benchmark, run, run_state, never_stopped, tmp_path: Path) -> None:
     done = run(tiny(seed=1), tmp_path / "seed-1")
     before = files(done)
     folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}
     assert runner.run(tiny(), folders, CPU, benchmark=benchmark) == [1]
     assert files(done) == before
-    zero, one = (remembered(folder) for folder in folders.values())
+    zero, one = (run_state(folder) for folder in folders.values())
     assert zero == never_stopped
     assert one[".learner.slow.stem.weight"] != zero[".learner.slow.stem.weight"]
 
 
-def test_side_by_side_equals_one_after_the_other(tiny, benchmark, run, remembered, never_stopped, tmp_path) -> None:
+def test_side_by_side_equals_one_after_the_other(tiny, benchmark, run, run_state, never_stopped, tmp_path) -> None:
     stream = Stream(benchmark, "task_aware", 4, CPU)
     folders = [RunFolder(tmp_path / f"seed-{seed}") for seed in (0, 1)]
     for seed, folder in enumerate(folders):
@@ -109,12 +109,12 @@ def test_side_by_side_equals_one_after_the_other(tiny, benchmark, run, remembere
         ).run()
     for folder in folders:
         assert result_of(folder.path)["seeds_side_by_side"] == 2
-    assert remembered(tmp_path / "seed-0") == never_stopped
-    assert remembered(tmp_path / "seed-1") == remembered(run(tiny(seed=1), tmp_path / "alone"))
+    assert run_state(tmp_path / "seed-0") == never_stopped
+    assert run_state(tmp_path / "seed-1") == run_state(run(tiny(seed=1), tmp_path / "alone"))
 
 
 def test_a_checkpoint_written_behind_holds_the_state_of_its_step(
-    tiny, run, stop_at, remembered, never_stopped, tmp_path, monkeypatch
+    tiny, run, stop_at, run_state, never_stopped, tmp_path, monkeypatch
 ) -> None:
     """As on CUDA: steps go on while a slow disk is written to."""
     write, behind = checkpoint.write, []
@@ -130,7 +130,7 @@ def test_a_checkpoint_written_behind_holds_the_state_of_its_step(
     monkeypatch.setattr(TrainingLoop, "writes_in_background", True)
     with pytest.raises(StopRequested):
         run(tiny(), tmp_path / "run", stop_at(4))
-    assert remembered(run(tiny(), tmp_path / "run")) == never_stopped
+    assert run_state(run(tiny(), tmp_path / "run")) == never_stopped
     assert behind, "nothing went on"
 
 
@@ -181,14 +181,14 @@ def diverge_after(flush_losses, step: int):
     return diverged
 
 
-def test_seeds_that_stopped_at_different_places_go_on(tiny, benchmark, run, stop_at, tmp_path, remembered, monkeypatch):
+def test_seeds_that_stopped_at_different_places_go_on(tiny, benchmark, run, stop_at, tmp_path, run_state, monkeypatch):
     """As on CUDA, where all seeds are one group."""
     monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])
     for seed, step in ((0, 4), (1, 2)):
         with pytest.raises(StopRequested):
             run(tiny(seed=seed), tmp_path / f"seed-{seed}", stop_at(step))
     runner.run(tiny(), {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU, benchmark=benchmark)
-    assert remembered(tmp_path / "seed-1") == remembered(run(tiny(seed=1), tmp_path / "alone"))
+    assert run_state(tmp_path / "seed-1") == run_state(run(tiny(seed=1), tmp_path / "alone"))
 
 
 def test_seeds_side_by_side_on_cuda_and_apart_on_the_cpu() -> None:
@@ -275,7 +275,7 @@ def test_what_is_not_finite_is_never_saved(breaks, every, message, own_learner: 
 @pytest.mark.parametrize("side_by_side", [True, False], ids=["as on CUDA", "as on the CPU"])
 @pytest.mark.parametrize("breaks", [{"loss_breaks_at": 5}, {"weight_breaks_at": 5}])
 def test_a_seed_that_diverges_leaves_the_others_alone(
-    breaks, side_by_side, own_learner: str, tiny, benchmark, run, remembered, tmp_path, monkeypatch
+    breaks, side_by_side, own_learner: str, tiny, benchmark, run, run_state, tmp_path, monkeypatch
 ) -> None:
     if side_by_side:
         monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])
@@ -290,7 +290,7 @@ def test_a_seed_that_diverges_leaves_the_others_alone(
     assert finite(folders[1])
     for seed in (0, 2):
         alone = run(tiny(learner, seed=seed, checkpoint_every=4), tmp_path / "alone" / str(seed))
-        assert remembered(folders[seed]) == remembered(alone)
+        assert run_state(folders[seed]) == run_state(alone)
         assert result_of(folders[seed])["seeds_side_by_side"] == (3 if side_by_side else 1)
 
 
@@ -398,8 +398,8 @@ def test_a_fault_in_a_learner_keeps_its_traceback(tiny, run, tmp_path, monkeypat
     assert "too many values to unpack" in str(caught.value.__cause__)
 
 
-def test_how_often_a_run_writes_may_change_when_it_goes_on(tiny, run, stop_at, remembered, tmp_path) -> None:
-    whole = remembered(run(tiny(log_every=4), tmp_path / "whole"))
+def test_how_often_a_run_writes_may_change_when_it_goes_on(tiny, run, stop_at, run_state, tmp_path) -> None:
+    whole = run_state(run(tiny(log_every=4), tmp_path / "whole"))
     with pytest.raises(StopRequested):
         run(tiny(log_every=4), tmp_path / "stopped", stop_at(3))
-    assert remembered(run(tiny(log_every=4, checkpoint_every=100), tmp_path / "stopped")) == whole
+    assert run_state(run(tiny(log_every=4, checkpoint_every=100), tmp_path / "stopped")) == whole

@@ -105,7 +105,7 @@ def test_three_killed_sessions_equal_one_process(tmp_path: Path, state_of: Any, 
 
 
 def test_a_signal_saves_and_the_same_command_goes_on(
-    photos: Path, learn: Any, heard: Any, stop_at: Any, capsys: Any
+    photos: Path, learn: Any, default_sigint: Any, stop_at: Any, capsys: Any
 ) -> None:
     whole = ["photos", "--batch-size", 2, *WORDS]
     with pytest.MonkeyPatch.context() as patch:
@@ -225,7 +225,9 @@ def test_a_run_goes_on_and_keeps_its_protocol(
     assert stored.has_logits[stored.filled].all(), "the end of the session was the end of a task"
 
 
-def test_unlabelled_images_of_a_new_task(finished: Path, learn: Any, tmp_path: Path, heard: Any, stop_at: Any) -> None:
+def test_unlabelled_images_of_a_new_task(
+    finished: Path, learn: Any, tmp_path: Path, default_sigint: Any, stop_at: Any
+) -> None:
     """They belong to the task of the new classes; those that are known keep theirs, also after a stop."""
     draw(tmp_path / "new", "owl", dualnet.load(finished).class_names[0])
     shutil.copytree("new/owl", "unlabelled")

@@ -26,8 +26,8 @@ def watched(tmp_path_factory, quick_tiny, run) -> Path:
 
 
 def test_every_earlier_task_is_measured_every_k_steps(watched: Path) -> None:
-    told = [(event["step"], event["task"], len(event["accuracy"])) for event in log_of(watched, "stability")]
-    assert told == [(4, 1, 1), (6, 1, 1), (8, 2, 2)], "nothing is earlier than the first task"
+    events = [(event["step"], event["task"], len(event["accuracy"])) for event in log_of(watched, "stability")]
+    assert events == [(4, 1, 1), (6, 1, 1), (8, 2, 2)], "nothing is earlier than the first task"
 
 
 def test_the_last_look_of_a_task_is_its_evaluation(quick_tiny, run, tmp_path: Path) -> None:
@@ -62,10 +62,10 @@ def test_without_the_option_nothing_is_measured(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["er", "dualnet"])
-def test_looking_changes_nothing(name, quick_tiny, run, remembered, tmp_path: Path) -> None:
+def test_looking_changes_nothing(name, quick_tiny, run, run_state, tmp_path: Path) -> None:
     """Weights, statistics, memory, generator, losses, accuracies, cost: bit by bit those of a run without them."""
-    plain = remembered(run(quick_tiny(name), tmp_path / "plain"))
-    looked = remembered(run(quick_tiny(name, stability_every=1), tmp_path / "looked"))
+    plain = run_state(run(quick_tiny(name), tmp_path / "plain"))
+    looked = run_state(run(quick_tiny(name, stability_every=1), tmp_path / "looked"))
     looked["log"] = [event for event in looked["log"] if event["event"] != "stability"]
     for key in ("min-ACC", "WC-ACC"):
         del looked["result"]["metrics"][key]
@@ -74,20 +74,18 @@ def test_looking_changes_nothing(name, quick_tiny, run, remembered, tmp_path: Pa
 
 
 @pytest.mark.parametrize("step", [4, 5, 6, 7, 8])
-def test_stopped_and_resumed_equals_never_stopped(
-    step, quick_tiny, run, stop_at, remembered, watched, tmp_path
-) -> None:
+def test_stopped_and_resumed_equals_never_stopped(step, quick_tiny, run, stop_at, run_state, watched, tmp_path) -> None:
     experiment = quick_tiny("er", benchmark=THREE_TASKS, stability_every=2)
     with pytest.raises(StopRequested):
         run(experiment, tmp_path, stop_at(step))
-    assert remembered(run(experiment, tmp_path)) == remembered(watched)
+    assert run_state(run(experiment, tmp_path)) == run_state(watched)
 
 
-def test_a_crash_after_a_look_goes_back_to_the_checkpoint(quick_tiny, run, remembered, watched, tmp_path: Path) -> None:
+def test_a_crash_after_a_look_goes_back_to_the_checkpoint(quick_tiny, run, run_state, watched, tmp_path: Path) -> None:
     experiment = quick_tiny("er", benchmark=THREE_TASKS, stability_every=2, checkpoint_every=100)
     with pytest.raises(Killed):
         run(experiment, tmp_path, KillAt(7))
-    assert remembered(run(experiment, tmp_path)) == remembered(watched)
+    assert run_state(run(experiment, tmp_path)) == run_state(watched)
 
 
 def test_a_look_is_at_the_same_few_test_images(benchmark, finished: Path, monkeypatch) -> None:

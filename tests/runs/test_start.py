@@ -58,15 +58,15 @@ def test_what_cannot_be_used_is_refused_before_a_folder_is_made(
 
 
 def test_a_run_goes_on_and_its_model_is_loaded_without_the_file(
-    file: Path, tiny: Any, run: Any, stop_at: Any, remembered: Any, tmp_path: Path
+    file: Path, tiny: Any, run: Any, stop_at: Any, run_state: Any, tmp_path: Path
 ) -> None:
     experiment = tiny({"start": str(file)})
-    whole = remembered(run(experiment, tmp_path / "whole"))
-    assert whole != remembered(run(tiny(), tmp_path / "random"))
+    whole = run_state(run(experiment, tmp_path / "whole"))
+    assert whole != run_state(run(tiny(), tmp_path / "random"))
     with pytest.raises(StopRequested):
         run(experiment, tmp_path / "stopped", stop_at(3))
     file.unlink()
-    assert remembered(run(experiment, tmp_path / "stopped")) == whole
+    assert run_state(run(experiment, tmp_path / "stopped")) == whole
     model = dualnet.load(tmp_path / "stopped")
     model.save(tmp_path / "model")
     again = dualnet.load(tmp_path / "model")

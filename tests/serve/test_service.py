@@ -52,7 +52,7 @@ def server(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Se
         assert server.end() == 130 and "Traceback" not in server.log
 
 
-@pytest.mark.usefixtures("heard")
+@pytest.mark.usefixtures("default_sigint")
 def test_an_interrupt_while_the_learner_process_imports_is_one_line(tmp_path: Path) -> None:
     process = Program("serve", "--state", tmp_path / "state", "--port", 0)
     learner = ""

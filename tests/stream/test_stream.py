@@ -223,35 +223,35 @@ def test_all_together_has_the_labels_that_a_streaming_learner_has(kind, benchmar
     ("name", "kind"),
     [(name, kind) for name in STREAMING for kind in ("sample", "delay", *["batch", "spread"] * (name == "dualnet"))],
 )
-def test_every_learner_on_every_stream_resumes(name, kind, quick_tiny, run, stop_at, remembered, tmp_path) -> None:
+def test_every_learner_on_every_stream_resumes(name, kind, quick_tiny, run, stop_at, run_state, tmp_path) -> None:
     experiment = quick_tiny(name, labels=KINDS[kind], log_every=4, checkpoint_every=100)
-    whole = remembered(run(experiment, tmp_path / "whole"))
+    whole = run_state(run(experiment, tmp_path / "whole"))
     assert whole["result"]["accuracy"][0][1] is None and whole["result"]["metrics"]["LA"] is not None
     with pytest.raises(StopRequested):
         run(experiment, tmp_path / "stopped", stop_at(5))
-    assert remembered(run(experiment, tmp_path / "stopped")) == whole
+    assert run_state(run(experiment, tmp_path / "stopped")) == whole
 
 
 @pytest.mark.parametrize("kind", ["few and late", "sample"])
-def test_killed_between_two_checkpoints(kind, quick_tiny, run, remembered, tmp_path) -> None:
+def test_killed_between_two_checkpoints(kind, quick_tiny, run, run_state, tmp_path) -> None:
     experiment = quick_tiny(labels=KINDS[kind], checkpoint_every=3)
-    whole = remembered(run(experiment, tmp_path / "whole"))
+    whole = run_state(run(experiment, tmp_path / "whole"))
     for step in (1, 2, 4, 5, whole["step"]):
         with pytest.raises(Killed):
             run(experiment, tmp_path / "killed", KillAt(step))
-    assert remembered(run(experiment, tmp_path / "killed")) == whole
+    assert run_state(run(experiment, tmp_path / "killed")) == whole
 
 
 @pytest.mark.parametrize("kind", ["batch", "few and late"])
 def test_side_by_side_equals_one_after_the_other(
-    kind, quick_tiny, benchmark, run, remembered, tmp_path, monkeypatch
+    kind, quick_tiny, benchmark, run, run_state, tmp_path, monkeypatch
 ) -> None:
     experiment = quick_tiny("er", labels=KINDS[kind])
     monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])  # as on CUDA
     runner.run(experiment, {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU, benchmark=benchmark)
     for seed in (0, 1):
-        alone = remembered(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}"))
-        assert remembered(tmp_path / f"seed-{seed}") == alone
+        alone = run_state(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}"))
+        assert run_state(tmp_path / f"seed-{seed}") == alone
 
 
 @pytest.mark.parametrize(("name", "kind"), [("er", "sample"), ("derpp", "few and late"), ("mir", "batch")])
@@ -281,10 +281,10 @@ def test_images_without_labels_teach_the_slow_learner_alone(quick_tiny, run, tmp
 
 @pytest.mark.parametrize("protocol", ["task_aware", "task_free", "task_free_boundaries"])
 def test_offline_fills_the_last_row_and_resumes(
-    protocol, quick_tiny, run, stop_at, remembered, benchmark, tmp_path
+    protocol, quick_tiny, run, stop_at, run_state, benchmark, tmp_path
 ) -> None:
     experiment = quick_tiny("offline", protocol=protocol, log_every=4, checkpoint_every=100)
-    whole = remembered(run(experiment, tmp_path / "whole"))
+    whole = run_state(run(experiment, tmp_path / "whole"))
     result = whole["result"]
     assert result["steps"] == 18 and result["accuracy"][0] == [None, None]
     assert None not in result["accuracy"][1]
@@ -293,7 +293,7 @@ def test_offline_fills_the_last_row_and_resumes(
     for step in (1, 11):
         with pytest.raises(StopRequested, match=f"after step {step} of 18"):
             run(experiment, tmp_path / "stopped", stop_at(step))
-    assert remembered(run(experiment, tmp_path / "stopped")) == whole
+    assert run_state(run(experiment, tmp_path / "stopped")) == whole
     model = load(tmp_path / "whole", trust=True)
     images, labels = benchmark.tasks[0].test.load()
     task = 0 if protocol == "task_aware" else None
@@ -348,7 +348,7 @@ def test_no_label_can_be_late_where_all_tasks_come_at_once(option, tiny, run, tm
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped, remembered, never_stopped) -> None:
+def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped, run_state, never_stopped) -> None:
     file = stopped / "experiment.yaml"
     content = yaml.safe_load(file.read_text())
     assert content.pop("labels") == {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
@@ -359,7 +359,7 @@ def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped
         checkpoint.write(folder.checkpoints, step, checkpoint.snapshot(tree), folder.identity)
     with pytest.raises(ValueError, match=r"labels.delay is 0 there, 2 here\); choose another --out"):
         run(tiny(labels={"delay": 2}), stopped)
-    assert remembered(run(tiny(), stopped)) == never_stopped
+    assert run_state(run(tiny(), stopped)) == never_stopped
 
 
 def test_tasks_of_one_class_are_warned_of_where_the_task_names_the_class() -> None:
