@@ -36,7 +36,7 @@ class NoLearner:
 
 
 def environment(*folders: Path, **variables: str) -> dict[str, str]:
-    """Of a process on one thread, with this package and what is in the folders on its path."""
+    """Environment variables of a process with one thread, with the folders and this package on its path."""
     path = os.pathsep.join(map(str, (*folders, SOURCE)))
     return {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **variables}
 
@@ -53,7 +53,7 @@ def files(folder: Path | str = ".") -> dict[str, tuple[int, int]]:
 
 
 def file_times(folder: Path | str = ".") -> dict[Path, int]:
-    """Of all files; folders have none, since a lock file that is removed again changes theirs."""
+    """Times of all files. Those of folders are 0, since a lock file that is removed again changes them."""
     return {path: 0 if path.is_dir() else path.stat().st_mtime_ns for path in Path(folder).rglob("*")}
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from commands import SOURCE
 from forked import CommandLine
 from PIL import Image
 from serve_hostile import attack
@@ -360,7 +361,7 @@ def test_an_export_imports_nothing_from_the_working_directory(
 
     (tmp_path / "yaml.py").write_text("raise SystemExit(7)")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(Path(dualnet.__file__).resolve().parent.parent))
+    monkeypatch.setenv("PYTHONPATH", str(SOURCE))
     with pytest.raises(RequestError, match="no class"):
         export_onnx(Service(Options(tmp_path / "state")), model)
 
