@@ -23,7 +23,7 @@ def test_the_package_can_be_run_as_a_module() -> None:
 
 
 COMMANDS = ["run", "learn", "search", "reproduce", "report", "show", "predict", "export", "edit", "serve", "teach"]
-COMMANDS += ["list"]
+COMMANDS += ["evaluate", "list"]
 
 
 @pytest.mark.parametrize("words", [["--help"], *([command, "--help"] for command in COMMANDS)])

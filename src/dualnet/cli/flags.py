@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -22,6 +23,7 @@ EXAMPLES = """examples:
   dualnet show runs/demo-dualnet/seed-0               summarise one run: tasks, classes, state, results
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0
                                                       predict the class of an image
+  dualnet evaluate models/mine test-photos            its accuracy, by class: test-photos/cat/*.jpg, ...
   dualnet edit models/mine --rename kat cat           rename a class of a saved model
   dualnet serve --state live                          a model to teach in the browser and over HTTP
 
@@ -30,8 +32,9 @@ one experiment, learner or benchmark.
 """
 SYNONYMS = {  # names of commands in other programs
     **dict.fromkeys(("train", "fit", "start", "resume", "continue"), "run"),
-    **dict.fromkeys(("eval", "evaluate", "compare", "plot", "results", "summary"), "report"),
-    **dict.fromkeys(("test", "infer", "inference", "classify"), "predict"),
+    **dict.fromkeys(("compare", "plot", "results", "summary"), "report"),
+    **dict.fromkeys(("eval", "test", "score", "accuracy", "validate"), "evaluate"),
+    **dict.fromkeys(("infer", "inference", "classify"), "predict"),
     **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
     **dict.fromkeys(("ls", "options"), "list"),
     **dict.fromkeys(("info", "describe", "inspect", "status"), "show"),
@@ -61,7 +64,8 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
-    training, models = (add_run, add_learn, add_search, add_reproduce), (add_show, add_predict, add_export, add_edit)
+    training = (add_run, add_learn, add_search, add_reproduce)
+    models = (add_show, add_predict, add_evaluate, add_export, add_edit)
     for add_command in (*training, add_report, *models, add_serve, add_teach, add_list):
         add_command(commands)
     name = next((word for word in argv if not word.startswith("-")), None)
@@ -192,6 +196,22 @@ def add_predict(commands: Commands[Parser]) -> None:
     add("--top", type=int, default=3, metavar="K", help="number of classes to show (default: 3)")
     add("--json", action="store_true", help="print one line of JSON per image")
     add("--csv", type=Path, metavar="FILE", help="also write a table: image, classes, probabilities, error")
+    add("--on-error", **ON_ERROR)
+    add("--trust", **TRUST)
+
+
+def add_evaluate(commands: Commands[Parser]) -> None:
+    summary = "measure the accuracy of a model on a folder of test images"
+    epilog = """Use images that the model has not learned; on those that it has, the accuracy is higher. Shown are the
+    accuracy of each class, what it is mistaken for, and how many predictions reach a probability. Of a task-aware
+    model, an image is predicted among the classes of its task. With --at-least, exit status 1 means that the accuracy
+    is lower."""
+    add = commands.add_parser("evaluate", help=summary, epilog=epilog).add_argument
+    add("run", **RUN)
+    add("folder", metavar="FOLDER", help="a folder of test images, one sub-folder per class")
+    add("--at-least", type=partial(number, most=100), metavar="PERCENT", help="fail if the accuracy is lower")
+    add("--json", action="store_true", help="print one JSON object")
+    add("--csv", type=Path, metavar="FILE", help="also write a table: image, class, predicted class, probability")
     add("--on-error", **ON_ERROR)
     add("--trust", **TRUST)
 

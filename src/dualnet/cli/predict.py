@@ -8,8 +8,9 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from dualnet import atomic
 from dualnet.cli.terminal import print_line, show_warning
@@ -17,7 +18,8 @@ from dualnet.data.class_folders import is_image
 from dualnet.data.decode import NAMED, UnreadableError
 from dualnet.data.inputs import list_images
 from dualnet.options import nearest
-from dualnet.runs.model import Model, Prediction, load
+from dualnet.runs.model import Model, load
+from dualnet.runs.predictions import Prediction
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
@@ -106,14 +108,18 @@ def check_table(file: Path) -> None:
 
 def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction]) -> None:
     """Write one row per image: its path, classes with probabilities, and why it could not be read, if so."""
-    text = io.StringIO(newline="")
-    writer = csv.writer(text)
     most = max(len(prediction.classes) for prediction in predictions)
     columns = [f"{what}_{n}" for n in range(1, most + 1) for what in ("class", "probability")]
-    writer.writerow(["image", *columns, "error"])
+    rows: list[list[Any]] = [["image", *columns, "error"]]
     for image, one in zip(images, predictions, strict=True):
         pairs = zip(one.classes, one.probabilities, strict=True)
         cells = [value for pair in pairs for value in pair]
-        writer.writerow([image, *(cells or [""] * len(columns)), one.error])
+        rows.append([image, *(cells or [""] * len(columns)), one.error])
+    write_table(file, rows)
+
+
+def write_table(file: Path, rows: Iterable[Sequence[Any]]) -> None:
+    text = io.StringIO(newline="")
+    csv.writer(text).writerows(rows)
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, text.getvalue().encode(errors="backslashreplace"))  # names of files may not be UTF-8

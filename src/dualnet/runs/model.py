@@ -23,29 +23,13 @@ from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
+from dualnet.runs.predictions import Evaluation, Prediction
 from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
 from dualnet.runs.run_folder import RunFolder
 
 PREDICT_SIZE = 250  # images in one pass
 NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Class names with their probabilities, the most probable first; empty for an image that could not be read."""
-
-    classes: tuple[str, ...]
-    probabilities: tuple[float, ...]
-    error: str = ""  # why the image could not be read, with `on_error="skip"`
-
-    @property
-    def name(self) -> str:
-        return "" if self.error else self.classes[0]
-
-    @property
-    def probability(self) -> float:
-        return 0.0 if self.error else self.probabilities[0]
 
 
 @dataclass
@@ -234,6 +218,26 @@ class Model:
         answers = map(Prediction, names, map(tuple, values[:, :top].tolist()))
         failed = {number: Prediction((), (), *error.reasons.values()) for number, error in errors.items()}
         return [failed.get(number) or next(answers) for number in range(len(names) + len(failed))]
+
+    def evaluate(self, images: Any, labels: Any) -> Evaluation:
+        """Predict images whose classes are known: `model.evaluate(files, names).accuracy`.
+
+        Images have any form that `predict` accepts, and labels are class names. Of a task-aware model every image is
+        predicted among the classes of its task, unlike by `predict` without a task.
+        """
+        pixels = pixels_of(images, self.learner.spec.image_shape)
+        names = [name for name in names_of(labels, len(pixels)) if name is not None]
+        if len(names) != len(pixels):
+            raise ValueError("labels: one is None; give the class of each image")
+        number_of = {name: self.class_number(name) for name in dict.fromkeys(names)}
+        numbers = torch.tensor([number_of[name] for name in names], dtype=torch.int64)
+        task_ids = task_ids_of(numbers, self.learner.spec.class_mask.cpu(), None)
+        has_tasks = self.learner.spec.num_tasks > 1
+        predictions: dict[int, Prediction] = {}
+        for task in task_ids.unique().tolist():
+            rows = (task_ids == task).nonzero().flatten()
+            predictions |= zip(rows.tolist(), self.predict(pixels[rows], task if has_tasks else None), strict=True)
+        return Evaluation(tuple(names), tuple(predictions[row] for row in range(len(names))))
 
     def probabilities(self, images: Any, task: int | None = None) -> Tensor:
         """Probabilities, float [B, classes]; 0 for classes outside of the task."""

@@ -1,0 +1,96 @@
+"""`dualnet evaluate`: the accuracy of a model on a folder of test images, by class."""
+
+import argparse
+import json
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from dualnet.cli.predict import check_table, write_table
+from dualnet.cli.terminal import fail, print_line, print_rich, show_warning
+from dualnet.data.decode import NAMED
+from dualnet.data.image_folder import read_files
+from dualnet.report.rows import DASH
+from dualnet.report.tables import TextTable
+from dualnet.report.views import rich_table
+from dualnet.runs.model import load
+from dualnet.runs.predictions import Evaluation
+from dualnet.text import count_text
+
+THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.99)
+MOST_CONFUSIONS = 3  # of a class, in the table
+
+
+def main(arguments: argparse.Namespace, _: list[str]) -> int:
+    if arguments.csv:
+        check_table(arguments.csv)
+    model = load(arguments.run, trust=arguments.trust)
+    channels, height, width = model.learner.spec.image_shape
+    if channels != 3 or height != width:
+        raise ValueError(f"images are read as colour squares; this model has {channels}x{height}x{width}")
+    files = read_files(arguments.folder, None, height, arguments.on_error)
+    known = {row: name for row, name in enumerate(files.names) if name in model.class_names}
+    if others := sorted({*files.classes} - {*model.class_names}):
+        named = f"{', '.join(others[:NAMED])}{f' and {len(others) - NAMED} more' if len(others) > NAMED else ''}"
+        if not known:
+            raise ValueError(f"{arguments.folder}: {named}: not classes of the model; name another folder")
+        show_warning(f"{named}: left out, not classes of the model")
+    found = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
+    if arguments.json:
+        print(json.dumps({"accuracy": found.accuracy, "images": len(known), **parts(found)}))
+    else:
+        count = count_text(len(known), "image")
+        print_line(f"{arguments.run}: accuracy {found.accuracy:.1f} % ({found.correct:,} of {count} correct)")
+        for table, title in tables(found):
+            print_line("")
+            print_rich(rich_table(table, title), width=100)
+    if arguments.csv:
+        pairs = zip(known.items(), found.predictions, strict=True)
+        cells = ([files.decoded.file(row), label, one.name, one.probability] for (row, label), one in pairs)
+        write_table(arguments.csv, [("image", "class", "prediction", "probability"), *cells])
+    if arguments.at_least is not None and found.accuracy < arguments.at_least:
+        return fail(f"{arguments.run}: the accuracy is {found.accuracy:.1f} %, below {arguments.at_least:g} %", 1)
+    return 0
+
+
+def parts(found: Evaluation) -> dict[str, list[dict[str, Any]]]:
+    """Results by class, the least accurate first, and by threshold; shares in percent, None of no predictions."""
+    counts, predicted = Counter(found.labels), Counter(one.name for one in found.predictions)
+    confusions, classes = found.confusions().most_common(), []
+    for name, accuracy in sorted(found.class_accuracies().items(), key=lambda pair: pair[1]):
+        correct = round(accuracy * counts[name] / 100)
+        precision = 100 * correct / predicted[name] if predicted[name] else None
+        mistaken = {answer: count for (label, answer), count in confusions if label == name}
+        shares = {"images": counts[name], "accuracy": accuracy, "precision": precision}
+        classes.append({"name": name, **shares, "mistaken_for": mistaken})
+    thresholds = []
+    for threshold in THRESHOLDS:
+        reached, correct = found.with_threshold(threshold)
+        shares = {
+            "predicted": 100 * reached / len(found.labels),
+            "correct": 100 * correct / reached if reached else None,
+        }
+        thresholds.append({"threshold": threshold, **shares})
+    return {"classes": classes, "thresholds": thresholds}
+
+
+def tables(found: Evaluation) -> list[tuple[TextTable, str]]:
+    content = parts(found)
+    classes, thresholds = [], []
+    for one in content["classes"]:
+        mistaken = ", ".join(f"{name} {count}" for name, count in list(one["mistaken_for"].items())[:MOST_CONFUSIONS])
+        classes.append([one["name"], str(one["images"]), percent(one["accuracy"]), percent(one["precision"]), mistaken])
+    for one in content["thresholds"]:
+        thresholds.append([str(one["threshold"]), percent(one["predicted"]), percent(one["correct"])])
+    header = ["class", "images", "accuracy", "precision", "mistaken for"]
+    by_threshold = ["threshold", "predicted", "correct of these"]
+    return [
+        (TextTable(header, classes, numeric=[1, 2, 3]), "classes, the least accurate first"),
+        (TextTable(by_threshold, thresholds, numeric=[0, 1, 2]), "with `predict --threshold`"),
+    ]
+
+
+def percent(share: float | None) -> str:
+    return DASH if share is None else f"{share:.1f} %"

@@ -1,0 +1,132 @@
+"""The accuracy of a model on test images, in Python and by `dualnet evaluate`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import dualnet
+from dualnet import Model
+from dualnet.cli import main, show_warning
+from dualnet.report.rows import DASH
+
+COLOURS = {"red": (250, 0, 0), "green": (0, 250, 0), "blue": (0, 0, 250)}
+SMALL = {"name": "er", "width": 4, "updates": 5}
+
+
+def pictures(name: str, count: int) -> list[Image.Image]:
+    """Of one colour, with noise."""
+    noise = np.random.default_rng(0).integers(0, 6, (count, 28, 28, 3))
+    return [Image.fromarray((np.array(COLOURS[name]) + one).astype(np.uint8)) for one in noise]
+
+
+def write(folder: str, **classes: tuple[str, int]) -> None:
+    """Sub-folders, each with a number of images of a colour."""
+    for name, (colour, count) in classes.items():
+        Path(folder, name).mkdir(parents=True)
+        for number, picture in enumerate(pictures(colour, count)):
+            picture.save(Path(folder, name, f"{number}.png"))
+
+
+@pytest.fixture(scope="module")
+def trained() -> Model:
+    """Tells three colours apart."""
+    torch.set_num_threads(1)
+    model = Model.create([*COLOURS], image_size=28, learner=SMALL)
+    images = [picture for both in zip(*(pictures(name, 20) for name in COLOURS), strict=True) for picture in both]
+    model.learn(images, [*COLOURS] * 20)
+    return model
+
+
+@pytest.fixture(autouse=True)
+def here(trained: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("warnings.showwarning", show_warning)
+    trained.save("model")
+
+
+def test_accuracy_confusions_and_thresholds_are_those_of_the_predictions(trained: Model) -> None:
+    images = [*pictures("red", 4), *pictures("green", 2), *pictures("blue", 1)]
+    found = trained.evaluate(images, ["red"] * 3 + ["green"] * 3 + ["red"])
+    assert found.predictions == tuple(trained.predict(images))
+    assert [one.name for one in found.predictions] == ["red"] * 4 + ["green"] * 2 + ["blue"]
+    assert found.correct == 5 and found.accuracy == pytest.approx(500 / 7)
+    assert found.class_accuracies() == {"green": pytest.approx(200 / 3), "red": 75.0}
+    assert found.confusions() == {("green", "red"): 1, ("red", "blue"): 1}
+    assert found.with_threshold(1.1) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [(["red", None], "one is None"), (["red"], "1 for 2 images"), (["red", "gren"], "did you mean green?")],
+)
+def test_every_image_needs_a_class_of_the_model(labels: list[str | None], message: str, trained: Model) -> None:
+    with pytest.raises(ValueError, match=message):
+        trained.evaluate(pictures("red", 2), labels)
+
+
+def test_an_image_is_predicted_within_its_task() -> None:
+    spec = dualnet.StreamSpec((3, 28, 28), torch.tensor([[True, True, False, False], [False, False, True, True]]))
+    model = Model(dualnet.make_learner("er", spec, dualnet.ER.Config(width=4)), list("abcd"))
+    images = [picture for name in COLOURS for picture in pictures(name, 4)]
+    labels = [*"adbcab" * 2]
+    found = model.evaluate(images, labels)
+    tasks = [0 if label in "ab" else 1 for label in labels]
+    expected = [model.predict(image, task)[0] for image, task in zip(images, tasks, strict=True)]
+    assert [one.name for one in found.predictions] == [one.name for one in expected]
+    assert {len(one.classes) for one in found.predictions} == {2}
+
+
+def test_the_command_shows_classes_and_thresholds(capsys: pytest.CaptureFixture[str]) -> None:
+    write("test", red=("red", 4), green=("red", 1), blue=("blue", 3))
+    assert main(["evaluate", "model", "test", "--csv", "tables/all.csv"]) == 0
+    out, err = capsys.readouterr()
+    lines = [line.split() for line in out.splitlines()]
+    assert out.startswith("model: accuracy 87.5 % (7 of 8 images correct)\n") and not err
+    assert ["green", "1", "0.0", "%", DASH, "red", "1"] in lines, "the class is never predicted: no precision"
+    assert ["red", "4", "100.0", "%", "80.0", "%"] in lines
+    assert ["0.5", "100.0", "%", "87.5", "%"] in lines
+    with Path("tables/all.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    wrong = [row for row in rows if row["class"] != row["prediction"]]
+    assert len(rows) == 8 and [Path(row["image"]).parts[-2:] for row in wrong] == [("green", "0.png")]
+    assert wrong[0]["prediction"] == "red" and 0 < float(wrong[0]["probability"]) <= 1
+
+
+def test_the_result_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    write("test", red=("red", 3), green=("red", 1))
+    assert main(["evaluate", "model", "test", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["accuracy"], found["images"]) == (75.0, 4)
+    assert found["classes"] == [
+        {"name": "green", "images": 1, "accuracy": 0.0, "precision": None, "mistaken_for": {"red": 1}},
+        {"name": "red", "images": 3, "accuracy": 100.0, "precision": 75.0, "mistaken_for": {}},
+    ]
+    assert found["thresholds"][0] == {"threshold": 0.5, "predicted": 100.0, "correct": 75.0}
+
+
+@pytest.mark.parametrize(("least", "status"), [("75", 0), ("75.1", 1)])
+def test_an_accuracy_that_is_too_low_fails(least: str, status: int, capsys: pytest.CaptureFixture[str]) -> None:
+    write("test", red=("red", 3), green=("red", 1))
+    assert main(["evaluate", "model", "test", "--at-least", least]) == status
+    out, err = capsys.readouterr()
+    assert out.startswith("model: accuracy 75.0 %")
+    assert err == ("dualnet: model: the accuracy is 75.0 %, below 75.1 %\n" if status else "")
+
+
+def test_classes_that_the_model_does_not_have_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    write("test", red=("red", 2), owl=("red", 1))
+    assert main(["evaluate", "model", "test"]) == 0
+    out, err = capsys.readouterr()
+    assert "100.0 % (2 of 2 images correct)" in out
+    assert err == "dualnet: warning: owl: left out, not classes of the model\n"
+    write("other", owl=("red", 1))
+    assert main(["evaluate", "model", "other"]) == 2
+    assert capsys.readouterr().err == "dualnet: other: owl: not classes of the model; name another folder\n"
