@@ -24,6 +24,8 @@ BAD_PREDICTIONS = {  # words, and what the line must name
     "negative task": (["image.png", "--task", "-1"], "task: -1 "),
     "task is no number": (["image.png", "--task", "x"], "--task: "),
     "no class to name": (["image.png", "--top", "0"], "top: 0 "),
+    "threshold in percent": (["image.png", "--threshold", "90"], "--threshold: '90' "),
+    "two kinds of output": (["image.png", "--json", "--csv", "-"], "--csv -: "),
     "unknown flag": (["image.png", "--jsn"], "--jsn: "),
     "an image after the options": (["image.png", "--task", "0", "image.png"], "image.png: "),
 }
@@ -94,6 +96,32 @@ def test_predict_a_folder_and_write_a_table(trained: Path, capsys) -> None:
     for row, prediction in zip(rows, expected, strict=False):
         assert (row[1], float(row[2]), row[3]) == (prediction.classes[0], prediction.probability, prediction.classes[1])
     assert len(rows) == 4 and rows[0][0] == "some/0, a.png"
+
+
+def test_a_table_is_printed_alone(trained: Path, capsys) -> None:
+    assert cli.main(["predict", str(trained), "image.png", "--csv", "-", "--top", "1", "--task", "0"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head == "image,class_1,probability_1,error" and row.startswith("image.png,") and not Path("-").exists()
+
+
+def test_predictions_below_the_threshold_are_unknown(trained: Path, capsys) -> None:
+    for number in range(4):
+        picture(Path(f"some/{number}.png"), seed=number)
+    Path("some/4.png").write_bytes(b"")
+    predictions = dualnet.load(trained).predict("some", task=0, on_error="skip")
+    threshold = sorted(one.probability for one in predictions)[3]  # reached by two of four
+    expected = [one.name if one.probability >= threshold else "" for one in predictions]
+    assert expected.count("") == 3
+    words = ["predict", str(trained), "some", "--task", "0", "--on-error", "skip", "--threshold", str(threshold)]
+    assert cli.main([*words, "--csv", "out.csv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert ["unknown (" not in line for line in lines] == [bool(name) for name in expected[:4]]
+    with Path("out.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["prediction"] for row in rows] == expected and all(row["class_1"] for row in rows[:4])
+    assert cli.main([*words, "--json"]) == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [one["prediction"] or "" for one in found] == expected
 
 
 @pytest.mark.parametrize("table", ["image.png/out.csv", "image.png/tables/out.csv", "some", "/proc/out.csv"])

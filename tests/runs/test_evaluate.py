@@ -100,6 +100,13 @@ def test_the_command_shows_classes_and_thresholds(capsys: pytest.CaptureFixture[
     assert wrong[0]["prediction"] == "red" and 0 < float(wrong[0]["probability"]) <= 1
 
 
+def test_the_table_of_predictions_is_printed_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    write("test", red=("red", 1))
+    assert main(["evaluate", "model", "test", "--csv", "-"]) == 0
+    head, row = capsys.readouterr().out.splitlines()
+    assert head == "image,class,prediction,probability" and "test/red/0.png,red,red," in row
+
+
 def test_the_result_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     write("test", red=("red", 3), green=("red", 1))
     assert main(["evaluate", "model", "test", "--json"]) == 0

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dualnet.cli.predict import check_table, write_table
+from dualnet.cli.predict import STDOUT, check_table, write_table
 from dualnet.cli.terminal import fail, print_line, print_rich, show_warning
 from dualnet.data.decode import NAMED
 from dualnet.data.image_folder import read_files
@@ -25,7 +25,7 @@ MOST_CONFUSIONS = 3  # of a class, in the table
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
     if arguments.csv:
-        check_table(arguments.csv)
+        check_table(arguments.csv, arguments.json)
     model = load(arguments.run, trust=arguments.trust)
     channels, height, width = model.learner.spec.image_shape
     if channels != 3 or height != width:
@@ -40,7 +40,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     found = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
     if arguments.json:
         print(json.dumps({"accuracy": found.accuracy, "images": len(known), **parts(found)}))
-    else:
+    elif arguments.csv != STDOUT:
         count = count_text(len(known), "image")
         print_line(f"{arguments.run}: accuracy {found.accuracy:.1f} % ({found.correct:,} of {count} correct)")
         for table, title in tables(found):

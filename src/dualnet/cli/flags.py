@@ -6,7 +6,6 @@ import argparse
 import dataclasses
 import math
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn, get_args
 
@@ -195,7 +194,9 @@ def add_predict(commands: Commands[Parser]) -> None:
     add("--task", **TASK)
     add("--top", type=int, default=3, metavar="K", help="number of classes to show (default: 3)")
     add("--json", action="store_true", help="print one line of JSON per image")
-    add("--csv", type=Path, metavar="FILE", help="also write a table: image, classes, probabilities, error")
+    threshold = "least probability of a prediction, above 0 and up to 1; images below it are `unknown`"
+    add("--threshold", type=probability, metavar="P", help=threshold)
+    add("--csv", **CSV, help="also write a table: image, classes, probabilities, error; -: print it instead")
     add("--on-error", **ON_ERROR)
     add("--trust", **TRUST)
 
@@ -209,9 +210,9 @@ def add_evaluate(commands: Commands[Parser]) -> None:
     add = commands.add_parser("evaluate", help=summary, epilog=epilog).add_argument
     add("run", **RUN)
     add("folder", metavar="FOLDER", help="a folder of test images, one sub-folder per class")
-    add("--at-least", type=partial(number, most=100), metavar="PERCENT", help="fail if the accuracy is lower")
+    add("--at-least", type=percent, metavar="PERCENT", help="fail if the accuracy is lower")
     add("--json", action="store_true", help="print one JSON object")
-    add("--csv", type=Path, metavar="FILE", help="also write a table: image, class, predicted class, probability")
+    add("--csv", **CSV, help="also write a table: image, class, prediction, probability; -: print it instead")
     add("--on-error", **ON_ERROR)
     add("--trust", **TRUST)
 
@@ -290,6 +291,7 @@ def seeds(text: str) -> list[int]:
 
 # Arguments of several commands
 RUN: Any = {"type": Path, "metavar": "RUN", "help": "a run folder, such as runs/demo-er/seed-0, or a saved model"}
+CSV: Any = {"type": Path, "metavar": "FILE"}
 OUT: Any = {"type": Path, "metavar": "DIR"}
 SEEDS: Any = {"type": seeds, "metavar": "3|0,1,2"}
 TASK: Any = {"type": int, "metavar": "N", "help": "predict only among the classes of this task (from 0)"}
@@ -304,6 +306,14 @@ DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": "a
 
 def count(text: str) -> int:
     return number(text, int, "a whole number", most=10_000)
+
+
+def percent(text: str) -> float:
+    return number(text, most=100)
+
+
+def probability(text: str) -> float:
+    return number(text, most=1)
 
 
 def number(text: str, kind: type = float, words: str = "a number", most: float = 1e9) -> Any:

@@ -21,10 +21,12 @@ from dualnet.options import nearest
 from dualnet.runs.model import Model, load
 from dualnet.runs.predictions import Prediction
 
+STDOUT = Path("-")  # as the file of a table: it is printed, and nothing else
+
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
-        check_table(arguments.csv)
+        check_table(arguments.csv, arguments.json)
     model = load(arguments.run, trust=arguments.trust)
     check_has_tasks(model, arguments.task)
     check_existing(arguments.images, arguments.on_error)
@@ -36,16 +38,25 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
             raise ValueError(f"{unreadable}; there is nothing to predict")
         show_warning(f"{unreadable}; skipped")
     warn_without_task(model, arguments.task)
-    for image, prediction in zip(images, predictions, strict=True):
-        pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
-        if arguments.json:
-            error = {"error": prediction.error} if prediction.error else {}
-            print(json.dumps({"image": image, "classes": [{"name": n, "probability": p} for n, p in pairs], **error}))
-        elif not prediction.error:
-            print_line(f"{image}: " + ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in pairs))
+    if arguments.csv != STDOUT:
+        for image, prediction in zip(images, predictions, strict=True):
+            show(image, prediction, arguments.threshold, arguments.json)
     if arguments.csv:
         sys.stdout.flush()  # the table may go there too
-        write_csv(arguments.csv, images, predictions)
+        write_csv(arguments.csv, images, predictions, arguments.threshold)
+
+
+def show(image: str, prediction: Prediction, threshold: float | None, as_json: bool) -> None:
+    pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
+    is_known = prediction.probability >= (threshold or 0.0)
+    if as_json:
+        known = {} if threshold is None else {"prediction": prediction.name if is_known and pairs else None}
+        error = {"error": prediction.error} if prediction.error else {}
+        classes = [{"name": name, "probability": probability} for name, probability in pairs]
+        print(json.dumps({"image": image, **known, "classes": classes, **error}))
+    elif not prediction.error:
+        classes = ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in pairs)
+        print_line(f"{image}: {classes if is_known else f'unknown ({classes})'}")
 
 
 def check_has_tasks(model: Model, task: int | None) -> None:
@@ -93,11 +104,13 @@ def nearest_name(path: Path) -> str:
     return ""
 
 
-def check_table(file: Path) -> None:
+def check_table(file: Path, as_json: bool) -> None:
     """Raises ValueError if the table cannot be written, before any image is predicted."""
+    if file == STDOUT and as_json:
+        raise ValueError("--csv -: prints the table instead of JSON; leave one of them out, or give --csv a file")
     if file.is_dir():
         raise ValueError(f"{file}: is a folder; give --csv a file, such as {file / 'table.csv'}")
-    if atomic.is_stream(file):
+    if file == STDOUT or atomic.is_stream(file):
         return
     folder = next(folder for folder in file.absolute().parents if folder.exists())
     try:
@@ -106,20 +119,30 @@ def check_table(file: Path) -> None:
         raise ValueError(f"{file}: cannot be written ({error.strerror}); give --csv another file") from error
 
 
-def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction]) -> None:
-    """Write one row per image: its path, classes with probabilities, and why it could not be read, if so."""
+def write_csv(
+    file: Path, images: Sequence[str], predictions: Sequence[Prediction], threshold: float | None = None
+) -> None:
+    """Write one row per image: its path, classes with probabilities, and why it could not be read, if so.
+
+    With a threshold also the prediction, empty if its probability is lower.
+    """
     most = max(len(prediction.classes) for prediction in predictions)
     columns = [f"{what}_{n}" for n in range(1, most + 1) for what in ("class", "probability")]
-    rows: list[list[Any]] = [["image", *columns, "error"]]
+    known = [] if threshold is None else ["prediction"]
+    rows: list[list[Any]] = [["image", *known, *columns, "error"]]
     for image, one in zip(images, predictions, strict=True):
         pairs = zip(one.classes, one.probabilities, strict=True)
         cells = [value for pair in pairs for value in pair]
-        rows.append([image, *(cells or [""] * len(columns)), one.error])
+        known = [] if threshold is None else [one.name if one.probability >= threshold else ""]
+        rows.append([image, *known, *(cells or [""] * len(columns)), one.error])
     write_table(file, rows)
 
 
 def write_table(file: Path, rows: Iterable[Sequence[Any]]) -> None:
     text = io.StringIO(newline="")
     csv.writer(text).writerows(rows)
+    if file == STDOUT:
+        print(text.getvalue().replace("\r\n", "\n"), end="")
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
     atomic.write(file, text.getvalue().encode(errors="backslashreplace"))  # names of files may not be UTF-8
