@@ -1,9 +1,13 @@
 """The page in a real browser, against a real server. A test may use the classes red, green and blue, or add its own."""
 
 import base64
+import contextlib
+import http.client
+import http.server
 import io
 import re
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -249,6 +253,51 @@ def test_names_are_text_and_a_phone_scrolls_one_way(page: playwright.Page, serve
     page.set_viewport_size({"width": 320, "height": 568})
     assert page.evaluate("document.documentElement.scrollWidth") == 320
     page.set_viewport_size({"width": 1280, "height": 900})
+
+
+@contextlib.contextmanager
+def proxy(port: int, prefix: str) -> Iterator[str]:
+    """The address of a reverse proxy that removes a prefix from the path, and passes on all headers."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def pass_on(self) -> None:
+            if not self.path.startswith(prefix):
+                self.send_error(404)
+                return
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=START_SECONDS)
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            connection.request(self.command, self.path.removeprefix(prefix), body, {**self.headers})
+            response = connection.getresponse()
+            self.send_response(response.status)
+            for name, value in response.getheaders():
+                if name.lower() != "transfer-encoding":
+                    self.send_header(name, value)
+            self.end_headers()
+            with contextlib.suppress(OSError):  # the browser has gone
+                while part := response.read1():
+                    self.wfile.write(part)
+            connection.close()
+
+        do_GET = do_POST = do_PUT = do_DELETE = pass_on  # noqa: N815
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        server.daemon_threads, server.block_on_close = True, False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}{prefix}/"
+        server.shutdown()
+
+
+def test_the_page_works_below_a_path_of_a_reverse_proxy(page: playwright.Page, server: Server) -> None:
+    browser = page.context.browser
+    assert browser is not None
+    with proxy(server.port, "/some/path") as address, browser.new_page() as below:
+        below.goto(address)
+        card = add_class(below, "proxied")
+        card.get_by_label("Add images").set_input_files(files("blue", 90, 1))
+        expect(card.locator(".memory img")).to_have_count(1)  # after an event
+        expect(below.locator("#server")).to_have_text("Connected")
 
 
 def test_every_control_has_a_name(page: playwright.Page) -> None:

@@ -168,7 +168,8 @@ def make_app(service: Service) -> FastAPI:
         """Server-sent events: `status` after every publication, and `notice`. Past events are sent first."""
         last = request.headers.get("last-event-id", "")
         start = int(last) if last.isascii() and last.isdigit() and len(last) < 16 else after
-        return StreamingResponse(event_stream(service, start), media_type="text/event-stream")
+        at_once = {"X-Accel-Buffering": "no"}  # for nginx, which would hold events back
+        return StreamingResponse(event_stream(service, start), headers=at_once, media_type="text/event-stream")
 
     @app.get("/metrics", response_class=PlainTextResponse)
     def get_metrics() -> str:

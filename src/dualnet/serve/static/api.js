@@ -57,7 +57,7 @@ export async function listen(on) {
   let last = 0;
   for (;;) {
     try {
-      on.connected(await json("GET", "/v1/status"));
+      on.connected(await json("GET", "v1/status"));
       for await (const event of events(last)) {
         last = event.id;
         on[event.kind]?.(event.content);
@@ -75,7 +75,7 @@ async function* events(after) {
   const startTimer = () => setTimeout(() => controller.abort(), STREAM_TIMEOUT);
   let timer = startTimer();
   try {
-    const response = await request("GET", `/v1/events?after=${after}`, undefined, { signal: controller.signal });
+    const response = await request("GET", `v1/events?after=${after}`, undefined, { signal: controller.signal });
     let text = "";
     for (const reader = response.body.pipeThrough(new TextDecoderStream()).getReader(); ; ) {
       const { done, value } = await reader.read().catch(() => ({ done: true }));

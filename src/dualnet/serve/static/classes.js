@@ -73,14 +73,14 @@ function edit(number) {
   dialog.querySelector("form").onsubmit = handler(async () => {
     const wanted = input.value.trim();
     dialog.close();
-    update(await json("PUT", `/v1/classes/${number}/name`, { name: wanted }));
+    update(await json("PUT", `v1/classes/${number}/name`, { name: wanted }));
     await updateMemory();
     showMessage(`${name} renamed to ${wanted}.`);
   });
   byId("remove-class").onclick = handler(async () => {
     dialog.close();
-    await request("DELETE", `/v1/classes/${number}`);
-    update(await json("GET", "/v1/classes"));
+    await request("DELETE", `v1/classes/${number}`);
+    update(await json("GET", "v1/classes"));
     showMessage(`${name} removed. What the weights have learned from its images remains.`);
   });
   dialog.showModal();
@@ -89,7 +89,7 @@ function edit(number) {
 
 /** Load the list of examples in the memory, and show them. */
 export async function updateMemory() {
-  const stored = await json("GET", "/v1/memory");
+  const stored = await json("GET", "v1/memory");
   inMemory = new Map();
   for (const { id, label } of stored.reverse()) inMemory.set(label, [...(inMemory.get(label) ?? []), id]);
   for (const element of elements.values()) await showMemory(element);

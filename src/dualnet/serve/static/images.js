@@ -21,7 +21,7 @@ export function add(files, label) {
   queue = queue.then(() => label && showMessage(`${taught} images taught as ${label}.`));
 }
 
-export const loadImage = async (id) => (await request("GET", `/v1/examples/${id}/image`)).blob();
+export const loadImage = async (id) => (await request("GET", `v1/examples/${id}/image`)).blob();
 
 /** Show a card for an example that is stored on the server. */
 export async function open(id, label, focus = true) {
@@ -34,7 +34,7 @@ export async function open(id, label, focus = true) {
 
 /** Show the newest examples without a label. */
 export async function openUnlabelled() {
-  for (const id of (await json("GET", `/v1/examples?most=${MAX_UNLABELLED}`)).reverse()) await open(id, null, false);
+  for (const id of (await json("GET", `v1/examples?most=${MAX_UNLABELLED}`)).reverse()) await open(id, null, false);
 }
 
 /** Update the predictions of all cards after the model has changed. */
@@ -63,7 +63,7 @@ export function removeLabel(name) {
 async function predict(cards) {
   const form = new FormData();
   for (const card of cards) form.append("image", card.blob);
-  return (await json("POST", "/v1/predict?top=1000", form)).predictions.map((one) => one.classes);
+  return (await json("POST", "v1/predict?top=1000", form)).predictions.map((one) => one.classes);
 }
 
 class Card {
@@ -98,12 +98,12 @@ class Card {
   teach = (label) => this.run(() => this.send(label));
 
   async send(label) {
-    if (this.stored) await request("PUT", `/v1/examples/${this.id}/label`, { label, new_class: true });
+    if (this.stored) await request("PUT", `v1/examples/${this.id}/label`, { label, new_class: true });
     else {
       const form = new FormData();
       const fields = { image: this.blob, id: this.id, ...(label && { label, new_class: true }) };
       for (const [name, value] of Object.entries(fields)) form.append(name, value);
-      await request("POST", "/v1/examples", form);
+      await request("POST", "v1/examples", form);
     }
     this.stored = true;
     this.label = label ?? null;
@@ -111,7 +111,7 @@ class Card {
   }
 
   async delete() {
-    if (this.stored) await request("DELETE", `/v1/examples/${this.id}`);
+    if (this.stored) await request("DELETE", `v1/examples/${this.id}`);
     this.element.nextElementSibling?.focus();
     this.remove();
     showMessage("Image deleted. What the weights have learned from it remains.");

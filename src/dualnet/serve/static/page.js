@@ -65,7 +65,7 @@ async function showCurves() {
 }
 
 async function showSnapshots() {
-  byId("snapshot-list").replaceChildren(...(await json("GET", "/v1/snapshots")).reverse().map(snapshotItem));
+  byId("snapshot-list").replaceChildren(...(await json("GET", "v1/snapshots")).reverse().map(snapshotItem));
 }
 
 function snapshotItem({ number, title, time, classes: names }) {
@@ -74,12 +74,12 @@ function snapshotItem({ number, title, time, classes: names }) {
   const text = make("span", {}, make("strong", {}, name), details);
   const restore = make("button", { type: "button", ariaLabel: `Restore ${name}` }, "Restore");
   restore.onclick = handler(async () => {
-    show(await json("POST", `/v1/snapshots/${number}/restore`));
+    show(await json("POST", `v1/snapshots/${number}/restore`));
     showMessage(`${name} restored.`);
   });
   const remove = make("button", { type: "button", ariaLabel: `Delete ${name}` }, "Delete");
   remove.onclick = handler(async () => {
-    await request("DELETE", `/v1/snapshots/${number}`);
+    await request("DELETE", `v1/snapshots/${number}`);
     await showSnapshots();
   });
   return make("li", { className: "row" }, text, restore, remove);
@@ -89,19 +89,19 @@ function snapshotItem({ number, title, time, classes: names }) {
 
 byId("add-class").onsubmit = handler(async ({ target }) => {
   const name = target.elements.name.value.trim();
-  await request("POST", "/v1/classes", { classes: [name] });
+  await request("POST", "v1/classes", { classes: [name] });
   target.reset();
-  show(await json("GET", "/v1/status"));
+  show(await json("GET", "v1/status"));
   showMessage(`${name} added. Now add images of it.`);
 });
 
 byId("pause").onclick = handler(async () => {
-  const background = await json("POST", "/v1/background", { paused: current.background.activity !== "paused" });
+  const background = await json("POST", "v1/background", { paused: current.background.activity !== "paused" });
   show({ ...current, background });
 });
 
 byId("add-snapshot").onsubmit = handler(async ({ target }) => {
-  const { number } = await json("POST", "/v1/snapshots", { title: target.elements.title.value.trim() });
+  const { number } = await json("POST", "v1/snapshots", { title: target.elements.title.value.trim() });
   target.reset();
   await showSnapshots();
   showMessage(`Snapshot ${number} saved.`);
@@ -109,7 +109,7 @@ byId("add-snapshot").onsubmit = handler(async ({ target }) => {
 
 const download = (format, name) => handler(async () => {
   showMessage("Preparing the download …");
-  const href = URL.createObjectURL(await (await request("GET", `/v1/export?format=${format}`)).blob());
+  const href = URL.createObjectURL(await (await request("GET", `v1/export?format=${format}`)).blob());
   make("a", { href, download: name }).click();
 });
 byId("export").onclick = download("folder", "model.zip");
