@@ -220,6 +220,28 @@ def test_a_class_is_renamed(page: playwright.Page, server: Server) -> None:
     expect(renamed).to_have_count(0)
 
 
+def test_a_class_is_renamed_while_its_images_are_loaded(page: playwright.Page) -> None:
+    card, held, lists = add_class(page, "early"), list[playwright.Route](), list[playwright.Route]()
+    images, memory = "**/v1/examples/*/image", "**/v1/memory"
+    page.route(images, lambda route: held.append(route))
+    card.get_by_label("Add images").set_input_files(files("blue", 85, 1))
+    while not held:
+        page.wait_for_timeout(50)
+    page.route(memory, lambda route: lists.append(route))  # the list with the new name comes after the image
+    page.get_by_role("button", name="Edit early").click()
+    page.get_by_role("dialog").get_by_label("Name of the class").fill("late")
+    page.keyboard.press("Enter")
+    expect(class_card(page, "late")).to_be_visible()
+    with page.expect_response(images):
+        for route in held:
+            route.continue_()
+    page.unroute(images)
+    for route in lists:
+        route.continue_()
+    page.unroute(memory)
+    expect(class_card(page, "late").locator(".memory img")).to_have_attribute("alt", "image of late")
+
+
 def test_a_class_is_removed_with_its_images(page: playwright.Page, server: Server) -> None:
     old = class_numbers(server)
     card = add_class(page, "mistake")

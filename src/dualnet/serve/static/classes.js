@@ -110,6 +110,7 @@ async function showMemory(element) {
     const item = existing.get(id) ?? (await thumbnail(id, name).catch(() => null)); // null: deleted in the meantime
     if (item) items.push(item);
   }
+  if (element.dataset.name !== name) return; // renamed in the meantime: shown again with the new name
   const focused = list.querySelector(":focus");
   list.replaceChildren(...items);
   focused?.focus();
