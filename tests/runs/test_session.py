@@ -147,6 +147,11 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     for (key, (accuracy, count)), line in zip(record["after"].items(), lines, strict=False):
         assert f"{accuracy:.1f} % now ({count} " in line
         assert (f"{record['before'][key][0]:.1f} % before" in line) if key != "new" else "before," not in line
+    assert cli.main(["show", "m2"]) == 0
+    learner, memory, _, *shown, classes = capsys.readouterr().out.splitlines()
+    assert (learner.partition(", ")[2], classes) == ("3 classes, 28 x 28 pixels", "classes: cat, dog, owl")
+    assert memory.startswith("memory: 16 of ") and memory.endswith("(cat 8, dog 4, owl 4)")
+    assert shown == lines[: len(shown)] and len(shown) == 3
     assert dualnet.load("m").class_names == ("cat", "dog"), "the model before stays"
     assert "memory" not in record, "a finished model does not carry the images of the measurement"
     assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0

@@ -178,7 +178,8 @@ def add_report(commands: Commands[Parser]) -> None:
 
 
 def add_show(commands: Commands[Parser]) -> None:
-    add = commands.add_parser("show", help="summarise a run: data set, tasks, classes, state, results").add_argument
+    summary = "summarise a run (data set, tasks, classes, state, results) or a saved model (classes, memory, accuracy)"
+    add = commands.add_parser("show", help=summary).add_argument
     add("run", **RUN)
     add("--trust", **TRUST)
 

@@ -1,9 +1,10 @@
 """`dualnet learn`: train a new or existing model on a folder of images."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -97,12 +98,16 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     done = "already finished; " if was_finished else ""
     unlabelled = f" ({files.names.count(None)} of them without a label)" if None in files.names else ""
     lines = [f"{out}: {done}{classes}; learned from {count_text(len(files), 'image')}{unlabelled}{epochs}"]
-    test_sets = TEST_SETS if record["old"] else {"new": "test images"}
-    for part, title in test_sets.items():
-        if part in record["after"]:
-            after, count = record["after"][part]
-            first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
-            lines.append(f"  {title}: {first}{after:.1f} % now ({count_text(count, 'image')})")
+    lines += accuracy_lines(record)
     num_tasks = session.model.learner.spec.num_tasks
     flag, of_task = (" --task N", f" of task N (0 to {num_tasks - 1})") if num_tasks > 1 else ("", "")
     return [*lines, f"`dualnet predict {out} IMAGE{flag}` predicts the class of an image{of_task}"]
+
+
+def accuracy_lines(record: Mapping[str, Any]) -> Iterator[str]:
+    """The accuracy before and after a session, from its record."""
+    for part, title in (TEST_SETS if record["old"] else {"new": "test images"}).items():
+        if part in record["after"]:
+            after, count = record["after"][part]
+            first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
+            yield f"  {title}: {first}{after:.1f} % now ({count_text(count, 'image')})"
