@@ -8,7 +8,15 @@ import pytest
 import torch
 from commands import OWN_LEARNER, class_folders, experiment_file, files, image_folder, picture, run_tiny, text
 
-SYNONYMS = {"train": "run", "fit": "run", "eval": "report", "test": "predict", "tune": "search", "help": "--help"}
+SYNONYMS = {
+    "train": "run",
+    "fit": "run",
+    "eval": "evaluate",
+    "test": "evaluate",
+    "compare": "report",
+    "tune": "search",
+    "help": "--help",
+}
 
 
 def lists(train: str, test: str = "a/0.png,0\n") -> list[str]:

@@ -5,6 +5,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dualnet.text import count_text
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -29,12 +31,17 @@ class Evaluation:
 
     >>> cat, dog = (Prediction((name,), (p,)) for name, p in (("cat", 0.9), ("dog", 0.6)))
     >>> found = Evaluation(("cat", "cat", "dog"), (cat, dog, dog))
-    >>> round(found.accuracy), found.class_accuracies(), dict(found.confusions()), found.with_threshold(0.8)
-    (67, {'cat': 50.0, 'dog': 100.0}, {('cat', 'dog'): 1}, (1, 1))
+    >>> found
+    Evaluation(2 of 3 images correct: 66.7 %)
+    >>> found.class_accuracies(), dict(found.confusions()), found.with_threshold(0.8)
+    ({'cat': 50.0, 'dog': 100.0}, {('cat', 'dog'): 1}, (1, 1))
     """
 
     labels: Sequence[str]  # the class of each image
     predictions: Sequence[Prediction]
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self.correct:,} of {count_text(len(self.labels), 'image')} correct: {self.accuracy:.1f} %)"
 
     @property
     def correct(self) -> int:
