@@ -220,26 +220,39 @@ def test_a_class_is_renamed(page: playwright.Page, server: Server) -> None:
     expect(renamed).to_have_count(0)
 
 
-def test_a_class_is_renamed_while_its_images_are_loaded(page: playwright.Page) -> None:
-    card, held, lists = add_class(page, "early"), list[playwright.Route](), list[playwright.Route]()
-    images, memory = "**/v1/examples/*/image", "**/v1/memory"
-    page.route(images, lambda route: held.append(route))
+def test_a_class_is_renamed_while_its_images_are_loaded(page: playwright.Page, server: Server) -> None:
+    card, images, memory = add_class(page, "early"), "**/v1/examples/*/image", "**/v1/memory"
+    held: dict[str, list[playwright.Route] | None] = {images: [], memory: None}  # None: they continue at once
+
+    def hold(pattern: str) -> None:
+        def handle(route: playwright.Route) -> None:
+            waiting = held[pattern]
+            route.continue_() if waiting is None else waiting.append(route)
+
+        page.route(pattern, handle)
+
+    def release(pattern: str) -> None:
+        waiting, held[pattern] = held[pattern], None
+        for route in waiting or ():
+            route.continue_()
+
+    hold(images)
+    hold(memory)
     card.get_by_label("Add images").set_input_files(files("blue", 85, 1))
-    while not held:
+    while not held[images]:
         page.wait_for_timeout(50)
-    page.route(memory, lambda route: lists.append(route))  # the list with the new name comes after the image
+    held[memory] = []  # the list with the new name comes after the image
     page.get_by_role("button", name="Edit early").click()
     page.get_by_role("dialog").get_by_label("Name of the class").fill("late")
     page.keyboard.press("Enter")
     expect(class_card(page, "late")).to_be_visible()
     with page.expect_response(images):
-        for route in held:
-            route.continue_()
-    page.unroute(images)
-    for route in lists:
-        route.continue_()
-    page.unroute(memory)
+        release(images)
+    release(memory)
     expect(class_card(page, "late").locator(".memory img")).to_have_attribute("alt", "image of late")
+    page.unroute_all()
+    server.send("PUT", f"/v1/classes/{class_numbers(server)['late']}/name", {"name": "latest"})  # by another client
+    expect(class_card(page, "latest").locator(".memory img")).to_have_attribute("alt", "image of latest")
 
 
 def test_a_class_is_removed_with_its_images(page: playwright.Page, server: Server) -> None:

@@ -40,10 +40,10 @@ function show(status) {
   byId("counts").textContent = `${status.examples} images, ${status.unlabelled} without a class${waiting}.`;
   update.curves();
   if (before?.version !== status.version) update.predictions();
-  if (imageCounts(before) !== imageCounts(status)) update.memory();
+  if (classImages(before) !== classImages(status)) update.memory();
 }
 
-const imageCounts = (status) => JSON.stringify(status?.classes.map((one) => [one.examples, one.in_memory]));
+const classImages = (status) => JSON.stringify(status?.classes.map((one) => [one.name, one.examples, one.in_memory]));
 
 /** The index of the point whose neighbours are closest in time, which the service drops first too. */
 function mostRedundant(points) {
