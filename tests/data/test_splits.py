@@ -67,6 +67,10 @@ def test_every_class_gives_its_share(classes: list[int], share: float, seed: int
         (lambda: stream_order(["a", "b"], order=["a", "a"]), "class_order names 'a' twice"),
         (lambda: stream_order(["a"], order=["a"], seed=1), "class_order and order_seed"),
         (lambda: small([0, 0, 1, 1], [0, 1, 0, 0]), "class 'one' has no test images; add some"),
+        (
+            lambda: Split(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1], bool), ["zero", "one"], [[0, 1], [1]], "abcd"),
+            "class 'one' is in 2 tasks, .* a Task of its own examples for each task",
+        ),
         (lambda: small([0, 0, 1, 1], [1, 1, 1, 1]), r"class 'zero' has no training images \(and 1 more classes\); add"),
     ],
 )

@@ -22,7 +22,7 @@ Tasks = Sequence[Sequence[int]]  # class numbers by task
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Labelled images, one per row, and the classes of each task. Every class has training and test images."""
+    """Labelled images, one per row, and the classes of each task, each in one task with training and test images."""
 
     labels: np.ndarray  # int64 [N]: class numbers
     is_test: np.ndarray  # bool [N]
@@ -31,6 +31,12 @@ class Split:
     names: Sequence[str]  # of the images, or the paths of their files
 
     def __post_init__(self) -> None:
+        uses = Counter(number for classes in self.tasks for number in classes)
+        number, count = uses.most_common(1)[0]
+        if count > 1:
+            remedy = "make a Benchmark with a Task of its own examples for each task"
+            name = self.class_names[number]
+            raise ValueError(f"class {name!r} is in {count} tasks, and each would have all its images; {remedy}")
         for wanted, side in ((False, "training"), (True, "test")):
             counts = np.bincount(self.labels[self.is_test == wanted], minlength=len(self.class_names))
             if (missing := np.flatnonzero(counts == 0)).size:
