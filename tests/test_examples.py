@@ -145,6 +145,13 @@ def test_a_benchmark_that_cannot_be_used_is_one_line(name: str, problem: str, er
         ("array_file.ArrayFile", ["benchmark:", "  name: array_file.ArrayFile", "  classes_per_task: 2  # int"]),
         ("rehearsal.Rehearsal", ["learner:", "  name: rehearsal.Rehearsal"]),
         (
+            "latest.Latest",
+            [
+                "  memory:",
+                "    slots: null  # int | None: in total; None: slots_per_class for each class known at the start",
+            ],
+        ),
+        (
             "alignment_uniformity.AlignmentUniformity",
             [
                 "  objective: alignment_uniformity.AlignmentUniformity  # loss of the slow phase",

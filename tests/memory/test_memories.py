@@ -13,9 +13,19 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.memory import MEMORIES, Memory, MemoryConfig, Reservoir, Ring, has_later_equal, num_earlier_equal
+from dualnet.learners import ER
+from dualnet.memory import (
+    MEMORIES,
+    Memory,
+    MemoryConfig,
+    Reservoir,
+    Ring,
+    has_later_equal,
+    memory_class,
+    num_earlier_equal,
+)
 
-NAMES = list(MEMORIES)
+NAMES = [*MEMORIES, "examples.latest.Latest"]  # the last one from outside of the package
 SPEC = StreamSpec((1, 2, 2), torch.eye(3, dtype=torch.bool).repeat_interleave(2, dim=1))  # three tasks of two classes
 
 
@@ -51,7 +61,7 @@ def answers(numbers: Sequence[int]) -> Tensor:
 
 def filled(name: str, only_earlier_tasks: bool = False, num_slots: int = 12) -> Memory:
     """Two examples of task 0, three of task 1."""
-    memory = MEMORIES[name](SPEC, num_slots, only_earlier_tasks)
+    memory = memory_class(name)(SPEC, num_slots, only_earlier_tasks)
     memory.add(numbered([10, 11]), generator())
     memory.add(numbered([20, 21, 22], tasks=1), generator(), answers([20, 21, 22]))
     return memory
@@ -80,7 +90,7 @@ def test_examples_are_stored_unchanged(name):
 def test_composition_counts_what_is_stored(name):
     """Five examples of two tasks; an empty memory; a full one that drops, and is offered some without a label."""
     assert filled(name).composition().tolist() == [[1, 1, 0, 0, 0, 0], [0, 0, 2, 1, 0, 0], [0] * 6]
-    memory = MEMORIES[name](SPEC, 6)
+    memory = memory_class(name)(SPEC, 6)
     assert not memory.composition().any()
     for start in range(0, 60, 6):
         tasks = [number % 3 for number in range(start, start + 6)]
@@ -93,7 +103,7 @@ def test_composition_counts_what_is_stored(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_state_survives_a_round_trip(name, state_of, differing):
     memory = filled(name)
-    other = MEMORIES[name](SPEC, 12)
+    other = memory_class(name)(SPEC, 12)
     other.load_state_dict(state_of(memory))
     assert not differing(state_of(memory), state_of(other))
     for one in (memory, other):
@@ -107,7 +117,7 @@ def test_state_survives_a_round_trip(name, state_of, differing):
 @given(st.lists(st.tuples(st.integers(0, 2), st.booleans(), st.booleans()), min_size=1, max_size=30), st.integers(1, 9))
 def test_contents_are_always_consistent(name, examples, batch_size):
     """Mixed tasks, missing labels, batches larger than a task's share, answers or none."""
-    memory = MEMORIES[name](SPEC, 7)
+    memory = memory_class(name)(SPEC, 7)
     source = generator()
     for start in range(0, len(examples), batch_size):
         part = examples[start : start + batch_size]
@@ -150,7 +160,7 @@ class Written(TorchDispatchMode):
 @pytest.mark.parametrize("name", NAMES)
 def test_no_slot_is_written_twice_by_one_batch(name):
     """On a GPU two writes to a slot come in any order, image and label of different examples among them."""
-    memory, chance = MEMORIES[name](SPEC, 6), generator(3)
+    memory, chance = memory_class(name)(SPEC, 6), generator(3)
     with Written() as written:
         for start in range(0, 60, 12):
             memory.add(numbered(range(start, start + 12), tasks=0), chance)
@@ -215,7 +225,7 @@ def test_draws_differ(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_draw_larger_than_the_memory(name):
-    memory = MEMORIES[name](SPEC, 3)
+    memory = memory_class(name)(SPEC, 3)
     memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator())
     numbers = numbers_of(memory.sample(10, generator(), numbered([99])).images)
     assert sorted(numbers.count(number) for number in (1, 2, 3)) == [3, 3, 4]
@@ -223,7 +233,7 @@ def test_a_draw_larger_than_the_memory(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_placeholders_while_nothing_is_stored(name):
-    memory = MEMORIES[name](SPEC, 6)
+    memory = memory_class(name)(SPEC, 6)
     beside = numbered([5, 6], tasks=[0, 1])
     replay = memory.sample(3, generator(), beside)
     assert numbers_of(replay.images) == [5, 6, 5]
@@ -247,7 +257,7 @@ def test_only_earlier_tasks(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_placeholders_have_no_logits_even_if_all_stored_examples_do(name):
-    memory = MEMORIES[name](SPEC, 3, only_earlier_tasks=True)
+    memory = memory_class(name)(SPEC, 3, only_earlier_tasks=True)
     memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator(), answers([1, 2, 3]))
     replay = memory.sample(2, generator(), numbered([97, 98, 99], tasks=[0, 1, 2]))
     assert memory.has_logits.sum() == 3
@@ -256,7 +266,7 @@ def test_placeholders_have_no_logits_even_if_all_stored_examples_do(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_new_example_does_not_inherit_logits(name):
-    memory = MEMORIES[name](SPEC, 3)
+    memory = memory_class(name)(SPEC, 3)
     memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator(), answers([1, 2, 3]))
     for number in range(4, 60):
         memory.add(numbered([number], tasks=number % 3), generator(number))
@@ -279,7 +289,7 @@ def test_logits_can_be_stored_later(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_logits_are_stored_in_full_precision(name):
-    memory = MEMORIES[name](SPEC, 6)
+    memory = memory_class(name)(SPEC, 6)
     memory.add(numbered([1]), generator(), answers([1]).bfloat16())
     assert memory.logits.dtype == torch.float32 and memory.has_logits.sum() == 1
 
@@ -288,7 +298,7 @@ def test_logits_are_stored_in_full_precision(name):
 def test_equal_generators_give_equal_memories(name, state_of, differing):
     states = []
     for seed in (0, 0, 1):
-        memory, source = MEMORIES[name](SPEC, 6), generator(seed)
+        memory, source = memory_class(name)(SPEC, 6), generator(seed)
         for start in range(0, 40, 8):
             memory.add(numbered(range(start, start + 8), tasks=[0, 1, 2, 0, 1, 2, 0, 1]), source)
         replay = memory.sample(4, source, numbered([99]))
@@ -311,7 +321,7 @@ def test_a_batch_is_left_as_it_was(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_memory_needs_a_slot_per_task(name):
     with pytest.raises(ValueError, match=r"^memory\.slots_per_class: 2 .* 3 tasks"):
-        MEMORIES[name](SPEC, 2)
+        memory_class(name)(SPEC, 2)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -320,14 +330,14 @@ def test_a_memory_that_cannot_be_allocated(name):
     with pytest.raises(
         ValueError, match=r"^memory.slots: 1000000000000 slots .* 30,026,000,000,030,026 bytes .*fewer$"
     ):
-        MEMORIES[name](spec, 10**12)
+        memory_class(name)(spec, 10**12)
 
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("only_earlier_tasks", [True, False])
 def test_nothing_is_read_on_the_host(name, only_earlier_tasks, fake_mode):
     spec = StreamSpec((1, 2, 2), torch.ones(3, 6, dtype=torch.bool))
-    memory = MEMORIES[name](spec, 12, only_earlier_tasks)
+    memory = memory_class(name)(spec, 12, only_earlier_tasks)
     batch = Batch(torch.zeros(5, 1, 2, 2, dtype=torch.uint8), *torch.zeros(2, 5, dtype=torch.int64).unbind())
     memory.add(batch, generator())
     memory.add(batch, generator(), torch.zeros(5, 6))
@@ -338,7 +348,7 @@ def test_nothing_is_read_on_the_host(name, only_earlier_tasks, fake_mode):
 @pytest.mark.parametrize("batch_size", [1, 10, 32, 100])
 def test_no_operation_synchronises(name, batch_size, synchronising):
     # torch.isin, for one, calls unique where the second argument has more than a few elements: 25 beside 500.
-    memory, source = MEMORIES[name](SPEC, 500, only_earlier_tasks=True), generator()
+    memory, source = memory_class(name)(SPEC, 500, only_earlier_tasks=True), generator()
     batch = numbered(range(batch_size), tasks=1)
 
     def step() -> None:
@@ -366,13 +376,27 @@ def test_the_profiler_detects_synchronisation(synchronising):
 
 
 def test_a_config_makes_memories(spec):
-    for name, kind in MEMORIES.items():
+    for name in NAMES:
         memory = MemoryConfig(policy=name, slots_per_class=7).make(spec)
-        assert type(memory) is kind
+        assert type(memory) is memory_class(name)
         assert memory.num_slots == 7 * spec.num_classes
     assert MemoryConfig(replay="earlier_tasks").make(spec).only_earlier_tasks
     assert not MemoryConfig(replay="all").make(spec).only_earlier_tasks
     assert not MemoryConfig(replay="earlier_tasks").make(spec.task_free()).only_earlier_tasks
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("examples.latest.Oldest", "cannot import 'examples.latest.Oldest'"),
+        ("examples.array_file.ArrayFile", "'examples.array_file.ArrayFile' is not a Memory"),
+        ("dualnet.memory.Memory", "'dualnet.memory.Memory' does not implement place"),
+    ],
+)
+def test_a_policy_that_cannot_be_used_is_refused_before_a_learner_is_made(policy, message, spec, small_config):
+    config = small_config("er", memory=MemoryConfig(policy=policy))  # reading the options imports nothing
+    with pytest.raises(ValueError, match=f"memory.policy: {message}"):
+        ER.check(spec, config)
 
 
 @pytest.mark.parametrize(
@@ -481,7 +505,7 @@ def test_pairs_are_equally_likely_too():
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("beside", [0, 1])
 def test_draws_are_uniform(name, beside):
-    memory = MEMORIES[name](SPEC, 36, only_earlier_tasks=True)
+    memory = memory_class(name)(SPEC, 36, only_earlier_tasks=True)
     memory.add(numbered(range(10), tasks=1 - beside), generator())
     memory.add(numbered(range(10, 15), tasks=beside), generator())
     trials, source, batch = 1000, generator(7), numbered([99], tasks=beside)

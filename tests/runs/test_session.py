@@ -187,7 +187,11 @@ def test_a_new_model_begins_with_the_starter(photos: Path, learn: Any) -> None:
 
 @pytest.mark.parametrize(
     ("option", "path"),
-    [("encoder", "own_encoder.ThreeMaps"), ("objective", "examples.alignment_uniformity.AlignmentUniformity")],
+    [
+        ("encoder", "own_encoder.ThreeMaps"),
+        ("objective", "examples.alignment_uniformity.AlignmentUniformity"),
+        ("memory.policy", "examples.latest.Latest"),
+    ],
 )
 def test_code_that_the_command_names_is_trusted(option: str, path: str, photos: Path, learn: Any, capsys: Any) -> None:
     """Also if the command is repeated; by any other command only with --trust."""

@@ -99,7 +99,8 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "out of range": ({"grid": {"learner.lr": [0.1, -1]}}, "lr: -1.0 is not 0 or more"),
     "unknown choice": (
         {"grid": {"learner.memory.policy": ["ring", "rings"]}},
-        "learner.memory.policy: 'rings' is not one of auto, ring, reservoir, balanced; did you mean ring?",
+        "learner.memory.policy: 'rings' is not one of auto, ring, reservoir, balanced, nor an import path; "
+        "did you mean ring?",
     ),
     "empty value": ({"grid": {"learner.lr": [0.1, None]}}, "learner.lr: has no value; give one"),
     "value twice": ({"grid": {"learner.lr": [1, 1.0]}}, "learner.lr 1.0: "),

@@ -296,7 +296,10 @@ CSV: Any = {"type": Path, "metavar": "FILE"}
 OUT: Any = {"type": Path, "metavar": "DIR"}
 SEEDS: Any = {"type": seeds, "metavar": "3|0,1,2"}
 TASK: Any = {"type": int, "metavar": "N", "help": "predict only among the classes of this task (from 0)"}
-TRUST: Any = {"action": "store_true", "help": "run code from outside of dualnet: a learner, an encoder or an objective"}
+TRUST: Any = {
+    "action": "store_true",
+    "help": "run code from outside of dualnet: a learner, encoder, objective or memory",
+}
 ON_ERROR: Any = {
     "choices": ("stop", "skip"),
     "default": "stop",

@@ -17,7 +17,7 @@ import yaml
 from dualnet.cli.terminal import print_line
 from dualnet.data import BENCHMARKS, benchmark_class
 from dualnet.learners import LEARNERS, Learner, learner_class, presets
-from dualnet.memory import MEMORIES, MemoryConfig
+from dualnet.memory import MEMORIES, Memory, MemoryConfig, memory_class
 from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.options import field_types, import_object, nearest
 from dualnet.reproduce import shipped_tables
@@ -50,11 +50,11 @@ def lines_of(name: str | None) -> Iterable[str]:
         note, options = ("loss of the slow phase", ["  objective_options:"]) if has_options else ("has no options", [])
         head = ["learner:", "  name: dualnet", f"  objective: {name}  # {note}", *options]
         return section(objective, head, objective.Config)
+    if name in MEMORIES or (isinstance(outside, type) and issubclass(outside, Memory)):
+        return section(memory_class(name), ["learner:", "  memory:"], MemoryConfig, policy=name)
     if name in BENCHMARKS or outside is not None:
         benchmark = benchmark_class(name)
         return section(benchmark, ["benchmark:", f"  name: {name}"], benchmark)
-    if name in MEMORIES:
-        return section(MEMORIES[name], ["learner:", "  memory:"], MemoryConfig, policy=name)
     if name in presets.NAMES:
         return preset_lines(name)
     if name not in experiments and not name.endswith(SUFFIXES) and not Path(name).exists():

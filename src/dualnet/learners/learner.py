@@ -16,7 +16,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
 from dualnet.learners.options import option
-from dualnet.memory import Memory, MemoryConfig, Replay, check_slots
+from dualnet.memory import Memory, MemoryConfig, Replay, check_slots, memory_class
 from dualnet.nets import SMALLEST_IMAGE, forward_batches
 from dualnet.optim import add_to_optimizers, grow_optimizer_state
 
@@ -66,6 +66,7 @@ class Learner(nn.Module, ABC):
             if option(config, name) == "views" and channels != 3:
                 raise ValueError(f"{name}: views need 3 channels, and these images have {channels}; use crop")
         if isinstance(memory, MemoryConfig):
+            memory_class(memory.policy_for(spec))
             check_slots(memory.num_slots(spec), spec)
 
     @classmethod

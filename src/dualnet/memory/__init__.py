@@ -1,4 +1,4 @@
-"""The registry of episodic memories by policy, and their options."""
+"""The registry of episodic memories by policy, and their options. Others are given by their import path."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -6,16 +6,26 @@ from typing import Literal
 from dualnet.batch import StreamSpec
 from dualnet.memory.memory import Memory, Replay, check_slots, has_later_equal, num_earlier_equal
 from dualnet.memory.policies import Balanced, Reservoir, Ring
-from dualnet.options import check_at_least, check_choices
+from dualnet.options import check_at_least, check_choices, find_object
 
 MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir, "balanced": Balanced}
+
+
+def memory_class(name: str) -> type[Memory]:
+    """The memory with that policy, or the class at an import path such as `my_package.my_module.MyMemory`."""
+    found = find_object(name, MEMORIES, "memory.policy")
+    if not (isinstance(found, type) and issubclass(found, Memory)):
+        raise ValueError(f"memory.policy: {name!r} is not a Memory; see CONTRIBUTING.md")
+    if missing := sorted(found.__abstractmethods__):
+        raise ValueError(f"memory.policy: {name!r} does not implement {', '.join(missing)}; see CONTRIBUTING.md")
+    return found
 
 
 @dataclass(frozen=True)
 class MemoryConfig:
     """The options of an episodic memory."""
 
-    policy: Literal["auto", "ring", "reservoir", "balanced"] = "auto"  # auto: ring; if task-free: reservoir
+    policy: str = "auto"  # auto (ring; if task-free: reservoir) | ring | reservoir | balanced | import path
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
     slots: int | None = None  # in total; None: slots_per_class for each class known at the start
     replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # which examples are drawn; with a single task: all
@@ -23,12 +33,14 @@ class MemoryConfig:
     def __post_init__(self) -> None:
         check_at_least(self, 1, "slots_per_class", *(["slots"] if self.slots is not None else []))
         check_choices(self)
+        if "." not in self.policy:  # code from outside is imported by `check`, not by reading a file that names it
+            find_object(self.policy, {"auto": None, **MEMORIES}, "policy")
 
     def make(self, spec: StreamSpec, with_logits: bool = True, set_aside: int = 0) -> Memory:
         """The memory for a stream, without the slots that a learner reserves for a second memory."""
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
         num_slots = self.num_slots(spec) - set_aside
-        return MEMORIES[self.policy_for(spec)](spec, num_slots, only_earlier_tasks, with_logits)
+        return memory_class(self.policy_for(spec))(spec, num_slots, only_earlier_tasks, with_logits)
 
     def policy_for(self, spec: StreamSpec) -> str:
         # With a single task a ring would hold only the latest examples of the whole stream.
@@ -39,4 +51,4 @@ class MemoryConfig:
 
 
 __all__ = ["MEMORIES", "Balanced", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]
-__all__ += ["check_slots", "has_later_equal", "num_earlier_equal"]
+__all__ += ["check_slots", "has_later_equal", "memory_class", "num_earlier_equal"]

@@ -19,7 +19,6 @@ from dualnet.runs.record import MODEL_FILE, digest_of, updated
 from dualnet.runs.run_folder import LOCK_FILE, RunFolder, describe_stream, environment
 from dualnet.text import printable
 
-CODE_OPTIONS = ("name", "encoder", "objective")  # options of a learner that may be import paths
 IDENTITY_KEYS = ("learner", "seed", "stream", "added")  # `added`: classes added later, in folders of an older version
 
 
@@ -74,15 +73,22 @@ def identity(content: Mapping[str, Any]) -> dict[str, str]:
     return {"model": digest_of({key: content[key] for key in IDENTITY_KEYS if key in content})}
 
 
+def code_paths(learner: Any) -> dict[str, str]:
+    """The options of a learner that are import paths. A name without a dot is never imported."""
+    options = learner if isinstance(learner, Mapping) else {}
+    memory = options.get("memory")
+    values = {option: options.get(option) for option in ("name", "encoder", "objective")}
+    values["memory.policy"] = memory.get("policy") if isinstance(memory, Mapping) else None
+    return {option: path for option, path in values.items() if isinstance(path, str) and "." in path}
+
+
 def check_trusted(learner: Any, file: Path, trust: bool | Collection[str]) -> None:
-    """Raises ValueError for a learner, an encoder or an objective from outside this package: loading it runs its code.
+    """Raises ValueError if the options of a learner name code from outside this package: loading it runs that code.
 
     `trust` is True for any code, or the import paths that are trusted.
     """
-    for option in CODE_OPTIONS:
-        path = learner.get(option) if isinstance(learner, dict) else None
-        path = path if isinstance(path, str) and "." in path else ""  # a name without a dot is never imported
-        is_ours = not path or (option == "name" and path.startswith("dualnet."))
+    for option, path in code_paths(learner).items():
+        is_ours = option == "name" and path.startswith("dualnet.")
         if not (is_ours or trust is True or (trust and path in trust)):
             raise ValueError(
                 f"{file}: learner.{option} is {printable(path)}, code from outside of dualnet that would be imported "

@@ -203,7 +203,7 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
     in_place = source is not None and same_folder(str(source), str(out))
     source_digest = None if in_place else digest_of(origin(source, options))
     if checkpoint.steps(RunFolder(out).checkpoints):  # none in a new folder, or if killed before the first save
-        named = [str(options.learner.get(option)) for option in model_folder.CODE_OPTIONS]  # by the command itself
+        named = model_folder.code_paths(options.learner).values()  # by the command itself
         model, state = load_with_state(out, device, trust or named)
         session, record = Session(model, options), state.get("session") or {}
         same = record.get("plan") == session.record["plan"] and (in_place or record.get("source") == source_digest)
