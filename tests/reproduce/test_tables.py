@@ -1,6 +1,7 @@
 """The shipped tables: 54 rows with what the paper publishes of them, and how a table's file becomes experiments."""
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
@@ -241,6 +242,17 @@ def test_what_a_row_begins_with(tmp_path: Path) -> None:
         and paper["three"].runs_of == "t/h/three"
     )
     assert authors["three"].options == {"a": "table", "b": "table", "c": "table", "d": "one", "e": "three, authors"}
+
+
+def test_the_table_in_the_documentation(tmp_path: Path) -> None:
+    page = Path(__file__).parent.parent.parent / "docs/reproduce.md"
+    (block,) = re.findall(r"^```yaml\n(.*?)^```$", page.read_text(), re.M | re.S)
+    (tmp_path / "mine.yaml").write_text(block)
+    rows = {row.name: row.experiment() for row in read_rows(str(tmp_path / "mine.yaml"))}
+    assert {name: each.learner.memory.policy for name, each in rows.items()} == {
+        "mine/task-free/reservoir": "auto",
+        "mine/task-free/balanced": "balanced",
+    }
 
 
 def test_the_small_table_of_few_and_late_labels() -> None:
