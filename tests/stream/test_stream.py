@@ -69,6 +69,28 @@ def equal(one: Batch, other: Batch) -> bool:
 # Batches
 
 
+@pytest.mark.parametrize("protocol", ["task_aware", "task_free"])
+def test_classes_may_come_again_in_every_task(protocol, benchmark) -> None:
+    """Domain-incremental: each task has images of its own, of the same classes."""
+    tasks = [
+        dataclasses.replace(
+            task,
+            train=dataclasses.replace(task.train, labels=task.train.labels % 2),
+            test=dataclasses.replace(task.test, labels=task.test.labels % 2),
+        )
+        for task in benchmark.tasks
+    ]
+    spec = dataclasses.replace(benchmark.spec, class_mask=torch.ones(len(tasks), 2, dtype=torch.bool))
+    same = Benchmark(spec, tasks, benchmark.class_names[:2])
+    stream, expected = make_stream(same, protocol=protocol), truth(same)
+    for number, period in enumerate(stream.periods):
+        taught = [item for batch in stream.batches(period, seed=0) for item in known(batch).items()]
+        wanted = {image: (label, task) for image, (label, task) in expected.items() if task == number}
+        assert {image: label for image, (label, _) in taught} == {image: label for image, (label, _) in wanted.items()}
+        assert {task for _, (_, task) in taught} == {number if protocol == "task_aware" else 0}
+        assert stream.test_set(number)[1].tolist() == tasks[number].test.labels.tolist()
+
+
 @every_kind
 def test_a_label_comes_once_and_belongs_to_its_image_and_task(kind, benchmark) -> None:
     everything = truth(benchmark)
