@@ -1,7 +1,5 @@
 """The accuracy of a model on test images, in Python and by `dualnet evaluate`."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path
@@ -125,15 +123,32 @@ def test_an_accuracy_that_is_too_low_fails(least: str, status: int, capsys: pyte
     assert main(["evaluate", "model", "test", "--at-least", least]) == status
     out, err = capsys.readouterr()
     assert out.startswith("model: accuracy 75.0 %")
-    assert err == ("dualnet: model: the accuracy is 75.0 %, below 75.1 %\n" if status else "")
+    assert err == ("dualnet: model: the accuracy is 75.00 %, below 75.1 %\n" if status else "")
 
 
-def test_classes_that_the_model_does_not_have_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+def test_classes_that_the_model_does_not_have_are_left_out(capsys: pytest.CaptureFixture[str], error_line) -> None:
     write("test", red=("red", 2), owl=("red", 1))
     assert main(["evaluate", "model", "test"]) == 0
     out, err = capsys.readouterr()
     assert "100.0 % (2 of 2 images correct)" in out
-    assert err == "dualnet: warning: owl: left out, not classes of the model\n"
+    assert err == "dualnet: warning: owl: left out, unknown to the model\n"
     write("other", owl=("red", 1))
-    assert main(["evaluate", "model", "other"]) == 2
-    assert capsys.readouterr().err == "dualnet: other: owl: not classes of the model; name another folder\n"
+    assert (
+        error_line("evaluate", "model", "other") == "dualnet: other: owl: unknown to the model; name another folder\n"
+    )
+
+
+def test_a_folder_of_splits_is_answered_with_the_test_folder(error_line) -> None:
+    write("splits/train", red=("red", 1))
+    assert error_line("evaluate", "model", "splits").endswith(
+        "looks like a folder of splits; use a folder of test images\n"
+    )
+    write("splits/test", red=("red", 1))
+    assert error_line("evaluate", "model", "splits").endswith("use dualnet evaluate MODEL splits/test\n")
+
+
+def test_a_printed_table_names_files_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
+    write("test", red=("red", 1))
+    Path("test/red/0.png").rename("test/red/\udcff.png")
+    assert main(["evaluate", "model", "test", "--csv", "-"]) == 0
+    assert r"test/red/\udcff.png,red,red," in capsys.readouterr().out

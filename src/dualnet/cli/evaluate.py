@@ -30,13 +30,13 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     channels, height, width = model.learner.spec.image_shape
     if channels != 3 or height != width:
         raise ValueError(f"images are read as colour squares; this model has {channels}x{height}x{width}")
-    files = read_files(arguments.folder, None, height, arguments.on_error)
+    files = read_files(arguments.folder, None, height, arguments.on_error, "evaluate")
     known = {row: name for row, name in enumerate(files.names) if name in model.class_names}
     if others := sorted({*files.classes} - {*model.class_names}):
         named = f"{', '.join(others[:NAMED])}{f' and {len(others) - NAMED} more' if len(others) > NAMED else ''}"
         if not known:
-            raise ValueError(f"{arguments.folder}: {named}: not classes of the model; name another folder")
-        show_warning(f"{named}: left out, not classes of the model")
+            raise ValueError(f"{arguments.folder}: {named}: unknown to the model; name another folder")
+        show_warning(f"{named}: left out, unknown to the model")
     found = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
     if arguments.json:
         print(json.dumps({"accuracy": found.accuracy, "images": len(known), **parts(found)}))
@@ -51,7 +51,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
         cells = ([files.decoded.file(row), label, one.name, one.probability] for (row, label), one in pairs)
         write_table(arguments.csv, [("image", "class", "prediction", "probability"), *cells])
     if arguments.at_least is not None and found.accuracy < arguments.at_least:
-        return fail(f"{arguments.run}: the accuracy is {found.accuracy:.1f} %, below {arguments.at_least:g} %", 1)
+        return fail(f"{arguments.run}: the accuracy is {found.accuracy:.2f} %, below {arguments.at_least:g} %", 1)
     return 0
 
 

@@ -140,9 +140,10 @@ def write_csv(
 
 def write_table(file: Path, rows: Iterable[Sequence[Any]]) -> None:
     text = io.StringIO(newline="")
-    csv.writer(text).writerows(rows)
+    csv.writer(text, lineterminator="\n" if file == STDOUT else "\r\n").writerows(rows)
+    content = text.getvalue().encode(errors="backslashreplace")  # names of files may not be UTF-8
     if file == STDOUT:
-        print(text.getvalue().replace("\r\n", "\n"), end="")
+        print(content.decode(), end="")
         return
     file.parent.mkdir(parents=True, exist_ok=True)
-    atomic.write(file, text.getvalue().encode(errors="backslashreplace"))  # names of files may not be UTF-8
+    atomic.write(file, content)

@@ -8,10 +8,11 @@ from dualnet.data.decode import SUFFIXES
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
 SUFFIX_LIST = " ".join(sorted(SUFFIXES))  # for messages
-SPLIT_OPTIONS = {  # how a command is given the folders of training and test images
-    "run": ("root: {}", " and test_root: {}"),
-    "learn": ("dualnet learn {}", " --test {}"),
-    "teach": ("dualnet teach {}", ""),
+SPLIT_OPTIONS = {  # how a command is given a folder of training images alone, and with one of test images
+    "run": ("root: {train}", "root: {train} and test_root: {test}"),
+    "learn": ("dualnet learn {train}", "dualnet learn {train} --test {test}"),
+    "teach": ("dualnet teach {train}", "dualnet teach {train}"),
+    "evaluate": ("a folder of test images", "dualnet evaluate MODEL {test}"),
 }
 SYSTEM_FOLDERS = {"__macosx", "__pycache__", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")  # names of splits
@@ -62,7 +63,7 @@ def class_folders(root: str) -> list[str]:
 def files_by_class(root: str, names: Sequence[str], command: str = "run") -> dict[str, list[str]]:
     """The images of each class, sorted by name. One warning names other files, which are ignored.
 
-    Messages advise options of the command: `run`, with a benchmark, `learn` or `teach`.
+    Messages advise options of the command: `run`, with a benchmark, `learn`, `teach` or `evaluate`.
     """
     found = {name: entries(os.path.join(root, name)) for name in names}
     files = {name: sorted(entry.path for entry in found[name] if is_image(entry.name)) for name in names}
@@ -81,9 +82,8 @@ def _without_images(root: str, empty: Sequence[str], command: str) -> str:
     lower = {name.lower(): name for name in reversed(empty)}
     train, test = (next((lower[name] for name in split if name in lower), None) for split in (TRAIN, TEST))
     if train is not None:
-        for_train, for_test = SPLIT_OPTIONS[command]
-        use = for_train.format(os.path.join(root, train))
-        use += for_test.format(os.path.join(root, test)) if test else ""
+        use = SPLIT_OPTIONS[command][test is not None]
+        use = use.format(train=os.path.join(root, train), test=os.path.join(root, test or ""))
         return f"{root}: looks like a folder of splits; use {use}"
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
     remedy = "add images, remove the folder, or list the other classes in class_order"
