@@ -141,11 +141,12 @@ def test_replaced_runs_of_a_row_are_left_out_unless_they_are_named(tmp_path, mak
     make_run(tmp_path / "g" / "er" / "seed-0", name="g/er")
     make_run(tmp_path / "g" / "er" / "earlier" / "other-code" / "seed-0", name="g/er")
     make_run(tmp_path / "earlier" / "seed-0", name="earlier")  # not of a row
+    make_run(tmp_path / "earlier" / "free" / "seed-0", name="free")
     with pytest.warns(
         UserWarning, match="^1 replaced run left out; to report on some, give their folder earlier/NAME$"
     ):
         rows = compare([tmp_path]).rows
-    assert [(row.label, len(row.runs)) for row in rows] == [("earlier", 1), ("g/er", 1)]
+    assert [(row.label, len(row.runs)) for row in rows] == [("free", 1), ("earlier", 1), ("g/er", 1)]
     assert len(compare([tmp_path / "g/er/earlier/other-code"]).rows) == 1
 
 

@@ -261,6 +261,7 @@ def test_earlier_runs_are_listed_and_do_not_count(make_run, row, ledger, tmp_pat
     make_run("t/g/a/earlier/high-rate", 0, 40.0, {"lr": 0.5, "encoder_lr": 0.1})
     make_run("t/g/a/earlier/high-rate", 3, 42.0, {"lr": 0.5, "encoder_lr": 0.1})
     make_run("t/g/a/earlier/other-code", 0, 30.0)
+    (tmp_path / "t/g/a/earlier/.hidden").mkdir()
     (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": PAPER})).entries
     assert dataclasses.replace(entry, earlier=[]) == before
     rate, code = entry.earlier

@@ -54,7 +54,8 @@ def _run_folders(root: Path) -> list[Path]:
         raise ValueError(f"{root} is not a folder; give a folder that holds runs")
     files = [*root.rglob(EXPERIMENT_FILE), *root.rglob(RESULT_FILE)]
     found = {file.parent for file in files}
-    replaced = {folder for folder in found if folder.relative_to(root).parts[-3:-2] == (EARLIER,)}
+    rows = {folder.parent for folder in found}
+    replaced = {folder for folder in found if folder.parent.parent.name == EARLIER and folder.parents[2] in rows}
     if replaced:
         left_out = count_text(len(replaced), "replaced run")
         warnings.warn(f"{left_out} left out; to report on some, give their folder {EARLIER}/NAME", stacklevel=2)

@@ -252,7 +252,7 @@ def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
 
 def earlier_sets(row: TableRow, runs: Sequence[RunRecord], out: Path) -> list[Earlier]:
     """The replaced runs of a row, compared with its present ones or, if there are none, with its table."""
-    folders = sorted(path for path in (out / row.runs_of / EARLIER).glob("*") if path.is_dir())
+    folders = sorted(path for path in (out / row.runs_of / EARLIER).glob("[!.]*") if path.is_dir())
     if not folders:
         return []
     options, manifest = (runs[0].options, runs[0].manifest) if runs else (table_options(row), {})
