@@ -239,8 +239,11 @@ def test_a_class_is_renamed_while_its_images_are_loaded(page: playwright.Page, s
     hold(images)
     hold(memory)
     card.get_by_label("Add images").set_input_files(files("blue", 85, 1))
-    while not held[images]:
+    for _ in range(400):  # up to 20 s
+        if held[images]:
+            break
         page.wait_for_timeout(50)
+    assert held[images]
     held[memory] = []  # the list with the new name comes after the image
     page.get_by_role("button", name="Edit early").click()
     page.get_by_role("dialog").get_by_label("Name of the class").fill("late")

@@ -32,11 +32,10 @@ class Split:
 
     def __post_init__(self) -> None:
         uses = Counter(number for classes in self.tasks for number in classes)
-        number, count = uses.most_common(1)[0]
-        if count > 1:
+        if twice := [number for number, count in uses.items() if count > 1]:
             remedy = "make a Benchmark with a Task of its own examples for each task"
-            name = self.class_names[number]
-            raise ValueError(f"class {name!r} is in {count} tasks, and each would have all its images; {remedy}")
+            what = f"class {self.class_names[twice[0]]!r} is in {uses[twice[0]]} tasks"
+            raise ValueError(f"{what}, and each would have all its images; {remedy}")
         for wanted, side in ((False, "training"), (True, "test")):
             counts = np.bincount(self.labels[self.is_test == wanted], minlength=len(self.class_names))
             if (missing := np.flatnonzero(counts == 0)).size:
