@@ -60,9 +60,9 @@ def parts(found: Evaluation) -> dict[str, list[dict[str, Any]]]:
     counts, predicted = Counter(found.labels), Counter(one.name for one in found.predictions)
     confusions, classes = found.confusions().most_common(), []
     for name, accuracy in sorted(found.class_accuracies().items(), key=lambda pair: pair[1]):
-        correct = round(accuracy * counts[name] / 100)
-        precision = 100 * correct / predicted[name] if predicted[name] else None
         mistaken = {answer: count for (label, answer), count in confusions if label == name}
+        correct = counts[name] - sum(mistaken.values())
+        precision = 100 * correct / predicted[name] if predicted[name] else None
         shares = {"images": counts[name], "accuracy": accuracy, "precision": precision}
         classes.append({"name": name, **shares, "mistaken_for": mistaken})
     thresholds = []
