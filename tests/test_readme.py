@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from dualnet.runs.experiment import read
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
+RESULTS = (ROOT / "results/README.md").read_text()
 
 
 def blocks(language: str) -> list[str]:
@@ -77,36 +79,96 @@ def test_links_lead_somewhere(link: str) -> None:
     assert (ROOT / link).exists()
 
 
-GROUPS = {
-    "Task-aware": "table-1/mini-imagenet-ta",
-    "Task-free": "table-1/mini-imagenet-tf",
-    "Task-aware, 10 % of the batches labelled": "table-4/labels-10",
+MARKS = {"reproduced": "=", "above": ">", "below": "<", "inconclusive": "?"}
+METHODS = ("er", "er-aug", "derpp", "derpp-aug", "mir", "mir-aug", "ctn", "ctn-aug", "dualnet", "offline")
+STREAMS = ("mini-imagenet-ta", "mini-imagenet-tf", "labels-10", "labels-25")
+OBJECTIVES = ("barlow-twins", "simclr", "classification")
+OPTIMIZERS = ("sgd", "look-ahead")
+
+
+def table(text: str, heading: str) -> list[list[str]]:
+    """The cells of the table whose first line begins with the heading, without that line."""
+    lines = text[text.index(f"\n| {heading} |") + 1 :].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def ledger_rows(name: str) -> dict[str, Any]:
+    """The rows that have runs, by name."""
+    rows = json.loads((ROOT / f"results/reproduce/{name}/ledger.json").read_text())["rows"]
+    return {row["name"]: row for row in rows if row["seeds"]}
+
+
+def test_the_papers_tables_are_those_of_the_ledger() -> None:
+    """Every row that has runs, and no other: ACC, in brackets the published one, and the verdict."""
+    rows, shown = ledger_rows("all"), {}
+    for method, cells in zip(METHODS, table(README, "Tables 1, 4, 5"), strict=True):
+        number = 5 if method.startswith("mir") or method == "offline" else 1
+        names = [f"table-{4 if stream.startswith('labels') else number}/{stream}/{method}" for stream in STREAMS]
+        shown |= zip(names, cells[2:], strict=True)
+    for objective, cells in zip(OBJECTIVES, table(README, "Table 2: objective of the slow learner"), strict=True):
+        shown |= {
+            f"table-2/{kind}/{objective}": cell for kind, cell in zip(("sgd", "look-ahead"), cells[1:], strict=True)
+        }
+    for cells in table(README, "Table 3: slots per task"):
+        shown |= {f"table-3/memory-{cells[0]}/n-{n}": cell for n, cell in zip((1, 3, 10, 20), cells[1:], strict=True)}
+    expected = {
+        name: f"{acc['ours']['mean']:.1f} ({acc['published']['mean']:.1f}) {MARKS[row['verdict']]}"
+        for name, row in rows.items()
+        for acc in [row["metrics"]["ACC"]]
+    }
+    assert {name: cell for name, cell in shown.items() if cell} == expected and len(expected) == 38
+    counts = [sum(row["verdict"] == verdict for row in rows.values()) for verdict in MARKS]
+    assert "{} are reproduced, {} above, {} below and {} inconclusive".format(*counts) in README
+
+
+def test_the_rows_in_results_are_those_of_the_ledger() -> None:
+    names = [name for name in ledger_rows("all") if not name.startswith("table-2")]
+    by_objective = [f"table-2/{kind}/{objective}" for objective in OBJECTIVES for kind in OPTIMIZERS]
+    names[12:12] = by_objective  # Table 2 comes after the 12 rows of Table 1
+    for name, cells in zip(names, table(RESULTS, "row | seeds | ACC | FM | LA | the paper's ACC, FM, LA"), strict=True):
+        row = ledger_rows("all")[name]
+        acc, fm, la = row["metrics"].values()
+        ours = [f"{acc['ours']['mean']:.2f} ± {acc['ours']['std']:.2f}", *(mean(metric["ours"]) for metric in (fm, la))]
+        published = ", ".join(mean(metric["published"]) for metric in (acc, fm, la))
+        assert cells[1:6] == [str(len(row["seeds"])), *ours, published], name
+        assert cells[6].partition(",")[0] == row["verdict"], name
+
+
+def mean(sample: Mapping[str, float] | None) -> str:
+    return "—" if sample is None else f"{sample['mean']:.2f}"
+
+
+def test_rows_beyond_the_paper_are_those_of_the_ledger() -> None:
+    """The table of results/, with every row that has runs of its own."""
+    rows = {name: row for name, row in ledger_rows("beyond").items() if row["runs_of"] == name}
+    shown = table(RESULTS, "row | seeds | ACC | FM | LA | aim")
+    for first, *cells in shown:
+        name = "beyond/" + first.partition("`")[2].partition("`")[0]
+        row = rows.pop(name)
+        acc, fm, la = (metric["ours"] for metric in row["metrics"].values())
+        spread = f" ± {acc['std']:.2f}" if len(row["seeds"]) > 1 else ""
+        assert cells[:4] == [str(len(row["seeds"])), f"{acc['mean']:.2f}{spread}", mean(fm), mean(la)], name
+    assert not rows
+
+
+WIDTH_64 = {
+    "DualNet with self-supervision": ("ta/chosen-slow", "labels-10/chosen", "labels-25/chosen", ""),
+    "DualNet without it": ("ta/chosen", "labels-10/replayed", "labels-25/replayed", "tf/chosen"),
+    "CTN": ("ta/ctn", "", "", ""),
+    "DER++": ("ta/derpp", "labels-10/derpp", "labels-25/derpp", "tf/derpp"),
+    "ER": ("ta/er", "labels-10/er", "labels-25/er", "tf/er"),
+    "DualNet, the authors' settings": ("ta/paper", "labels-10/paper", "labels-25/paper", "tf/paper"),
 }
-METHODS = {"ER": "er", "DER++": "derpp", "CTN": "ctn", "DualNet (n=3)": "dualnet", "DualNet (n=2)": "dualnet"}
-OF_TABLE_3 = {"DualNet (n=10)": "table-3/memory-50/n-10", "DualNet (n=20)": "table-3/memory-50/n-20"}
 
 
-def figures() -> dict[str, list[str]]:
-    """The cells of the README's result rows, by the row's name in the ledger."""
-    found, group = {}, ""
-    for line in README.partition("\n## Results")[2].partition("\n## ")[0].splitlines():
-        cells = [cell.strip() for cell in line.strip("|").split("|")]
-        group = GROUPS.get(cells[0].strip("*"), group)
-        if cells[0] in METHODS and group:
-            found[f"{group}/{METHODS[cells[0]]}"] = cells[2:]
-        if cells[0] in OF_TABLE_3:
-            found[OF_TABLE_3[cells[0]]] = cells[2:]
-    return found
-
-
-@pytest.mark.parametrize("name", figures())
-def test_results_are_those_of_the_ledger(name: str) -> None:
-    ledger = json.loads((ROOT / "results/reproduce/all/ledger.json").read_text())
-    (row,) = [row for row in ledger["rows"] if row["name"] == name]
-    metrics = row["metrics"].values()
-    ours = [f"{metric['ours']['mean']:.2f} ± {metric['ours']['std']:.2f}" for metric in metrics]
-    paper = ", ".join(f"{metric['published']['mean']:.2f}" for metric in metrics)
-    assert figures()[name] == [str(len(row["seeds"])), *ours, paper, row["verdict"]]
+def test_what_to_expect_is_that_of_the_ledger() -> None:
+    rows = ledger_rows("beyond")
+    for (method, names), cells in zip(WIDTH_64.items(), table(README, "method | task given"), strict=True):
+        assert cells[0] == method
+        for name, cell in zip(names, cells[1:], strict=True):
+            row = rows.get(f"beyond/{name}")
+            acc = row["metrics"]["ACC"]["ours"] if row else None
+            assert cell == f"{acc['mean']:.1f} ± {acc['std']:.1f}" if acc else cell in ("", "not run"), (method, name)
 
 
 @pytest.mark.parametrize("table", ["all", "beyond"])
@@ -141,34 +203,6 @@ def test_the_ledger_has_every_run_that_was_replaced() -> None:
     assert sorted(listed) == sorted(file.parent.relative_to(runs).as_posix() for file in files) and len(files) >= 67
     results = [file.read_bytes() for file in runs.rglob("result.json")]
     assert len(set(results)) == len(results), "no run is listed twice"
-
-
-def test_every_kind_of_row_is_compared_with_the_ledger() -> None:
-    assert len(figures()) == 13
-
-
-BEYOND = (
-    *("ta/chosen-slow", "ta/chosen", "ta/er", "ta/derpp", "ta/ctn"),
-    *("labels-10/chosen", "labels-10/replayed", "labels-10/er", "labels-10/derpp"),
-    *("labels-10/n-2", "labels-10/replayed-cost-of-n-2", "labels-10/er-cost-of-n-2", "labels-10/derpp-cost-of-n-2"),
-    *("labels-25/chosen", "labels-25/replayed", "tf/chosen", "tf/er", "tf/derpp"),
-)
-
-
-def test_results_beyond_the_paper_are_those_of_the_ledger() -> None:
-    """The lines of the second table, and the paper's options on the same stream."""
-    ledger = json.loads((ROOT / "results/reproduce/beyond/ledger.json").read_text())
-    rows = {row["name"]: row for row in ledger["rows"]}
-    table = README.partition("| method | seeds |")[2].partition("\n\n")[0].splitlines()[2:]
-    for line, name in zip(table, BEYOND, strict=True):
-        acc, fm, la = (metric["ours"] for metric in rows[f"beyond/{name}"]["metrics"].values())
-        group, _, row = name.partition("/")
-        paper = rows[f"beyond/{group}/paper"] if row == ("chosen-slow" if group == "ta" else "chosen") else None
-        with_spread = [acc, *([paper["metrics"]["ACC"]["ours"]] if paper else [])]
-        first, *rest = [f"{value['mean']:.2f} ± {value['std']:.2f}" for value in with_spread]
-        seeds = str(len(rows[f"beyond/{name}"]["seeds"]))
-        expected = [seeds, first, f"{fm['mean']:.2f}", f"{la['mean']:.2f}", *(rest or [""])]
-        assert [cell.strip() for cell in line.strip("|").split("|")][1:] == expected
 
 
 def test_the_report_of_results_has_every_run() -> None:
