@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dualnet.runs.held_out import pixel_digest
 from dualnet.serve.errors import RequestError
-from dualnet.serve.journal import MAX_HISTORY, Journal, digest_of
+from dualnet.serve.journal import MAX_HISTORY, Journal
 from dualnet.serve.options import Options
 from dualnet.serve.service import MAX_EVENTS, Service
 
@@ -41,7 +42,7 @@ def test_pruning_keeps_images_of_the_log_the_memory_and_the_held_out_examples(jo
     add(journal, range(10, 20))
     contained = journal.last_position()
     add(journal, range(20, 22), "cat")
-    journal.prune(contained, {digest_of(image(3).tobytes())})
+    journal.prune(contained, {pixel_digest(image(3).tobytes())})
     assert with_pixels(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
     assert [entry.example for entry in journal.entries_after(0, 100)] == [21, 22]  # numbers from 1
     assert len(journal.counts()) == 2 and sum(journal.counts().values()) == 22
@@ -99,7 +100,7 @@ def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
     add(journal, [1, 2, 3], "cat")
     journal.delete("example-1")
     journal.set_label("example-2", "dog", True)
-    digests = [digest_of(image(number).tobytes()) for number in (1, 2, 3, 4)]  # 4 came with the model
+    digests = [pixel_digest(image(number).tobytes()) for number in (1, 2, 3, 4)]  # 4 came with the model
     end = journal.last_position() + 1
     assert [journal.learned_labels(one, end) for one in digests] == [{}, {"dog": 1}, {"cat": 1}, None]
     assert journal.learned_labels(digests[1], end - 1) == {}, "not learned yet"
@@ -133,5 +134,5 @@ def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(
 def test_examples_are_found_by_their_pixels(journal: Journal) -> None:
     add(journal, range(10), "cat")
     journal.add_examples(["twin"], [image(5)], [None], False)
-    digests = {digest_of(image(number).tobytes()) for number in (7, 5, 0, 42)}
+    digests = {pixel_digest(image(number).tobytes()) for number in (7, 5, 0, 42)}
     assert journal.examples_with(digests) == [*((f"example-{number}", "cat") for number in (0, 5, 7)), ("twin", None)]

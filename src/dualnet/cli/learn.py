@@ -13,7 +13,7 @@ from dualnet.cli.terminal import fail, print_line
 from dualnet.learners.presets import STARTER
 from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
-from dualnet.runs.model import NEW_MODEL
+from dualnet.runs.model import NEW_MODEL, Model
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import MODEL_FILE
 from dualnet.runs.run import DivergedError
@@ -22,12 +22,16 @@ from dualnet.runs.session import LearnOptions, Session, check_place, start
 from dualnet.text import count_text
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
-MAX_NAMES = 10  # new classes listed in the summary
+MODEL_FLAGS = ("image_size", "seed", "held_out_every")  # of a new model
+MAX_NAMES = 10  # classes listed in the summary
 TEST_SETS = {
     "memory": "images in memory, earlier classes",
+    "held_out_old": "held-out images, earlier classes",
+    "held_out_new": "held-out images, new classes",
     "old": "test images, earlier classes",
     "new": "test images, new classes",
 }
+FIRST_TEST_SETS = {"held_out_new": "held-out images", "new": "test images"}
 FASTER = "--image-size 48 --learner.updates 2 --out ANOTHER"  # measured in docs/benchmarks.md
 
 
@@ -62,7 +66,7 @@ def learn_options(arguments: argparse.Namespace, rest: list[str], source: Path |
         has_starter = learner.get("start", "starter") == "starter" and learner.get("width") in widths
         other = {**NEW_MODEL, "preset": "best", "width": STARTER["width"]}  # trains the encoder too
         given["learner"] = merged(NEW_MODEL if has_starter and "encoder" not in learner else other, learner)
-    flags = {"image_size": arguments.image_size, "seed": arguments.seed}
+    flags = {option: getattr(arguments, option) for option in MODEL_FLAGS}
     model_options = {option: value for option, value in {**flags, **given}.items() if value is not None}
     if source is not None and model_options:
         option = next(iter(model_options)).replace("_", "-")
@@ -90,23 +94,34 @@ def is_model(path: str) -> bool:
 
 def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     """What was learned, and how the accuracy on the earlier classes has changed."""
-    record, files, names = session.record, session.files, session.model.class_names
+    record, names = session.record, session.model.class_names
     new = names[record["old"] :]
     which = f"{len(new)} of them new ({', '.join(new[:MAX_NAMES])})" if new else "none of them new"
     classes = count_text(len(names), "class", "classes") + (f", {which}" if record["old"] else "")
     epochs = f", {session.options.epochs} epochs" if session.options.epochs > 1 else ""
     done = "already finished; " if was_finished else ""
-    unlabelled = f" ({files.names.count(None)} of them without a label)" if None in files.names else ""
-    lines = [f"{out}: {done}{classes}; learned from {count_text(len(files), 'image')}{unlabelled}{epochs}"]
-    lines += accuracy_lines(record)
+    learned = [name for row, name in enumerate(session.files.names) if not session.held_out[row]]
+    unlabelled = f" ({learned.count(None)} of them without a label)" if None in learned else ""
+    held_out = f"; {session.held_out.sum():,} held out" if session.model.held_out.every else ""
+    images = f"{count_text(len(learned), 'image')}{unlabelled}{epochs}{held_out}"
+    lines = [f"{out}: {done}{classes}; learned from {images}"]
+    lines += [*accuracy_lines(record), *untested_line(session.model)]
     num_tasks = session.model.learner.spec.num_tasks
     flag, of_task = (" --task N", f" of task N (0 to {num_tasks - 1})") if num_tasks > 1 else ("", "")
     return [*lines, f"`dualnet predict {out} IMAGE{flag}` predicts the class of an image{of_task}"]
 
 
+def untested_line(model: Model) -> Iterator[str]:
+    """The classes of which no image is held out, if images are."""
+    tested = {*model.held_out.labels.tolist()}
+    if model.held_out.every and (others := [name for n, name in enumerate(model.class_names) if n not in tested]):
+        more = f" and {len(others) - MAX_NAMES} more" if len(others) > MAX_NAMES else ""
+        yield f"  no held-out images yet: {', '.join(others[:MAX_NAMES])}{more}"
+
+
 def accuracy_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """The accuracy before and after a session, from its record."""
-    for part, title in (TEST_SETS if record["old"] else {"new": "test images"}).items():
+    for part, title in (TEST_SETS if record["old"] else FIRST_TEST_SETS).items():
         if part in record["after"]:
             after, count = record["after"][part]
             first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""

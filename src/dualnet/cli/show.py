@@ -24,6 +24,11 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if slots := sum(memory.num_slots for memory in memories):
         counts = ", ".join(f"{name} {stored[number]}" for number, name in enumerate(model.class_names))
         print_line(f"memory: {stored.total():,} of {count_text(slots, 'image')} ({counts})")
+    if model.held_out.every:
+        held_out = Counter(model.held_out.labels.tolist())
+        counts = ", ".join(f"{name} {held_out[number]}" for number, name in enumerate(model.class_names))
+        kept = f"{count_text(held_out.total(), 'image')} kept for testing ({counts})"
+        print_line(f"held out: about one image in {model.held_out.every}; {kept}")
     session = state.get("session") or {}
     if "after" in session and (lines := list(accuracy_lines(session))):
         for line in ("accuracy in the last session of `dualnet learn`:", *lines):

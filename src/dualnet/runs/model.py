@@ -23,6 +23,7 @@ from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
+from dualnet.runs.held_out import HeldOut, read_held_out
 from dualnet.runs.predictions import Evaluation, Prediction
 from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
@@ -41,6 +42,7 @@ class Model:
     initial_names: Sequence[str] = field(init=False, repr=False, compare=False)  # when the learner was made, for `save`
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
     unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
+    held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
 
     def __post_init__(self) -> None:
         self.check_names()
@@ -103,12 +105,13 @@ class Model:
         self.class_names = (*self.class_names[:number], name, *self.class_names[number + 1 :])
 
     def remove_class(self, name: str) -> None:
-        """Remove a class and its images in the memory. The logits of the others do not change by this.
+        """Remove a class with its stored and held-out images. The logits of the others do not change by this.
 
         What the weights have learned from the images remains. `save` keeps the previous save, which has them.
         """
         number = self.class_number(name)
         self.learner.remove_class(number)
+        self.held_out = self.held_out.without_class(number)
         self.class_names = (*self.class_names[:number], *self.class_names[number + 1 :])
 
     def class_number(self, name: str) -> int:
@@ -265,6 +268,8 @@ class Model:
         self.check_names()
         classes = {"class_names": [*map(str, self.class_names)], "changes": self.learner.changes}
         state = {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
+        if self.held_out.every:
+            state["held_out"] = vars(self.held_out)
         model_folder.write(folder, self.learner, self.initial_names, {**state, **more})
 
 
@@ -299,6 +304,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
             model.learner.repeat_changes(state["changes"])
             model.class_names = tuple(state["class_names"])
             model.check_names()
+            model.held_out = read_held_out(found[1].get("held_out", {}), model.learner.spec)
     except READ_ERRORS as error:
         raise ValueError(
             f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"

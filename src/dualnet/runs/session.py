@@ -2,7 +2,7 @@
 
 import unicodedata
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,14 @@ import torch
 from torch import Tensor
 
 from dualnet.data.decode import MAX_SIZE, OnError
+from dualnet.data.image_cache import CachedImages
 from dualnet.data.image_folder import read_files
 from dualnet.files import read_json
 from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import task_ids_of
 from dualnet.runs.evaluation import accuracy
+from dualnet.runs.held_out import HeldOut
 from dualnet.runs.model import NEW_MODEL, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import MODEL_FILE, digest_of
@@ -26,12 +28,13 @@ from dualnet.runs.run_folder import RunFolder, same_folder
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.stream.stream import shuffled
 
+MODEL_OPTIONS = ("learner", "image_size", "seed")  # of Model.create
 MEMORY_SAMPLE = 500  # stored images of the earlier classes, on which forgetting is measured
 
 
 @dataclass(frozen=True)
 class LearnOptions:
-    """Options of a session. `learner`, `image_size` and `seed` are used for a new model only."""
+    """Options of a session. From `learner` on they are those of a new model, and later sessions keep them."""
 
     train: str  # the folder of the images, with a sub-folder for each class
     unlabelled: str | None = None  # a folder of images without a class
@@ -42,9 +45,11 @@ class LearnOptions:
     epochs: int = 1  # passes over the images
     learner: dict[str, Any] = field(default_factory=lambda: dict(NEW_MODEL))
     image_size: int = 64  # side in pixels
-    seed: int = 0  # of a new model; the order of the images follows from the seed of the model
+    seed: int = 0  # the order of the images follows from it too
+    held_out_every: int = 0  # about one image in so many is not learned, but tested; 0: none
 
     def __post_init__(self) -> None:
+        HeldOut(self.held_out_every)  # checks it
         check_at_least(self, 1, "batch_size", "epochs")
         check_at_least(self, 1, "image_size", most=MAX_SIZE)
         for option, other in (("--unlabelled", self.unlabelled), ("--test", self.test)):
@@ -66,6 +71,7 @@ class Session:
         self.test = None if options.test is None else read_files(options.test, None, height, options.on_error)
         self.files = read_files(options.train, options.unlabelled, height, options.on_error)
         self.new = [name for name in self.files.classes if name not in model.class_names]
+        self.held_out = self.held_out_rows()
         self.batches = self.make_batches()
         plan = {name: getattr(options, name) for name in ("batch_size", "epochs", "task")}
         plan |= {"images": self.files.digest, "test": self.test and self.test.digest}
@@ -73,11 +79,19 @@ class Session:
 
     # Images
 
+    def held_out_rows(self) -> np.ndarray:
+        """Which rows of `files` are held out, bool [N]; of unlabelled images too: their labels may come later."""
+        rows = range(len(self.files)) if self.model.held_out.every else []
+        found = np.zeros(len(self.files), dtype=bool)
+        found[[row for row in rows if self.model.held_out.includes(self.files.decoded[row])]] = True
+        return found
+
     def make_batches(self) -> list[Tensor]:
         """Rows of `files`, shuffled by the seed of the model; batches without labels are spread evenly."""
         seed = self.model.learner.generator.initial_seed()
         labelled = torch.tensor([name is not None for name in self.files.names])
-        parts = [rows.nonzero().flatten() for rows in (labelled, ~labelled) if rows.any()]
+        learned = torch.from_numpy(~self.held_out)
+        parts = [rows.nonzero().flatten() for rows in (labelled & learned, ~labelled & learned) if rows.any()]
         batches = []
         for epoch in range(self.options.epochs):
             orders = [rows[shuffled(len(rows), seed, 2 * epoch + part)] for part, rows in enumerate(parts)]
@@ -102,6 +116,7 @@ class Session:
                 "or create a new model with --unlabelled from the first call on"
             )
         self.check_tasks()
+        self.hold_out()
         self.record |= {"old": len(model.class_names), "memory": self.memory_sample()}
         self.record["before"] = self.measure()
         if self.new:
@@ -117,6 +132,17 @@ class Session:
             if len(mask) == spec.num_tasks:
                 raise ValueError("--task: this model is task-aware; give the task of the unlabelled images")
             self.record["new_task"] = len(mask) - 1
+
+    def hold_out(self) -> None:
+        """Add the held-out images of the session to those that the model keeps."""
+        names, held_out = [*self.model.class_names, *self.new], self.held_out
+        learned = {name for name, out in zip(self.files.names, held_out, strict=True) if not out}
+        if missing := [name for name in self.new if name not in learned]:
+            reason = "all its images are held out for testing; add images, or leave the class out"
+            raise ValueError(f"class {missing[0]!r} has no training images: {reason}")
+        labels = {row: names.index(name) for row, name in enumerate(self.files.names) if name and held_out[row]}
+        images = self.files.decoded[np.array([*labels], dtype=int)]
+        self.model.held_out = self.model.held_out.with_images(images, labels.values())
 
     # Learning
 
@@ -168,22 +194,29 @@ class Session:
         return {part: getattr(memory, part)[slots].clone() for part in ("images", "labels", "task_ids")}
 
     def measure(self) -> dict[str, list[float]]:
-        """Accuracy in percent and number of images: in the memory, and of test images of old and of new classes."""
+        """Accuracy in percent and number of images: in the memory, and of other images of old and of new classes."""
         model, old, found = self.model, self.record["old"], {}
         device = model.learner.class_mask.device
         if stored := self.record["memory"]:
             parts = (stored[part].to(device) for part in ("images", "labels", "task_ids"))
             found["memory"] = measured(model, *parts)
-        if self.test is not None:
-            numbers = {name: number for number, name in enumerate(model.class_names)}
-            labels = np.array([numbers.get(str(name), -1) for name in self.test.names])
-            for part, rows in {"old": (labels >= 0) & (labels < old), "new": labels >= old}.items():
+        for kind, images, labels in self.test_sets():
+            known = (labels >= 0) & (labels < len(model.class_names))
+            for part, rows in {"old": known & (labels < old), "new": known & (labels >= old)}.items():
                 if rows.any():
-                    images = torch.from_numpy(self.test.decoded[np.flatnonzero(rows)]).to(device)
+                    shown = torch.from_numpy(images[np.flatnonzero(rows)]).to(device)
                     given = torch.from_numpy(labels[rows])
                     tasks = task_ids_of(given, model.learner.spec.class_mask.cpu(), None)
-                    found[part] = measured(model, images, given.to(device), tasks.to(device))
+                    found[kind + part] = measured(model, shown, given.to(device), tasks.to(device))
         return found
+
+    def test_sets(self) -> Iterator[tuple[str, np.ndarray | CachedImages, np.ndarray]]:
+        """Prefix of the results, images and class numbers; -1 for images of unknown classes."""
+        held_out = self.model.held_out
+        yield "held_out_", held_out.images.numpy(), held_out.labels.numpy()
+        if self.test is not None:
+            numbers = {name: number for number, name in enumerate(self.model.class_names)}
+            yield "", self.test.decoded, np.array([numbers.get(str(name), -1) for name in self.test.names])
 
 
 def check_place(out: Path, options: LearnOptions) -> None:
@@ -224,8 +257,7 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
             raise ValueError(f"--out {out}: holds a model that learned with other images or options; {remedy}")
     else:
         if source is None:
-            label_share = 0.0 if options.unlabelled else 1.0
-            model = Model.create(**origin(None, options), device=device, label_share=label_share)
+            model = new_model(options, device)
         else:
             model, _ = load_with_state(source, device, trust)
         session = Session(model, options)
@@ -237,10 +269,18 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
     return session
 
 
+def new_model(options: LearnOptions, device: str) -> Model:
+    given = {option: getattr(options, option) for option in MODEL_OPTIONS}
+    model = Model.create(**given, device=device, label_share=0.0 if options.unlabelled else 1.0)
+    model.held_out = HeldOut(options.held_out_every)
+    return model
+
+
 def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
     """What a session starts from: the newest checkpoint of a model or run, or the options of a new model."""
     if source is None:
-        return {option: getattr(options, option) for option in ("learner", "image_size", "seed")}
+        held_out = {"held_out_every": options.held_out_every} if options.held_out_every else {}
+        return {option: getattr(options, option) for option in MODEL_OPTIONS} | held_out
     folder = RunFolder(source).checkpoints
     steps = checkpoint.steps(folder)
     return {"checkpoint": read_json(checkpoint.files_of(folder, steps[-1])[0], relaxed=True)["digest"] if steps else ""}

@@ -11,12 +11,12 @@ import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from dualnet.runs.held_out import pixel_digest
 from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 
@@ -117,7 +117,7 @@ class Journal:
 
     def add_example(self, id: str, image: np.ndarray, label: str | None) -> bool:
         pixels = image.tobytes()
-        digest = digest_of(pixels)
+        digest = pixel_digest(pixels)
         if existing := self.rows("SELECT digest, label FROM examples WHERE id = ?", id):
             if existing[0][0] != digest or label not in (None, existing[0][1]):
                 message = f"id {id!r} exists with another image or label; use another id, or PUT its label"
@@ -331,7 +331,3 @@ class Journal:
         """Oldest first."""
         rows = self.rows("SELECT * FROM history ORDER BY number")
         return [(number, "status", json.loads(text)) for number, text in rows]
-
-
-def digest_of(pixels: bytes) -> bytes:
-    return blake2b(pixels, digest_size=16).digest()

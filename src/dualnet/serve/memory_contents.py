@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from dualnet.memory import Memory
+from dualnet.runs.held_out import pixel_digest
 from dualnet.runs.model import Model
-from dualnet.serve.journal import Journal, digest_of
+from dualnet.serve.journal import Journal
 
 
 def stored_examples(model: Model) -> Iterator[tuple[Memory, int, bytes, str]]:
@@ -17,7 +18,7 @@ def stored_examples(model: Model) -> Iterator[tuple[Memory, int, bytes, str]]:
     for memory in model.learner.memories:
         for slot in memory.filled.nonzero().flatten().tolist():
             name = model.class_names[int(memory.labels[slot])]
-            yield memory, slot, digest_of(memory.images[slot].cpu().numpy().tobytes()), name
+            yield memory, slot, pixel_digest(memory.images[slot].cpu().numpy().tobytes()), name
 
 
 def digests(model: Model) -> set[bytes]:

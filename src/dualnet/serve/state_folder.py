@@ -16,6 +16,7 @@ from dualnet.data.decode import MAX_SIZE
 from dualnet.engine import choose_device
 from dualnet.options import whole_number
 from dualnet.runs import checkpoint
+from dualnet.runs.held_out import HeldOut
 from dualnet.runs.model import Model, load, load_with_state
 from dualnet.runs.record import MODEL_FILE
 from dualnet.runs.run_folder import RunFolder
@@ -48,6 +49,7 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
         model = Model.create(learner=DEFAULT_LEARNER, device=device, **new)
     else:
         model = load(options.model, device)
+        model.held_out = HeldOut()  # the service holds out examples of its own
     check_model(model, options)
     save(model, options, NEW_PROGRESS)
     return model, dict(NEW_PROGRESS)

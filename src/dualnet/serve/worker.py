@@ -17,11 +17,12 @@ from torch import Tensor
 
 from dualnet.atomic import locked
 from dualnet.batch import UNLABELLED
+from dualnet.runs.held_out import pixel_digest
 from dualnet.runs.model import Model
 from dualnet.serve import classes, memory_contents, state_folder
 from dualnet.serve.errors import RequestError, disk_message
 from dualnet.serve.images import to_tensor
-from dualnet.serve.journal import Entry, Journal, digest_of
+from dualnet.serve.journal import Entry, Journal
 from dualnet.serve.options import Options
 from dualnet.serve.rollback import RollbackPoint, held_out_results
 from dualnet.serve.serving_model import prediction_weights
@@ -152,7 +153,7 @@ class Worker:
     def learn(self, batch: Sequence[Entry]) -> None:
         images = [entry.pixels for entry in batch if entry.pixels is not None]
         # A corrected example may be in the memory with its old label.
-        if corrected := [digest_of(entry.pixels) for entry in batch if entry.kind == "label" and entry.pixels]:
+        if corrected := [pixel_digest(entry.pixels) for entry in batch if entry.kind == "label" and entry.pixels]:
             memory_contents.remove_outdated(self.model, self.journal, batch[0].position, corrected)
         pixels, names = to_tensor(images), [entry.name for entry in batch]
         self.losses |= self.step(pixels, names)
