@@ -148,7 +148,8 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
         assert f"{accuracy:.1f} % now ({count} " in line
         assert (f"{record['before'][key][0]:.1f} % before" in line) if key != "new" else "before," not in line
     assert cli.main(["show", "m2"]) == 0
-    learner, memory, _, *shown, classes = capsys.readouterr().out.splitlines()
+    learner, memory, *table, classes = capsys.readouterr().out.splitlines()
+    shown = table[table.index("accuracy in the last session of `dualnet learn`:") + 1 :]
     assert (learner.partition(", ")[2], classes) == ("3 classes, 28 x 28 pixels", "classes: cat, dog, owl")
     assert memory.startswith("memory: 16 of ") and memory.endswith("(cat 8, dog 4, owl 4)")
     assert shown == lines[: len(shown)] and len(shown) == 3
@@ -158,6 +159,52 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     assert "finished" in capsys.readouterr().out and checkpoint.steps(Path("m2/checkpoint")) == [1, 2]
     images = [Image.open("test/owl/0.png"), np.asarray(Image.open("test/cat/1.png"))]
     assert {one.name for one in dualnet.load("m2").predict(images)} <= {"cat", "dog", "owl"}
+
+
+def test_every_session_is_listed(
+    photos: Path, learn: Any, default_sigint: Any, stop_at: Any, capsys: Any, tmp_path: Path
+) -> None:
+    """Once, and only if it is finished; also after a stop, in another folder, after an edit, and saved from Python."""
+    draw(tmp_path / "more", "owl", "cat", seed=1)
+    draw(tmp_path / "test", "cat", "owl", count=3, seed=2)
+    begun = time.time()
+    assert learn("photos", "--out", "m", *WORDS) == learn("photos", "--out", "m", *WORDS) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dualnet.cli.learn.RunDisplay", lambda *_: stop_at(2))
+        assert learn("m", "more", "--out", "m2", "--test", "test", "--batch-size", 2) == 130
+    assert len(dualnet.load("m2").sessions) == 1
+    assert learn("m", "more", "--out", "m2", "--test", "test", "--batch-size", 2) == 0
+    record = session_of(Path("m2"))
+    assert cli.main(["edit", "m2", "--rename", "owl", "uhu", "--remove", "dog"]) == 0
+    model = dualnet.load("m2")
+    model.save("m3")
+    first, second = dualnet.load("m3").sessions
+    assert begun <= first["time"] <= second["time"] <= time.time()
+    assert (first["images"], first["classes"], first["after"]) == (8, 2, {})
+    assert (second["images"], second["classes"], second["old"]) == (8, 3, 2)
+    assert second["before"] == record["before"] and second["after"] == record["after"] and "new" in second["after"]
+    capsys.readouterr()
+    assert cli.main(["show", "m3"]) == 0
+    _, _, title, header, _, *lines = capsys.readouterr().out.splitlines()
+    assert title.startswith("sessions of `dualnet learn`, accuracy in %")
+    assert header.split("  ")[-1] == "test, new" and "memory" in header and "held out" not in header
+    ended = [time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time"])) for one in (first, second)]
+    assert lines[0].split() == [*ended[0].split(), "8", "2", "—", "—", "—"]
+    changes = [f"{record['before'][part][0]:.1f}→{record['after'][part][0]:.1f}" for part in ("memory", "old")]
+    assert lines[1].split() == [*ended[1].split(), "8", "3", *changes, f"{record['after']['new'][0]:.1f}"]
+
+
+def test_the_last_session_of_an_earlier_version_is_listed(photos: Path, learn: Any, capsys: Any) -> None:
+    assert learn("photos", "--out", "m", *WORDS, "--epochs", 2) == learn("m", "photos", "--out", "m") == 0
+    step, state = checkpoint.newest(Path("m/checkpoint")) or (0, {})
+    del state["sessions"]
+    checkpoint.write(Path("m/checkpoint"), step + 1, checkpoint.snapshot(state))
+    capsys.readouterr()
+    assert cli.main(["show", "m"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("—  "))
+    assert line.endswith(f"→{state['session']['after']['memory'][0]:.1f}")
+    assert learn("m", "photos", "--out", "m", "--batch-size", 5) == 0
+    assert [one.get("classes") for one in dualnet.load("m").sessions] == [None, 2]
 
 
 def test_every_image_is_stored_once_in_several_epochs(photos: Path, learn: Any) -> None:

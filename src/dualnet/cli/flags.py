@@ -181,7 +181,7 @@ def add_report(commands: Commands[Parser]) -> None:
 
 
 def add_show(commands: Commands[Parser]) -> None:
-    summary = "summarise a run (data set, tasks, classes, state, results) or a saved model (classes, memory, accuracy)"
+    summary = "summarise a run (data set, tasks, classes, state, results) or a saved model (classes, memory, sessions)"
     add = commands.add_parser("show", help=summary).add_argument
     add("run", **RUN)
     add("--trust", **TRUST)

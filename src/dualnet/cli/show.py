@@ -1,41 +1,94 @@
 """`dualnet show`: a summary of a run, or of a saved model."""
 
+from __future__ import annotations
+
 import argparse
+import time
 from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from dualnet.cli.terminal import print_line, print_rich, show_warning
-from dualnet.report.views import run_view
+from dualnet.report.rows import DASH
+from dualnet.report.tables import TextTable
+from dualnet.report.views import rich_table, run_view
 from dualnet.runs.record import EXPERIMENT_FILE, MODEL_FILE
 from dualnet.text import count_text
+
+if TYPE_CHECKING:
+    from dualnet.runs.model import Model
+
+ACCURACIES = {  # columns of the sessions, by the names in a result; without `new`: of the earlier classes
+    "memory": "memory",
+    "held_out_old": "held out",
+    "held_out_new": "held out, new",
+    "old": "test",
+    "new": "test, new",
+}
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if (arguments.run / EXPERIMENT_FILE).is_file() or not (arguments.run / MODEL_FILE).is_file():
         print_rich(run_view(arguments.run), width=100)
         return
-    from dualnet.cli.learn import accuracy_lines
-    from dualnet.runs.model import load_with_state  # imports PyTorch, which is slow and not needed for runs
+    from dualnet.runs.model import load  # imports PyTorch, which is slow and not needed for runs
 
-    model, state = load_with_state(arguments.run, "cpu", arguments.trust)
-    spec, memories = model.learner.spec, model.learner.memories
-    size = " x ".join(map(str, spec.image_shape[1:]))
-    print_line(f"{type(model.learner).__name__}, {count_text(spec.num_classes, 'class', 'classes')}, {size} pixels")
-    stored = Counter(number for memory in memories for number in memory.labels[memory.filled].tolist())
-    if slots := sum(memory.num_slots for memory in memories):
-        counts = ", ".join(f"{name} {stored[number]}" for number, name in enumerate(model.class_names))
-        print_line(f"memory: {stored.total():,} of {count_text(slots, 'image')} ({counts})")
-    if model.held_out.every:
-        held_out = Counter(model.held_out.labels.tolist())
-        counts = ", ".join(f"{name} {held_out[number]}" for number, name in enumerate(model.class_names))
-        kept = f"{count_text(held_out.total(), 'image')} kept for testing ({counts})"
-        print_line(f"held out: about one image in {model.held_out.every}; {kept}")
-    session = state.get("session") or {}
-    if "after" in session and (lines := list(accuracy_lines(session))):
-        for line in ("accuracy in the last session of `dualnet learn`:", *lines):
-            print_line(line)
+    model = load(arguments.run, trust=arguments.trust)
+    for line in model_lines(model):
+        print_line(line)
+    if model.sessions:
+        show_sessions(model.sessions)
     rows = model.learner.class_mask.tolist()
     for number, row in enumerate(rows):
         names = ", ".join(name for name, is_in in zip(model.class_names, row, strict=True) if is_in)
         print_line(f"task {number}: {names}" if len(rows) > 1 else f"classes: {names}")
     if model.unfinished:
         show_warning(model.unfinished)
+
+
+def model_lines(model: Model) -> Iterator[str]:
+    """Learner and image size, and the images in the memory and held out."""
+    spec, memories, held_out = model.learner.spec, model.learner.memories, model.held_out
+    size = " x ".join(map(str, spec.image_shape[1:]))
+    yield f"{type(model.learner).__name__}, {count_text(spec.num_classes, 'class', 'classes')}, {size} pixels"
+    if slots := sum(memory.num_slots for memory in memories):
+        stored = [number for memory in memories for number in memory.labels[memory.filled].tolist()]
+        yield f"memory: {len(stored):,} of {count_text(slots, 'image')} ({by_class(stored, model)})"
+    if held_out.every:
+        kept = f"{count_text(len(held_out.labels), 'image')} kept for testing"
+        yield f"held out: about one image in {held_out.every}; {kept} ({by_class(held_out.labels.tolist(), model)})"
+
+
+def by_class(numbers: Iterable[int], model: Model) -> str:
+    counts = Counter(numbers)
+    return ", ".join(f"{name} {counts[number]}" for number, name in enumerate(model.class_names))
+
+
+def show_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
+    """A table of the sessions of `dualnet learn`, and the accuracies of the last one with the numbers of images."""
+    from dualnet.cli.learn import accuracy_lines
+
+    columns = [part for part in ACCURACIES if any(part in one["after"] for one in sessions)]
+    rows = [[*facts(one), *(accuracy(one, part) for part in columns)] for one in sessions]
+    header = ["session", "images", "classes", *(ACCURACIES[part] for part in columns)]
+    table = TextTable(header, rows, numeric=range(1, len(header)))
+    print_rich(rich_table(table, "sessions of `dualnet learn`, accuracy in %"), width=100)
+    if lines := list(accuracy_lines(sessions[-1])):
+        for line in ("accuracy in the last session of `dualnet learn`:", *lines):
+            print_line(line)
+
+
+def facts(session: Mapping[str, Any]) -> list[str]:
+    """When it ended, and the numbers of images that it learned and of classes; earlier versions saved none of them."""
+    if "time" not in session:
+        return [DASH] * 3
+    ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(session["time"]))
+    return [ended, f"{session['images']:,}", f"{session['classes']:,}"]
+
+
+def accuracy(session: Mapping[str, Any], part: str) -> str:
+    """Before and after the session; of new classes only after it."""
+    if part not in session["after"]:
+        return DASH
+    first = f"{session['before'][part][0]:.1f}→" if part in session["before"] else ""
+    return f"{first}{session['after'][part][0]:.1f}"

@@ -30,6 +30,7 @@ from dualnet.runs.run import finite_means, learner_state, load_state
 from dualnet.runs.run_folder import RunFolder
 
 PREDICT_SIZE = 250  # images in one pass
+SESSION_RESULTS = ("old", "before", "after")  # number of classes before a session of `dualnet learn`, accuracies
 NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
 
 
@@ -43,6 +44,7 @@ class Model:
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
     unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
     held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
+    sessions: Sequence[Mapping[str, Any]] = field(default=(), init=False, repr=False, compare=False)  # of it, finished
 
     def __post_init__(self) -> None:
         self.check_names()
@@ -270,6 +272,8 @@ class Model:
         state = {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
         if self.held_out.every:
             state["held_out"] = vars(self.held_out)
+        if self.sessions:
+            state["sessions"] = self.sessions
         model_folder.write(folder, self.learner, self.initial_names, {**state, **more})
 
 
@@ -305,6 +309,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
             model.class_names = tuple(state["class_names"])
             model.check_names()
             model.held_out = read_held_out(found[1].get("held_out", {}), model.learner.spec)
+            model.sessions = found[1].get("sessions") or last_session(found[1].get("session", {}))
     except READ_ERRORS as error:
         raise ValueError(
             f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"
@@ -331,6 +336,11 @@ def converted(state: Mapping[str, Any], content: Mapping[str, Any], names: Seque
     added = state.get("added", content.get("added", ()))
     changes = [{"count": len(one["classes"]), "task": one["task"]} for one in added]
     return {"changes": changes, "class_names": [*names, *(name for one in added for name in one["classes"])]}
+
+
+def last_session(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The session in a checkpoint of an earlier version, which has no others; none if it is not finished."""
+    return [{key: record[key] for key in SESSION_RESULTS}] if "after" in record else []
 
 
 def checked_device(device: str) -> str:

@@ -1,5 +1,6 @@
 """A session of `dualnet learn`: a model learns from folders of images, with checkpoints from which it is resumed."""
 
+import time
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import task_ids_of
 from dualnet.runs.evaluation import accuracy
 from dualnet.runs.held_out import HeldOut
-from dualnet.runs.model import NEW_MODEL, Model, load_with_state
+from dualnet.runs.model import NEW_MODEL, SESSION_RESULTS, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import MODEL_FILE, digest_of
 from dualnet.runs.run import check_weights
@@ -169,7 +170,13 @@ class Session:
             learner.end_task()  # a session is a task
         self.record["after"] = self.measure()
         del self.record["memory"]
+        self.model.sessions = [*self.model.sessions, self.result()]
         self.save(out)
+
+    def result(self) -> dict[str, Any]:
+        """What is kept of a finished session; `images` are those that were learned."""
+        counts = {"images": int((~self.held_out).sum()), "classes": len(self.model.class_names)}
+        return {"time": time.time(), **counts, **{key: self.record[key] for key in SESSION_RESULTS}}
 
     def learn(self, step: int) -> dict[str, float]:
         rows, repeated = self.batches[step], step >= len(self.batches) // self.options.epochs
