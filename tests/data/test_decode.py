@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from forked import FORKED, forked
 from PIL import Image
+from pillow_heif import from_bytes
 
 from dualnet.data import decode
 from dualnet.data.decode import decoding, read_image
@@ -161,13 +162,16 @@ def save_png(path: Path, side: int) -> None:
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
 def test_a_decode_stays_below_300_megabytes(tmp_path: Path) -> None:
     """The largest images that are accepted, each in the kind that takes most."""
-    files = [tmp_path / name for name in ("small.png", "rgba.png", "jpeg.jpg", "a.webp", "a.tif")]
+    files = [tmp_path / name for name in ("small.png", "rgba.png", "jpeg.jpg", "a.webp", "a.tif", "a.heic", "hdr.heic")]
     save_png(files[0], 100)
     save_png(files[1], 8000)
     Image.new("CMYK", (5600, 5600)).save(files[2], progressive=True)
     Image.new("RGBA", (3500, 3500)).save(files[3], method=0)
     one_strip_turned = {278: 4000, 274: 6}
     Image.new("RGBA", (4000, 4000)).save(files[4], compression="tiff_lzw", tiffinfo=one_strip_turned)
+    for file, side, mode, pixel_bytes in ((files[5], 5000, "RGB", 3), (files[6], 3740, "RGBA;16", 8)):
+        image = from_bytes(mode, (side, side), bytes(side * side * pixel_bytes))
+        image.save(file, chroma=444, quality=30, enc_params={"preset": "ultrafast"})
     link, theirs = FORKED.Pipe(duplex=False)
     process = forked(measure, files, theirs)
     theirs.close()

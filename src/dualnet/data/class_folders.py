@@ -4,10 +4,10 @@ import os
 import warnings
 from collections.abc import Iterator, Sequence
 
-from dualnet.data.decode import SUFFIXES
+from dualnet.data.decode import HEIC_HINT, SUFFIXES
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
-SUFFIX_LIST = " ".join(sorted(SUFFIXES))  # for messages
+SUFFIX_LIST = " ".join(sorted(SUFFIXES)) + HEIC_HINT  # for messages
 SPLIT_OPTIONS = {  # how a command is given a folder of training images alone, and with one of test images
     "run": ("root: {train}", "root: {train} and test_root: {test}"),
     "learn": ("dualnet learn {train}", "dualnet learn {train} --test {test}"),

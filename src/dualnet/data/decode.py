@@ -1,6 +1,7 @@
 """Decoding of an image to an RGB square: EXIF orientation applied, short side resized, centre cropped."""
 
 import contextlib
+import importlib.metadata
 import io
 import os
 import stat
@@ -19,16 +20,24 @@ from dualnet.text import one_line, printable
 MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
 READ_AT_ONCE = 8_000_000  # bytes; Pillow reads larger files in pieces
-# So that decoding takes less than 300 MB: 4 bytes a pixel, 8 for a progressive JPEG, 16 for WebP (Pillow 13).
+# So that decoding takes less than 300 MB: 4 bytes a pixel, 8 for a progressive JPEG, 16 for WebP (Pillow 13), 10 for
+# HEIC, 21 with transparency and more than 8 bits (pillow-heif 1.8).
 MAX_PIXELS = {"JPEG": 64_000_000, "progressive JPEG": 32_000_000, "WEBP": 12_500_000, "TIFF": 16_000_000}
+MAX_PIXELS |= {"HEIF": 25_000_000, "HDR or transparent HEIF": 14_000_000}
 MOST_PIXELS = max(MAX_PIXELS.values())  # of the other formats
 LARGE = 8_000_000  # pixels: up to here, converting the whole image takes less than 300 MB too
 BAND_PIXELS = 1_000_000  # pixels of a large image that are converted at a time
 RESIZE_RULE = "short side, centre, bilinear; transparency on white; large ones reduced first"
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF")  # of a file with several images the first one
+try:  # earlier versions may not refuse images that are larger than their header says
+    HAS_HEIC = tuple(map(int, importlib.metadata.version("pillow-heif").split(".")[:2])) >= (1, 8)
+except (importlib.metadata.PackageNotFoundError, ValueError):
+    HAS_HEIC = False
+HEIC_HINT = "" if HAS_HEIC else ", and HEIC after pip install 'dualnet[heic]'"  # for messages, after formats
+FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", *(["HEIF"] if HAS_HEIC else []))  # of several images the first
 ORIENTATION = 0x0112  # an EXIF tag
 TRANSPOSES = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Transpose, by orientation
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
+SUFFIXES |= {".heic", ".heif", ".hif"} if HAS_HEIC else set()
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, which can hold an orientation
 NAMED, LONGEST_NAME = 10, 300  # unreadable images in a message, and characters of a name, counted from its end
 OnError = Literal["stop", "skip"]  # for unreadable images: raise an error that names them, or leave them out
@@ -102,7 +111,7 @@ def _check_bytes(count: int) -> None:
 
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
-        return "not an image, or none of " + ", ".join(FORMATS)
+        return f"not an image, or none of {', '.join(FORMATS)}{HEIC_HINT}"
     if isinstance(error, Pillow.DecompressionBombError | Pillow.DecompressionBombWarning):
         return f"more than {MOST_PIXELS / 1e6:g} megapixels"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
@@ -113,6 +122,10 @@ def _reason(error: Exception) -> str:
 def decoding() -> Iterator[None]:
     """Hides Pillow's warnings about unusual files; the one about too many pixels becomes an error."""
     Pillow.init()  # before several threads would do it at the same time
+    if HAS_HEIC and "HEIF" not in Pillow.OPEN:
+        import pillow_heif
+
+        pillow_heif.register_heif_opener()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Pillow.DecompressionBombWarning)
@@ -139,7 +152,7 @@ def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
 
 def _read_any(file: IO[bytes], size: int) -> np.ndarray:
     with Pillow.open(file, formats=FORMATS) as image:
-        kind = f"{'progressive ' if image.info.get('progressive') else ''}{image.format}"
+        kind = f"{_variant(image)}{image.format}"
         most = MAX_PIXELS.get(kind, MOST_PIXELS)
         if image.width * image.height > most:
             raise ValueError(f"{image.width} x {image.height} is more than {most / 1e6:g} megapixels, for {kind}")
@@ -147,6 +160,13 @@ def _read_any(file: IO[bytes], size: int) -> np.ndarray:
             return np.asarray(_square(_rgb(_upright(image, image)), size))
         with _large_image:
             return np.asarray(_upright(_large_square(image, size), image))
+
+
+def _variant(image: Image) -> str:
+    """What makes an image of its format take more memory."""
+    if image.format == "HEIF" and (image.has_transparency_data or image.info["bit_depth"] > 8):
+        return "HDR or transparent "
+    return "progressive " if image.info.get("progressive") else ""
 
 
 def _upright(image: Image, tagged: Image) -> Image:
@@ -173,7 +193,8 @@ def _rgb(image: Image) -> Image:
 
 def _large_square(image: Image, size: int) -> Image:
     """Like `_square`, but first reduced to twice the size, in bands, so that the whole image is not copied."""
-    image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
+    if image.format != "HEIF":  # of which this would be an embedded thumbnail
+        image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     factor = max(1, side // (2 * size))

@@ -20,7 +20,7 @@ from dualnet import atomic
 from dualnet.data import cache_file
 from dualnet.data.cache_file import CacheFile
 from dualnet.data.class_folders import IgnoredFilesWarning
-from dualnet.data.decode import MAX_SIZE, RESIZE_RULE, OnError, UnreadableError, decoding, read_image
+from dualnet.data.decode import FORMATS, MAX_SIZE, RESIZE_RULE, OnError, UnreadableError, decoding, read_image
 from dualnet.machine import num_cores
 
 FORMAT_VERSION = 2
@@ -142,14 +142,17 @@ def find_unreadable(files: Sequence[str], size: int, folder: str | None) -> dict
 
     note = cache_folder(folder) / f"{_identity([os.path.abspath(file) for file in files], size)}.json"
     try:
-        return dict(read_json(note)["unreadable"])
+        stored = read_json(note)
+        if stored["formats"] == [*FORMATS]:  # those of optional packages may have been added
+            return dict(stored["unreadable"])
     except READ_ERRORS:
-        try:
-            CachedImages(files, size, folder)
-        except UnreadableError as error:
-            atomic.write(note, json.dumps({"unreadable": error.reasons}))
-            return error.reasons
-        return {}
+        pass
+    try:
+        CachedImages(files, size, folder)
+    except UnreadableError as error:
+        atomic.write(note, json.dumps({"formats": FORMATS, "unreadable": error.reasons}))
+        return error.reasons
+    return {}
 
 
 def cache_folder(name: str | PathLike[str] | None = None) -> Path:

@@ -17,7 +17,8 @@ def check_name(name: str) -> str:
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(check_name)]
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
 Images = Annotated[
-    list[UploadFile], File(min_length=1, description="JPEG, PNG, BMP, GIF, TIFF or WEBP; one field per image")
+    list[UploadFile],
+    File(min_length=1, description="JPEG, PNG, BMP, GIF, TIFF, WEBP, or HEIC with dualnet[heic]; one field per image"),
 ]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 LABELS = "one for all images, or one per image; empty: unknown"
