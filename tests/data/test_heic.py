@@ -168,7 +168,10 @@ for read in (lambda: files_by_class("only", ["cat"], "learn"), lambda: pixels_of
 """
     done = subprocess.run([sys.executable, "-c", code], env=environment(), capture_output=True, text=True, check=True)
     ignored, files, *refused = done.stdout.splitlines()
-    assert files.endswith("mixed/cat/1.png") and "mixed/cat/0.heic: ignored; only .bmp " in ignored
+    assert (
+        files.endswith("mixed/cat/1.png")
+        and "mixed/cat/0.heic: ignored; only files directly in a class folder are read: .bmp " in ignored
+    )
     assert " " not in files, "only that one"
     assert len(refused) == 2 and "no images (" in refused[0] and "not an image, or none of JPEG" in refused[1]
     assert all("and HEIC after pip install 'dualnet[heic]'" in line for line in (ignored, *refused))

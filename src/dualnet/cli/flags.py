@@ -193,7 +193,8 @@ def add_predict(commands: Commands[Parser]) -> None:
     with the protocol task_free_boundaries."""
     add = commands.add_parser("predict", help="predict the classes of images", epilog=epilog).add_argument
     add("run", **RUN)
-    images = "a JPEG, PNG, BMP, WEBP, GIF, TIFF or HEIC file, or a folder: all such files in it and its sub-folders"
+    images = """a JPEG, PNG, BMP, WEBP, GIF or TIFF file, HEIC with the extra dualnet[heic], or a folder: all such
+    files in it and its sub-folders"""
     add("images", nargs="+", metavar="IMAGE", help=images)
     add("--task", **TASK)
     add("--top", type=int, default=3, metavar="K", help="number of classes to show (default: 3)")

@@ -72,7 +72,7 @@ def files_by_class(root: str, names: Sequence[str], command: str = "run") -> dic
     other_entries = [entry for content in found.values() for entry in content if not is_image(entry.name)]
     if others := [entry.path for entry in other_entries if not entry.name.startswith(".")]:
         more = f" and {len(others) - 1} more" if len(others) > 1 else ""
-        reason = f"only {SUFFIX_LIST} directly in a class folder are read"
+        reason = f"only files directly in a class folder are read: {SUFFIX_LIST}"
         warnings.warn(f"{min(others)}{more}: ignored; {reason}", IgnoredFilesWarning, stacklevel=2)
     return files
 

@@ -51,7 +51,7 @@ class UnreadableError(ValueError):
     def __init__(self, reasons: Mapping[str, str], total: int = 1) -> None:
         self.reasons = dict(reasons)
         them = "them" if len(reasons) > 1 else "it"
-        skip = "--on-error skip; on_error: skip in a benchmark, also an argument of Model.predict"
+        skip = "--on-error skip; on_error: skip in a benchmark and Model.predict"
         super().__init__(f"{self.summary(total)}; replace {them} or leave {them} out ({skip})")
 
     def summary(self, total: int) -> str:
