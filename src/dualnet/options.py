@@ -20,6 +20,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin,
 Config = TypeVar("Config")
 SHOWN = 80  # characters of a value in a message
 DEEPEST = 20  # levels of nested options
+BY_SEED = "seed"  # an option with this value has the seed of the run as its value
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
 

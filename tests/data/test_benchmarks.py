@@ -1,7 +1,9 @@
 """Contract: what every registered benchmark promises."""
 
 import pickle
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -175,3 +177,30 @@ def test_no_image_is_in_two_places(benchmark: Benchmark) -> None:
     assert len(np.unique(rows)) == len(rows)
     assert all(part.array is parts[0].array for part in parts)
     assert len({image for part in parts for image in pictures_of(part)}) == len(rows)
+
+
+def images_by_class(benchmark: Benchmark) -> dict[str, list[list[bytes]]]:
+    """Training and test images of each class, in their order."""
+    found: dict[str, list[list[bytes]]] = {name: [[], []] for name in benchmark.class_names}
+    for task in benchmark.tasks:
+        for side, part in enumerate((task.train, task.test)):
+            for label, image in zip(part.labels.tolist(), pictures_of(part), strict=True):
+                found[benchmark.class_names[label]][side].append(image)
+    return found
+
+
+def test_another_order_has_the_same_images_and_the_same_cache(config: Any, kind: str, benchmark: Benchmark) -> None:
+    if getattr(config, "class_order", None) is not None:
+        return  # it excludes order_seed
+    cached = list(Path(config.cache).glob("*.npy")) if getattr(config, "cache", None) else []
+    other = replace(config, order_seed=7)
+    ordered = getattr(other, kind)()
+    assert ordered.class_names != benchmark.class_names and ordered.split_digest == benchmark.split_digest
+    assert torch.equal(ordered.spec.class_mask, benchmark.spec.class_mask)
+    if kind == "make" and not isinstance(config, Procedural):  # there the background of a task changes the images
+        assert images_by_class(ordered) == images_by_class(benchmark)
+    assert not cached or list(Path(config.cache).glob("*.npy")) == cached
+    by_seed = replace(config, order_seed="seed")
+    assert by_seed.for_seed(7) == other and other.for_seed(3) is other
+    with pytest.raises(ValueError, match=r"order_seed: seed needs the seed of a run; call for_seed\(0\), or give"):
+        getattr(by_seed, kind)()

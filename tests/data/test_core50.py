@@ -80,7 +80,7 @@ def test_a_seed_shuffles_all_objects(tmp_path: Path) -> None:
     whole = Core50(str(tmp_path), image_size=4, cache=str(tmp_path / "cache"), order_seed=0)
     orders = [replace(whole, order_seed=seed).make().class_names for seed in (0, 0, 1)]
     assert orders[0] == orders[1] != orders[2]
-    assert len(set(orders[0])) == 50
+    assert len(set(orders[0])) == 50 and len(list((tmp_path / "cache").glob("*.npy"))) == 1
     fewer = replace(whole, num_tasks=2).make()
     assert fewer.class_names == orders[0][:10] and len(fewer.tasks[0].train.array) == 110, "others are not decoded"
 

@@ -49,6 +49,7 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and 
     "other images": ({"benchmark": {"seed": 1}}, {"split"}),
     "more images": ({"benchmark": {"train_per_class": 7}}, {"split"}),
     "larger images": ({"benchmark": {"image_size": 32}}, {"image_size"}),
+    "another order": ({"benchmark": {"order_seed": 1}}, {"class_order"}),
     "more tasks": ({"benchmark": {"num_tasks": 3}}, {"num_tasks", "class_order", "split", "memory_slots"}),
     "no memory": ({"learner": {"name": "finetune", "width": 2, "updates": 1}}, {"memory", "memory_slots"}),
     # What decides a result, but is the method's own, or decides nothing

@@ -52,6 +52,18 @@ def test_a_default_of_derpp_that_came_later_is_the_same_experiment(tmp_path: Pat
         assert (new.digest == known.digest, new.options == known.options) == (is_same, is_same)
 
 
+@pytest.mark.parametrize("run", ["mini-imagenet-tf-er", "demo/dualnet"])
+def test_the_default_order_is_the_same_experiment_as_before_there_were_others(run: str, tmp_path: Path) -> None:
+    old = Path(__file__).parents[2] / "results" / run / "seed-0"
+    content = read_yaml(old / "experiment.yaml")
+    assert "order_seed" not in content["benchmark"]
+    for value, is_same in ((None, True), (0, False), ("seed", False)):
+        content["benchmark"]["order_seed"] = value
+        (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(content))
+        new, known = RunFolder(tmp_path).record, RunFolder(old).record
+        assert (new.digest == known.digest, new.options == known.options) == (is_same, is_same)
+
+
 def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
     content = read_yaml(folder.experiment_file)
     stream, environment = content.pop("stream"), content.pop("environment")

@@ -10,7 +10,8 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
@@ -122,6 +123,10 @@ def option_lines(kind: Any, indent: str, values: dict[str, Any]) -> Iterator[str
 def type_name(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " | ".join(map(str, get_args(hint)))
+    if get_origin(hint) in (Union, UnionType):
+        return " | ".join(map(type_name, get_args(hint)))
+    if hint is NoneType:
+        return "None"
     return hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint).replace("typing.", "")
 
 

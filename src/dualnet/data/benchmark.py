@@ -2,8 +2,9 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -11,10 +12,11 @@ from torch import Tensor
 
 from dualnet.batch import StreamSpec
 from dualnet.data.image_cache import CachedImages
-from dualnet.options import check_at_least, check_choices
+from dualnet.options import BY_SEED, check_at_least, check_choices
 
 VALIDATION_TASKS = 3  # as in the paper
 Images = np.ndarray | CachedImages  # either is read by `images[rows]`, which copies
+OrderSeed = Literal["seed"] | int | None  # seed: BY_SEED, so that every seed has a class order of its own
 AT_LEAST = {  # the smallest value of an option, in every benchmark that has it
     **dict.fromkeys(("num_tasks", "classes_per_task", "train_per_class", "test_per_class"), 1),
     **dict.fromkeys(("validation_classes_per_task", "image_size", "input_size"), 1),
@@ -67,8 +69,17 @@ class BenchmarkConfig(ABC):
             if getattr(self, option, None) == "":
                 raise ValueError(f"{option}: is empty; name the folder of the images")
         for option, smallest in AT_LEAST.items():
-            if getattr(self, option, None) is not None:
+            if getattr(self, option, None) not in (None, BY_SEED):
                 check_at_least(self, smallest, option)
+
+    @property
+    def has_order_by_seed(self) -> bool:
+        return getattr(self, "order_seed", None) == BY_SEED
+
+    def for_seed(self, seed: int) -> Self:
+        """The benchmark of a run: with the class order of its seed if that is asked for."""
+        order: dict[str, Any] = {"order_seed": seed}
+        return replace(self, **order) if self.has_order_by_seed else self  # pyright: ignore[reportArgumentType]
 
     @abstractmethod
     def make(self) -> Benchmark:

@@ -3,7 +3,7 @@
 import os
 from dataclasses import dataclass, replace
 
-from dualnet.data.benchmark import Benchmark
+from dualnet.data.benchmark import Benchmark, OrderSeed
 from dualnet.data.class_folders import images_in, unpacked
 from dualnet.data.file_benchmark import FileBenchmark, split_of
 
@@ -24,7 +24,7 @@ class Core50(FileBenchmark):
     root: str = "data/core50"  # contains core50_128x128, or is that folder; relative to the working directory
     classes_per_task: int = 5  # objects of each task; in order, five are one category
     class_order: list[str] | None = None  # the objects to use, such as o7, in this order; None: o1 to o50
-    order_seed: int | None = None  # shuffles o1 to o50; None: not shuffled
+    order_seed: OrderSeed = None  # shuffles o1 to o50; seed: as the seed of each run; None: not shuffled
     image_size: int = 128  # side in pixels of the images as stored
     input_size: int | None = 84  # side of the networks' input; None: as stored
 
@@ -32,7 +32,8 @@ class Core50(FileBenchmark):
         in_order = self.class_order is None and self.order_seed is None  # sorted by name, o10 would follow o1
         objects, tasks = (replace(self, class_order=OBJECTS) if in_order else self).choose(OBJECTS)
         root = unpacked(self.root, ARCHIVE)
-        filmed = [(name, session, _frames(root, session, name)) for name in objects for session in SESSIONS]
+        listed = [name for name in OBJECTS if name in objects]  # in any order of classes the same image cache
+        filmed = [(name, session, _frames(root, session, name)) for name in listed for session in SESSIONS]
         files = [(path, name, session in TEST_SESSIONS) for name, session, paths in filmed for path in paths]
         return self.decoded(split_of(files, objects, tasks, [_name(name) for name in objects]), self.image_size)
 

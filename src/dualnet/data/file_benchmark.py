@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig, OrderSeed
 from dualnet.data.image_cache import CachedImages
 from dualnet.data.splits import Split, Tasks, benchmark_of, stream_order, tasks_of
+from dualnet.options import BY_SEED
 
 LARGEST_LIST = 100_000_000  # bytes
 
@@ -23,9 +24,15 @@ class FileBenchmark(BenchmarkConfig):
     classes_per_task: tuple[int, ...] | int = 5  # classes of each task, the last may have fewer; or a list
     num_tasks: int | None = None  # None: all classes; otherwise the last classes are left out
     class_order: list[str] | None = None  # the classes to use, in this order; None: all, sorted by name
-    order_seed: int | None = None  # shuffles the sorted names; None: not shuffled
+    order_seed: OrderSeed = None  # shuffles the sorted names; seed: as the seed of each run; None: not shuffled
     input_size: int | None = None  # side of the networks' input; None: as stored
     cache: str | None = None  # folder of decoded images; None: $DUALNET_CACHE or ~/.cache/dualnet
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.has_order_by_seed and self.num_tasks is not None:
+            remedy = "give a number as order_seed, or leave num_tasks out"
+            raise ValueError(f"order_seed: {BY_SEED} with num_tasks would give each seed other classes; {remedy}")
 
     def choose(self, classes: Sequence[str]) -> tuple[list[str], Tasks]:
         """The classes to use, in order of the stream, and the class numbers of each task."""

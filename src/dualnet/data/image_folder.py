@@ -60,12 +60,12 @@ class ImageFolder(FileBenchmark):
             return self._held_out(self._readable(files)[0], tasks)
         _check_test_root(self.root, found, self.test_root)
         parts = enumerate(self._readable(files, files_by_class(self.test_root, names)))
-        listed = [(path, name, test == 1) for test, part in parts for name in names for path in part[name]]
+        listed = [(path, name, test == 1) for test, part in parts for name in sorted(names) for path in part[name]]
         return split_of(listed, names, tasks)
 
     def _readable(self, *parts: Files) -> Sequence[Files]:
         """The files, without the unreadable ones if `on_error` is skip."""
-        paths = [path for part in parts for some in part.values() for path in some]
+        paths = [path for part in parts for name in sorted(part) for path in part[name]]
         bad = unreadable(paths, self.image_size, self.on_error, self.cache)
         return [{name: [path for path in some if path not in bad] for name, some in part.items()} for part in parts]
 
@@ -74,7 +74,7 @@ class ImageFolder(FileBenchmark):
             reason = "its only image is held out for testing; add images, give test_root, or leave the class out"
             raise ValueError(f"class {name!r} has no training images: {reason}")
         tests = held_out(files, self.test_share, self.split_seed)
-        listed = [(path, name, path in tests) for name, paths in files.items() for path in paths]
+        listed = [(path, name, path in tests) for name in sorted(files) for path in files[name]]
         return split_of(listed, list(files), tasks)
 
 

@@ -5,11 +5,11 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from dualnet.data.benchmark import Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig, OrderSeed
 from dualnet.data.class_folders import absolute
 from dualnet.data.file_benchmark import check_complete, read_rows, split_of
 from dualnet.data.image_cache import CachedImages
-from dualnet.data.splits import benchmark_of, tasks_of
+from dualnet.data.splits import benchmark_of, class_permutation, tasks_of
 from dualnet.options import shown
 
 CLASSES_PER_TASK = 5
@@ -27,6 +27,7 @@ class MiniImageNet(BenchmarkConfig):
 
     root: str = "data/mini-imagenet"  # contains the lists of `path in root,label`; relative to the working directory
     split: Literal["continual"] = "continual"  # the 17 tasks; only `make_validation` reads the other lists
+    order_seed: OrderSeed = None  # shuffles the labels; seed: as the seed of each run; None: the published order
     image_size: int = 84  # side in pixels of the images as stored
     input_size: int | None = None  # side of the networks' input; None: as stored
     validation_classes_per_task: int = 5  # fewer make more validation tasks, up to 15 of one class
@@ -42,8 +43,9 @@ class MiniImageNet(BenchmarkConfig):
         root = absolute(self.root)
         train, test = (_read_list(root, name) for name in LISTS[lists])
         _check_disjoint(root, lists, train, test)
-        labels = [str(label) for label in sorted({label for _, label in train + test})]
-        check_complete(os.path.join(root, LISTS[lists][0]), labels, NUM_CLASSES[lists])
+        published = [str(label) for label in sorted({label for _, label in train + test})]
+        check_complete(os.path.join(root, LISTS[lists][0]), published, NUM_CLASSES[lists])
+        labels = [published[index] for index in class_permutation(len(published), self.order_seed)]
         files = [(path, str(label), part is test) for part in (train, test) for path, label in part]
         split = split_of(files, labels, tasks_of(len(labels), classes_per_task))
         images = CachedImages(split.names, self.image_size, self.cache)

@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark, BenchmarkConfig, OrderSeed
 from dualnet.data.drawing import MAX_CLASSES, draw, shape_and_texture
-from dualnet.data.splits import Split, benchmark_of, tasks_of
+from dualnet.data.splits import Split, benchmark_of, class_permutation, tasks_of
 
 MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: smaller shapes are indistinguishable, larger images take long to draw
 
@@ -19,6 +19,7 @@ class Procedural(BenchmarkConfig):
     classes_per_task: int = 4  # new classes of each task
     train_per_class: int = 100  # training images of a class
     test_per_class: int = 25  # test images of a class
+    order_seed: OrderSeed = None  # shuffles the classes; seed: as the seed of each run; None: not shuffled
     image_size: int = 32  # side in pixels
     seed: int = 0  # of the drawing: other images of the same classes
 
@@ -40,18 +41,19 @@ class Procedural(BenchmarkConfig):
             tasks = f"{self.num_tasks} tasks of {self.classes_per_task}"
             needed = f"{tasks}{f', and {num_tasks} for validation,' * validation} need {first + num_classes} classes"
             raise ValueError(f"procedural: {needed}, there are {MAX_CLASSES}; lower num_tasks or classes_per_task")
-        numbers = range(first, first + num_classes)
+        order = class_permutation(num_classes, self.order_seed)
+        place = order.argsort()  # of each class in the order
         counts = np.repeat([self.train_per_class, self.test_per_class], num_classes)
         split = Split(
-            labels=np.repeat(np.tile(np.arange(num_classes), 2), counts),
+            labels=np.repeat(np.tile(place, 2), counts),
             is_test=np.arange(counts.sum()) >= num_classes * self.train_per_class,
-            class_names=[" ".join(reversed(shape_and_texture(number))) for number in numbers],
+            class_names=[" ".join(reversed(shape_and_texture(first + number))) for number in order.tolist()],
             tasks=tasks_of(num_classes, self.classes_per_task),
             names=[f"seed {self.seed}, image {row}" for row in range(counts.sum())],
         )
         images = [
-            draw(number, number // self.classes_per_task, count, self.image_size, seed=(self.seed, number, part))
+            draw(number, task, count, self.image_size, seed=(self.seed, number, part))
             for part, count in enumerate((self.train_per_class, self.test_per_class))
-            for number in numbers
+            for number, task in enumerate((first_task + place // self.classes_per_task).tolist(), first)
         ]
         return benchmark_of(np.concatenate(images), split, validation=validation)

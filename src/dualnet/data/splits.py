@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import StreamSpec
-from dualnet.data.benchmark import Benchmark, Examples, Images, Task
+from dualnet.data.benchmark import Benchmark, Examples, Images, OrderSeed, Task
+from dualnet.options import BY_SEED
 
 Tasks = Sequence[Sequence[int]]  # class numbers by task
 
@@ -79,7 +80,14 @@ def permutation(count: int, seed: int | Sequence[int]) -> np.ndarray:
     return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
 
 
-def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed: int | None = None) -> list[str]:
+def class_permutation(count: int, order_seed: OrderSeed) -> np.ndarray:
+    """The indices of classes in the order of an `order_seed`; None leaves them as they are."""
+    if order_seed == BY_SEED:
+        raise ValueError(f"order_seed: {BY_SEED} needs the seed of a run; call for_seed(0), or give a number")
+    return np.arange(count) if order_seed is None else permutation(count, order_seed)
+
+
+def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed: OrderSeed = None) -> list[str]:
     """Class names in the order of the stream: as given, shuffled by a seed, or sorted.
 
     >>> stream_order(["cat", "ant", "bee"])
@@ -89,7 +97,7 @@ def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed:
         raise ValueError("class_order and order_seed are both given; give one of them")
     if order is None:
         ordered = sorted(names)
-        return ordered if seed is None else [ordered[index] for index in permutation(len(ordered), seed)]
+        return [ordered[index] for index in class_permutation(len(ordered), seed)]
     if unknown := sorted(set(order) - set(names)):
         known = ", ".join(sorted(names)[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
         raise ValueError(f"class_order names {unknown[0]!r}, which is not a class; there are {known}")

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dualnet.data.benchmark import Benchmark
+from dualnet.data.benchmark import Benchmark, OrderSeed
 from dualnet.data.class_folders import images_in, unpacked
 from dualnet.data.file_benchmark import FileBenchmark, check_complete, read_rows, split_of
 
@@ -21,7 +21,7 @@ class TinyImageNet(FileBenchmark):
     root: str = "data/tiny-imagenet"  # contains tiny-imagenet-200, or is that folder; relative to the working directory
     classes_per_task: int = 10  # classes of each task
     class_order: list[str] | None = None  # the WordNet ids to use, in this order; None: all, sorted
-    order_seed: int | None = None  # shuffles the sorted ids; None: not shuffled
+    order_seed: OrderSeed = None  # shuffles the sorted ids; seed: as the seed of each run; None: not shuffled
     image_size: int = 64  # side in pixels of the images as stored
 
     def make(self) -> Benchmark:
@@ -31,7 +31,7 @@ class TinyImageNet(FileBenchmark):
         ids, tasks = self.choose(all_ids)
         names = _class_names(os.path.join(root, "words.txt"), ids)
         folders = {class_id: os.path.join(root, "train", class_id, "images") for class_id in ids}
-        files = [(path, class_id, False) for class_id in ids for path in images_in(folders[class_id], REMEDY)]
+        files = [(path, class_id, False) for class_id in sorted(ids) for path in images_in(folders[class_id], REMEDY)]
         tests = _test_images(os.path.join(root, "val"), set(all_ids))
         files += [(path, class_id, True) for path, class_id in tests.items() if class_id in folders]
         return self.decoded(split_of(files, ids, tasks, names), self.image_size)

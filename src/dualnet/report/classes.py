@@ -8,6 +8,7 @@ import numpy as np
 
 from dualnet.metrics import Matrix, mean_and_spread
 from dualnet.runs.class_results import ClassResults
+from dualnet.runs.record import RunRecord
 
 from .data_set import class_names, class_tasks, is_task_aware
 from .rows import DASH, ReportRow, by_accuracy
@@ -17,10 +18,29 @@ MAX_CLASSES, NUM_WEAKEST = 30, 15  # with more than MAX_CLASSES, only the NUM_WE
 MAX_PAIRS = 15
 
 
+def names_of(run: RunRecord) -> list[str]:
+    """The class names by number; sorted if every seed has a class order of its own."""
+    return sorted(class_names(run)) if run.has_order_by_seed else class_names(run)
+
+
+def numbers_of(run: RunRecord) -> list[int]:
+    """The number in `names_of` of each class of a run."""
+    names = class_names(run)
+    numbers = {name: number for number, name in enumerate(names_of(run))}
+    return [numbers[name] for name in names] if run.has_order_by_seed else list(range(len(names)))
+
+
+def tasks_of(row: ReportRow) -> list[list[int]]:
+    """Class numbers by task; empty if they are not recorded, or if there are several seeds with their own orders."""
+    run, numbers = row.runs[0], numbers_of(row.runs[0])
+    several_orders = run.has_order_by_seed and len(row.runs) > 1
+    return [] if several_orders else [sorted(numbers[n] for n in task) for task in class_tasks(run)]
+
+
 def class_results(row: ReportRow) -> list[ClassResults]:
     """The class results of the seeds that recorded them; run folders of older versions have none."""
-    num_classes = len(class_names(row.runs[0]))
-    return [run.classes for run in row.runs if run.classes is not None and len(run.classes.counts) == num_classes]
+    found = [(run.classes, numbers_of(run)) for run in row.runs if names_of(run) == names_of(row.runs[0])]
+    return [classes.renumbered(numbers) for classes, numbers in found if classes is not None]
 
 
 def rows_with_classes(rows: Sequence[ReportRow]) -> list[ReportRow]:
@@ -29,8 +49,8 @@ def rows_with_classes(rows: Sequence[ReportRow]) -> list[ReportRow]:
 
 
 def tasks_table(row: ReportRow) -> TextTable:
-    names = class_names(row.runs[0])
-    lines = [[str(task), ", ".join(names[n] for n in of)] for task, of in enumerate(class_tasks(row.runs[0]), 1)]
+    names = names_of(row.runs[0])
+    lines = [[str(task), ", ".join(names[n] for n in of)] for task, of in enumerate(tasks_of(row), 1)]
     return TextTable(["task", "classes"], lines)
 
 
@@ -42,7 +62,8 @@ def class_tables(rows: Sequence[ReportRow]) -> list[TextTable]:
 
 def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None) -> TextTable:
     """A line for each class, or for some of them; a column for each row. For a single row also its confusions."""
-    tasks, names, images = class_tasks(rows[0].runs[0]), class_names(rows[0].runs[0]), class_results(rows[0])[0].counts
+    tasks, names, images = tasks_of(rows[0]), names_of(rows[0].runs[0]), class_results(rows[0])[0].counts
+    tasks = tasks if all(tasks_of(row) == tasks for row in rows) else []
     places = [", ".join(str(task) for task, of in enumerate(tasks, 1) if n in of) or DASH for n in range(len(names))]
     header, columns = ["class", *(row.label for row in rows)], [names, *(_accuracy_texts(row) for row in rows)]
     if len(rows) == 1:
@@ -62,7 +83,7 @@ def _accuracy_texts(row: ReportRow) -> list[str]:
 
 def _confused_with(row: ReportRow) -> list[str]:
     """For each class the most frequent wrong prediction, with its share of the class's test images."""
-    names, totals, most = class_names(row.runs[0]), num_test_images(row), dict[int, tuple[int, int]]()
+    names, totals, most = names_of(row.runs[0]), num_test_images(row), dict[int, tuple[int, int]]()
     for (truth, answer), count in confusions(row).items():
         most[truth] = max(most.get(truth, (0, 0)), (count, answer))
     shares = {
@@ -94,12 +115,12 @@ def confusion_matrix(row: ReportRow) -> Matrix:
 
     NaN for predictions that are impossible because the task is given, and for classes without test images.
     """
-    totals, tasks = np.array(num_test_images(row), dtype=np.float64), class_tasks(row.runs[0])
+    totals, tasks = np.array(num_test_images(row), dtype=np.float64), tasks_of(row)
     matrix = np.zeros((len(totals), len(totals)))
     for pair, count in confusions(row).items():
         matrix[pair] = count
     np.fill_diagonal(matrix, totals - matrix.sum(axis=1))
-    if is_task_aware(row.runs[0]):
+    if is_task_aware(row.runs[0]) and tasks:
         possible = np.zeros_like(matrix, dtype=bool)
         for task in tasks:
             possible[np.ix_(task, task)] = True
@@ -109,7 +130,7 @@ def confusion_matrix(row: ReportRow) -> Matrix:
 
 
 def confused_pairs_table(row: ReportRow) -> TextTable:
-    names, totals = class_names(row.runs[0]), num_test_images(row)
+    names, totals = names_of(row.runs[0]), num_test_images(row)
     pairs = sorted(confusions(row).items(), key=lambda item: (-item[1], item[0]))[:MAX_PAIRS]
     lines = [[names[truth], names[answer], f"{100 * count / totals[truth]:.0f} %"] for (truth, answer), count in pairs]
     return TextTable(["class", "predicted as", "share of its images"], lines, numeric=[2])

@@ -13,7 +13,7 @@ import numpy as np
 from dualnet.text import count_text
 
 from . import classes, plots
-from .data_set import class_names, data_set_text, is_task_aware
+from .data_set import data_set_text, is_task_aware
 from .elements import (
     accuracy_legend,
     bullets,
@@ -142,10 +142,11 @@ def _heat_maps(rows: Sequence[ReportRow]) -> str:
 
 def _classes(rows: Sequence[ReportRow]) -> Iterator[str]:
     """Results by class of rows by decreasing ACC; confused pairs and mistakes are those of the best row."""
-    best, names = rows[0], class_names(rows[0].runs[0])
+    best, names = rows[0], classes.names_of(rows[0].runs[0])
     candidates = "the classes of the image's task, which is given" if is_task_aware(best.runs[0]) else "all classes"
     yield remark(f"On all test images. Predictions are among {candidates}.")
-    yield fold("Classes of each task", html_table(classes.tasks_table(best)))
+    if (tasks := classes.tasks_table(best)).rows:
+        yield fold("Classes of each task", html_table(tasks))
     shown, whole = classes.weakest_classes(rows), html_table(classes.class_table(rows))
     if len(shown) < len(names):
         yield remark(f"The {len(shown)} of {len(names):,} classes with the lowest accuracy.")
@@ -164,7 +165,7 @@ def _classes(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _confusions(row: ReportRow) -> str:
-    matrix, names = classes.confusion_matrix(row), class_names(row.runs[0])
+    matrix, names = classes.confusion_matrix(row), classes.names_of(row.runs[0])
     return card(row.label, "", confusion_map(matrix, names, f"Confusion matrix of {row.label}"), symbol(row))
 
 

@@ -195,6 +195,8 @@ def result_notes(comparison: Comparison) -> list[str]:
         f"FM ({comparison.fm}): {FM_MEANING[comparison.fm]}; mean over all tasks but the last, in points.",
         "AIA: average incremental accuracy (%), the mean over all tasks of the accuracy on the tasks so far.",
     ]
+    if any(row.runs[0].has_order_by_seed for row in comparison.rows):
+        notes.append("With benchmark.order_seed seed, every seed has a class order of its own, and ± includes it.")
     if any("memory_slots" in differing_sizes(rows) for rows in comparison.settings()):
         notes.append("slots: of the episodic memory, in all.")
     if sample_header(comparison):

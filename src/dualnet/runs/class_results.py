@@ -4,9 +4,9 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from dualnet.files import READ_ERRORS, describe_file_error, read_json
 from dualnet.options import whole_number
@@ -40,6 +40,16 @@ class ClassResults:
         for (truth, _), count in self.confusions.items():
             correct[truth] -= count
         return [100 * right / count if count else math.nan for right, count in zip(correct, self.counts, strict=True)]
+
+    def renumbered(self, numbers: Sequence[int]) -> Self:
+        """The same results with other class numbers, `numbers[n]` for class n."""
+        mistakes = [replace(one, truth=numbers[one.truth], answer=numbers[one.answer]) for one in self.mistakes]
+        return replace(
+            self,
+            counts=[count for _, count in sorted(zip(numbers, self.counts, strict=True))],
+            confusions={(numbers[truth], numbers[answer]): n for (truth, answer), n in self.confusions.items()},
+            mistakes=mistakes,
+        )
 
     def text(self) -> str:
         confusions = [[*pair, count] for pair, count in sorted(self.confusions.items())]

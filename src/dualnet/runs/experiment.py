@@ -53,6 +53,11 @@ class Experiment:
     def with_seed(self, seed: int) -> Experiment:
         return dataclasses.replace(self, seed=seed)
 
+    @property
+    def ordered_benchmark(self) -> BenchmarkConfig:
+        """The benchmark with the class order of this seed."""
+        return self.benchmark.for_seed(self.seed)
+
     def mapping(self) -> dict[str, Any]:
         """All options as nested plain values: the inverse of `parse`."""
         fields = {name: getattr(self, name) for name in PLAIN_FIELDS}

@@ -5,6 +5,7 @@ from typing import Any
 
 from dualnet.data import Benchmark
 from dualnet.memory import MemoryConfig
+from dualnet.options import BY_SEED
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.record import digest_of
 from dualnet.stream.schedule import LabelsConfig
@@ -16,7 +17,10 @@ FORGETTING_DEFINITION = "paper"  # the definition that a result and a ledger use
 MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
     "benchmark": lambda experiment, _: experiment.benchmark_name,
     "num_tasks": lambda _, benchmark: len(benchmark.tasks),
-    "class_order": lambda _, benchmark: class_order_digest(benchmark),  # of the class names, task by task
+    # digest of the class names, task by task; seed: every seed has an order of its own
+    "class_order": lambda experiment, benchmark: (
+        BY_SEED if experiment.benchmark.has_order_by_seed else class_order_digest(benchmark)
+    ),
     "split": lambda _, benchmark: benchmark.split_digest,  # of which images are for training and which for testing
     "image_size": lambda _, benchmark: benchmark.spec.network_size[0],  # side in pixels that the networks see
     # per_task: predictions among the classes of the task; single: among all classes

@@ -14,7 +14,7 @@ from typing import Any
 
 from dualnet.files import READ_ERRORS, describe_file_error, read_json, read_yaml
 from dualnet.metrics import Matrix, accuracy_matrix, summary
-from dualnet.options import flat, is_whole
+from dualnet.options import BY_SEED, flat, is_whole
 from dualnet.runs.class_results import CLASSES_FILE, ClassResults, read_class_results
 from dualnet.runs.run_log import Log, read_log
 
@@ -48,6 +48,7 @@ DIGEST_DEFAULTS: dict[str, Any] = {
     "learner.stored_logits": "plain",
     "benchmark.validation_classes_per_task": 5,
 }
+ORDER_SEED_ADDED = ("procedural", "mini_imagenet")  # benchmarks to which `order_seed` was added likewise, with None
 RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options by learner: old name, new name
 REMOVED = {"logit_adjustment": 0.0}  # options that no longer exist, with the value that had no effect
 
@@ -93,6 +94,11 @@ class RunRecord:
     def validation(self) -> bool:
         """Whether it ran on validation tasks, as the runs of a search do."""
         return bool(self.stream.get("validation"))
+
+    @property
+    def has_order_by_seed(self) -> bool:
+        """Whether runs of its experiment with other seeds have another class order."""
+        return self.options.get("benchmark.order_seed") == BY_SEED
 
     @property
     def pixels(self) -> str:
@@ -176,12 +182,11 @@ def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
 
 
 def compact(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their dotted names, without those of DIGEST_DEFAULTS that have the default."""
-    return {
-        key: value
-        for key, value in flat(experiment).items()
-        if key not in DIGEST_DEFAULTS or DIGEST_DEFAULTS[key] != value
-    }
+    """Options by their dotted names, without those that were added after digests and have the default."""
+    options = flat(experiment)
+    in_order = {"benchmark.order_seed": None} if options.get("benchmark.name") in ORDER_SEED_ADDED else {}
+    defaults = DIGEST_DEFAULTS | in_order
+    return {key: value for key, value in options.items() if key not in defaults or defaults[key] != value}
 
 
 def images_option(manifest: Mapping[str, Any]) -> dict[str, str]:

@@ -42,10 +42,10 @@ def run(
     checked = checked_folders(experiment, folders, benchmarks)  # all of them, before the first one runs for hours
     todo = {seed: folder for seed, folder in checked.items() if not folder.finished}
     if todo:
-        tasks = benchmarks.get(experiment.benchmark)
-        stream = stream_of(experiment, tasks, device)
+        tasks = {seed: benchmarks.get(experiment.with_seed(seed).ordered_benchmark) for seed in todo}
+        streams = {id(one): stream_of(experiment, one, device) for one in tasks.values()}  # mostly one for all seeds
         if not all(folder.started for folder in todo.values()):
-            check_encoder(experiment, stream.spec)
+            check_encoder(experiment, next(iter(streams.values())).spec)
         diverged: dict[int, str] = {}
         with Stop() as stop:
             for group in seed_groups(todo, device.type):
@@ -53,12 +53,13 @@ def run(
                     runs = []
                     for seed, folder in group.items():
                         locks.enter_context(folder.locked())
-                        folder.prepare(experiment.with_seed(seed), tasks, device)
-                        runs.append(Run(experiment.with_seed(seed), folder, stream))
-                    # Seeds that were stopped at different steps continue one group after the other.
-                    runs.sort(key=lambda run: run.step)
-                    for _, same_step in itertools.groupby(runs, key=lambda run: run.step):
-                        diverged |= TrainingLoop(list(same_step), display or RunDisplay(), stop).run()
+                        folder.prepare(experiment.with_seed(seed), tasks[seed], device)
+                        runs.append(Run(experiment.with_seed(seed), folder, streams[id(tasks[seed])]))
+                    # Seeds that were stopped at different steps, or whose tasks in their class orders have different
+                    # numbers of examples, continue one group after the other.
+                    runs.sort(key=next_steps)
+                    for _, same_steps in itertools.groupby(runs, key=next_steps):
+                        diverged |= TrainingLoop(list(same_steps), display or RunDisplay(), stop).run()
         if diverged:
             raise SeedsDivergedError(diverged)
     return [seed for seed in folders if seed not in todo]
@@ -98,9 +99,9 @@ def checked_folders(experiment: Experiment, paths: Mapping[int, Path], benchmark
     ):
         warn_of_changed_images(experiment, list(folders.values()))  # without decoding an image
         return folders
-    # Also if no run was started yet: the images are decoded, or found to be unusable, before any job starts.
-    benchmark = benchmarks.get(experiment.benchmark)
-    for folder in folders.values():
+    for seed, folder in folders.items():
+        # Also if no run was started yet: the images are decoded, or found to be unusable, before any job starts.
+        benchmark = benchmarks.get(experiment.with_seed(seed).ordered_benchmark)
         if folder.started:
             folder.check_same_stream(experiment, benchmark)
     return folders
@@ -109,7 +110,7 @@ def checked_folders(experiment: Experiment, paths: Mapping[int, Path], benchmark
 def warn_of_changed_images(experiment: Experiment, finished: Sequence[RunFolder]) -> None:
     """Warn if images or classes were added or removed since the runs were finished; these are not run again."""
     try:
-        split = experiment.benchmark.current_split()
+        split = experiment.ordered_benchmark.current_split()  # the same in every class order
         changed, why = [folder for folder in finished if split is not None and not folder.has_split(split)], ""
     except ValueError as error:  # such as too few classes for the tasks
         changed, why = finished, f" ({error})"
@@ -120,6 +121,11 @@ def warn_of_changed_images(experiment: Experiment, finished: Sequence[RunFolder]
             "run with the new images, choose another --out",
             stacklevel=2,
         )
+
+
+def next_steps(run: Run) -> tuple[int, list[int]]:
+    """Runs for which this is equal have the same steps before them, with batches of the same shapes."""
+    return run.step, run.stream.sizes
 
 
 def stream_of(experiment: Experiment, tasks: Benchmark, device: torch.device) -> Stream:

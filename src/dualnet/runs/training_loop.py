@@ -17,7 +17,7 @@ from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError, Run
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.stream.schedule import Period
-from dualnet.stream.stream import TestSet
+from dualnet.stream.stream import Stream, TestSet
 
 Result = TypeVar("Result")
 
@@ -25,6 +25,7 @@ Result = TypeVar("Result")
 class TrainingLoop:
     """Trains runs that are at the same step, side by side in one engine.
 
+    Their streams have the same steps, and may have other images.
     A run that diverges is removed; the others continue.
     """
 
@@ -75,12 +76,12 @@ class TrainingLoop:
             self.display.end()
         self.wait_for_writing()
         for run in self.runs:
-            run.write_result(self.side_by_side, class_results(self.logits_of(run), self.stream))
+            run.write_result(self.side_by_side, class_results(self.logits_of(run), run.stream))
         return self.diverged
 
     def train(self, period: Period, first: int) -> None:
         """The steps of a period, from the first one that is not done yet."""
-        streams = {run: self.stream.batches(period, run.experiment.seed, first) for run in self.runs}
+        streams = {run: run.stream.batches(period, run.experiment.seed, first) for run in self.runs}
         last = len(period.steps)
         for number in range(first, last):
             batches = [next(streams[run]) for run in self.runs]
@@ -107,12 +108,12 @@ class TrainingLoop:
         every = self.experiment.stability_every
         if task == 0 or every == 0 or self.step % every or self.stream.epochs_over_all:
             return
-        for run, values in zip(self.runs, self.accuracies(task, self.stream.probe), strict=True):
+        for run, values in zip(self.runs, self.accuracies(task, Stream.probe), strict=True):
             run.record_stability(values)
 
     def evaluate(self, task: int) -> None:
         self.flush_losses()
-        found = self.accuracies(task + 1, self.stream.test_set)
+        found = self.accuracies(task + 1, Stream.test_set)
         for run, values in zip(self.runs, found, strict=True):
             run.record_evaluation(task, values)
         self.display.evaluated(task, self.stream.num_tasks, float(np.mean(found)))
@@ -120,9 +121,9 @@ class TrainingLoop:
     def logits_of(self, run: Run) -> Logits:
         return functools.partial(self.engine.logits, run.learner)
 
-    def accuracies(self, num_tasks: int, examples: Callable[[int], TestSet]) -> list[list[float]]:
+    def accuracies(self, num_tasks: int, examples: Callable[[Stream, int], TestSet]) -> list[list[float]]:
         """Accuracy of each run on the first tasks; the host waits for the device once for all of them."""
-        found = [accuracy(self.logits_of(run), *examples(i)) for run in self.runs for i in range(num_tasks)]
+        found = [accuracy(self.logits_of(run), *examples(run.stream, i)) for run in self.runs for i in range(num_tasks)]
         values = torch.stack(found).view(-1, num_tasks).tolist()
         self.add_elapsed_time()
         return values

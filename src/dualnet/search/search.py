@@ -50,7 +50,7 @@ class Search:
         """Run the search, or resume it; finished runs are kept. Raises StopRequested, NothingChosenError."""
         experiments = list(chain.from_iterable(self.plan.experiments()))
         for experiment in experiments:  # each is checked by its learner before the first one runs
-            stream_of(experiment, self.benchmarks.get(experiment.benchmark), self.device)
+            stream_of(experiment, self.benchmarks.get(experiment.ordered_benchmark), self.device)
         values = flat(experiments[0].mapping())
         self.common = {option: value for option, value in values.items() if option not in self.plan.varied}
         threads = num_threads(self.device.type)

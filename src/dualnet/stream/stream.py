@@ -49,7 +49,7 @@ class Stream:
                 stacklevel=2,
             )
         self.reads_in_place = device.type == "cpu"  # a GPU holds the training images of the current tasks
-        sizes = [len(task.train) for task in self.tasks]
+        self.sizes = sizes = [len(task.train) for task in self.tasks]
         self.first_example = np.cumsum([0, *sizes])  # number of the first example of each task
         self.labels = torch.from_numpy(np.concatenate([task.train.labels for task in self.tasks]).astype(np.int64))
         self.task_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
