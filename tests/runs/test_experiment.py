@@ -47,14 +47,14 @@ def test_every_default_is_written_out(learner: str, name: str) -> None:
     options = {field.name for field in dataclasses.fields(LEARNERS[learner].Config)}
     assert set(written["learner"]) == options | {"name"}
     assert set(written["benchmark"]) == {field.name for field in fields} | {"name"}
-    assert set(written) == {*experiment.PLAIN_FIELDS, "labels", "benchmark", "learner"}
+    assert set(written) == {*experiment.PLAIN_FIELDS, "labels", "blurry", "benchmark", "learner"}
     assert parsed.learner == LEARNERS[learner].Config(), "the defaults have one home, the learner's Config"
     assert parse(yaml.safe_load(yaml.safe_dump(written))) == parsed
 
 
 def test_plain_fields_are_all_that_is_no_section() -> None:
     fields = {field.name for field in dataclasses.fields(Experiment)}
-    sections = {"labels", "benchmark", "benchmark_name", "learner", "learner_name"}
+    sections = {"labels", "blurry", "benchmark", "benchmark_name", "learner", "learner_name"}
     assert fields - sections == set(experiment.PLAIN_FIELDS)
 
 

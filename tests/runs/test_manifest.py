@@ -8,7 +8,7 @@ import pytest
 
 from dualnet.data import Benchmark
 from dualnet.data.splits import Split, benchmark_of, tasks_of
-from dualnet.runs.manifest import FIELDS, MANIFEST, class_order_digest, differences, manifest_of
+from dualnet.runs.manifest import ADDED_LATER, FIELDS, MANIFEST, class_order_digest, differences, manifest_of
 
 TASK_AWARE = {"heads": "per_task", "boundaries": "told", "memory": "ring", "memory_slots": 8}
 
@@ -45,6 +45,10 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and 
     "slots": ({"learner": {"memory": {"slots_per_class": 3}}}, {"memory_slots"}),
     "policy": ({"learner": {"memory": {"policy": "reservoir"}}}, {"memory"}),
     "no task told": ({"protocol": "task_free"}, {"heads", "boundaries", "memory"}),
+    "blurry boundaries": (
+        {"blurry": {"share": 0.5}, "protocol": "task_free"},
+        {"blurry", "heads", "boundaries", "memory"},
+    ),
     "boundaries told": ({"protocol": "task_free_boundaries"}, {"heads", "memory"}),
     "other images": ({"benchmark": {"seed": 1}}, {"split"}),
     "more images": ({"benchmark": {"train_per_class": 7}}, {"split"}),
@@ -62,7 +66,8 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and 
 def test_the_digest_changes_with_a_field_and_with_nothing_else(change: str, tiny) -> None:
     options, fields = CHANGES[change]
     one, other = (manifest_of(each, each.benchmark.make()) for each in (tiny(), tiny(**{"learner": {}, **options})))
-    changed = {field for field in FIELDS if one[field] != other[field]}
+    changed = {field for field in FIELDS if one.get(field) != other.get(field)}
+    assert set(FIELDS) - set(one) == set(ADDED_LATER)
     assert changed == fields
     assert (one["digest"] != other["digest"]) == bool(fields)
     assert set(differences(other, one)) == fields

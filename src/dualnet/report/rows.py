@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 
 from dualnet.metrics import Matrix, average_accuracy
-from dualnet.runs.record import LABELS, RunRecord, options_as_text
+from dualnet.runs.record import BLURRY, LABELS, RunRecord, options_as_text
 from dualnet.text import count_text, printable
 
 from .data_set import data_set_names
@@ -53,7 +53,7 @@ class ReportRow(Series):
     @property
     def setting_name(self) -> str:
         tasks = count_text(self.num_tasks, "task")
-        parts = (self.data_set, self.options.get("protocol"), tasks, *self.label_options)
+        parts = (self.data_set, self.options.get("protocol"), tasks, *self.stream_options)
         return ", ".join(filter(None, parts))
 
     @property
@@ -70,21 +70,21 @@ class ReportRow(Series):
         return str(self.runs[0].manifest.get(field) or DASH)
 
     @property
-    def label_options(self) -> list[str]:
-        """The options for missing or delayed labels that differ from their defaults, as text.
+    def stream_options(self) -> list[str]:
+        """The options for missing or delayed labels and blurry boundaries that differ from their defaults, as text.
 
         If no label is missing, the unit by which they are drawn is none of them.
         """
-        defaults = options_as_text({"labels": LABELS})
+        defaults = options_as_text({"labels": LABELS, "blurry": BLURRY})
         if self.options.get("labels.share") == defaults["labels.share"]:
             del defaults["labels.drawn_per"]
         return [f"{key} {value}" for key, value in self.options.items() if key in defaults and value != defaults[key]]
 
     @property
     def setting(self) -> tuple[object, ...]:
-        """Rows are compared if they have the same benchmark options, number of tasks, protocol and label options."""
+        """Rows are compared if they have the same benchmark options, number of tasks, protocol and stream options."""
         shared = [item for item in self.options.items() if item[0].split(".")[0] in ("benchmark", "protocol")]
-        return self.num_tasks, *sorted(shared), *sorted(self.label_options)
+        return self.num_tasks, *sorted(shared), *sorted(self.stream_options)
 
 
 @dataclass(frozen=True, slots=True)

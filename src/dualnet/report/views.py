@@ -107,7 +107,7 @@ def run_view(folder: Path) -> Group:
     run = read_record(folder)
     row = ReportRow(0, run.name, [run])
     facts = RichTable.grid(padding=(0, 2))
-    for name, text in _facts(run, row.label_options):
+    for name, text in _facts(run, row.stream_options):
         facts.add_row(Text(name, style="bold"), Text(printable(text)))
     parts: list[RichTable | str] = [facts]
     if class_tasks(run):
@@ -121,11 +121,11 @@ def run_view(folder: Path) -> Group:
     return Group(*parts)
 
 
-def _facts(run: RunRecord, label_options: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _facts(run: RunRecord, stream_options: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "run", f"{run.name}, seed {run.seed}"
     yield "data set", data_set_text(run, *data_set_names([run]))
     batches = f"batches of {run.options.get('batch_size', DASH)}"
-    yield "protocol", ", ".join([run.options.get("protocol", DASH), batches, *label_options])
+    yield "protocol", ", ".join([run.options.get("protocol", DASH), batches, *stream_options])
     learner, manifest = [run.options.get("learner.name", DASH)], run.manifest
     if slots := manifest.get("memory_slots"):
         learner.append(f"memory of {slots} slots ({manifest.get('memory')})")

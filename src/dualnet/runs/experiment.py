@@ -15,6 +15,7 @@ from dualnet.learners.presets import apply_preset
 from dualnet.nets.weights import was_trained_on
 from dualnet.options import build, check_at_least, check_keys, choose, dotted, field_types, flat, merged, plain, shown
 from dualnet.runs.option_files import find, shipped_files
+from dualnet.stream.blurry import BlurryConfig
 from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import Protocol
 
@@ -34,6 +35,7 @@ class Experiment:
     seed: int = 0
     protocol: Protocol = "task_aware"  # task_free_boundaries: task-free, but end_task is called
     labels: LabelsConfig = dataclasses.field(default_factory=LabelsConfig)  # missing and late labels
+    blurry: BlurryConfig = dataclasses.field(default_factory=BlurryConfig)  # examples that come during other tasks
     batch_size: int = 10
     precision: Precision = "auto"  # auto: bf16 on CUDA, fp32 on the CPU
     log_every: int = 20  # steps
@@ -45,6 +47,9 @@ class Experiment:
         check_at_least(self, 0, "seed", most=2**32 - 1)
         check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
         check_at_least(self, 0, "stability_every")
+        if self.blurry.share and self.protocol == "task_aware":
+            reason = "task_aware tells the task of every example, also of those that come during other tasks"
+            raise ValueError(f"blurry.share: protocol {reason}; choose protocol task_free or task_free_boundaries")
         for option in ("start", "weights") if self.benchmark_name in LEARNED_BY_STARTER else ():
             if was_trained_on(getattr(self.learner, option, None), "miniImageNet"):
                 reason = f"the starter was trained on classes of {self.benchmark_name}"
@@ -85,7 +90,7 @@ OPEN_ENDED_DEFAULTS: dict[str, Any] = {
     "memory": {"policy": "balanced", "slots": 2000},
 }
 NAMED_SECTIONS = ("benchmark", "learner")  # their `name` decides which other options they have
-SECTIONS = ("labels", *NAMED_SECTIONS)
+SECTIONS = ("labels", "blurry", *NAMED_SECTIONS)
 PLAIN_FIELDS = tuple(name for name in field_types(Experiment) if name.partition("_")[0] not in SECTIONS)
 
 

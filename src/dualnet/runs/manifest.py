@@ -8,6 +8,7 @@ from dualnet.memory import MemoryConfig
 from dualnet.options import BY_SEED
 from dualnet.runs.experiment import Experiment
 from dualnet.runs.record import digest_of
+from dualnet.stream.blurry import BlurryConfig
 from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import spec_for_protocol
 
@@ -33,6 +34,7 @@ MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
     # whether labels are dropped per sample or per batch; all: none is dropped
     "labels_drawn": lambda experiment, _: experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
     "label_delay": lambda experiment, _: delay_text(experiment.labels),  # batches between an image and its label
+    "blurry": lambda experiment, _: blurry_text(experiment.blurry),  # examples that come during other tasks
     "augmentation": lambda experiment, _: augmentation_of(experiment.learner),  # of images learned with labels
     "memory": lambda experiment, benchmark: memory_of(experiment, benchmark)[0],  # policy
     "memory_slots": lambda experiment, benchmark: memory_of(experiment, benchmark)[1],  # in all
@@ -44,11 +46,14 @@ MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
     "forgetting": lambda *_: FORGETTING_DEFINITION,  # the definition of FM; ACC and LA have one
 }
 FIELDS = tuple(MANIFEST)
+# Fields that were added later. With this value they are left out, so that the digests of older manifests stay.
+ADDED_LATER = {"blurry": "none"}
 
 
 def manifest_of(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """The fields with their digest."""
-    fields = {name: value_of(experiment, benchmark) for name, value_of in MANIFEST.items()}
+    values = {name: value_of(experiment, benchmark) for name, value_of in MANIFEST.items()}
+    fields = {name: value for name, value in values.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
     return {"digest": digest_of(fields), **fields}
 
 
@@ -65,6 +70,15 @@ def delay_text(labels: LabelsConfig) -> str:
     """
     spread = f" to {labels.delay + labels.delay_spread}" if labels.delay_spread else ""
     return f"{labels.delay}{spread}"
+
+
+def blurry_text(blurry: BlurryConfig) -> str:
+    """
+    >>> blurry_text(BlurryConfig()), blurry_text(BlurryConfig(share=0.1)), blurry_text(BlurryConfig(0.1, disjoint=0.5))
+    ('none', '0.1', '0.1 of the examples of 0.5 of the classes')
+    """
+    classes = f" of the examples of {1 - blurry.disjoint:.6g} of the classes" if blurry.disjoint else ""
+    return f"{blurry.share}{classes}" if blurry.share else "none"
 
 
 def memory_of(experiment: Experiment, benchmark: Benchmark) -> tuple[str, int]:
@@ -84,5 +98,6 @@ def differences(ours: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str,
     >>> differences({"width": 64, "heads": "single"}, {"width": 20, "updates": 2})
     {'width': (64, 20)}
     """
+    ours, stated = ADDED_LATER | dict(ours), ADDED_LATER | dict(stated)
     both = [field for field in FIELDS if field in ours and field in stated]
     return {field: (ours[field], stated[field]) for field in both if ours[field] != stated[field]}

@@ -30,6 +30,7 @@ IMAGES = "benchmark.images"  # a digest, compared like an option: folders of the
 
 # For folders of older versions: options that did not exist yet, with the value they would have had. By learner.
 LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
+BLURRY: dict[str, Any] = {"share": 0.0, "disjoint": 0.0}
 TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0]}
 REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "unlabelled": "skip"}
 ADDED_LATER: dict[str, dict[str, Any]] = {
@@ -39,6 +40,7 @@ ADDED_LATER: dict[str, dict[str, Any]] = {
 }
 # Options that were added after digests: with this value they are left out of the digest, which then does not change.
 DIGEST_DEFAULTS: dict[str, Any] = {
+    **{f"blurry.{option}": value for option, value in BLURRY.items()},
     **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
     "learner.encoder_options": {},
     "learner.objective_options": {},
@@ -167,18 +169,21 @@ def updated(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> updated({"learner": {"name": "dualnet", "fast_lr": 0.1}})["learner"]["lr"]
     0.1
     """
-    labels, learner = LABELS | mapping_in(options, "labels"), mapping_in(options, "learner")
+    labels, blurry = LABELS | mapping_in(options, "labels"), BLURRY | mapping_in(options, "blurry")
+    learner = mapping_in(options, "learner")
     name = str(learner.get("name"))
     names = RENAMED.get(name, {})
     kept = {key: value for key, value in learner.items() if key not in REMOVED or REMOVED[key] != value}
     renamed = {names.get(key, key): value for key, value in kept.items()}
-    return {**options, "labels": labels, "learner": {**renamed, **ADDED_LATER.get(name, {}), **renamed}}
+    learner = {**renamed, **ADDED_LATER.get(name, {}), **renamed}
+    return {**options, "labels": labels, "blurry": blurry, "learner": learner}
 
 
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
     """The options that two runs of one experiment have in common."""
     excluded = ("seed", "stability_every", *UNCOMPARED_OPTIONS)
-    return {key: value for key, value in options_as_text(compact(experiment)).items() if key not in excluded}
+    options = options_as_text({"blurry": experiment["blurry"], **compact(experiment)})
+    return {key: value for key, value in options.items() if key not in excluded}
 
 
 def compact(experiment: Mapping[str, Any]) -> dict[str, Any]:

@@ -143,7 +143,8 @@ def stream_of(experiment: Experiment, tasks: Benchmark, device: torch.device) ->
             f"protocol: {experiment.protocol} has no task boundaries, which {experiment.learner_name} needs with these "
             "options; use task_free_boundaries, or for dualnet learner.soft_labels insertion"
         )
-    return Stream(tasks, experiment.protocol, experiment.batch_size, device, experiment.labels, epochs)
+    options = experiment.labels, epochs, experiment.blurry
+    return Stream(tasks, experiment.protocol, experiment.batch_size, device, *options)
 
 
 def check_encoder(experiment: Experiment, spec: StreamSpec) -> None:

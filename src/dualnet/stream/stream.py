@@ -14,6 +14,7 @@ from torch import Tensor
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.data import Benchmark
 from dualnet.data.splits import permutation
+from dualnet.stream.blurry import BlurryConfig
 from dualnet.stream.schedule import LabelsConfig, Period, all_at_once, task_by_task
 
 Protocol = Literal["task_aware", "task_free", "task_free_boundaries"]
@@ -23,7 +24,7 @@ PROBE_SIZE = 100  # test images of a task that are evaluated while a later task 
 
 
 class Stream:
-    """A benchmark under a protocol; `labels` are complete and in time by default.
+    """A benchmark under a protocol; by default labels are complete and in time, and the boundaries of tasks sharp.
 
     With `epochs_over_all` the stream is that many epochs over the labelled examples of all tasks together.
     """
@@ -36,6 +37,7 @@ class Stream:
         device: torch.device,
         labels: LabelsConfig | None = None,
         epochs_over_all: int = 0,
+        blurry: BlurryConfig | None = None,
     ) -> None:
         self.tasks, self.device, self.epochs_over_all = benchmark.tasks, device, epochs_over_all
         self.task_aware = protocol == "task_aware"
@@ -53,6 +55,8 @@ class Stream:
         self.first_example = np.cumsum([0, *sizes])  # number of the first example of each task
         self.labels = torch.from_numpy(np.concatenate([task.train.labels for task in self.tasks]).astype(np.int64))
         self.task_of = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+        self.blurry = blurry or BlurryConfig()
+        self.may_move = self.blurry.may_move(self.labels.split(sizes))
         self.periods = task_by_task(sizes, batch_size, labels or LabelsConfig())
         if epochs_over_all:
             steps = [step for period in self.periods for step in period.steps]
@@ -99,6 +103,8 @@ class Stream:
     def order(self, seed: int) -> Tensor:
         """The example at each position of the stream, for a seed: int64 [positions]."""
         in_order = torch.cat([self.order_in_task(task, seed) for task in range(self.num_tasks)])
+        if self.blurry.share:
+            in_order = self.blurry.blur(in_order, self.sizes, self.may_move, seed)
         if not self.epochs_over_all:
             return in_order
         pooled = in_order[self.labelled]
