@@ -133,6 +133,17 @@ def test_later_steps_make_room(tmp_path: Path) -> None:
     assert checkpoint.steps(tmp_path) == [2]
 
 
+@pytest.mark.parametrize(("good", "line"), [(1, "; the previous one is used"), (0, "; there is no previous one")])
+def test_one_warning_for_all_that_cannot_be_used(good: int, line: str, tmp_path: Path) -> None:
+    for step in (3, 7):  # more than two are never kept
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({"x": step}))
+    for step in (3, 7)[good:]:
+        checkpoint.files_of(tmp_path, step)[1].write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="damaged checkpoint .*step-00000007.json: ") as warned:
+        assert checkpoint.newest(tmp_path) == ((3, {"x": 3}) if good else None)
+    assert len(warned) == 1 and str(warned[0].message).endswith(f"{'' if good else ', and 1 more'}{line}")
+
+
 @pytest.mark.filterwarnings("error")
 def test_without_the_json_file_there_is_no_checkpoint(tmp_path: Path) -> None:
     checkpoint.write(tmp_path, 2, checkpoint.snapshot({"x": 1}))

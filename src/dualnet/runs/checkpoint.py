@@ -66,16 +66,19 @@ def load(folder: Path, step: int, identity: Mapping[str, Any] = ANY_RUN) -> dict
 
 
 def newest(folder: Path, identity: Mapping[str, Any] = ANY_RUN) -> tuple[int, dict[str, Any]] | None:
-    """Step and tree of the newest checkpoint that can be used. Damaged ones are skipped with a warning."""
-    remaining = steps(folder)
-    while remaining:
-        step = remaining.pop()
+    """Step and tree of the newest checkpoint that can be used. Damaged ones are skipped with one warning."""
+    found, skipped = None, []
+    for step in reversed(steps(folder)):
         try:
-            return step, load(folder, step, identity)
+            found = step, load(folder, step, identity)
+            break
         except ValueError as error:
-            instead = "the previous one is used" if remaining else "there is no previous one"
-            warnings.warn(f"{error}; {instead}", stacklevel=2)
-    return None
+            skipped.append(error)
+    if skipped:
+        more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+        instead = "there is no previous one" if found is None else "the previous one is used"
+        warnings.warn(f"{skipped[0]}{more}; {instead}", stacklevel=2)
+    return found
 
 
 def steps(folder: Path) -> list[int]:
