@@ -52,8 +52,9 @@ class ReportRow(Series):
 
     @property
     def setting_name(self) -> str:
-        tasks = count_text(self.num_tasks, "task")
-        parts = (self.data_set, self.options.get("protocol"), tasks, *self.stream_options)
+        tasks, order = count_text(self.num_tasks, "task"), self.options.get("benchmark.order_seed", "null")
+        order = "" if order == "null" else f"order_seed {order}"
+        parts = (self.data_set, self.options.get("protocol"), tasks, order, *self.stream_options)
         return ", ".join(filter(None, parts))
 
     @property
