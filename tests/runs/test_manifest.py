@@ -118,3 +118,5 @@ def test_a_split_is_told_by_names_not_by_places() -> None:
 def test_differences_leave_out_what_is_open() -> None:
     assert differences({"width": 64}, {}) == differences({}, {"width": 20}) == {}
     assert differences({"digest": "x"}, {"digest": "y"}) == {}, "a digest is no field"
+    assert differences({"blurry": "0.1"}, {}) == {}
+    assert differences({"blurry": "0.1"}, {"width": 20}) == {"blurry": ("0.1", "none")}, "not stated: sharp"

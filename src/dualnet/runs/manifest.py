@@ -95,9 +95,11 @@ def class_order_digest(benchmark: Benchmark) -> str:
 def differences(ours: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The fields in which two protocols differ: ours, theirs. Fields that one of them lacks are ignored.
 
+    Those of ADDED_LATER are not lacking, unless a protocol states nothing at all.
+
     >>> differences({"width": 64, "heads": "single"}, {"width": 20, "updates": 2})
     {'width': (64, 20)}
     """
-    ours, stated = ADDED_LATER | dict(ours), ADDED_LATER | dict(stated)
+    ours, stated = (ADDED_LATER | dict(fields) if fields else {} for fields in (ours, stated))
     both = [field for field in FIELDS if field in ours and field in stated]
     return {field: (ours[field], stated[field]) for field in both if ours[field] != stated[field]}
