@@ -25,7 +25,7 @@ from dualnet.engine import choose_device
 from dualnet.runs.experiment import Experiment, command_options
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import Run, SeedsDivergedError
-from dualnet.runs.runner import Benchmarks, checked_folders, stream_of
+from dualnet.runs.runner import Benchmarks, checked_folders, next_steps, stream_of
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.runs.training_loop import TrainingLoop
 
@@ -70,20 +70,20 @@ def train(wanted: Mapping[Path, Experiment], device: torch.device, seconds: floa
     if not todo:
         return
     first = todo[0][0]
-    tasks = benchmarks.get(first.benchmark)
-    stream = stream_of(first, tasks, device)
     with Stop() as stop, contextlib.ExitStack() as locks:
-        runs = []
+        runs, streams = [], {}
         for experiment, folder in todo:
-            epochs = stream_of(experiment, tasks, device).epochs_over_all  # also checks that the learner can learn it
             same = dataclasses.replace(experiment, **{key: getattr(first, key) for key in OWN}) == first
-            if not same or epochs != stream.epochs_over_all:
+            tasks = benchmarks.get(experiment.ordered_benchmark)
+            stream = stream_of(experiment, tasks, device)  # also checks that the learner can learn it
+            if not same or (runs and stream.epochs_over_all != runs[0].stream.epochs_over_all):
                 raise ValueError(f"{experiment.name}: has another stream or precision than {first.name}")
             locks.enter_context(folder.locked())
             folder.prepare(experiment, tasks, device)
-            runs.append(Run(experiment, folder, stream))
-        if len({run.step for run in runs}) > 1:
-            raise ValueError("the runs were stopped at different steps; resume them with `dualnet reproduce`")
+            runs.append(Run(experiment, folder, streams.setdefault(id(tasks), stream)))
+        if len({str(next_steps(run)) for run in runs}) > 1:
+            reason = "were stopped at different steps, or their tasks have different sizes"
+            raise ValueError(f"the runs {reason}; run them with `dualnet reproduce`")
         if diverged := LimitedLoop(runs, stop, seconds).run():
             raise SeedsDivergedError(diverged)
 

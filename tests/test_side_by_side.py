@@ -33,6 +33,15 @@ def test_rows_side_by_side_equal_rows_one_by_one(tmp_path: Path) -> None:
     assert len(results(tmp_path / "a")) == 4
 
 
+def test_each_seed_may_have_its_own_class_order(tmp_path: Path) -> None:
+    options = [*TINY[:4], "--benchmark.order_seed", "seed", *TINY[4:]]
+    side_by_side.main(["task-aware/er", *SMALL, "--seeds", "0,1", "--out", f"{tmp_path}/b", *options])
+    (row,) = reproduce.select(reproduce.read_rows("small-table-1"), ["task-aware/er"])
+    folders = {seed: tmp_path / f"a/{row.name}/seed-{seed}" for seed in (0, 1)}
+    run(row.experiment(dotted(options[:-2])), folders, torch.device("cpu"))
+    assert results(tmp_path / "a") == results(tmp_path / "b") and len(results(tmp_path / "a")) == 2
+
+
 def test_what_takes_too_long_is_stopped_and_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     side_by_side.main([ROWS, *SMALL, "--seconds", "0", "--out", f"{tmp_path}/b", *TINY])
     assert list(results(tmp_path / "b")) == ["small-table-1/task-aware/er/seed-0"], "the last row was stopped"

@@ -42,7 +42,7 @@ def make(sizes: list[int], batch_size: int, labels: LabelsConfig) -> list[Period
     try:
         return task_by_task(sizes, batch_size, labels)
     except ValueError as error:  # a few images may all lose their labels
-        assert "no label; give more" in str(error) and labels.share < 1
+        assert "leaves no label; give a larger share" in str(error) and labels.share < 1
         return []
 
 
