@@ -75,9 +75,8 @@ def newest(folder: Path, identity: Mapping[str, Any] = ANY_RUN) -> tuple[int, di
         except ValueError as error:
             skipped.append(error)
     if skipped:
-        more = f", and {len(skipped) - 1} more" if len(skipped) > 1 else ""
         instead = "there is no previous one" if found is None else "the previous one is used"
-        warnings.warn(f"{skipped[0]}{more}; {instead}", stacklevel=2)
+        warnings.warn("; ".join([*map(str, skipped), instead]), stacklevel=2)
     return found
 
 
