@@ -2,9 +2,10 @@
 
     python -m benchmarks.side_by_side 'table-3/*/n-20' --seeds 0,1 --seconds 1500 --out results/reproduce
 
-The rows must have the same stream. Run folders are those of `dualnet reproduce`, which resumes them; this command does
-too if all were stopped at the same step. `--seconds`: if all are expected to take longer, the last run is stopped at
-the end of a task; the next decision is made after a task has been measured without it.
+The rows must have the same stream; with `order_seed: seed` each seed has its own class order. Run folders are those of
+`dualnet reproduce`, which resumes them; this command does too if all were stopped at the same step. `--seconds`: if
+all are expected to take longer, the last run is stopped at the end of a task; the next decision is made after a task
+has been measured without it.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dualnet.engine import choose_device
 from dualnet.runs.experiment import Experiment, command_options
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import Run, SeedsDivergedError
-from dualnet.runs.runner import Benchmarks, checked_folders, next_steps, stream_of
+from dualnet.runs.runner import Benchmarks, checked_folders, stream_of
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.runs.training_loop import TrainingLoop
 
@@ -69,21 +70,21 @@ def train(wanted: Mapping[Path, Experiment], device: torch.device, seconds: floa
     ]
     if not todo:
         return
-    first = todo[0][0]
+    first, streams = todo[0][0], []
+    for experiment, _ in todo:
+        stream = stream_of(experiment, benchmarks.get(experiment.ordered_benchmark), device)
+        same = dataclasses.replace(experiment, **{key: getattr(first, key) for key in OWN}) == first
+        streams.append(next((known for known in streams if known.tasks is stream.tasks), stream))  # images once
+        if not same or len({(*one.sizes, one.epochs_over_all) for one in (streams[0], stream)}) > 1:
+            raise ValueError(f"{experiment.name}: has another stream or precision than {first.name}")
     with Stop() as stop, contextlib.ExitStack() as locks:
-        runs, streams = [], {}
-        for experiment, folder in todo:
-            same = dataclasses.replace(experiment, **{key: getattr(first, key) for key in OWN}) == first
-            tasks = benchmarks.get(experiment.ordered_benchmark)
-            stream = stream_of(experiment, tasks, device)  # also checks that the learner can learn it
-            if not same or (runs and stream.epochs_over_all != runs[0].stream.epochs_over_all):
-                raise ValueError(f"{experiment.name}: has another stream or precision than {first.name}")
+        runs = []
+        for (experiment, folder), stream in zip(todo, streams, strict=True):
             locks.enter_context(folder.locked())
-            folder.prepare(experiment, tasks, device)
-            runs.append(Run(experiment, folder, streams.setdefault(id(tasks), stream)))
-        if len({str(next_steps(run)) for run in runs}) > 1:
-            reason = "were stopped at different steps, or their tasks have different sizes"
-            raise ValueError(f"the runs {reason}; run them with `dualnet reproduce`")
+            folder.prepare(experiment, benchmarks.get(experiment.ordered_benchmark), device)
+            runs.append(Run(experiment, folder, stream))
+        if len({run.step for run in runs}) > 1:
+            raise ValueError("the runs were stopped at different steps; resume them with `dualnet reproduce`")
         if diverged := LimitedLoop(runs, stop, seconds).run():
             raise SeedsDivergedError(diverged)
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 
 from benchmarks import side_by_side
 from dualnet import reproduce
@@ -55,6 +56,24 @@ def test_what_takes_too_long_is_stopped_and_resumed(tmp_path: Path, capsys: pyte
 def test_rows_of_two_streams_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="another stream"):
         side_by_side.main(["*/er", *SMALL, "--out", str(tmp_path), *TINY])
+
+
+def test_seeds_whose_tasks_have_other_sizes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the class order of each seed, where a class has more images than the others."""
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    for number in range(4):
+        for image in range(3 + 2 * (number == 0)):
+            path = tmp_path / f"images/{number}/{image}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (28, 28), (60 * number, 40 * image, 0)).save(path)
+    table = {"shared": {"benchmark": {"name": "image_folder", "root": f"{tmp_path}/images", "classes_per_task": 2,
+             "image_size": 28, "order_seed": "seed"}, "learner": {"name": "er", "width": 2}}, "title": "orders",
+             "groups": {"a": {"rows": {"er": {}}}}}  # fmt: skip
+    (tmp_path / "orders.yaml").write_text(json.dumps(table))
+    words = ["a/er", "--table", f"{tmp_path}/orders.yaml", "--seeds", "8", "--out", f"{tmp_path}/out"]
+    with pytest.raises(SystemExit, match="another stream"):
+        side_by_side.main([*words, "--device", "cpu"])
+    assert not (tmp_path / "out").exists()
 
 
 def test_every_run_that_diverges_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
