@@ -151,6 +151,17 @@ def test_the_stream_follows_from_seed_and_step(kind, benchmark) -> None:
                 assert (one is None and wanted is None) or torch.equal(one, wanted)
 
 
+def test_a_device_holds_the_images_of_all_tasks_once_for_all_seeds(benchmark, monkeypatch) -> None:
+    stream, allocated = make_stream(benchmark, "in time"), []
+    stream.reads_in_place = False
+    load = type(benchmark.tasks[0].train).load
+    monkeypatch.setattr(type(benchmark.tasks[0].train), "load", lambda task: allocated.append(task) or load(task))
+    for period in stream.periods:
+        for _ in zip(*(stream.batches(period, seed) for seed in range(4)), strict=True):
+            pass
+    assert len(allocated) == len(benchmark.tasks)
+
+
 def test_offline_has_the_labels_of_the_blurry_stream(benchmark) -> None:
     streamed, mixed = make_stream(benchmark, "few"), make_stream(benchmark, "few", epochs_over_all=2)
     kept = torch.cat([step.positions[step.labelled] for period in streamed.periods for step in period.steps])

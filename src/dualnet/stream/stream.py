@@ -92,7 +92,9 @@ class Stream:
         task_ids = tasks if self.task_aware else torch.zeros_like(tasks)
         images = self.images_of
         if not self.reads_in_place:
-            first_example, on_device = self.images_on_device(int(tasks.min()), int(tasks.max()))
+            # On a blurry stream all tasks: the first and the last one of a period differ between seeds.
+            shown = (0, self.num_tasks - 1) if self.blurry.share else (int(tasks.min()), int(tasks.max()))
+            first_example, on_device = self.images_on_device(*shown)
             images, examples = on_device.__getitem__, (examples - first_example).to(self.device)
             labels, task_ids = labels.to(self.device), task_ids.to(self.device)
         ends = np.cumsum([0, *(len(step.positions) for step in period.steps)]).tolist()
