@@ -41,6 +41,13 @@ def save(image: Image.Image, path: str, **options: Any) -> Path:
     return Path(path)
 
 
+def test_other_formats_are_read_if_pillow_heif_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pillow_heif", None)
+    monkeypatch.setattr(Image, "OPEN", {name: opener for name, opener in Image.OPEN.items() if name != "HEIF"})
+    smooth().save("photo.png")
+    assert read(Path("photo.png")).any()
+
+
 def read(path: Path, size: int = 16) -> np.ndarray:
     into = np.empty((size, size, 3), np.uint8)
     with decoding():

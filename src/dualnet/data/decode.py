@@ -123,9 +123,10 @@ def decoding() -> Iterator[None]:
     """Hides Pillow's warnings about unusual files; the one about too many pixels becomes an error."""
     Pillow.init()  # before several threads would do it at the same time
     if HAS_HEIC and "HEIF" not in Pillow.OPEN:
-        import pillow_heif
+        with contextlib.suppress(ImportError):  # a damaged installation: HEIC files are then unreadable
+            import pillow_heif
 
-        pillow_heif.register_heif_opener()
+            pillow_heif.register_heif_opener()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Pillow.DecompressionBombWarning)
