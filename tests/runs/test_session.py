@@ -19,6 +19,7 @@ import dualnet
 from dualnet import Model, cli
 from dualnet.options import flat
 from dualnet.runs import checkpoint
+from dualnet.runs.model import last_session
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.session import LearnOptions, Session
 
@@ -186,7 +187,7 @@ def test_every_session_is_listed(
     capsys.readouterr()
     assert cli.main(["show", "m3"]) == 0
     _, _, title, header, _, *lines = capsys.readouterr().out.splitlines()
-    assert title.startswith("sessions of `dualnet learn`, accuracy in %")
+    assert title.rstrip() == "sessions, accuracy in %"
     assert header.split("  ")[-1] == "test, new" and "memory" in header and "held out" not in header
     ended = [time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time"])) for one in (first, second)]
     assert lines[0].split() == [*ended[0].split(), "8", "2", "—", "—", "—"]
@@ -205,6 +206,10 @@ def test_the_last_session_of_an_earlier_version_is_listed(photos: Path, learn: A
     assert line.endswith(f"→{state['session']['after']['memory'][0]:.1f}")
     assert learn("m", "photos", "--out", "m", "--batch-size", 5) == 0
     assert [one.get("classes") for one in dualnet.load("m").sessions] == [None, 2]
+
+
+def test_a_session_of_an_earlier_version_without_accuracies_is_not_listed() -> None:
+    assert last_session({"old": 0, "before": {}, "after": {}}) == last_session({}) == []
 
 
 def test_every_image_is_stored_once_in_several_epochs(photos: Path, learn: Any) -> None:

@@ -240,7 +240,7 @@ def add_edit(commands: Commands[Parser]) -> None:
     add = commands.add_parser("edit", help=summary, epilog=epilog).add_argument
     add("run", **RUN)
     add("--rename", nargs=2, action="append", default=[], metavar=("OLD", "NEW"), help="give a class another name")
-    remove = "remove a class with its images in the memory; what the weights have learned from them remains"
+    remove = "remove a class with its stored and held-out images; what the weights have learned from them remains"
     add("--remove", action="append", default=[], metavar="NAME", help=remove)
     add("--out", **OUT, help="folder for the changed model; required for a run (default: the model itself)")
     add("--trust", **TRUST)

@@ -72,7 +72,7 @@ def show_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
     rows = [[*facts(one), *(accuracy(one, part) for part in columns)] for one in sessions]
     header = ["session", "images", "classes", *(ACCURACIES[part] for part in columns)]
     table = TextTable(header, rows, numeric=range(1, len(header)))
-    print_rich(rich_table(table, "sessions of `dualnet learn`, accuracy in %"), width=100)
+    print_rich(rich_table(table, "sessions, accuracy in %"), width=100)
     if lines := list(accuracy_lines(sessions[-1])):
         for line in ("accuracy in the last session of `dualnet learn`:", *lines):
             print_line(line)

@@ -339,8 +339,8 @@ def converted(state: Mapping[str, Any], content: Mapping[str, Any], names: Seque
 
 
 def last_session(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The session in a checkpoint of an earlier version, which has no others; none if it is not finished."""
-    return [{key: record[key] for key in SESSION_RESULTS}] if "after" in record else []
+    """The session in a checkpoint of an earlier version, which has no others; none without accuracies."""
+    return [{key: record[key] for key in SESSION_RESULTS}] if record.get("after") else []
 
 
 def checked_device(device: str) -> str:
