@@ -19,6 +19,7 @@ from dualnet.report.tables import RESULT_HEADER, results_table
 from dualnet.reproduce import make_ledger, read_rows
 from dualnet.reproduce.views import json_text
 from dualnet.runs.experiment import read
+from dualnet.ttest import Sample, welch
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -80,16 +81,37 @@ def test_links_lead_somewhere(link: str) -> None:
 
 
 MARKS = {"reproduced": "=", "above": ">", "below": "<", "inconclusive": "?"}
-METHODS = ("er", "er-aug", "derpp", "derpp-aug", "mir", "mir-aug", "ctn", "ctn-aug", "dualnet", "offline")
-STREAMS = ("mini-imagenet-ta", "mini-imagenet-tf", "labels-10", "labels-25")
-OBJECTIVES = ("barlow-twins", "simclr", "classification")
-OPTIMIZERS = ("sgd", "look-ahead")
+METHODS = {"ER": "er", "DER++": "derpp", "MIR": "mir", "CTN": "ctn", "DualNet": "dualnet", "Offline": "offline"}
+OBJECTIVES = {"Barlow Twins": "barlow-twins", "SimCLR": "simclr", "Classification": "classification"}
+OPTIMIZERS = {"SGD": "sgd", "Look-ahead": "look-ahead"}
+STREAMS = {
+    "task-aware": "",
+    "task-free": ", task-free",
+    "task-aware, 10 % of the labels": ", 10 % labels",
+    "25 %": ", 25 % labels",
+}
 
 
-def table(text: str, heading: str) -> list[list[str]]:
-    """The cells of the table whose first line begins with the heading, without that line."""
-    lines = text[text.index(f"\n| {heading} |") + 1 :].partition("\n\n")[0].splitlines()[2:]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+def table(text: str, heading: str) -> list[dict[str, str]]:
+    """The rows of the table whose first line begins with the heading: cells by the heading of their column."""
+    lines = text[text.index(f"\n| {heading} |") + 1 :].partition("\n\n")[0].splitlines()
+    header, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in lines)
+    return [dict(zip(header, cells, strict=True)) for cells in rows]
+
+
+def row_name(label: str) -> str:
+    """The name in the ledger of a row that is labelled as in results/README.md."""
+    label = label.partition(":")[0]
+    if found := re.fullmatch(r"n=(\d+), (\d+) slots( per task)?(, soft labels in evaluation mode)?", label):
+        return f"table-3/memory-{found[2]}/n-{found[1]}"
+    first, _, stream = label.partition(", ")
+    if first in OBJECTIVES:
+        return f"table-2/{OPTIMIZERS[stream]}/{OBJECTIVES[first]}"
+    method = METHODS[first.removesuffix("-Aug")] + ("-aug" if first.endswith("-Aug") else "")
+    if found := re.fullmatch(r"(\d+) % labels", stream):
+        return f"table-4/labels-{found[1]}/{method}"
+    number = 5 if method.startswith(("mir", "offline")) else 1
+    return f"table-{number}/mini-imagenet-{ {'': 'ta', 'task-free': 'tf'}[stream] }/{method}"
 
 
 def ledger_rows(name: str) -> dict[str, Any]:
@@ -101,54 +123,89 @@ def ledger_rows(name: str) -> dict[str, Any]:
 def test_the_papers_tables_are_those_of_the_ledger() -> None:
     """Every row that has runs, and no other: ACC, in brackets the published one, and the verdict."""
     rows, shown = ledger_rows("all"), {}
-    for method, cells in zip(METHODS, table(README, "Tables 1, 4, 5"), strict=True):
-        number = 5 if method.startswith("mir") or method == "offline" else 1
-        names = [f"table-{4 if stream.startswith('labels') else number}/{stream}/{method}" for stream in STREAMS]
-        shown |= zip(names, cells[2:], strict=True)
-    for objective, cells in zip(OBJECTIVES, table(README, "Table 2: objective of the slow learner"), strict=True):
-        shown |= {
-            f"table-2/{kind}/{objective}": cell for kind, cell in zip(("sgd", "look-ahead"), cells[1:], strict=True)
-        }
-    for cells in table(README, "Table 3: slots per task"):
-        shown |= {f"table-3/memory-{cells[0]}/n-{n}": cell for n, cell in zip((1, 3, 10, 20), cells[1:], strict=True)}
+    for row in table(README, "Tables 1, 4, 5"):
+        shown |= {row_name(row["Tables 1, 4, 5"] + stream): row[head] for head, stream in STREAMS.items() if row[head]}
+        dualnet = row["Tables 1, 4, 5"] == "DualNet"
+        assert row["width"] == ("64" if dualnet else "20")
+    for objective, *cells in (row.items() for row in table(README, "Table 2: objective of the slow learner")):
+        shown |= {row_name(f"{objective[1]}, {optimizer}"): cell for optimizer, cell in cells}
+    for slots, *cells in (row.items() for row in table(README, "Table 3: slots per task")):
+        shown |= {row_name(f"{n}, {slots[1]} slots"): cell for n, cell in cells}
     expected = {
         name: f"{acc['ours']['mean']:.1f} ({acc['published']['mean']:.1f}) {MARKS[row['verdict']]}"
         for name, row in rows.items()
         for acc in [row["metrics"]["ACC"]]
     }
-    assert {name: cell for name, cell in shown.items() if cell} == expected and len(expected) == 38
+    assert shown == expected and len(expected) == 38
     counts = [sum(row["verdict"] == verdict for row in rows.values()) for verdict in MARKS]
     assert "{} are reproduced, {} above, {} below and {} inconclusive".format(*counts) in README
+    assert "{} are reproduced, {} above, {} below, {} inconclusive".format(*counts) in RESULTS
 
 
 def test_the_rows_in_results_are_those_of_the_ledger() -> None:
-    names = [name for name in ledger_rows("all") if not name.startswith("table-2")]
-    by_objective = [f"table-2/{kind}/{objective}" for objective in OBJECTIVES for kind in OPTIMIZERS]
-    names[12:12] = by_objective  # Table 2 comes after the 12 rows of Table 1
-    for name, cells in zip(names, table(RESULTS, "row | seeds | ACC | FM | LA | the paper's ACC, FM, LA"), strict=True):
-        row = ledger_rows("all")[name]
+    rows = ledger_rows("all")
+    for cells in table(RESULTS, "row | seeds | ACC | FM | LA | the paper's ACC, FM, LA"):
+        name = row_name(cells["row"])
+        row = rows.pop(name)
         acc, fm, la = row["metrics"].values()
-        ours = [f"{acc['ours']['mean']:.2f} ± {acc['ours']['std']:.2f}", *(mean(metric["ours"]) for metric in (fm, la))]
         published = ", ".join(mean(metric["published"]) for metric in (acc, fm, la))
-        assert cells[1:6] == [str(len(row["seeds"])), *ours, published], name
-        assert cells[6].partition(",")[0] == row["verdict"], name
+        expected = [str(len(row["seeds"])), spread(acc["ours"]), mean(fm["ours"]), mean(la["ours"]), published]
+        assert [*cells.values()][1:6] == expected, name
+        assert cells["verdict"].partition(",")[0] == row["verdict"], name
+        uses = row["runs_of"] if row["runs_of"] != name else None
+        assert uses == ("table-1/mini-imagenet-ta/dualnet" if "the row DualNet" in cells["row"] else None), name
+        running = row["name"] == "table-3/memory-100/n-20"
+        assert running == ("soft labels in evaluation mode" in cells["row"]), name
+    assert not rows
 
 
 def mean(sample: Mapping[str, float] | None) -> str:
     return "—" if sample is None else f"{sample['mean']:.2f}"
 
 
+def spread(sample: Mapping[str, Any], digits: int = 2) -> str:
+    """Mean and standard deviation; of a single run the value alone."""
+    std = "" if sample["std"] is None else f" ± {sample['std']:.{digits}f}"
+    return f"{sample['mean']:.{digits}f}{std}"
+
+
+AUTHORS = {"strict": "tf", "labels-100": "ta"}  # the group of the row with the authors' settings, if it is another
+
+
 def test_rows_beyond_the_paper_are_those_of_the_ledger() -> None:
     """The table of results/, with every row that has runs of its own."""
-    rows = {name: row for name, row in ledger_rows("beyond").items() if row["runs_of"] == name}
-    shown = table(RESULTS, "row | seeds | ACC | FM | LA | aim")
-    for first, *cells in shown:
-        name = "beyond/" + first.partition("`")[2].partition("`")[0]
+    found = ledger_rows("beyond")
+    rows = {name: row for name, row in found.items() if row["runs_of"] == name}
+    for cells in table(RESULTS, "row | seeds | ACC | FM | LA | aim"):
+        name = "beyond/" + cells["row"].partition("`")[2].partition("`")[0]
         row = rows.pop(name)
         acc, fm, la = (metric["ours"] for metric in row["metrics"].values())
-        spread = f" ± {acc['std']:.2f}" if len(row["seeds"]) > 1 else ""
-        assert cells[:4] == [str(len(row["seeds"])), f"{acc['mean']:.2f}{spread}", mean(fm), mean(la)], name
+        assert [*cells.values()][1:5] == [str(len(row["seeds"])), spread(acc), mean(fm), mean(la)], name
+        group = name.split("/")[1]
+        if cells["the paper"] or cells["DualNet with the authors' settings, here"]:
+            authors = found[f"beyond/{AUTHORS.get(group, group)}/paper"]["metrics"]["ACC"]
+            assert cells["the paper"] == mean(authors["published"]), name
+            assert cells["DualNet with the authors' settings, here"] in ("", spread(authors["ours"])), name
     assert not rows
+
+
+def test_differences_in_the_readme_are_those_of_the_ledger() -> None:
+    def acc(name: str) -> Sample:
+        ours = ledger_rows("beyond")[f"beyond/{name}"]["metrics"]["ACC"]["ours"]
+        return Sample(ours["mean"], ours["std"], ours["size"])
+
+    def difference(one: str, other: str) -> str:
+        found = welch(acc(one), acc(other))
+        return f"{found.mean:.1f} ± {found.half_width:.1f}"
+
+    text = " ".join(README.split())
+    assert f"by {difference('labels-10/chosen', 'labels-10/replayed')} points with one batch in ten" in text
+    assert f"by {difference('ta/chosen-slow', 'ta/chosen')} with all labels" in text
+    assert f"behind** DER++ (by {difference('tf/derpp', 'tf/chosen')})" in text
+    assert f"and ER ({difference('tf/er', 'tf/chosen')}, p 0.051)" in text
+    costs = [f"{acc(f'labels-10/{name}-cost-of-n-2').mean:.1f}" for name in ("replayed", "derpp", "er")]
+    assert f"per batch ({acc('labels-10/n-2').mean:.1f};" in text
+    assert "without them has {}, DER++ {}, ER {}.".format(*costs) in text
 
 
 WIDTH_64 = {
@@ -162,13 +219,15 @@ WIDTH_64 = {
 
 
 def test_what_to_expect_is_that_of_the_ledger() -> None:
-    rows = ledger_rows("beyond")
+    rows, streams = (
+        ledger_rows("beyond"),
+        ("task given", "task given, 10 % of the labels", "task given, 25 %", "task unknown"),
+    )
     for (method, names), cells in zip(WIDTH_64.items(), table(README, "method | task given"), strict=True):
-        assert cells[0] == method
-        for name, cell in zip(names, cells[1:], strict=True):
-            row = rows.get(f"beyond/{name}")
-            acc = row["metrics"]["ACC"]["ours"] if row else None
-            assert cell == f"{acc['mean']:.1f} ± {acc['std']:.1f}" if acc else cell in ("", "not run"), (method, name)
+        assert cells["method"] == method
+        for name, stream in zip(names, streams, strict=True):
+            row, cell = rows.get(f"beyond/{name}"), cells[stream]
+            assert cell == spread(row["metrics"]["ACC"]["ours"], 1) if row else cell in ("", "not run"), (method, name)
 
 
 @pytest.mark.parametrize("table", ["all", "beyond"])
