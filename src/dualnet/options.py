@@ -89,7 +89,7 @@ def convert_union(value: Any, kinds: Sequence[Any], option: str) -> Any:
             return convert(value, kind, option)
         except ValueError as error:
             errors += [error] if kind is not NoneType else []
-    raise errors[-1]
+    raise next((error for error in errors if "did you mean" in str(error)), errors[-1])
 
 
 def convert_list(value: Any, kind: Any, kinds: tuple[Any, ...], option: str) -> Any:

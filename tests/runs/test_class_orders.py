@@ -41,6 +41,13 @@ def three_orders(quick_tiny, tmp_path_factory) -> Path:
     return out
 
 
+def test_a_benchmark_that_is_given_has_one_order(quick_tiny, tmp_path) -> None:
+    experiment = quick_tiny("er", benchmark=BY_SEED)
+    with pytest.raises(ValueError, match="is made for each seed"):
+        runner.run(experiment, folders_in(tmp_path), CPU, benchmark=experiment.with_seed(0).ordered_benchmark.make())
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_seed_has_the_order_of_that_number(seed, three_orders, quick_tiny, run, run_state, tmp_path) -> None:
     same = quick_tiny("er", benchmark=BY_SEED | {"order_seed": seed}, seed=seed)
@@ -132,7 +139,8 @@ def test_another_order_is_another_experiment(three_orders, quick_tiny, run, tmp_
     [
         (["--benchmark.order_seed", "-1"], "benchmark.order_seed: -1 is not 0 or more"),
         (["--benchmark.order_seed", "1.5"], "benchmark.order_seed: a whole number of 64 bits is needed, not '1.5'"),
-        (["--benchmark.order_seed", "sed"], "benchmark.order_seed: a whole number"),
+        (["--benchmark.order_seed", "sed"], "benchmark.order_seed: 'sed' is not one of seed; did you mean seed?"),
+        (["--benchmark.order_seed", "two"], "benchmark.order_seed: a whole number"),
     ],
 )
 def test_a_mistake_is_named_in_one_line(options, line, tiny_file, tmp_path, error_line) -> None:

@@ -10,7 +10,7 @@ from dualnet.files import read_yaml
 from dualnet.metrics import sample_of, summary
 from dualnet.report.rows import differing_keys
 from dualnet.report.tables import METRICS, mean_cost
-from dualnet.runs.manifest import ADDED_LATER, FIELDS, FORGETTING_DEFINITION, differences
+from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, LATER_FIELDS, differences
 from dualnet.runs.option_files import shipped_files
 from dualnet.runs.record import (
     DIGEST_DEFAULTS,
@@ -209,7 +209,7 @@ def make_entry(row: TableRow, published: Published, out: Path, margin: float) ->
         metrics=metrics,
         protocol_differs=differences(manifest, published.protocol),
         options_changed=option_changes(runs[0].options, table_options(row)) if runs else {},
-        unknown=[field for field in FIELDS if published.source and field not in {**ADDED_LATER, **published.protocol}],
+        unknown=[field for field in FIELDS if published.source and field not in {**LATER_FIELDS, **published.protocol}],
         manifest=manifest,
         cost=mean_cost(runs),
         earlier=earlier_sets(row, runs, out),

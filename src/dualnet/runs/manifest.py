@@ -34,7 +34,7 @@ MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
     # whether labels are dropped per sample or per batch; all: none is dropped
     "labels_drawn": lambda experiment, _: experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
     "label_delay": lambda experiment, _: delay_text(experiment.labels),  # batches between an image and its label
-    "blurry": lambda experiment, _: blurry_text(experiment.blurry),  # examples that come during other tasks
+    "blurry": lambda experiment, _: blurry_text(experiment.blurry),  # examples that are dealt to all tasks
     "augmentation": lambda experiment, _: augmentation_of(experiment.learner),  # of images learned with labels
     "memory": lambda experiment, benchmark: memory_of(experiment, benchmark)[0],  # policy
     "memory_slots": lambda experiment, benchmark: memory_of(experiment, benchmark)[1],  # in all
@@ -47,13 +47,13 @@ MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
 }
 FIELDS = tuple(MANIFEST)
 # Fields that were added later. With this value they are left out, so that the digests of older manifests stay.
-ADDED_LATER = {"blurry": "none"}
+LATER_FIELDS = {"blurry": "none"}
 
 
 def manifest_of(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """The fields with their digest."""
     values = {name: value_of(experiment, benchmark) for name, value_of in MANIFEST.items()}
-    fields = {name: value for name, value in values.items() if name not in ADDED_LATER or value != ADDED_LATER[name]}
+    fields = {name: value for name, value in values.items() if name not in LATER_FIELDS or value != LATER_FIELDS[name]}
     return {"digest": digest_of(fields), **fields}
 
 
@@ -95,11 +95,11 @@ def class_order_digest(benchmark: Benchmark) -> str:
 def differences(ours: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The fields in which two protocols differ: ours, theirs. Fields that one of them lacks are ignored.
 
-    Those of ADDED_LATER are not lacking, unless a protocol states nothing at all.
+    Those of LATER_FIELDS are not lacking, unless a protocol states nothing at all.
 
     >>> differences({"width": 64, "heads": "single"}, {"width": 20, "updates": 2})
     {'width': (64, 20)}
     """
-    ours, stated = (ADDED_LATER | dict(fields) if fields else {} for fields in (ours, stated))
+    ours, stated = (LATER_FIELDS | dict(fields) if fields else {} for fields in (ours, stated))
     both = [field for field in FIELDS if field in ours and field in stated]
     return {field: (ours[field], stated[field]) for field in both if ours[field] != stated[field]}

@@ -182,6 +182,7 @@ def updated(options: Mapping[str, Any]) -> dict[str, Any]:
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
     """The options that two runs of one experiment have in common."""
     excluded = ("seed", "stability_every", *UNCOMPARED_OPTIONS)
+    # With the default too, so that a report against `blurry.share` has sharp boundaries as 0.
     options = options_as_text({"blurry": experiment["blurry"], **compact(experiment)})
     return {key: value for key, value in options.items() if key not in excluded}
 

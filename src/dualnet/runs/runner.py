@@ -38,6 +38,8 @@ def run(
     already loaded. On CUDA all seeds run side by side, on the CPU one after the other. If one diverges, the others
     continue to the end; then SeedsDivergedError is raised.
     """
+    if benchmark is not None and experiment.benchmark.has_order_by_seed:
+        raise ValueError("benchmark: is made for each seed if benchmark.order_seed is seed; leave it out")
     benchmarks = Benchmarks(validation, {} if benchmark is None else {repr(experiment.benchmark): benchmark})
     checked = checked_folders(experiment, folders, benchmarks)  # all of them, before the first one runs for hours
     todo = {seed: folder for seed, folder in checked.items() if not folder.finished}
