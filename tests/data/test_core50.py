@@ -8,11 +8,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 from run_fixtures import result_of
 
-from dualnet import cli
+from dualnet import cli, make_learner, reproduce
 from dualnet.data.core50 import Core50
+from dualnet.reproduce.table import TableRow
+from dualnet.runs.runner import Benchmarks, stream_of
 
 FRAMES = 2
 
@@ -158,3 +161,30 @@ def test_mistakes_are_explained(config: Core50, explained, kind: str) -> None:
     prepare, options, message = MISTAKES[kind]
     prepare(Path(config.root))
     explained(lambda: replace(config, **options).make(), message)
+
+
+ROWS = reproduce.select(reproduce.read_rows("all"), ["*/core50-*/*"])
+
+
+@pytest.fixture(scope="module")
+def benchmarks() -> Benchmarks:
+    return Benchmarks()
+
+
+@pytest.fixture(scope="module")
+def all_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return fill(tmp_path_factory.mktemp("core50") / "core50_128x128", range(1, 51), frames=1).parent
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_rows_of_the_papers_tables_learn_from_a_drawn_tree(
+    row: TableRow, all_objects: Path, benchmarks: Benchmarks
+) -> None:
+    """Every row, with narrow networks: ten tasks of five objects, and the losses of a first batch are finite."""
+    options = {"benchmark": {"root": str(all_objects), "cache": str(all_objects / "cache")}, "learner": {"width": 2}}
+    experiment = row.experiment(options)
+    stream = stream_of(experiment, benchmarks.get(experiment.benchmark), torch.device("cpu"))
+    assert stream.class_mask.sum(dim=1).tolist() == [5] * 10 and len(ROWS) == 16
+    learner = make_learner(experiment.learner_name, stream.spec, experiment.learner)
+    losses = learner.observe(next(stream.batches(stream.periods[0], seed=0)))
+    assert losses and all(loss.isfinite() for loss in losses.values())
