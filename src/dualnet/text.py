@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -33,6 +34,16 @@ def count_text(number: int, word: str, words: str = "") -> str:
     ('1 class', '2,000 images')
     """
     return f"{number:,} {word if number == 1 else words or word + 's'}"
+
+
+def listed(words: Sequence[str], most: int = 10) -> str:
+    """The first words, and the number of the others.
+
+    >>> listed(["cat", "dog"]), listed(["cat", "dog", "cow"], 1)
+    ('cat, dog', 'cat and 2 more')
+    """
+    more = f" and {len(words) - most} more" if len(words) > most else ""
+    return ", ".join(words[:most]) + more
 
 
 def compact_table(title: str) -> Table:

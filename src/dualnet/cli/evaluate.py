@@ -10,14 +10,13 @@ import torch
 
 from dualnet.cli.predict import STDOUT, check_table, write_table
 from dualnet.cli.terminal import fail, print_line, print_rich, show_warning
-from dualnet.data.decode import NAMED
 from dualnet.data.image_folder import read_files
 from dualnet.report.rows import DASH
 from dualnet.report.tables import TextTable
 from dualnet.report.views import rich_table
 from dualnet.runs.model import load
 from dualnet.runs.predictions import Evaluation
-from dualnet.text import count_text
+from dualnet.text import count_text, listed
 
 THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.99)
 MOST_CONFUSIONS = 3  # of a class, in the table
@@ -33,10 +32,9 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     files = read_files(arguments.folder, None, height, arguments.on_error, "evaluate")
     known = {row: name for row, name in enumerate(files.names) if name in model.class_names}
     if others := sorted({*files.classes} - {*model.class_names}):
-        named = f"{', '.join(others[:NAMED])}{f' and {len(others) - NAMED} more' if len(others) > NAMED else ''}"
         if not known:
-            raise ValueError(f"{arguments.folder}: {named}: unknown to the model; name another folder")
-        show_warning(f"{named}: left out, unknown to the model")
+            raise ValueError(f"{arguments.folder}: {listed(others)}: unknown to the model; name another folder")
+        show_warning(f"{listed(others)}: left out, unknown to the model")
     found = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
     if arguments.json:
         print(json.dumps({"accuracy": found.accuracy, "images": len(known), **parts(found)}))

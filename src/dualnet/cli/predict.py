@@ -15,11 +15,12 @@ from typing import Any
 from dualnet import atomic
 from dualnet.cli.terminal import print_line, show_warning
 from dualnet.data.class_folders import is_image
-from dualnet.data.decode import NAMED, UnreadableError
+from dualnet.data.decode import UnreadableError
 from dualnet.data.inputs import list_images
 from dualnet.options import nearest
 from dualnet.runs.model import Model, load
 from dualnet.runs.predictions import Prediction
+from dualnet.text import listed
 
 STDOUT = Path("-")  # as the file of a table: it is printed, and nothing else
 
@@ -81,8 +82,7 @@ def check_existing(paths: Sequence[str], on_error: str) -> None:
         return
     if len(missing) == 1:
         raise ValueError(f"{missing[0]}: does not exist{nearest_name(Path(missing[0]))}")
-    more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
-    raise ValueError(f"{len(missing)} of {len(paths)} paths do not exist: {', '.join(missing[:NAMED])}{more}")
+    raise ValueError(f"{len(missing)} of {len(paths)} paths do not exist: {listed(missing)}")
 
 
 def is_missing(path: Path) -> bool:

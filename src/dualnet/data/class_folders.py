@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from dualnet.data.decode import HEIC_HINT, SUFFIXES
+from dualnet.text import listed
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
 SUFFIX_LIST = " ".join(sorted(SUFFIXES)) + HEIC_HINT  # for messages
@@ -71,9 +72,8 @@ def files_by_class(root: str, names: Sequence[str], command: str = "run") -> dic
         raise ValueError(_without_images(root, empty, command))
     other_entries = [entry for content in found.values() for entry in content if not is_image(entry.name)]
     if others := [entry.path for entry in other_entries if not entry.name.startswith(".")]:
-        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
         reason = f"only files directly in a class folder are read: {SUFFIX_LIST}"
-        warnings.warn(f"{min(others)}{more}: ignored; {reason}", IgnoredFilesWarning, stacklevel=2)
+        warnings.warn(f"{listed(sorted(others), 1)}: ignored; {reason}", IgnoredFilesWarning, stacklevel=2)
     return files
 
 

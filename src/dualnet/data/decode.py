@@ -15,7 +15,7 @@ from PIL import Image as Pillow
 from PIL import UnidentifiedImageError
 from PIL.Image import Image, Resampling, Transpose
 
-from dualnet.text import one_line, printable
+from dualnet.text import listed, one_line, printable
 
 MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
@@ -39,14 +39,14 @@ TRANSPOSES = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Tr
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
 SUFFIXES |= {".heic", ".heif", ".hif"} if HAS_HEIC else set()
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, which can hold an orientation
-NAMED, LONGEST_NAME = 10, 300  # unreadable images in a message, and characters of a name, counted from its end
+LONGEST_NAME = 300  # characters of a name in a message, counted from its end
 OnError = Literal["stop", "skip"]  # for unreadable images: raise an error that names them, or leave them out
 
 _large_image = threading.Lock()  # large images are decoded one at a time
 
 
 class UnreadableError(ValueError):
-    """Images that cannot be read: `reasons` by name, mostly a path. The message, one line, names up to NAMED."""
+    """Images that cannot be read: `reasons` by name, mostly a path. The message, one line, names some."""
 
     def __init__(self, reasons: Mapping[str, str], total: int = 1) -> None:
         self.reasons = dict(reasons)
@@ -60,8 +60,7 @@ class UnreadableError(ValueError):
         if len(shown) == 1:
             return "{}: unreadable image ({})".format(*next(iter(shown.items())))
         words = [f"{name} ({reason})" for name, reason in shown.items()]
-        more = f" and {len(words) - NAMED} more" if len(words) > NAMED else ""
-        return f"{len(words)} of {total} images unreadable: {', '.join(words[:NAMED])}{more}"
+        return f"{len(words)} of {total} images unreadable: {listed(words)}"
 
 
 def read_image(path: str, into: np.ndarray) -> None:

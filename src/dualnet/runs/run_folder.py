@@ -34,6 +34,7 @@ from dualnet.runs.record import (
     no_model,
     read_record,
 )
+from dualnet.text import listed
 
 DIGEST_IMAGES = 10  # training and test images of each task in the digest of the pixels
 LOCK_FILE = "lock"
@@ -144,8 +145,7 @@ class RunFolder:
         if (moved := self.moved(experiment)) and not self.record.pixels:  # a folder of an older version
             different.append(moved)
         if different:
-            more = f" and {len(different) - 1} more" if len(different) > 1 else ""
-            raise ValueError(f"{self.path}: holds another experiment ({different[0]}{more}); choose another --out")
+            raise ValueError(f"{self.path}: holds another experiment ({listed(different, 1)}); choose another --out")
 
     def check_purpose(self, validation: bool) -> None:
         """Raises ValueError if the folder holds a run on test tasks and not on validation tasks, or vice versa."""
