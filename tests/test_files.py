@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dualnet.files import DEEPEST, LARGEST_JSON, LARGEST_YAML, read_json, read_yaml
+from dualnet.files import MAX_DEPTH, MAX_JSON_BYTES, MAX_YAML_BYTES, read_json, read_yaml
 
 BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}, *a{n - 1}]\n" for n in range(1, 40))
 MERGE_BOMB = "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40))
@@ -24,11 +24,11 @@ YAML: dict[str, tuple[str | bytes, str]] = {  # what is in the file, and a word 
     "date": ("a: 2026-01-01", "date"),
     "set": ("a: !!set {x}", "set"),
     "object": ("a: !!python/object/apply:os.system [ls]", "os.system"),
-    "deep flow": ("a: " + "[" * 1000 + "]" * 1000, str(DEEPEST)),
-    "very deep flow": ("a: " + "[" * 300_000, str(DEEPEST)),
-    "deep blocks": ("- " * 100_000 + "x", str(DEEPEST)),
-    "deep keys": ("? " * 100_000 + "x", str(DEEPEST)),
-    "deep by aliases": ("".join(f"a{n}: &a{n} [{f'*a{n - 1}' if n else 1}]\n" for n in range(60)), str(DEEPEST)),
+    "deep flow": ("a: " + "[" * 1000 + "]" * 1000, str(MAX_DEPTH)),
+    "very deep flow": ("a: " + "[" * 300_000, str(MAX_DEPTH)),
+    "deep blocks": ("- " * 100_000 + "x", str(MAX_DEPTH)),
+    "deep keys": ("? " * 100_000 + "x", str(MAX_DEPTH)),
+    "deep by aliases": ("".join(f"a{n}: &a{n} [{f'*a{n - 1}' if n else 1}]\n" for n in range(60)), str(MAX_DEPTH)),
     "large": ("a: 1" + "0" * 400, "401"),
     "beyond 64 bits": ("a: -18446744073709551616", "20 digits"),
     "sexagesimal": ("a: 1" + ":1" * 300_000, "600001"),
@@ -37,7 +37,7 @@ YAML: dict[str, tuple[str | bytes, str]] = {  # what is in the file, and a word 
     "not a number": ("a: {b: .nan}", "nan"),
     "bytes": (b"a: \xff", "byte 3"),
     "NUL": ("a: \0", "#x0000"),
-    "10 MB": ("a: 1\n" + "# " * 5_000_000, str(LARGEST_YAML)),
+    "10 MB": ("a: 1\n" + "# " * 5_000_000, str(MAX_YAML_BYTES)),
     "self-reference": ("a: &a [*a]", "itself"),
     "self-reference in a mapping": ("a: &a {b: {c: *a}}", "itself"),
     "self-merge": ("a: &a {<<: *a}", "itself"),
@@ -53,7 +53,7 @@ YAML: dict[str, tuple[str | bytes, str]] = {  # what is in the file, and a word 
     "twice, a number": ("1: x\n1: y\n", "line 2: `1`"),
 }
 JSON: dict[str, tuple[str | bytes, str]] = {
-    "deep": ('{"a": ' + "[" * 60 + "]" * 60 + "}", str(DEEPEST)),
+    "deep": ('{"a": ' + "[" * 60 + "]" * 60 + "}", str(MAX_DEPTH)),
     "very deep": ('{"a": ' + "[" * 200_000, "deep"),
     "large": ('{"a": 1' + "0" * 400 + "}", "401 digits"),
     "very large": ('{"a": 1' + "0" * 5000 + "}", "5001"),
@@ -64,7 +64,7 @@ JSON: dict[str, tuple[str | bytes, str]] = {
     "empty": ("", "line 1"),
     "twice": ('{"a": {"b": 1, "b": 2}}', "twice"),
     "bytes": (b'{"a": "\xff"}', "byte 7"),
-    "large file": (b" " * (LARGEST_JSON + 1), str(LARGEST_JSON)),
+    "large file": (b" " * (MAX_JSON_BYTES + 1), str(MAX_JSON_BYTES)),
 }
 
 

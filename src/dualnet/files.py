@@ -18,10 +18,10 @@ except ImportError:
     from yaml import SafeLoader
 
 MEGABYTE = 1 << 20
-LARGEST_YAML, LARGEST_JSON = MEGABYTE, 64 * MEGABYTE  # bytes
-DEEPEST, DEEPEST_RELAXED = 50, 300  # levels of nesting
-MOST_NODES = 250_000  # values in a YAML file with its aliases expanded
-LONGEST_NUMBER = 40  # characters
+MAX_YAML_BYTES, MAX_JSON_BYTES = MEGABYTE, 64 * MEGABYTE
+MAX_DEPTH, MAX_DEPTH_RELAXED = 50, 300  # levels of nesting
+MAX_NODES = 250_000  # values in a YAML file with its aliases expanded
+MAX_NUMBER_LENGTH = 40
 NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
 MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`
 # What reading a damaged file, or using its content, can raise.
@@ -30,12 +30,12 @@ READ_ERRORS = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeEr
 
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping that a file holds."""
-    return mapping_in_file(path, "YAML", LARGEST_YAML, parsed_yaml)
+    return mapping_in_file(path, "YAML", MAX_YAML_BYTES, parsed_yaml)
 
 
 def read_json(path: Path, relaxed: bool = False) -> dict[str, Any]:
     """The mapping that a file holds. `relaxed` allows any number and deeper nesting, for content with a digest."""
-    return mapping_in_file(path, "JSON", LARGEST_JSON, lambda text: parsed_json(text, relaxed))
+    return mapping_in_file(path, "JSON", MAX_JSON_BYTES, lambda text: parsed_json(text, relaxed))
 
 
 def mapping_in_file(path: Path, kind: str, limit: int, parse: Callable[[str], Any]) -> dict[str, Any]:
@@ -90,8 +90,8 @@ def check_depth(events: Iterable[yaml.Event]) -> None:
     depth = 0
     for event in events:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > DEEPEST:
-            raise ValueError(f"line {event.start_mark.line + 1}: nested more than {DEEPEST} levels deep")
+        if depth > MAX_DEPTH:
+            raise ValueError(f"line {event.start_mark.line + 1}: nested more than {MAX_DEPTH} levels deep")
 
 
 def check_nodes(node: yaml.Node, sizes: dict[int, int]) -> int:
@@ -105,13 +105,13 @@ def check_nodes(node: yaml.Node, sizes: dict[int, int]) -> int:
             children = [child for pair in node.value for child in pair]
         elif isinstance(node, yaml.SequenceNode):
             children = node.value
-        elif node.tag in NUMBERS and len(node.value) > LONGEST_NUMBER:
+        elif node.tag in NUMBERS and len(node.value) > MAX_NUMBER_LENGTH:
             raise ValueError(f"line {line}: a number of {len(node.value)} characters")
         sizes[id(node)] = 1 + sum(check_nodes(child, sizes) for child in children)
     if sizes[id(node)] == 0:
         raise ValueError(f"line {line}: an alias refers to itself")
-    if sizes[id(node)] > MOST_NODES:
-        raise ValueError(f"line {line}: more than {MOST_NODES} values with aliases expanded")
+    if sizes[id(node)] > MAX_NODES:
+        raise ValueError(f"line {line}: more than {MAX_NODES} values with aliases expanded")
     return sizes[id(node)]
 
 
@@ -134,7 +134,7 @@ def mapping_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def check_values(value: Any, relaxed: bool = False, depth: int = 0) -> None:
     """Allow mappings, lists, strings, finite numbers that fit 64 bits, booleans and null; nothing else."""
-    if depth > (deepest := DEEPEST_RELAXED if relaxed else DEEPEST):
+    if depth > (deepest := MAX_DEPTH_RELAXED if relaxed else MAX_DEPTH):
         raise ValueError(f"nested more than {deepest} levels deep")
     if isinstance(value, dict):
         for key, item in value.items():

@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin,
 
 Config = TypeVar("Config")
 SHOWN = 80  # characters of a value in a message
-DEEPEST = 20  # levels of nested options
+MAX_DEPTH = 20  # levels of nested options
 BY_SEED = "seed"  # an option with this value has the seed of the run as its value
 BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -199,8 +199,8 @@ def dotted(words: Sequence[str]) -> dict[str, Any]:
         option, equals, value = word[2:].partition("=")
         if not equals and (value := next(rest, None)) is None:
             raise ValueError(f"{word}: needs a value")
-        if option.count(".") > DEEPEST:
-            raise ValueError(f"{word[:SHOWN]}...: no option is nested more than {DEEPEST} levels deep")
+        if option.count(".") > MAX_DEPTH:
+            raise ValueError(f"{word[:SHOWN]}...: no option is nested more than {MAX_DEPTH} levels deep")
         set_option(out, option, value)
     return out
 

@@ -19,7 +19,7 @@ from dualnet.runs.predictions import Evaluation
 from dualnet.text import count_text, listed
 
 THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.99)
-MOST_CONFUSIONS = 3  # of a class, in the table
+MAX_CONFUSIONS = 3  # of a class, in the table
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> int:
@@ -78,7 +78,7 @@ def tables(found: Evaluation) -> list[tuple[TextTable, str]]:
     content = parts(found)
     classes, thresholds = [], []
     for one in content["classes"]:
-        mistaken = ", ".join(f"{name} {count}" for name, count in list(one["mistaken_for"].items())[:MOST_CONFUSIONS])
+        mistaken = ", ".join(f"{name} {count}" for name, count in list(one["mistaken_for"].items())[:MAX_CONFUSIONS])
         classes.append([one["name"], str(one["images"]), percent(one["accuracy"]), percent(one["precision"]), mistaken])
     for one in content["thresholds"]:
         thresholds.append([str(one["threshold"]), percent(one["predicted"]), percent(one["correct"])])

@@ -24,7 +24,7 @@ READ_AT_ONCE = 8_000_000  # bytes; Pillow reads larger files in pieces
 # HEIC, 21 with transparency and more than 8 bits (pillow-heif 1.8).
 MAX_PIXELS = {"JPEG": 64_000_000, "progressive JPEG": 32_000_000, "WEBP": 12_500_000, "TIFF": 16_000_000}
 MAX_PIXELS |= {"HEIF": 25_000_000, "HDR or transparent HEIF": 14_000_000}
-MOST_PIXELS = max(MAX_PIXELS.values())  # of the other formats
+DEFAULT_MAX_PIXELS = max(MAX_PIXELS.values())  # of the other formats
 LARGE = 8_000_000  # pixels: up to here, converting the whole image takes less than 300 MB too
 BAND_PIXELS = 1_000_000  # pixels of a large image that are converted at a time
 RESIZE_RULE = "short side, centre, bilinear; transparency on white; large ones reduced first"
@@ -39,7 +39,7 @@ TRANSPOSES = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Tr
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
 SUFFIXES |= {".heic", ".heif", ".hif"} if HAS_HEIC else set()
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, which can hold an orientation
-LONGEST_NAME = 300  # characters of a name in a message, counted from its end
+MAX_NAME_LENGTH = 300  # in a message, counted from its end
 OnError = Literal["stop", "skip"]  # for unreadable images: raise an error that names them, or leave them out
 
 _large_image = threading.Lock()  # large images are decoded one at a time
@@ -56,7 +56,7 @@ class UnreadableError(ValueError):
 
     def summary(self, total: int) -> str:
         """How many images are unreadable, and which."""
-        shown = {printable(name)[-LONGEST_NAME:]: reason for name, reason in self.reasons.items()}
+        shown = {printable(name)[-MAX_NAME_LENGTH:]: reason for name, reason in self.reasons.items()}
         if len(shown) == 1:
             return "{}: unreadable image ({})".format(*next(iter(shown.items())))
         words = [f"{name} ({reason})" for name, reason in shown.items()]
@@ -112,7 +112,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"not an image, or none of {', '.join(FORMATS)}{HEIC_HINT}"
     if isinstance(error, Pillow.DecompressionBombError | Pillow.DecompressionBombWarning):
-        return f"more than {MOST_PIXELS / 1e6:g} megapixels"
+        return f"more than {DEFAULT_MAX_PIXELS / 1e6:g} megapixels"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return one_line(text) or type(error).__name__
 
@@ -153,7 +153,7 @@ def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
 def _read_any(file: IO[bytes], size: int) -> np.ndarray:
     with Pillow.open(file, formats=FORMATS) as image:
         kind = f"{_variant(image)}{image.format}"
-        most = MAX_PIXELS.get(kind, MOST_PIXELS)
+        most = MAX_PIXELS.get(kind, DEFAULT_MAX_PIXELS)
         if image.width * image.height > most:
             raise ValueError(f"{image.width} x {image.height} is more than {most / 1e6:g} megapixels, for {kind}")
         if image.width * image.height <= LARGE:

@@ -13,7 +13,7 @@ from dualnet.data.image_cache import CachedImages
 from dualnet.data.splits import Split, Tasks, benchmark_of, stream_order, tasks_of
 from dualnet.options import BY_SEED
 
-LARGEST_LIST = 100_000_000  # bytes
+MAX_LIST_BYTES = 100_000_000
 
 ImageFile = tuple[str, str, bool]  # path, class, whether it is for testing
 
@@ -67,7 +67,7 @@ def read_rows(path: str, delimiter: str, remedy: str) -> list[tuple[str, list[st
 
     quoting = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
     try:
-        text = io.StringIO(read_text(Path(path), LARGEST_LIST).removeprefix("\ufeff"), newline="")
+        text = io.StringIO(read_text(Path(path), MAX_LIST_BYTES).removeprefix("\ufeff"), newline="")
         rows = ([cell.strip() for cell in row] for row in csv.reader(text, delimiter=delimiter, quoting=quoting))
         return [(f"{path}, line {number}", row) for number, row in enumerate(rows, 1) if any(row)]
     except (OSError, ValueError, csv.Error) as error:

@@ -14,7 +14,7 @@ from matplotlib.axes import Axes
 from dualnet.metrics import Matrix
 
 from . import style
-from .style import FEW_TASKS, MANY_TASKS, PHONE_WIDTH, SMALLEST_TEXT, Limits
+from .style import FEW_TASKS, MANY_TASKS, MIN_TEXT_SIZE, PHONE_WIDTH, Limits
 
 CELL, TEXT = 40, 13  # size of a cell, and minimum size of text, in SVG units
 IMAGE_SIZE = (style.PLOT_WIDTH, 3.6)  # inches
@@ -53,7 +53,7 @@ def _heat_map(
     tip: Callable[[int, int], str],
 ) -> str:
     # With text as high as a cell.
-    longest = min(MAX_NAME_LENGTH, int((PHONE_WIDTH / SMALLEST_TEXT - 2 - len(names)) / 0.6))
+    longest = min(MAX_NAME_LENGTH, int((PHONE_WIDTH / MIN_TEXT_SIZE - 2 - len(names)) / 0.6))
     short = [_shortened(name, longest) for name in names]
     size, margin, text = _layout(len(values), max(map(len, short)))
     middle, edge = (margin + size) / 2, margin - 0.35 * text
@@ -90,7 +90,7 @@ def _layout(count: int, longest: int) -> tuple[float, float, float]:
 
     The margins fit an axis label and names of `longest` characters, each 0.6 times as wide as high.
     """
-    text = SMALLEST_TEXT / PHONE_WIDTH  # as a fraction of the size
+    text = MIN_TEXT_SIZE / PHONE_WIDTH  # as a fraction of the size
     lines = 2 + 0.6 * longest  # heights of text in a margin
     size = CELL * count / (1 - text * lines)
     if text * size < TEXT:

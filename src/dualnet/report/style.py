@@ -45,9 +45,9 @@ PAGE_COLOURS = dict(zip(PAGE_THEME, ("currentColor", "var(--grid)", "var(--card)
 }
 STYLE_FILE = Path(__file__).with_name("plots.mplstyle")
 PHONE_WIDTH = 311  # pixels of a plot on a screen 390 pixels wide, with a scroll bar
-SMALLEST_TEXT = 11.2  # pixels, at that width
+MIN_TEXT_SIZE = 11.2  # pixels, at that width
 PLOT_WIDTH, TEXT_SIZE = 3.85, 10  # inches and points of the page's plots; 72 points are an inch
-assert TEXT_SIZE * PHONE_WIDTH / (72 * PLOT_WIDTH) >= SMALLEST_TEXT
+assert TEXT_SIZE * PHONE_WIDTH / (72 * PLOT_WIDTH) >= MIN_TEXT_SIZE
 IMAGE_DPI = 150  # of raster images in a plot: about two pixels for each screen pixel
 Draw = Callable[[Axes], None]
 Limits = tuple[float, float]  # of an accuracy axis or colour scale

@@ -12,8 +12,8 @@ from dualnet.files import READ_ERRORS, describe_file_error, read_json
 from dualnet.options import whole_number
 
 CLASSES_FILE = "classes.json"
-MOST_MISTAKES = 12
-LONGEST_NAME, LONGEST_THUMBNAIL = 500, 20_000  # characters
+MAX_MISTAKES = 12
+MAX_NAME_LENGTH, MAX_THUMBNAIL_LENGTH = 500, 20_000
 BASE64 = re.compile(r"[A-Za-z0-9+/]+={0,2}")
 
 
@@ -72,7 +72,7 @@ def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
                 whole_number(number, "confusions", 0, num_classes - 1)
             confusions[truth, answer] = whole_number(count, "confusions", 0, remaining[truth])
             remaining[truth] -= count
-        mistakes = [_mistake(one, num_classes) for one in content["mistakes"][:MOST_MISTAKES]]
+        mistakes = [_mistake(one, num_classes) for one in content["mistakes"][:MAX_MISTAKES]]
         return ClassResults(counts, confusions, mistakes)
     except READ_ERRORS as error:
         raise ValueError(f"{describe_file_error(path, error)}; remove it, and the run is shown without it") from error
@@ -82,8 +82,8 @@ def _mistake(content: dict[str, Any], num_classes: int) -> Mistake:
     mistake = Mistake(**{field.name: content[field.name] for field in fields(Mistake)})
     for number in (mistake.truth, mistake.answer):
         whole_number(number, "mistakes", 0, num_classes - 1)
-    if not 0 <= mistake.probability <= 1 or len(mistake.image) > LONGEST_NAME:
+    if not 0 <= mistake.probability <= 1 or len(mistake.image) > MAX_NAME_LENGTH:
         raise ValueError("a mistake has an invalid probability or a name that is too long")
-    if len(mistake.thumbnail) > LONGEST_THUMBNAIL or not BASE64.fullmatch(mistake.thumbnail):
+    if len(mistake.thumbnail) > MAX_THUMBNAIL_LENGTH or not BASE64.fullmatch(mistake.thumbnail):
         raise ValueError("a thumbnail is not a small image in base64")
     return mistake

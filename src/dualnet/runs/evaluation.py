@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dualnet.runs.class_results import MOST_MISTAKES, ClassResults, Mistake
+from dualnet.runs.class_results import MAX_MISTAKES, ClassResults, Mistake
 from dualnet.stream.stream import Stream
 
 Logits = Callable[[Tensor, Tensor], Tensor]  # of a learner, for images and task ids
@@ -46,7 +46,7 @@ def class_results(logits: Logits, stream: Stream) -> ClassResults:
             pair = int(truths[position]), int(answers[position])
             confusions[pair] += 1
             mistakes.append((float(confidence[position]), task, position, *pair))
-    return ClassResults(counts.tolist(), confusions, list(islice(most_confident(mistakes, stream), MOST_MISTAKES)))
+    return ClassResults(counts.tolist(), confusions, list(islice(most_confident(mistakes, stream), MAX_MISTAKES)))
 
 
 def most_confident(mistakes: list[tuple[float, int, int, int, int]], stream: Stream) -> Iterator[Mistake]:

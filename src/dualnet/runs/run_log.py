@@ -12,8 +12,8 @@ from dualnet.files import MEGABYTE, READ_ERRORS, describe_error, parsed_json, re
 from dualnet.options import is_whole
 from dualnet.text import printable
 
-LARGEST_LOG = 256 * MEGABYTE
-LARGEST_NUMBER = 1e300
+MAX_LOG_BYTES = 256 * MEGABYTE
+MAX_NUMBER = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     if not path.exists():
         return
     try:
-        lines = read_bytes(path, LARGEST_LOG).decode("utf-8", errors="replace").splitlines()
+        lines = read_bytes(path, MAX_LOG_BYTES).decode("utf-8", errors="replace").splitlines()
     except (OSError, ValueError) as error:
         raise ValueError(f"{printable(path)}: cannot be read ({describe_error(error)})") from error
     for line in lines:
@@ -71,4 +71,4 @@ def _by_step(events: Sequence[Mapping[str, Any]], kind: str, key: str, content: 
 
 def _floats(values: Any) -> list[float]:
     """The values as numbers; NaN for what is not a finite number."""
-    return [float(v) if isinstance(v, int | float) and abs(v) < LARGEST_NUMBER else math.nan for v in values]
+    return [float(v) if isinstance(v, int | float) and abs(v) < MAX_NUMBER else math.nan for v in values]

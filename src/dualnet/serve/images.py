@@ -9,7 +9,7 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
-from dualnet.data.decode import FORMATS, MOST_PIXELS, UnreadableError, read_bytes
+from dualnet.data.decode import DEFAULT_MAX_PIXELS, FORMATS, UnreadableError, read_bytes
 from dualnet.serve.errors import RequestError
 
 
@@ -22,7 +22,7 @@ def decode(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
         with Pillow.open(io.BytesIO(data), formats=FORMATS) as image:  # reads only the header
             width, height = image.size
     except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:  # before the size is known
-        most = min(most_pixels, MOST_PIXELS)
+        most = min(most_pixels, DEFAULT_MAX_PIXELS)
         raise RequestError(400, f"{name}: too many pixels; at most {most} are allowed (--most-pixels)") from error
     except Exception as error:  # whatever Pillow raises for damaged files
         raise RequestError(400, f"{name}: cannot be read as an image; send {', '.join(FORMATS)}") from error
