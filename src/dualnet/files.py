@@ -79,7 +79,7 @@ def parsed_yaml(text: str) -> Any:
     return value
 
 
-def parsed_json(text: str, relaxed: bool = False) -> Any:
+def parsed_json(text: str, relaxed: bool) -> Any:
     value = json.loads(text, object_pairs_hook=mapping_of_pairs)
     check_values(value, relaxed)
     return value

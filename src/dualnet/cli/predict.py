@@ -119,9 +119,7 @@ def check_table(file: Path, as_json: bool) -> None:
         raise ValueError(f"{file}: cannot be written ({error.strerror}); give --csv another file") from error
 
 
-def write_csv(
-    file: Path, images: Sequence[str], predictions: Sequence[Prediction], threshold: float | None = None
-) -> None:
+def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction], threshold: float | None) -> None:
     """Write one row per image: its path, classes with probabilities, and why it could not be read, if so.
 
     With a threshold also the prediction, empty if its probability is lower.

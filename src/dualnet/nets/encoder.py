@@ -33,7 +33,7 @@ class BaseEncoder(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    def __init__(self, in_channels: int, channels: int, stride: int, relu: bool = True) -> None:
+    def __init__(self, in_channels: int, channels: int, stride: int, relu: bool) -> None:
         super().__init__()
         self.conv1 = Conv(in_channels, channels, 3, stride, padding=1, bias=False)
         self.norm1 = BatchNorm(channels)

@@ -22,14 +22,15 @@ class BatchNorm(nn.Module):
     bias: Tensor
     running_mean: Tensor
     running_var: Tensor
+    momentum, eps = 0.1, 1e-5  # PyTorch's defaults
 
-    def __init__(self, num_features: int, relu: bool = True, momentum: float = 0.1, eps: float = 1e-5) -> None:
+    def __init__(self, num_features: int, relu: bool = True) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(num_features))
         self.bias = nn.Parameter(torch.zeros(num_features))
         self.register_buffer("running_mean", torch.zeros(num_features))
         self.register_buffer("running_var", torch.ones(num_features))
-        self.relu, self.momentum, self.eps = relu, momentum, eps
+        self.relu = relu
 
     def forward(self, x: Tensor, parts: int = 1, residual: Tensor | None = None) -> Tensor:
         return kernels.batch_norm(x, self, parts, residual)

@@ -73,7 +73,7 @@ def grid(cards: Iterable[str], kind: str = "pair") -> str:
     return f"<div class='cards {kind}'>{''.join(cards)}</div>\n"
 
 
-def card(title: str, hint: str, body: str, icon: str = "") -> str:
+def card(title: str, hint: str, body: str, icon: str) -> str:
     below = f" <small>{escape(hint)}</small>" if hint else ""
     return f"<figure><figcaption><b>{icon} {escape(title)}</b>{below}</figcaption>{body}</figure>"
 

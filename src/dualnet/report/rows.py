@@ -94,9 +94,9 @@ class Comparison:
 
     rows: list[ReportRow]
     unfinished: list[RunRecord]
-    spread: str = "std"
-    fm: str = "paper"
-    against: str | None = None  # option to plot accuracy against, in addition to trend.AXES
+    spread: str
+    fm: str
+    against: str | None  # option to plot accuracy against, in addition to trend.AXES
 
     def settings(self) -> list[list[ReportRow]]:
         """The rows grouped by setting, in the order of first occurrence."""

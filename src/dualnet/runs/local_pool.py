@@ -40,7 +40,7 @@ class LocalPool:
     Leaving the context stops the jobs that are still running; they can be resumed.
     """
 
-    def __init__(self, size: int, threads: int | None = None, log: Path | None = None) -> None:
+    def __init__(self, size: int, threads: int | None, log: Path | None = None) -> None:
         self.size, self.threads, self.log = size, threads, log
         self.busy: dict[Connection, tuple[ForkServerProcess, Job]] = {}
 

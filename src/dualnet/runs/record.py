@@ -65,9 +65,9 @@ class RunRecord:
     experiment: dict[str, Any]  # nested options, as this version names them
     digest: str  # of the options that affect results
     options: dict[str, str]  # those that runs of one experiment share: dotted name -> text; and IMAGES
-    stream: dict[str, Any] = field(default_factory=dict)
-    manifest: dict[str, Any] = field(default_factory=dict)
-    environment: dict[str, str] = field(default_factory=dict)
+    stream: dict[str, Any]
+    manifest: dict[str, Any]
+    environment: dict[str, str]
     accuracy: Matrix | None = None  # percent, [tasks, tasks]
     metrics: dict[str, float | None] = field(default_factory=dict)
     steps: int | None = None

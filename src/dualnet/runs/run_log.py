@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,13 @@ MAX_NUMBER = 1e300
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    losses: dict[int, dict[str, float]] = field(default_factory=dict)  # by step: means over the steps since the last
-    stability: dict[int, list[float]] = field(default_factory=dict)  # by step: accuracy on each earlier task, percent
-    stored: dict[int, list[int]] = field(default_factory=dict)  # by finished task: numbers of examples in the memory
-    stored_by_task: bool = True  # these are numbers by task, if all lines have them, else by class
-    task_ends: list[int] = field(default_factory=list)  # the step after which each task was evaluated
-    last_step: int | None = None
-    diverged: bool = False
+    losses: dict[int, dict[str, float]]  # by step: means over the steps since the last
+    stability: dict[int, list[float]]  # by step: accuracy on each earlier task, percent
+    stored: dict[int, list[int]]  # by finished task: numbers of examples in the memory
+    stored_by_task: bool  # these are numbers by task, if all lines have them, else by class
+    task_ends: list[int]  # the step after which each task was evaluated
+    last_step: int | None
+    diverged: bool
 
 
 def read_log(path: Path) -> Log:

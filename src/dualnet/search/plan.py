@@ -35,8 +35,8 @@ class SearchPlan:
     name: str
     base: dict[str, Any]  # nested options of the experiment, as written
     stages: tuple[tuple[Values, ...], ...]  # the points of each grid, as written
-    seeds: tuple[int, ...] = (0,)
-    metric: str = "ACC"
+    seeds: tuple[int, ...]
+    metric: str
 
     @property
     def varied(self) -> list[str]:
