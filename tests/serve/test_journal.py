@@ -33,7 +33,7 @@ def add(journal: Journal, numbers: Sequence[int], label: str | None = None) -> N
 
 
 def with_pixels(journal: Journal) -> set[int]:
-    rows = journal.rows("SELECT id FROM examples WHERE pixels IS NOT NULL")
+    rows = journal.execute("SELECT id FROM examples WHERE pixels IS NOT NULL")
     return {int(id.removeprefix("example-")) for (id,) in rows}
 
 
@@ -93,7 +93,7 @@ def test_of_a_deleted_example_the_id_remains_until_it_is_added_again(journal: Jo
     add(journal, [1])
     assert journal.example("example-1").label is None
     journal.delete("example-1")
-    assert journal.rows("SELECT * FROM deleted_ids") == [("example-1",)]
+    assert journal.execute("SELECT * FROM deleted_ids") == [("example-1",)]
 
 
 def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:

@@ -112,7 +112,7 @@ def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(worker: W
     worker.evaluate()
     assert sum(worker.last_good.correct.values()) == 20
     for number in range(20):
-        label = worker.journal.rows("SELECT label FROM examples WHERE number = ?", number + 1)[0][0]
+        label = worker.journal.execute("SELECT label FROM examples WHERE number = ?", number + 1)[0][0]
         worker.journal.set_label(f"example-{number}", {"cat": "dog", "dog": "cat"}[label], False)
     follow(worker)
     worker.evaluate()
@@ -487,7 +487,7 @@ def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(worker: Wor
     for id in ("b", "c", "d", "e"):
         with pytest.raises(RequestError, match="was deleted"):
             journal.example(id)
-    assert not journal.rows("SELECT * FROM log WHERE name = 'cat'")
+    assert not journal.execute("SELECT * FROM log WHERE name = 'cat'")
     assert executed(worker, link, "remove", 1) == (None, (404, "class 1 does not exist"))
     journal.add_examples(["new"], images[:1], ["cat"], True)
     follow(worker)

@@ -85,13 +85,14 @@ class Journal:
             self.request = self.last_position() + 1  # numbered by the position of its first entry
             yield
 
-    def rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def execute(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """The rows that a query returns; none for a statement that changes the tables."""
         with self.lock:
             return self.database.execute(query, values).fetchall()
 
     def value(self, query: str, *values: Any) -> Any:
         """The first column of the first row; None if there is no row."""
-        return next((row[0] for row in self.rows(query, *values)), None)
+        return next((row[0] for row in self.execute(query, *values)), None)
 
     # Writes by the HTTP process. Each returns the last position in the log
 
@@ -118,7 +119,7 @@ class Journal:
     def add_example(self, id: str, image: np.ndarray, label: str | None) -> bool:
         pixels = image.tobytes()
         digest = pixel_digest(pixels)
-        if existing := self.rows("SELECT digest, label FROM examples WHERE id = ?", id):
+        if existing := self.execute("SELECT digest, label FROM examples WHERE id = ?", id):
             if existing[0][0] != digest or label not in (None, existing[0][1]):
                 message = f"id {id!r} exists with another image or label; use another id, or PUT its label"
                 raise RequestError(409, message)
@@ -126,7 +127,7 @@ class Journal:
         values = (id, time.time(), digest, pixels, label, self.is_held_out(label))
         query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
         self.append("example", self.value(f"{query} RETURNING number", *values), label)
-        self.rows("DELETE FROM deleted_ids WHERE id = ?", id)
+        self.execute("DELETE FROM deleted_ids WHERE id = ?", id)
         return False
 
     def set_label(self, id: str, label: str, new_class: bool) -> int:
@@ -138,16 +139,16 @@ class Journal:
                 raise RequestError(409, f"the image of {id!r} is no longer stored; post it again with its label")
             self.ensure_class(label, new_class)
             held_out = self.is_held_out(label) if example.label is None else example.held_out
-            self.rows("UPDATE examples SET label = ?, held_out = ? WHERE id = ?", label, held_out, id)
+            self.execute("UPDATE examples SET label = ?, held_out = ? WHERE id = ?", label, held_out, id)
             return self.append("label", example.number, label)
 
     def delete(self, id: str) -> int:
         """Delete an example, except its id; the learner removes it from the memory when it reads the entry."""
         with self.transaction():
             digest = self.example(id).digest
-            self.rows("DELETE FROM examples WHERE id = ?", id)
-            self.rows("INSERT OR IGNORE INTO deleted VALUES (?)", digest)
-            self.rows("INSERT INTO deleted_ids VALUES (?)", id)
+            self.execute("DELETE FROM examples WHERE id = ?", id)
+            self.execute("INSERT OR IGNORE INTO deleted VALUES (?)", digest)
+            self.execute("INSERT INTO deleted_ids VALUES (?)", id)
             return self.append("delete", None, digest=digest)
 
     # Helpers, called within a transaction
@@ -164,7 +165,7 @@ class Journal:
         return self.append("class", None, name)
 
     def insert_class(self, name: str) -> None:
-        self.rows("INSERT INTO classes VALUES (?, ?)", self.last_class() + 1, name)
+        self.execute("INSERT INTO classes VALUES (?, ?)", self.last_class() + 1, name)
 
     def ensure_class(self, name: str, create: bool) -> None:
         if name not in self.classes():
@@ -195,15 +196,15 @@ class Journal:
         return list(self.classes_by_number().values())
 
     def classes_by_number(self) -> dict[int, str]:
-        return dict(self.rows("SELECT number, name FROM classes ORDER BY number"))
+        return dict(self.execute("SELECT number, name FROM classes ORDER BY number"))
 
     def counts(self) -> dict[str | None, int]:
         """Number of examples by label."""
-        return dict(self.rows("SELECT label, COUNT(*) FROM examples GROUP BY label"))
+        return dict(self.execute("SELECT label, COUNT(*) FROM examples GROUP BY label"))
 
     def example(self, id: str) -> Example:
-        found = self.rows(f"SELECT {', '.join(Example._fields)} FROM examples WHERE id = ?", id)
-        if not found and self.rows("SELECT id FROM deleted_ids WHERE id = ?", id):
+        found = self.execute(f"SELECT {', '.join(Example._fields)} FROM examples WHERE id = ?", id)
+        if not found and self.execute("SELECT id FROM deleted_ids WHERE id = ?", id):
             raise RequestError(410, f"example {id!r} was deleted")
         if not found:
             raise RequestError(404, f"example {id!r} does not exist")
@@ -212,11 +213,11 @@ class Journal:
     def examples_with(self, digests: Iterable[bytes]) -> list[tuple[str, str | None]]:
         """Id and label of the examples whose pixels have these digests, oldest first."""
         query = "SELECT number, id, label FROM examples WHERE digest = ?"
-        return [row[1:] for row in sorted(row for digest in digests for row in self.rows(query, digest))]
+        return [row[1:] for row in sorted(row for digest in digests for row in self.execute(query, digest))]
 
     def newest_unlabelled(self, most: int) -> list[str]:
         query = f"SELECT id FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?"
-        return [id for (id,) in self.rows(query, most)]
+        return [id for (id,) in self.execute(query, most)]
 
     def last_position(self) -> int:
         return self.last_number("log")
@@ -249,20 +250,20 @@ class Journal:
             if name in self.classes():
                 raise RequestError(409, f"class {name!r} already exists")
             for table, column in (("classes", "name"), ("examples", "label"), ("log", "name")):
-                self.rows(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", name, old)
+                self.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", name, old)
 
     def remove_class(self, number: int) -> None:
         """Remove a class, and delete its examples as `delete` does. Only the learner process does this."""
         with self.transaction():
             name, of_class = self.class_name(number), "FROM examples WHERE label = ?"
-            self.rows(f"INSERT OR IGNORE INTO deleted SELECT digest {of_class}", name)
-            self.rows(f"INSERT INTO deleted_ids SELECT id {of_class}", name)
-            self.rows("DELETE FROM log WHERE name = ?", name)
+            self.execute(f"INSERT OR IGNORE INTO deleted SELECT digest {of_class}", name)
+            self.execute(f"INSERT INTO deleted_ids SELECT id {of_class}", name)
+            self.execute("DELETE FROM log WHERE name = ?", name)
             entries = f"SELECT ?, 'delete', digest {of_class} AND pixels IS NOT NULL"
-            self.rows(f"INSERT INTO log (request, kind, digest) {entries}", self.request, name)
-            self.rows(f"DELETE {of_class}", name)
-            self.rows("INSERT OR REPLACE INTO notes VALUES ('last_class', ?)", self.last_class())
-            self.rows("DELETE FROM classes WHERE number = ?", number)
+            self.execute(f"INSERT INTO log (request, kind, digest) {entries}", self.request, name)
+            self.execute(f"DELETE {of_class}", name)
+            self.execute("INSERT OR REPLACE INTO notes VALUES ('last_class', ?)", self.last_class())
+            self.execute("DELETE FROM classes WHERE number = ?", number)
             self.append("delete", None)  # so that the learner passes the position of the entries deleted here
 
     def learned_labels(self, digest: bytes, position: int) -> Counter[str] | None:
@@ -271,8 +272,8 @@ class Journal:
         Examples with a log entry at the position or later do not count: the learner has yet to learn them.
         """
         pending = "number IN (SELECT example FROM log WHERE position >= ?)"
-        found = self.rows(f"SELECT label, held_out OR {pending} FROM examples WHERE digest = ?", position, digest)
-        if not found and not self.rows("SELECT * FROM deleted WHERE digest = ?", digest):
+        found = self.execute(f"SELECT label, held_out OR {pending} FROM examples WHERE digest = ?", position, digest)
+        if not found and not self.execute("SELECT * FROM deleted WHERE digest = ?", digest):
             return None
         return Counter(label for label, excluded in found if not excluded)
 
@@ -281,20 +282,20 @@ class Journal:
         return bool(self.value("SELECT value FROM notes WHERE name = 'paused'"))
 
     def set_paused(self, paused: bool) -> None:
-        self.rows("INSERT OR REPLACE INTO notes VALUES ('paused', ?)", int(paused))
+        self.execute("INSERT OR REPLACE INTO notes VALUES ('paused', ?)", int(paused))
 
     def entries_after(self, position: int, most: int) -> list[Entry]:
         query = """SELECT position, request, kind, example, log.name, log.digest, pixels, COALESCE(held_out, 0)
             FROM log LEFT JOIN examples ON number = example WHERE position > ? ORDER BY position LIMIT ?"""
-        return [Entry(*row) for row in self.rows(query, position, most)]
+        return [Entry(*row) for row in self.execute(query, position, most)]
 
     def held_out(self) -> list[tuple[int, str, bytes]]:
-        return self.rows(f"SELECT number, label, pixels FROM examples WHERE {HELD_OUT} ORDER BY number")
+        return self.execute(f"SELECT number, label, pixels FROM examples WHERE {HELD_OUT} ORDER BY number")
 
     def sample_unlabelled(self, count: int) -> list[bytes]:
         """Pixels of random unlabelled examples."""
         drawn = f"SELECT number FROM examples WHERE {UNLABELLED} ORDER BY random() LIMIT ?"
-        return [row[0] for row in self.rows(f"SELECT pixels FROM examples WHERE number IN ({drawn})", count)]
+        return [row[0] for row in self.execute(f"SELECT pixels FROM examples WHERE number IN ({drawn})", count)]
 
     def prune(self, position: int, in_memory: Collection[bytes]) -> None:
         """Delete log entries up to a position that all checkpoints include, and images that are no longer needed.
@@ -308,11 +309,11 @@ class Journal:
             UNION SELECT number FROM (SELECT number FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?)"""
         query = f"SELECT number, digest FROM examples WHERE pixels IS NOT NULL AND number NOT IN ({needed})"
         with self.transaction():
-            self.rows("DELETE FROM log WHERE position <= ?", position)
-            for number, digest in self.rows(query, self.options.unlabelled_kept):
+            self.execute("DELETE FROM log WHERE position <= ?", position)
+            for number, digest in self.execute(query, self.options.unlabelled_kept):
                 if digest not in in_memory:
-                    self.rows("UPDATE examples SET pixels = NULL WHERE number = ?", number)
-        self.rows("PRAGMA wal_checkpoint(TRUNCATE)")  # until then deleted images are in the write-ahead log
+                    self.execute("UPDATE examples SET pixels = NULL WHERE number = ?", number)
+        self.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # until then deleted images are in the write-ahead log
 
     # The status history
 
@@ -320,14 +321,14 @@ class Journal:
         """The history with one more status. If it is full, the one whose neighbours are closest in time is dropped."""
         events = [*history, event]
         with self.transaction():
-            self.rows("INSERT INTO history VALUES (?, ?)", event[0], json.dumps(event[2]))
+            self.execute("INSERT INTO history VALUES (?, ?)", event[0], json.dumps(event[2]))
             if len(events) > MAX_HISTORY:
                 times = [status["time"] for _, _, status in events]
                 dropped = min(range(1, len(events) - 1), key=lambda index: times[index + 1] - times[index - 1])
-                self.rows("DELETE FROM history WHERE number = ?", events.pop(dropped)[0])
+                self.execute("DELETE FROM history WHERE number = ?", events.pop(dropped)[0])
         return events
 
     def history(self) -> list[Event]:
         """Oldest first."""
-        rows = self.rows("SELECT * FROM history ORDER BY number")
+        rows = self.execute("SELECT * FROM history ORDER BY number")
         return [(number, "status", json.loads(text)) for number, text in rows]
