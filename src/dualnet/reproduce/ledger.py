@@ -8,7 +8,7 @@ from typing import Any
 
 from dualnet.files import read_yaml
 from dualnet.metrics import sample_of, summary
-from dualnet.report.rows import differing_keys
+from dualnet.report.rows import DASH, differing_keys
 from dualnet.report.tables import METRICS, mean_cost
 from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, LATER_FIELDS, differences
 from dualnet.runs.option_files import shipped_files
@@ -30,7 +30,7 @@ from .table import FOLDER, PUBLISHED_FILE, TableRow
 MAX_SEEDS = 100  # largest number that `seeds_needed` tries
 PAPERS_RUNS = 5  # of every published value, by the paper; the authors' code has three of some
 REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
-NOT_RUN, NOTHING_PUBLISHED = "not run", "—"
+NOT_RUN, NOTHING_PUBLISHED = "not run", DASH
 NOT_COMPARED = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # where the images are, not how a run learns
 
 
@@ -278,5 +278,5 @@ def table_options(row: TableRow) -> dict[str, str]:
 def option_changes(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
     """Options in which two experiments differ, with both values; options that were left out have their default."""
     keys = [key for key in differing_keys([one, other]) if key not in NOT_COMPARED]
-    defaults = dict.fromkeys(keys, "—") | options_as_text(DIGEST_DEFAULTS)
+    defaults = dict.fromkeys(keys, DASH) | options_as_text(DIGEST_DEFAULTS)
     return {key: (one.get(key, defaults[key]), other.get(key, defaults[key])) for key in keys}

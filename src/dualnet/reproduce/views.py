@@ -20,6 +20,7 @@ from .ledger import (
     BELOW,
     INCONCLUSIVE,
     MAX_SEEDS,
+    NOTHING_PUBLISHED,
     REPRODUCED,
     Entry,
     Ledger,
@@ -173,10 +174,11 @@ def entry_notes(entry: Entry) -> Iterator[str]:
 def counts_text(ledger: Ledger) -> str:
     """The number of rows by verdict."""
     verdicts = [entry.verdict for entry in ledger.entries]
-    without = f", {verdicts.count(DASH)} run without a published value" if DASH in verdicts else ""
+    count = verdicts.count(NOTHING_PUBLISHED)
+    without = f", {count} run without a published value" if count else ""
     return f"{count_text(len(verdicts), 'row')}, settings of the {ledger.settings}: {counts_of(verdicts)}{without}."
 
 
 def counts_of(verdicts: Sequence[str]) -> str:
-    kinds = [verdict for verdict in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if verdict != DASH]
+    kinds = [verdict for verdict in dict.fromkeys((REPRODUCED, *sorted(verdicts))) if verdict != NOTHING_PUBLISHED]
     return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in kinds)
