@@ -221,7 +221,7 @@ def test_without_balance_it_is_experience_replay(small_learner, stream, state_of
     assert differing(state_of(balanced), state_of(plain)) == {"shares"}
 
 
-def test_shares_are_those_of_batch_and_replay(small_learner, spec) -> None:
+def test_shares_are_those_of_batch_and_replay(small_learner) -> None:
     learner = small_learner("balanced_replay.BalancedReplay", decay=0.5)
     learner.count(torch.tensor([0, 0, 0, 1]), torch.tensor([2, -1, -1, -1]))
     torch.testing.assert_close(learner.shares, torch.tensor([0.75, 0.25, 1.0, 0, 0, 0]) / 2)

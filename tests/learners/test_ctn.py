@@ -41,7 +41,7 @@ def prepared(make, random_batch):
 # The network
 
 
-def test_film_against_numpy(random_batch):
+def test_film_against_numpy():
     torch.manual_seed(0)
     base, controller = Classifier(Encoder(4, block_relu=False), 6).eval(), Controller(3, 8, 32)
     task_ids, pixels = torch.tensor([2, 0, 2, 1]), torch.randn(4, 3, 28, 28)
@@ -219,7 +219,7 @@ def test_two_steps_of_the_base_before_each_of_the_controller(make, random_batch,
     assert steps == ["base", "base", "controller"] * 3
 
 
-def test_soft_labels_are_logits_at_the_end_of_a_task(prepared, random_batch):
+def test_soft_labels_are_logits_at_the_end_of_a_task(prepared):
     learner = prepared()
     memory = learner.memory
     assert (

@@ -210,7 +210,7 @@ def test_encoder_lr_scales_the_step_of_the_encoder(name: str, small_learner: Any
     assert torch.equal(moved[1][1], moved[0][1])
 
 
-def test_classes_can_be_added_with_encoder_lr(small_learner: Any, random_batch: Any, spec: StreamSpec) -> None:
+def test_classes_can_be_added_with_encoder_lr(small_learner: Any, spec: StreamSpec) -> None:
     learner = small_learner("er", spec=spec.task_free(), encoder_lr=0.01)
     learner.add_classes(1)
     groups = {group["lr"]: group["params"] for group in learner.optimizer.param_groups}

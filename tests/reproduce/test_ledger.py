@@ -294,7 +294,7 @@ def test_an_earlier_run_under_another_protocol_says_so(make_run, row, ledger) ->
     assert entry.earlier[0].differs == {"augmentation": ("views", "none")}
 
 
-def test_earlier_runs_that_cannot_be_used_are_one_line(make_run, row, ledger, tmp_path: Path) -> None:
+def test_earlier_runs_that_cannot_be_used_are_one_line(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0)
     folder = make_run("t/g/a/earlier/mixed", 0, 60.0)
     make_run("t/g/a/earlier/mixed", 1, 60.0, {"width": 3})

@@ -129,7 +129,7 @@ def test_a_table_may_average_all_orders(three_orders, tiny) -> None:
     assert manifest_of(fixed, fixed.benchmark.make())["class_order"] != "seed"
 
 
-def test_another_order_is_another_experiment(three_orders, quick_tiny, run, tmp_path) -> None:
+def test_another_order_is_another_experiment(three_orders, quick_tiny, run) -> None:
     with pytest.raises(ValueError, match=r"holds another experiment \(benchmark.order_seed is seed there, 0 here\)"):
         run(quick_tiny("er", benchmark=BY_SEED | {"order_seed": 0}), folders_in(three_orders)[0])
 

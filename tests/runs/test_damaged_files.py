@@ -162,7 +162,7 @@ def test_a_saved_model(name: str, small_learner, tmp_path: Path) -> None:
     fuzz(tmp_path / "whole", name, tmp_path / "damaged", dualnet.load)
 
 
-def test_a_checkpoint_whose_digest_fits(tiny, benchmark, stopped: Path, tmp_path: Path) -> None:
+def test_a_checkpoint_whose_digest_fits(tiny, benchmark, stopped: Path) -> None:
     """As one of a learner whose code has changed."""
     folder, stream = RunFolder(stopped), Stream(benchmark, "task_aware", 4, CPU)
     (file, tensors), chance = checkpoint.files_of(folder.checkpoints, 5), random.Random(0)

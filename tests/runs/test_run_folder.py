@@ -127,7 +127,7 @@ def test_two_cannot_have_one_folder(tmp_path: Path) -> None:
         ({"benchmark": {"seed": 1}}, "benchmark.seed is 0 there, 1 here"),
     ],
 )
-def test_another_experiment_is_refused(change, line, folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+def test_another_experiment_is_refused(change, line, folder: RunFolder, tiny) -> None:
     with pytest.raises(ValueError, match=rf"seed-0: holds another experiment \(.*{line}.*; choose another --out"):
         folder.check_same(tiny(**change))
 

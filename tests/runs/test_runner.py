@@ -373,7 +373,7 @@ def test_a_task_free_stream_tells_no_task(protocol: Any, benchmark: Benchmark) -
 
 
 @pytest.mark.parametrize("size", [1, 3, 500])
-def test_accuracy_does_not_depend_on_the_parts(size: int, finished: Path, benchmark, tiny, monkeypatch) -> None:
+def test_accuracy_does_not_depend_on_the_parts(size: int, finished: Path, benchmark, monkeypatch) -> None:
     monkeypatch.setattr(evaluation, "EVALUATION_SIZE", size)
     learner = load(finished).learner
     stream = Stream(benchmark, "task_aware", 4, CPU)
