@@ -6,9 +6,8 @@ from pathlib import Path
 from rich.console import Group
 
 from dualnet import atomic
-
-from .rows import compare
-from .views import markdown_page, terminal_view
+from dualnet.report.rows import compare
+from dualnet.report.views import markdown_page, terminal_view
 
 
 def report(
@@ -24,8 +23,8 @@ def report(
     A picture is an SVG or PNG file of accuracy and forgetting of all finished runs, or of accuracy against an option.
     Nothing is written if anything cannot be drawn.
     """
-    from .page import html_page  # matplotlib is slow to import
-    from .plots import picture_bytes
+    from dualnet.report.page import html_page  # matplotlib is slow to import
+    from dualnet.report.plots import picture_bytes
 
     comparison, out = compare(folders, spread, fm, against), Path(folders[0] if out is None else out)
     files: dict[Path, bytes | str] = {} if picture is None else {picture: picture_bytes(comparison, picture)}

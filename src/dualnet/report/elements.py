@@ -4,12 +4,11 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from dualnet.report.rows import Series
+from dualnet.report.style import FEW_TASKS, GLYPHS, PALETTE, Limits, accuracy_colour, marker_index, task_colour
+from dualnet.report.tables import Best, TextTable
 from dualnet.runs.class_results import Mistake
 from dualnet.text import printable
-
-from .rows import Series
-from .style import FEW_TASKS, GLYPHS, PALETTE, Limits, accuracy_colour, marker_index, task_colour
-from .tables import Best, TextTable
 
 
 def html_table(table: TextTable) -> str:

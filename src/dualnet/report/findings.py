@@ -4,10 +4,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from dualnet.metrics import mean_and_spread, sample_of
+from dualnet.report.data_set import chance
+from dualnet.report.rows import Comparison, ReportRow, differing_sizes
 from dualnet.ttest import LEVEL, Sample, welch
-
-from .data_set import chance
-from .rows import Comparison, ReportRow, differing_sizes
 
 MAX_COMPARED = 5  # rows compared with the best one
 

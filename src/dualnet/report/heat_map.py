@@ -12,9 +12,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from dualnet.metrics import Matrix
-
-from . import style
-from .style import FEW_TASKS, MANY_TASKS, MIN_TEXT_SIZE, PHONE_WIDTH, Limits
+from dualnet.report import style
+from dualnet.report.style import FEW_TASKS, MANY_TASKS, MIN_TEXT_SIZE, PHONE_WIDTH, Limits
 
 CELL, TEXT = 40, 13  # size of a cell, and minimum size of text, in SVG units
 IMAGE_SIZE = (style.PLOT_WIDTH, 3.6)  # inches

@@ -10,11 +10,9 @@ from string import Template
 
 import numpy as np
 
-from dualnet.text import count_text
-
-from . import classes, plots
-from .data_set import data_set_text, is_task_aware
-from .elements import (
+from dualnet.report import classes, plots
+from dualnet.report.data_set import data_set_text, is_task_aware
+from dualnet.report.elements import (
     accuracy_legend,
     bullets,
     card,
@@ -28,12 +26,20 @@ from .elements import (
     task_legend,
     thumbnails,
 )
-from .findings import findings
-from .heat_map import accuracy_map, confusion_map, shared_limits
-from .rows import DASH, Comparison, ReportRow, Series, has_stability, top_rows
-from .style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, Limits, page_svg
-from .tables import appendix_tables, result_notes, results_table, stability_table, trend_table, unfinished_table
-from .trend import Trend, trends
+from dualnet.report.findings import findings
+from dualnet.report.heat_map import accuracy_map, confusion_map, shared_limits
+from dualnet.report.rows import DASH, Comparison, ReportRow, Series, has_stability, top_rows
+from dualnet.report.style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, Limits, page_svg
+from dualnet.report.tables import (
+    appendix_tables,
+    result_notes,
+    results_table,
+    stability_table,
+    trend_table,
+    unfinished_table,
+)
+from dualnet.report.trend import Trend, trends
+from dualnet.text import count_text
 
 PLOT_SIZE, LOW_PLOT_SIZE = (PLOT_WIDTH, 2.8), (PLOT_WIDTH, 2.1)  # inches
 MAX_LINES, MAX_MATRICES = 7, 6  # rows of a setting in a plot, and matrices that are not collapsed

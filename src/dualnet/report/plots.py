@@ -12,12 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from dualnet.metrics import Matrix, Vector, forgetting_per_task, mean_and_spread, seen_accuracy
-
-from . import style
-from .data_set import chance
-from .rows import Comparison, ReportRow, stability_matrix
-from .style import FEW_TASKS, MANY_TASKS, Limits
-from .trend import AXES, Trend, trends
+from dualnet.report import style
+from dualnet.report.data_set import chance
+from dualnet.report.rows import Comparison, ReportRow, stability_matrix
+from dualnet.report.style import FEW_TASKS, MANY_TASKS, Limits
+from dualnet.report.trend import AXES, Trend, trends
 
 MAX_POINTS = 300  # in a line; more cannot be distinguished on a page
 MAX_LABEL_LENGTH = 100  # characters of a label in the legend of the picture

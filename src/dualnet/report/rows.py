@@ -8,11 +8,10 @@ from statistics import fmean
 import numpy as np
 
 from dualnet.metrics import Matrix, average_accuracy
+from dualnet.report.data_set import data_set_names
+from dualnet.report.find_runs import find_runs
 from dualnet.runs.record import BLURRY, LABELS, RunRecord, options_as_text
 from dualnet.text import count_text, printable
-
-from .data_set import data_set_names
-from .find_runs import find_runs
 
 DASH = "—"  # a missing value
 SIZES = {"memory_slots": "slots", "width": "width"}  # fields of the manifest, and their columns

@@ -17,8 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dualnet.metrics import Matrix, Vector
-
-from .rows import Series
+from dualnet.report.rows import Series
 
 # The colour-blind safe palette of Okabe and Ito, without black and yellow, which vanish on a dark or a white page.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#888888")

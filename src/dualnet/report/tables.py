@@ -6,13 +6,21 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from dualnet.metrics import average_accuracy, mean_and_spread, sample_of, stability_summary, summary
+from dualnet.report.data_set import chance
+from dualnet.report.findings import significantly_best
+from dualnet.report.rows import (
+    DASH,
+    SIZES,
+    Comparison,
+    ReportRow,
+    differing_keys,
+    differing_sizes,
+    has_stability,
+    stability_matrix,
+)
+from dualnet.report.trend import Trend, trends
 from dualnet.runs.record import RunRecord
 from dualnet.ttest import welch
-
-from .data_set import chance
-from .findings import significantly_best
-from .rows import DASH, SIZES, Comparison, ReportRow, differing_keys, differing_sizes, has_stability, stability_matrix
-from .trend import Trend, trends
 
 METRICS = {"ACC": True, "FM": False, "LA": True}  # those of the paper, and whether higher is better
 ALL_METRICS = METRICS | {"AIA": True}

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .rows import Comparison, ReportRow, Series, differing_keys, distinct_labels
+from dualnet.report.rows import Comparison, ReportRow, Series, differing_keys, distinct_labels
 
 # Options that are always plotted if runs differ in them: axis label, and factor of the tick labels.
 AXES = {

@@ -9,15 +9,14 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dualnet.report import tables
+from dualnet.report.classes import class_table, class_tables, tasks_table
+from dualnet.report.data_set import chance, class_tasks, data_set_names, data_set_text, is_task_aware
+from dualnet.report.findings import findings
+from dualnet.report.rows import DASH, Comparison, ReportRow
+from dualnet.report.tables import Best, TextTable, number_text
 from dualnet.runs.record import EXPERIMENT_FILE, RunRecord, no_model, read_record
 from dualnet.text import compact_table, count_text, printable
-
-from . import tables
-from .classes import class_table, class_tables, tasks_table
-from .data_set import chance, class_tasks, data_set_names, data_set_text, is_task_aware
-from .findings import findings
-from .rows import DASH, Comparison, ReportRow
-from .tables import Best, TextTable, number_text
 
 LEARNER_FIELDS = {"width": "width {}", "updates": "{} updates per batch", "augmentation": "augmentation {}"}
 

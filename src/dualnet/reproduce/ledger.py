@@ -10,6 +10,7 @@ from dualnet.files import read_yaml
 from dualnet.metrics import sample_of, summary
 from dualnet.report.rows import DASH, differing_keys
 from dualnet.report.tables import METRICS, mean_cost
+from dualnet.reproduce.table import FOLDER, PUBLISHED_FILE, TableRow
 from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, LATER_FIELDS, differences
 from dualnet.runs.option_files import shipped_files
 from dualnet.runs.record import (
@@ -24,8 +25,6 @@ from dualnet.runs.record import (
     with_common_root,
 )
 from dualnet.ttest import Difference, Sample, welch
-
-from .table import FOLDER, PUBLISHED_FILE, TableRow
 
 MAX_SEEDS = 100  # largest number that `seeds_needed` tries
 PAPERS_RUNS = 5  # of every published value, by the paper; the authors' code has three of some

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.options import check_absent
+from dualnet.reproduce.table import TableRow
 from dualnet.runs.jobs import Job
 from dualnet.runs.local_pool import LocalPool, num_threads
 from dualnet.runs.runner import Benchmarks, checked_folders, seed_groups
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.text import one_line
-
-from .table import TableRow
 
 
 def run_rows(

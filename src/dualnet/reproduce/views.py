@@ -12,10 +12,7 @@ from rich.text import Text
 from dualnet.report.rows import DASH
 from dualnet.report.tables import RESULT_HEADER, TextTable, cost_texts, number_text
 from dualnet.report.views import markdown_list, markdown_table, markdown_text, rich_table
-from dualnet.text import count_text, printable
-from dualnet.ttest import Sample
-
-from .ledger import (
+from dualnet.reproduce.ledger import (
     ABOVE,
     BELOW,
     INCONCLUSIVE,
@@ -27,6 +24,8 @@ from .ledger import (
     verdicts_by_authors_spread,
     verdicts_by_papers_runs,
 )
+from dualnet.text import count_text, printable
+from dualnet.ttest import Sample
 
 COST_HEADER = ("fwd", "bwd", "s / run", "peak memory")
 DIFFERS = "†"
