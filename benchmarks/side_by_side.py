@@ -26,7 +26,7 @@ from dualnet.engine import choose_device
 from dualnet.runs.experiment import Experiment, command_options
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import Run, SeedsDivergedError
-from dualnet.runs.runner import Benchmarks, checked_folders, stream_of
+from dualnet.runs.runner import BenchmarkCache, checked_folders, stream_of
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.runs.training_loop import TrainingLoop
 
@@ -61,7 +61,7 @@ class LimitedLoop(TrainingLoop):
 
 def train(wanted: Mapping[Path, Experiment], device: torch.device, seconds: float) -> None:
     """Train the experiments that are not finished, each in its folder."""
-    benchmarks = Benchmarks()
+    benchmarks = BenchmarkCache()
     todo = [
         (experiment, folder)
         for path, experiment in wanted.items()

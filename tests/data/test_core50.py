@@ -15,7 +15,7 @@ from run_fixtures import result_of
 from dualnet import cli, make_learner, reproduce
 from dualnet.data.core50 import Core50
 from dualnet.reproduce.table import TableRow
-from dualnet.runs.runner import Benchmarks, stream_of
+from dualnet.runs.runner import BenchmarkCache, stream_of
 
 FRAMES = 2
 
@@ -167,8 +167,8 @@ ROWS = reproduce.select(reproduce.read_rows("all"), ["*/core50-*/*"])
 
 
 @pytest.fixture(scope="module")
-def benchmarks() -> Benchmarks:
-    return Benchmarks()
+def benchmarks() -> BenchmarkCache:
+    return BenchmarkCache()
 
 
 @pytest.fixture(scope="module")
@@ -178,7 +178,7 @@ def all_objects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_rows_of_the_papers_tables_learn_from_a_drawn_tree(
-    row: TableRow, all_objects: Path, benchmarks: Benchmarks
+    row: TableRow, all_objects: Path, benchmarks: BenchmarkCache
 ) -> None:
     """Every row, with narrow networks: ten tasks of five objects, and the losses of a first batch are finite."""
     options = {"benchmark": {"root": str(all_objects), "cache": str(all_objects / "cache")}, "learner": {"width": 2}}

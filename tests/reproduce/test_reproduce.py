@@ -25,7 +25,7 @@ from dualnet.reproduce.run_rows import merge_shared_runs
 from dualnet.reproduce.table import TableRow
 from dualnet.runs.experiment import read
 from dualnet.runs.option_files import shipped_files
-from dualnet.runs.runner import Benchmarks
+from dualnet.runs.runner import BenchmarkCache
 
 BENCHMARK = {**commands.BENCHMARK, "train_per_class": 8}
 ER = {"learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4}}
@@ -142,7 +142,7 @@ def test_a_benchmark_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return make
 
-    benchmarks = Benchmarks()
+    benchmarks = BenchmarkCache()
     for number, kind in enumerate((ValueError, OSError, RuntimeError)):
         monkeypatch.setattr(Procedural, "make", broken(kind))
         for _ in range(2):

@@ -9,7 +9,7 @@ from dualnet.options import check_absent
 from dualnet.reproduce.table import TableRow
 from dualnet.runs.jobs import Job
 from dualnet.runs.local_pool import LocalPool, num_threads
-from dualnet.runs.runner import Benchmarks, checked_folders, seed_groups
+from dualnet.runs.runner import BenchmarkCache, checked_folders, seed_groups
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.text import one_line
 
@@ -34,7 +34,7 @@ def run_rows(
     wanted = [(row, row.experiment(overrides), row_seeds) for row, row_seeds in merge_shared_runs(rows, seeds).values()]
     todo: list[Job] = []
     failed: dict[str, str] = {}
-    benchmarks = Benchmarks()
+    benchmarks = BenchmarkCache()
     for row, experiment, row_seeds in wanted:
         try:
             folders = {seed: out / row.runs_of / f"seed-{seed}" for seed in row_seeds}

@@ -40,7 +40,7 @@ def run(
     """
     if benchmark is not None and experiment.benchmark.has_order_by_seed:
         raise ValueError("benchmark: is made for each seed if benchmark.order_seed is seed; leave it out")
-    benchmarks = Benchmarks(validation, {} if benchmark is None else {repr(experiment.benchmark): benchmark})
+    benchmarks = BenchmarkCache(validation, {} if benchmark is None else {repr(experiment.benchmark): benchmark})
     checked = checked_folders(experiment, folders, benchmarks)  # all of them, before the first one runs for hours
     todo = {seed: folder for seed, folder in checked.items() if not folder.finished}
     if todo:
@@ -68,7 +68,7 @@ def run(
 
 
 @dataclass
-class Benchmarks:
+class BenchmarkCache:
     """Benchmarks, or their validation tasks, each made once, so that images are decoded before jobs need them."""
 
     validation: bool = False
@@ -90,7 +90,9 @@ class Benchmarks:
         return found
 
 
-def checked_folders(experiment: Experiment, paths: Mapping[int, Path], benchmarks: Benchmarks) -> dict[int, RunFolder]:
+def checked_folders(
+    experiment: Experiment, paths: Mapping[int, Path], benchmarks: BenchmarkCache
+) -> dict[int, RunFolder]:
     """The folders by seed. Raises ValueError if one holds a run with other options, purpose or images."""
     folders = {seed: RunFolder(path) for seed, path in paths.items()}
     for seed, folder in folders.items():

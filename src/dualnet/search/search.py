@@ -15,7 +15,7 @@ from dualnet.runs.jobs import Job, JobResult
 from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
 from dualnet.runs.record import RESULT_NEUTRAL_OPTIONS
 from dualnet.runs.run_folder import RunFolder, environment
-from dualnet.runs.runner import Benchmarks, checked_folders, seed_groups, stream_of
+from dualnet.runs.runner import BenchmarkCache, checked_folders, seed_groups, stream_of
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.search.display import SearchDisplay
 from dualnet.search.plan import SearchPlan, options_text
@@ -44,7 +44,7 @@ class Search:
         self.stages: list[list[Point]] = []
         self.chosen: list[Point] = []  # by stage
         self.failures: dict[Path, str] = {}  # reasons by run folder; the next call runs these again
-        self.benchmarks = Benchmarks(validation=True)
+        self.benchmarks = BenchmarkCache(validation=True)
 
     def run(self) -> Self:
         """Run the search, or resume it; finished runs are kept. Raises StopRequested, NothingChosenError."""
