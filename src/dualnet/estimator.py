@@ -13,8 +13,8 @@ import numpy as np
 from torch import Tensor
 
 try:
-    from sklearn.base import BaseEstimator, ClassifierMixin  # pyright: ignore[reportMissingImports]
-    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data  # pyright: ignore[reportMissingImports]
+    from sklearn.base import BaseEstimator, ClassifierMixin
+    from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError("DualNetClassifier needs scikit-learn: pip install 'dualnet[sklearn]'") from error
 
@@ -299,6 +299,6 @@ def grey_images(rows: np.ndarray, value_range: tuple[float, float], shape: Any =
 
 
 if find_spec("river"):  # its evaluation checks for a subclass of Classifier
-    from river.base import Classifier  # pyright: ignore[reportMissingImports]
+    from river.base import Classifier
 
     Classifier.register(DualNetClassifier)

@@ -67,7 +67,7 @@ def convert(value: Any, hint: Any, option: str) -> Any:
     if value is None:
         raise ValueError(f"{option}: has no value; give one, or leave it out for the default")
     if dataclasses.is_dataclass(kind):
-        return value if isinstance(value, kind) else build(kind, value, option)  # pyright: ignore
+        return value if isinstance(value, kind) else build(kind, value, option)
     if kind is Literal:
         return choose(value, get_args(hint), option)
     if kind in (list, tuple, Sequence):

@@ -110,7 +110,7 @@ class CustomEncoder(BaseEncoder):
 def timm_features(model: str, **options: Any) -> nn.Module:
     """A timm model that returns feature maps, with random weights (needs `dualnet[timm]`). Downloads nothing."""
     try:
-        import timm  # pyright: ignore[reportMissingImports]
+        import timm
     except ImportError as error:
         raise ValueError(f"timm cannot be imported ({error}); pip install 'dualnet[timm]'") from error
     if ":" in model:  # a model on a hub, which timm would download
