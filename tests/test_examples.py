@@ -126,8 +126,11 @@ def test_a_model_is_loaded_without_the_code_of_its_benchmark(arrays: Path, monke
 @pytest.mark.parametrize(
     ("name", "problem"),
     [
-        ("array_file.Array", "cannot import"),
-        ("no_such_module.ArrayFile", "cannot import"),
+        (
+            "array_file.Array",
+            "cannot import 'array_file.Array': array_file has no Array; did you mean array_file.ArrayFile?",
+        ),
+        ("no_such_module.ArrayFile", "is its folder on PYTHONPATH?"),
         ("array_file.Path", "not a dataclass of BenchmarkConfig"),
         ("..array_file", "cannot import"),
         ("array_fil", "not one of"),

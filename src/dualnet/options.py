@@ -306,6 +306,10 @@ def import_object(path: str, option: str) -> Any:
     if not module_name:
         raise ValueError(f"{option}: {path!r} is not an import path; give module.Class, such as my_module.MyClass")
     try:
-        return getattr(importlib.import_module(module_name), name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
+        module = importlib.import_module(module_name)
+    except (ImportError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
         raise ValueError(f"{option}: cannot import {path!r} ({error}); is its folder on PYTHONPATH?") from error
+    if not hasattr(module, name):
+        known = nearest(name, vars(module), module_name)
+        raise ValueError(f"{option}: cannot import {path!r}: {module_name} has no {name}{known}")
+    return getattr(module, name)
