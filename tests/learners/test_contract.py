@@ -507,6 +507,24 @@ def test_an_exception_releases_the_thread_guard(quick_learner, random_batch):
         assert_losses(pool.submit(learner.observe, random_batch()).result(60))
 
 
+@pytest.mark.parametrize(
+    "returned",
+    [
+        None,
+        torch.zeros(()),
+        {"labels": 0.5},
+        {"labels": torch.zeros(2)},
+        {"labels": torch.zeros((), requires_grad=True)},
+    ],
+    ids=["nothing", "one loss", "a number", "a vector", "not detached"],
+)
+def test_what_is_no_loss_is_refused_where_it_is_returned(returned, quick_learner, random_batch, monkeypatch):
+    learner = quick_learner("finetune")
+    monkeypatch.setattr(learner, "learn", lambda batch: returned)
+    with pytest.raises(TypeError, match=r"^Finetune\.learn returned .* detached scalar tensor; see CONTRIBUTING.md$"):
+        learner.observe(random_batch())
+
+
 # Nothing waits for the device
 
 

@@ -97,6 +97,9 @@ class Learner(nn.Module, ABC):
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """Learn from a batch that has been checked, then update the averaged weights. The engine captures this."""
         losses = self.learn(batch)
+        if not are_losses(losses):
+            name, what = type(self).__name__, "losses by name, each a detached scalar tensor"
+            raise TypeError(f"{name}.learn returned {losses!r}, not {what}; see CONTRIBUTING.md")
         if self.ema is not None:
             self.ema.update(self)
         return losses
@@ -301,6 +304,13 @@ class Learner(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.generator.set_state(state.cpu())
+
+
+def are_losses(value: object) -> bool:
+    """Whether `learn` may return it. A loss that is not detached would keep its graph in memory until it is logged."""
+    if not isinstance(value, dict):
+        return False
+    return all(isinstance(loss, Tensor) and loss.dim() == 0 and not loss.requires_grad for loss in value.values())
 
 
 class ThreadGuard:
