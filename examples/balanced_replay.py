@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet import UNLABELLED, Batch, Learner, StreamSpec
@@ -56,6 +57,14 @@ class BalancedReplay(Learner):
         self.memory = config.memory.make(spec, with_logits=False)
         self.register_buffer("shares", torch.zeros(spec.num_classes))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)
+
+    def grow(self, spec: StreamSpec) -> None:
+        super().grow(spec)
+        self.shares = F.pad(self.shares, (0, spec.num_classes - len(self.shares)))
+
+    def shrink(self, spec: StreamSpec, number: int) -> None:
+        super().shrink(spec, number)
+        self.shares = self.shares[torch.arange(len(self.shares), device=self.shares.device) != number]
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         return self.mask_logits(self.net(self.network_input(images)), task_ids)

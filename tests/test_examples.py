@@ -232,6 +232,15 @@ def test_shares_are_those_of_batch_and_replay(small_learner) -> None:
     torch.testing.assert_close(learner.shares, torch.tensor([0.75, 0.25, 1.0, 2.0, 0, 0]) / 4)
 
 
+def test_shares_follow_the_classes(small_learner, spec, random_batch) -> None:
+    learner = small_learner("balanced_replay.BalancedReplay", spec=spec.task_free(), decay=0.5)
+    learner.count(torch.tensor([0, 0, 0, 1]), torch.tensor([2, -1, -1, -1]))
+    learner.add_classes(1)
+    learner.remove_class(1)
+    torch.testing.assert_close(learner.shares, torch.tensor([0.75, 1.0, 0, 0, 0, 0]) / 2)
+    assert learner.observe(dualnet.Batch(random_batch(0).images, torch.tensor([5, 0, 5, 1])))["labels"].isfinite()
+
+
 def test_the_bias_makes_up_for_the_shares(small_learner, spec) -> None:
     """Equal logits stay equal, however often each class comes: their gradient over the batch is none."""
     learner = small_learner("balanced_replay.BalancedReplay", spec=spec.task_free(), decay=0.0)
