@@ -12,7 +12,7 @@ MASKED = -1e4  # logit of a class outside the task: finite, so that no loss comp
 
 
 def mask_logits(logits: Tensor, allowed: Tensor) -> Tensor:
-    """The logits, float32 [B, classes], with MASKED where `allowed`, bool [B, classes], is False."""
+    """The logits, float32 [B, classes], with MASKED where `allowed`, bool [B, classes] or [classes], is False."""
     return logits.float().masked_fill(~allowed, MASKED)
 
 

@@ -11,6 +11,7 @@ from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
 from dualnet.learners.encoders import load_initial_weights
 from dualnet.learners.er import ER
+from dualnet.learners.er_ace import ERACE
 from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import Learner
 from dualnet.learners.mir import MIR
@@ -20,6 +21,7 @@ from dualnet.options import find_object
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,
     "er": ER,
+    "er_ace": ERACE,
     "finetune": Finetune,
     "derpp": DERpp,
     "mir": MIR,
@@ -71,5 +73,5 @@ def make_learner(
     return learner.seed(seed).to(device)
 
 
-__all__ = ["CTN", "ER", "LEARNERS", "MIR", "DERpp", "DualNet", "Finetune", "Learner", "Offline"]
+__all__ = ["CTN", "ER", "ERACE", "LEARNERS", "MIR", "DERpp", "DualNet", "Finetune", "Learner", "Offline"]
 __all__ += ["learner_class", "learner_name", "make_learner"]

@@ -1,0 +1,51 @@
+"""ER-ACE (Caccia et al., 2022): ER whose batch is learned among its own classes, the replay among all classes seen."""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.batch import Batch, StreamSpec
+from dualnet.learners.er import ER
+from dualnet.learners.options import ReplayOptions
+from dualnet.losses import label_loss, mask_logits
+from dualnet.optim import gradient_step
+
+
+@dataclass(frozen=True)
+class Config(ReplayOptions):
+    """The options of ER-ACE: those of ER, with the same defaults."""
+
+
+class ERACE(ER):
+    """Asymmetric cross-entropy (Caccia et al., New Insights on Reducing Abrupt Representation Change, 2022).
+
+    Every update minimises CE(batch) among the classes of the batch + weight CE(replay) among all classes seen so far.
+    """
+
+    Config = Config
+    config: Config
+    seen: Tensor  # bool [classes]: a label of the class has come
+
+    def __init__(self, spec: StreamSpec, config: Config) -> None:
+        super().__init__(spec, config)
+        self.register_buffer("seen", torch.zeros(spec.num_classes, dtype=torch.bool))
+
+    def grow(self, spec: StreamSpec) -> None:
+        super().grow(spec)
+        self.seen = F.pad(self.seen, (0, spec.num_classes - len(self.seen)))
+
+    def shrink(self, spec: StreamSpec, number: int) -> None:
+        super().shrink(spec, number)
+        self.seen = self.seen[torch.arange(len(self.seen), device=self.seen.device) != number]
+
+    def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
+        present = (labels[:, None] == torch.arange(len(self.seen), device=labels.device)).any(dim=0)  # bool [classes]
+        self.seen.logical_or_(present)
+        replay = self.replay(batch, labels)
+        now_logits, past_logits = self.batch_logits(self.net, batch, replay)
+        now_loss = label_loss(mask_logits(now_logits, present), labels)
+        past_loss = label_loss(mask_logits(past_logits, self.seen), replay.labels)
+        gradient_step(self.optimizer, now_loss + self.config.replay_weight * past_loss)
+        return {"labels": now_loss.detach(), "replay": past_loss.detach()}
