@@ -18,7 +18,7 @@ from dualnet.report.elements import task_legend
 from dualnet.report.plots import downsample, mean_memory, mean_stability, trend_plot
 from dualnet.report.rows import compare
 from dualnet.report.style import FEW_TASKS, PALETTE, task_colour
-from dualnet.report.tables import results_table, runs_table, stability_table, trend_tables
+from dualnet.report.tables import anytime_table, results_table, runs_table, stability_table, trend_tables
 from dualnet.report.trend import lines, trends
 from dualnet.runs.record import read_record
 
@@ -235,6 +235,48 @@ def test_an_option_that_never_differs_alone_is_refused(tmp_path, make_run):
     make_run(tmp_path / "b", learner=dualnet(3, slots=2))
     with pytest.raises(ValueError, match=r"learner\.slow_rounds: no two runs"):
         report([tmp_path], against=ROUNDS)
+
+
+# Anytime accuracy
+
+
+def anytime(step: int, accuracy: object) -> dict:
+    return {"event": "anytime", "task": 1, "step": step, "seconds": 1.0, "accuracy": accuracy, "classes": 2}
+
+
+def test_anytime_accuracy_appears_where_it_was_measured(tmp_path, make_run, capsys):
+    make_run(tmp_path / "a", name="plain")
+    assert "Anytime accuracy" not in headings(tmp_path)
+    make_run(tmp_path / "b", name="measured", events=[anytime(30, 40.0), anytime(60, 62.0)])
+    assert "Anytime accuracy" in headings(tmp_path)
+    page, markdown = ((tmp_path / f"report.{kind}").read_text() for kind in ("html", "md"))
+    assert "Accuracy on the classes seen of measured" in page and "classes seen of plain" not in page
+    assert "| measured | 65.00 ± — | 72.50 ± — | 51.00 ± — |" in markdown
+    assert main(["report", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "anytime accuracy" in said and "A_AUC: mean accuracy (%) on the classes seen so far" in said
+
+
+def test_anytime_accuracy_is_that_of_the_seeds_that_measured_it(tmp_path, make_run):
+    """Lines that are torn or that a resumed run repeats are understood."""
+    make_run(tmp_path / "0", TWO_TASKS, seed=0, events=[anytime(30, 0.0), anytime(60, 9.0), anytime(60, 62.0)])
+    make_run(tmp_path / "1", BETTER, seed=1, events=[anytime(30, 50.0), anytime(60, "x"), anytime(90, math.nan)])
+    make_run(tmp_path / "2", TWO_TASKS, seed=2)
+    assert read_record(tmp_path / "1").log.anytime == {30: 50.0}
+    comparison = compare([tmp_path])
+    table = anytime_table(comparison.rows, comparison)
+    assert table.header == ["experiment", "ACC ↑", "AIA ↑", "A_AUC ↑"]
+    assert table.rows == [["demo-er", "74.00 ± 12.73", "79.50 ± 9.90", "40.50 ± 13.44"]]
+    report([tmp_path])
+
+
+def test_anytime_accuracy_is_compared_within_a_setting(tmp_path, make_run):
+    for seed in range(2):
+        for protocol, value in (("task_aware", 90.0), ("task_free", 40.0)):
+            make_run(tmp_path / f"{protocol}-{seed}", seed=seed, protocol=protocol, events=[anytime(30, value + seed)])
+    report([tmp_path])
+    assert "90.50 ± 0.71" in (tmp_path / "report.md").read_text()
+    assert "**90.50 ± 0.71**" not in (tmp_path / "report.md").read_text()
 
 
 # Stability

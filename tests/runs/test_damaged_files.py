@@ -107,6 +107,7 @@ def link_or_copy(source: str, target: str) -> None:
 
 EVENTS = (
     {"event": "stability", "task": 1, "step": 60, "seconds": 3.0, "accuracy": [70.0]},
+    {"event": "anytime", "task": 1, "step": 60, "seconds": 3.0, "accuracy": 70.0, "classes": 4},
     {"event": "memory", "task": 1, "step": 80, "seconds": 3.0, "slots": 4, "tasks": [2, 2], "classes": [1, 1, 1, 1]},
 )
 OF_A_RUN = ["result.json", "log.jsonl", "experiment.yaml"]

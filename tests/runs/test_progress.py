@@ -67,6 +67,23 @@ def test_plain_lines_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+def test_the_anytime_accuracy_is_shown_before_the_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
+    out, live = console(terminal=False), console(terminal=True)
+    for display in (RunDisplay(out), RunDisplay(live)):
+        display.begin("demo seed 0", 3, 0)
+        display.losses({"labels": 0.5})
+        display.anytime(61.25)
+        display.step(0, 1, 1)
+        display.end()
+        display.begin("demo seed 1", 3, 0)
+        display.step(0, 1, 1)
+        display.end()
+    first, second = (line for line in written(out).splitlines() if "step 1/3" in line)
+    assert first.endswith(" s left  61.2 % on the classes so far  labels 0.5") and second.endswith(" s left")
+    assert "61.2 % on the classes so far" in plain(written(live))
+
+
 class Clock:
     """A clock that the test sets: real times depend on how busy the machine is."""
 

@@ -277,7 +277,7 @@ def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, run_state, never_stop
 
 # From here on: real processes, real signals. More steps, so that there is something to stop.
 LONG = ("--benchmark.train_per_class", 20, "--benchmark.num_tasks", 3, "--batch_size", 2)
-LONG += ("--learner.encoder", "own_encoder.ThreeMaps")  # half of the time
+LONG += ("--evaluate_every", 7, "--learner.encoder", "own_encoder.ThreeMaps")  # with which it takes half of the time
 LONG_STEPS = 60
 
 

@@ -31,6 +31,7 @@ from dualnet.report.heat_map import accuracy_map, confusion_map, shared_limits
 from dualnet.report.rows import DASH, Comparison, ReportRow, Series, has_stability, top_rows
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, Limits, page_svg
 from dualnet.report.tables import (
+    anytime_table,
     appendix_tables,
     result_notes,
     results_table,
@@ -98,6 +99,8 @@ def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iter
         yield section(f"Classes after the last task{place}", "".join(_classes(known)))
     if rows[0].num_tasks > 1:
         yield section(f"Accuracy matrix{place}", _heat_maps(rows))
+    if (anytime := anytime_table(rows, comparison)).rows:
+        yield section(f"Anytime accuracy{place}", html_table(anytime) + _anytime(rows))
     if stable := [row for row in rows if has_stability(row)]:
         yield section(f"Stability over the stream{place}", _stability(stable, comparison))
     if with_memory := [row for row in rows if any(run.log.stored for run in row.runs)]:
@@ -173,6 +176,13 @@ def _classes(rows: Sequence[ReportRow]) -> Iterator[str]:
 def _confusions(row: ReportRow) -> str:
     matrix, names = classes.confusion_matrix(row), classes.names_of(row.runs[0])
     return card(row.label, "", confusion_map(matrix, names, f"Confusion matrix of {row.label}"), symbol(row))
+
+
+def _anytime(rows: Sequence[ReportRow]) -> str:
+    shown = top_rows([row for row in rows if any(run.log.anytime for run in row.runs)], MAX_LINES)
+    hint = "mean over seeds; thin lines: ends of tasks" if plots.task_ends(shown) else "mean over seeds"
+    plot = _plot("Accuracy on the classes seen", hint, partial(plots.anytime_plot, shown), f"of {_labels(shown)}")
+    return legend(shown) + grid([plot])
 
 
 def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:

@@ -1,4 +1,4 @@
-"""Plots of the report: accuracy, forgetting, losses, memory composition, stability, trends, and the picture."""
+"""Plots of the report: accuracy, forgetting, losses, memory, anytime accuracy, stability, trends, the picture."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -110,6 +110,16 @@ def mean_memory(row: ReportRow) -> tuple[Vector, Matrix]:
     points = [point for run in row.runs for point in run.log.stored.items()]
     size = min(len(stored) for _, stored in points)
     return mean_over_seeds((task, stored[:size]) for task, stored in points)
+
+
+def anytime_plot(rows: Sequence[ReportRow], axes: Axes) -> None:
+    """Accuracy on the classes seen so far over the steps of the stream, mean over seeds."""
+    for row in rows:
+        steps, values = mean_over_seeds(point for run in row.runs for point in run.log.anytime.items())
+        x, y = downsample(steps, values)
+        axes.plot(x, y, color=style.colour(row), linestyle=style.dash(row), linewidth=1.3)
+    style.step_axis(axes, task_ends(rows))
+    style.axis_names(axes, "step", "accuracy (%)")
 
 
 def stability_of_rows_plot(rows: Sequence[ReportRow], limits: Limits, axes: Axes) -> None:

@@ -1,11 +1,11 @@
 """Tables of the report as text, for the terminal, Markdown and the HTML page, and the costs in them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from dualnet.metrics import average_accuracy, mean_and_spread, sample_of, stability_summary, summary
+from dualnet.metrics import average_accuracy, mean_and_spread, sample_of, seen_accuracy, stability_summary, summary
 from dualnet.report.data_set import chance
 from dualnet.report.findings import significantly_best
 from dualnet.report.rows import (
@@ -15,7 +15,6 @@ from dualnet.report.rows import (
     ReportRow,
     differing_keys,
     differing_sizes,
-    has_stability,
     stability_matrix,
 )
 from dualnet.report.trend import Trend, trends
@@ -25,7 +24,6 @@ from dualnet.ttest import welch
 METRICS = {"ACC": True, "FM": False, "LA": True}  # those of the paper, and whether higher is better
 ALL_METRICS = METRICS | {"AIA": True}
 RESULT_HEADER = ["experiment", "ACC ↑", "FM ↓", "LA ↑", "AIA ↑", "seeds"]  # ACC comes first: a phone shows two columns
-STABILITY_HEADER = ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
 
 SPREAD_MEANING = {
     "std": "standard deviation over seeds",
@@ -96,16 +94,38 @@ def _costs(runs: Sequence[RunRecord], comparison: Comparison) -> list[str]:
 
 def stability_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
     """The final accuracy and the lowest accuracy during the stream, of the rows that recorded it."""
-    rows = [row for row in rows if has_stability(row)]
-    values = [zip(*(_worst_cases(run) for run in row.runs if run.log.stability), strict=True) for row in rows]
-    columns = [_metric_cells(rows, column, True, comparison) for column in zip(*values, strict=True)]
-    lines = [[row.label, *cells] for row, *cells in zip(rows, *columns, strict=True)]
-    return TextTable(STABILITY_HEADER, lines, numeric=range(1, len(STABILITY_HEADER)))
+    return _recorded_table(["ACC ↑", "min-ACC ↑", "WC-ACC ↑"], _worst_cases, rows, comparison)
 
 
 def _worst_cases(run: RunRecord) -> list[float]:
-    assert run.accuracy is not None
+    if run.accuracy is None or not run.log.stability:
+        return []
     return [average_accuracy(run.accuracy), *stability_summary(run.accuracy, stability_matrix(run)).values()]
+
+
+def anytime_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
+    """The accuracy at the end, after the tasks, and during the stream, of the rows that recorded it."""
+    return _recorded_table(["ACC ↑", "AIA ↑", "A_AUC ↑"], _anytime_accuracies, rows, comparison)
+
+
+def _anytime_accuracies(run: RunRecord) -> list[float]:
+    if run.accuracy is None or not run.log.anytime:
+        return []
+    return [average_accuracy(run.accuracy), seen_accuracy(run.accuracy).mean(), fmean(run.log.anytime.values())]
+
+
+def _recorded_table(
+    metrics: list[str],
+    values_of: Callable[[RunRecord], list[float]],
+    rows: Sequence[ReportRow],
+    comparison: Comparison,
+) -> TextTable:
+    """Metrics that only some runs have: `values_of` is empty for the others."""
+    found = [(row, list(filter(None, map(values_of, row.runs)))) for row in rows]
+    rows, values = [row for row, runs in found if runs], [zip(*runs, strict=True) for _, runs in found if runs]
+    columns = [_metric_cells(rows, column, True, comparison) for column in zip(*values, strict=True)]
+    lines = [[row.label, *cells] for row, *cells in zip(rows, *columns, strict=True)]
+    return TextTable(["experiment", *metrics], lines, numeric=range(1, len(metrics) + 1))
 
 
 def trend_tables(comparison: Comparison) -> dict[str, TextTable]:
@@ -203,6 +223,8 @@ def result_notes(comparison: Comparison) -> list[str]:
         f"FM ({comparison.fm}): {FM_MEANING[comparison.fm]}; mean over all tasks but the last, in points.",
         "AIA: average incremental accuracy (%), the mean over all tasks of the accuracy on the tasks so far.",
     ]
+    if any(run.log.anytime for row in comparison.rows for run in row.runs):
+        notes.append("A_AUC: mean accuracy (%) on the classes seen so far, every evaluate_every steps of the stream.")
     if any(row.runs[0].has_order_by_seed for row in comparison.rows):
         notes.append("With benchmark.order_seed seed, every seed has a class order of its own, and ± includes it.")
     if any("memory_slots" in differing_sizes(rows) for rows in comparison.settings()):

@@ -29,7 +29,12 @@ def markdown_page(comparison: Comparison) -> str:
         for rows in comparison.settings():
             data_set = data_set_text(rows[0].runs[0], rows[0].data_set)
             parts += [f"## {markdown_text(rows[0].setting_name)}", markdown_text(data_set)]
-            parts += map(markdown_table, [tables.results_table(rows, comparison), *class_tables(rows)])
+            shown = [
+                tables.results_table(rows, comparison),
+                tables.anytime_table(rows, comparison),
+                *class_tables(rows),
+            ]
+            parts += [markdown_table(table) for table in shown if table.rows]
         parts.append(markdown_list(tables.result_notes(comparison)))
     titled = {
         "Not finished": tables.unfinished_table(comparison),
@@ -73,6 +78,8 @@ def terminal_view(comparison: Comparison, page: Path) -> Group:
         shown.append(rich_table(table, rows[0].setting_name, range(costs)))
         learners = TextTable(table.header, table.rows[: len(rows)], table.numeric)
         shown.append(rich_table(learners, "cost", [0, *range(costs, len(table.header))]))
+        if (anytime := tables.anytime_table(rows, comparison)).rows:
+            shown.append(rich_table(anytime, "anytime accuracy"))
     shown += [rich_table(table, title) for title, table in tables.trend_tables(comparison).items()]
     if comparison.unfinished:
         shown.append(rich_table(tables.unfinished_table(comparison), "not finished"))

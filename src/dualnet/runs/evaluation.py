@@ -26,6 +26,16 @@ def accuracy(logits: Logits, images: Tensor, labels: Tensor, task_ids: Tensor) -
     return 100 * (answers == labels).sum().double() / len(labels)
 
 
+def seen_accuracy(logits: Logits, stream: Stream, seen: Tensor) -> Tensor:
+    """Accuracy in percent on all test images of the classes seen so far, bool [classes]: float64, on the device."""
+    right, tested = [], []
+    for task in (stream.class_mask & seen).any(dim=1).nonzero().flatten().tolist():
+        images, labels, task_ids = stream.test_set(task)
+        tested.append(seen.to(labels.device)[labels])
+        right.append((all_logits(logits, images, task_ids).argmax(dim=1) == labels) & tested[-1])
+    return 100 * torch.cat(right).sum().double() / torch.cat(tested).sum()
+
+
 def all_logits(logits: Logits, images: Tensor, task_ids: Tensor) -> Tensor:
     """Logits of any number of images, computed in parts that fit into memory."""
     parts = zip(images.split(EVALUATION_SIZE), task_ids.split(EVALUATION_SIZE), strict=True)

@@ -41,12 +41,13 @@ class Experiment:
     log_every: int = 20  # steps
     checkpoint_every: int = 250  # steps; checkpoints are also written at the end of each task
     stability_every: int = 0  # steps between evaluations of earlier tasks; 0: only at the end of a task
+    evaluate_every: int = 0  # steps between evaluations of all classes seen so far, for A_AUC; 0: none
 
     def __post_init__(self) -> None:
         check_name(self.name)
         check_at_least(self, 0, "seed", most=2**32 - 1)
         check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
-        check_at_least(self, 0, "stability_every")
+        check_at_least(self, 0, "stability_every", "evaluate_every")
         if self.blurry.share and self.protocol == "task_aware":
             reason = "task_aware tells the task of every example, also of those that come during other tasks"
             raise ValueError(f"blurry.share: protocol {reason}; choose protocol task_free or task_free_boundaries")

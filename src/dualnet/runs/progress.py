@@ -39,6 +39,7 @@ class RunDisplay:
 
     def begin(self, name: str, num_steps: int, done: int) -> None:
         self.name, self.num_steps, self.first_step, self.loss_text = name, num_steps, done, ""
+        self.anytime_text = ""
         self.start = self.last_line = time.monotonic()
         self.warmed_up, self.estimated = (0, self.start), False
         self.row = self.bar.add_task(name, total=num_steps, completed=done, rate="", losses="")
@@ -61,7 +62,7 @@ class RunDisplay:
             left = duration((self.num_steps - done) / max(rate, 1e-6))
             of_task = f"task {task + 1}/{num_tasks}, " if num_tasks > 1 else ""
             where = f"{self.name}: {of_task}step {done}/{self.num_steps}"
-            echo(self.console, f"{where}, {rate:.1f} steps/s, {left} left  {self.loss_text}".rstrip())
+            echo(self.console, f"{where}, {rate:.1f} steps/s, {left} left  {self.numbers}".rstrip())
 
     def estimate(self, steps: int, now: float) -> None:
         """Print the estimated time once, after some steps. The first ones are slower; evaluations are not included."""
@@ -77,7 +78,15 @@ class RunDisplay:
 
     def losses(self, losses: Mapping[str, float]) -> None:
         self.loss_text = "  ".join(f"{printable(name)} {value:.3g}" for name, value in losses.items())
-        self.bar.update(self.row, losses=self.loss_text)
+        self.bar.update(self.row, losses=self.numbers)
+
+    def anytime(self, accuracy: float) -> None:
+        self.anytime_text = f"{accuracy:.1f} % on the classes so far  "
+        self.bar.update(self.row, losses=self.numbers)
+
+    @property
+    def numbers(self) -> str:
+        return self.anytime_text + self.loss_text
 
     def evaluated(self, task: int, num_tasks: int, accuracy: float) -> None:
         echo(self.console, f"{self.name}: after task {task + 1}/{num_tasks}, {accuracy:.1f} % on the tasks so far")

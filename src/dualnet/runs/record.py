@@ -49,6 +49,7 @@ DIGEST_DEFAULTS: dict[str, Any] = {
     "learner.soft_label_statistics": "running",
     "learner.stored_logits": "plain",
     "benchmark.validation_classes_per_task": 5,
+    "evaluate_every": 0,
 }
 ORDER_SEED_ADDED = ("procedural", "mini_imagenet")  # benchmarks to which `order_seed` was added likewise, with None
 RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options by learner: old name, new name
@@ -181,7 +182,7 @@ def updated(options: Mapping[str, Any]) -> dict[str, Any]:
 
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
     """The options that two runs of one experiment have in common."""
-    excluded = ("seed", "stability_every", *UNCOMPARED_OPTIONS)
+    excluded = ("seed", "stability_every", "evaluate_every", *UNCOMPARED_OPTIONS)
     # With the default too, so that a report against `blurry.share` has sharp boundaries as 0.
     options = options_as_text({"blurry": experiment["blurry"], **compact(experiment)})
     return {key: value for key, value in options.items() if key not in excluded}

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,6 +52,7 @@ class Run:
         self.cost = Cost()
         self.accuracy = torch.full((stream.num_tasks, stream.num_tasks), math.nan, dtype=torch.float64)
         self.stability = torch.empty(0, stream.num_tasks, dtype=torch.float64)  # a row per evaluation of earlier tasks
+        self.anytime = torch.empty(0, dtype=torch.float64)  # an accuracy per evaluation of the classes seen so far
         self.pending: list[dict[str, Tensor]] = []  # losses of steps that are not logged yet
         self.saved: int | None = None  # step of the last checkpoint, which may still be being written
         self.resume()
@@ -76,6 +78,7 @@ class Run:
         load_state(self.learner, state)
         self.seconds, self.accuracy, self.saved = float(state["seconds"]), state["accuracy"], self.step
         self.cost, self.stability = Cost(**state["cost"]), state["stability"]
+        self.anytime = state.get("anytime", self.anytime)  # older versions did not have it
         self.pending = [
             {name: loss.to(self.stream.device) for name, loss in losses.items()} for losses in state["pending"]
         ]
@@ -91,6 +94,7 @@ class Run:
             **learner_state(self.learner),
             "accuracy": self.accuracy,
             "stability": self.stability,
+            **({"anytime": self.anytime} if len(self.anytime) else {}),
             "pending": self.pending,
             "seconds": self.seconds,
             "cost": dataclasses.asdict(self.cost),
@@ -111,6 +115,20 @@ class Run:
         row = torch.tensor([[*accuracy, *unknown]], dtype=torch.float64)
         self.stability = torch.cat([self.stability, row])
         self.log("stability", accuracy=[round(value, 4) for value in accuracy])
+
+    @cached_property
+    def first_labels(self) -> Tensor:
+        return self.stream.first_labels(self.experiment.seed)
+
+    @property
+    def classes_seen(self) -> Tensor:
+        """The classes of which a label has come: bool [classes]."""
+        return self.first_labels <= self.step
+
+    def record_anytime(self, accuracy: float) -> None:
+        """Store and log the accuracy, in percent, on the classes seen so far."""
+        self.anytime = torch.cat([self.anytime, self.anytime.new_tensor([accuracy])])
+        self.log("anytime", accuracy=round(accuracy, 4), classes=int(self.classes_seen.sum()))
 
     def log_memory(self) -> None:
         """Log how many examples of each task and class the memories of the learner hold."""
@@ -149,6 +167,8 @@ class Run:
         found = metrics.summary(matrix)
         if len(self.stability):
             found |= metrics.stability_summary(matrix, self.stability.numpy())
+        if len(self.anytime):
+            found["A_AUC"] = float(self.anytime.mean())  # Koh et al., 2022
         result = {
             "accuracy": [[None if math.isnan(value) else round(value, 4) for value in row] for row in matrix],
             "metrics": {name: None if math.isnan(value) else value for name, value in found.items()},

@@ -1,4 +1,4 @@
-"""Reading of the log of a run: losses, accuracy on earlier tasks, content of the memory, ends of tasks."""
+"""Reading of the log of a run: losses, accuracy during the stream, content of the memory, ends of tasks."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +20,7 @@ MAX_NUMBER = 1e300
 class Log:
     losses: dict[int, dict[str, float]]  # by step: means over the steps since the last
     stability: dict[int, list[float]]  # by step: accuracy on each earlier task, percent
+    anytime: dict[int, float]  # by step: accuracy on the classes seen so far, percent
     stored: dict[int, list[int]]  # by finished task: numbers of examples in the memory
     stored_by_task: bool  # these are numbers by task, if all lines have them, else by class
     task_ends: list[int]  # the step after which each task was evaluated
@@ -32,6 +33,7 @@ def read_log(path: Path) -> Log:
     events = [event for event in _events(path) if is_whole(event.get("step"))]
     losses = {step: event["losses"] for step, event in _by_step(events, "losses", "losses", dict).items()}
     stability = {step: _floats(e["accuracy"]) for step, e in _by_step(events, "stability", "accuracy", list).items()}
+    anytime = {step: _floats([e["accuracy"]])[0] for step, e in _by_step(events, "anytime", "accuracy", float).items()}
     memory = [event for event in _by_step(events, "memory", "classes", list).values() if is_whole(event.get("task"))]
     by_task = all(isinstance(event.get("tasks"), list) for event in memory)
     counts = {event["task"]: event["tasks" if by_task else "classes"] for event in memory}
@@ -39,6 +41,7 @@ def read_log(path: Path) -> Log:
     return Log(
         losses={step: dict(zip(found, _floats(found.values()), strict=True)) for step, found in losses.items()},
         stability={step: values for step, values in stability.items() if values and not np.isnan(values).any()},
+        anytime={step: value for step, value in anytime.items() if not math.isnan(value)},
         stored={task: [count if is_whole(count) else 0 for count in stored] for task, stored in counts.items()},
         stored_by_task=by_task,
         task_ends=[ends[task] for task in sorted(ends)],

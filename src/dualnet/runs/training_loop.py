@@ -12,7 +12,7 @@ import torch
 from dualnet.batch import Batch
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.runs import checkpoint
-from dualnet.runs.evaluation import Logits, accuracy, class_results
+from dualnet.runs.evaluation import Logits, accuracy, class_results, seen_accuracy
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError, Run
 from dualnet.runs.stop import Stop, StopRequested
@@ -92,6 +92,7 @@ class TrainingLoop:
             if self.step % self.experiment.log_every == 0:
                 self.flush_losses()
             self.evaluate_stability(period.task)
+            self.evaluate_anytime()
             # The end of a period is saved after its evaluation.
             if number + 1 < last and (self.stop.requested or self.step % self.experiment.checkpoint_every == 0):
                 self.save()
@@ -110,6 +111,18 @@ class TrainingLoop:
             return
         for run, values in zip(self.runs, self.accuracies(task, Stream.probe), strict=True):
             run.record_stability(values)
+
+    def evaluate_anytime(self) -> None:
+        """Every `evaluate_every` steps, evaluate all classes seen so far; at the same steps for all runs."""
+        every = self.experiment.evaluate_every
+        if every == 0 or self.step % every or self.stream.epochs_over_all or not self.runs[0].classes_seen.any():
+            return
+        found = [seen_accuracy(self.logits_of(run), run.stream, run.classes_seen) for run in self.runs]
+        values = torch.stack(found).tolist()
+        self.add_elapsed_time()
+        for run, value in zip(self.runs, values, strict=True):
+            run.record_anytime(value)
+        self.display.anytime(float(np.mean(values)))
 
     def evaluate(self, task: int) -> None:
         self.flush_losses()

@@ -112,6 +112,16 @@ class Stream:
         pooled = in_order[self.labelled]
         return torch.cat([pooled[shuffled(len(pooled), seed, self.num_tasks + n)] for n in range(self.epochs_over_all)])
 
+    def first_labels(self, seed: int) -> Tensor:
+        """The step, counted from 1, that gives the first label of each class, for a seed: int64 [classes].
+
+        For a class without a label it is after the last one.
+        """
+        labelled = [step.positions[step.labelled] for period in self.periods for step in period.steps]
+        steps = torch.arange(1, len(labelled) + 1).repeat_interleave(torch.tensor([len(one) for one in labelled]))
+        never = torch.full((self.spec.num_classes,), len(labelled) + 1)
+        return never.scatter_reduce(0, self.labels[self.order(seed)[torch.cat(labelled)]], steps, "amin")
+
     def order_in_task(self, task: int, seed: int) -> Tensor:
         return int(self.first_example[task]) + shuffled(len(self.tasks[task].train), seed, task)
 
