@@ -32,7 +32,7 @@ SMALL = {
     "memory": {"slots_per_class": 3},
 }
 PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
-LEARNERS = ("dualnet", "er", "finetune", "derpp", "mir", "offline", "ctn")
+LEARNERS = ("dualnet", "er", "er_ace", "finetune", "derpp", "mir", "offline", "ctn")
 VARIANTS: dict[str, dict[str, Any]] = {
     **{
         f"dualnet/{name}": {"learner": {"name": "dualnet", "objective": name}}
