@@ -13,11 +13,12 @@ from commands import class_folders, picture
 from forked import CommandLine
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 import dualnet
 from dualnet import Model, cli
 from dualnet.runs import checkpoint, held_out
-from dualnet.runs.held_out import HeldOut
+from dualnet.runs.held_out import HeldOut, pixel_digest
 from dualnet.serve.options import Options
 from dualnet.serve.state_folder import open_model
 
@@ -59,8 +60,9 @@ def in_bytes(images: Any) -> set[bytes]:
 @pytest.mark.parametrize("every", [2, 5, 10])
 def test_about_one_image_in_so_many_is_held_out(every: int) -> None:
     images, count = images_of(0, 4000), 4000 / every
-    assert abs(sum(map(HeldOut(every).includes, images)) - count) < 4 * count**0.5
-    assert not any(map(HeldOut().includes, images))
+    digests = [pixel_digest(image.tobytes()) for image in images]
+    assert abs(sum(map(HeldOut(every).includes, digests)) - count) < 4 * count**0.5
+    assert not any(map(HeldOut().includes, digests))
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=40), st.integers(0, 40), st.randoms())
@@ -98,7 +100,20 @@ def test_a_removed_class_moves_the_others_down() -> None:
 # Sessions
 
 
-def test_no_session_learns_what_another_one_tests(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
+    """The images that models learn, as bytes."""
+    found, model_learn = set[bytes](), Model.learn
+
+    def learn_and_note(model: Model, images: Any, *rest: Any, **options: Any) -> Any:
+        found.update(in_bytes(images))
+        return model_learn(model, images, *rest, **options)
+
+    monkeypatch.setattr(Model, "learn", learn_and_note)
+    return found
+
+
+def test_no_session_learns_what_another_one_tests(learned: set[bytes], capsys: Any) -> None:
     """The images come again under other names, in another folder, without a label, and with other images."""
     class_folders(["cat", "dog"], 12, "one")
     class_folders(["owl"], 12, "two", seed=1000)
@@ -108,13 +123,7 @@ def test_no_session_learns_what_another_one_tests(monkeypatch: pytest.MonkeyPatc
     shutil.copytree("one/cat", "unlabelled")
     for number in range(6):
         picture(Path("unlabelled", f"new-{number}.png"), 2000 + number)
-    learned, tested, model_learn = set[bytes](), list[set[bytes]](), Model.learn
-
-    def learn_and_note(model: Model, images: Any, *rest: Any, **options: Any) -> Any:
-        learned.update(in_bytes(images))
-        return model_learn(model, images, *rest, **options)
-
-    monkeypatch.setattr(Model, "learn", learn_and_note)
+    tested = list[set[bytes]]()
     first = ["one", "--unlabelled", "unlabelled", "--epochs", 2, *NEW]
     for words in (first, ["m", "two", "--unlabelled", "unlabelled"], ["m", "one"]):
         assert learn(*words, "--out", "m") == 0
@@ -123,6 +132,86 @@ def test_no_session_learns_what_another_one_tests(monkeypatch: pytest.MonkeyPatc
     assert tested[0] and tested[0] <= tested[1] and tested[1] == tested[2]
     assert len(learned) + len(tested[2]) <= 42 and len(learned) > 20
     assert "before" in capsys.readouterr().out
+
+
+def test_a_model_that_starts_to_hold_out_never_tests_what_it_has_learned(learned: set[bytes], capsys: Any) -> None:
+    """Images of the first session come again, under other names; its memory keeps only some of them."""
+    class_folders(["cat", "dog"], 12, "one")
+    class_folders(["owl", "cat"], 12, "two", seed=1000)
+    shutil.copytree("one/dog", "unlabelled")
+    for number, file in enumerate(sorted(Path("one/cat").iterdir())):
+        shutil.copy(file, f"two/cat/IMG-{number}.png")
+    assert learn("one", "--out", "m", *NEW[:-2], "--learner.memory.slots", 4, "--unlabelled", "unlabelled") == 0
+    before = learned.copy()
+    assert len(before) == 24 and sum(map(is_selected, before)) > 4
+    for words in (["two", "--held-out-every", EVERY], ["one"], ["two", "--held-out-every", EVERY, "--epochs", 2]):
+        assert learn("m", *words, "--out", "m") == 0
+        tested = in_bytes(dualnet.load("m").held_out.images)
+        assert tested == {image for image in in_bytes(all_images("two")) - before if is_selected(image)}
+        assert len(tested) > 4 and not tested & learned and before <= learned
+    assert f"learned from {36 - len(tested)} images, 2 epochs; {len(tested)} held out\n" in capsys.readouterr().out
+
+
+def test_the_same_command_with_held_out_images_is_another_session(capsys: Any) -> None:
+    class_folders(["cat", "dog"], 8, "one")
+    class_folders(["dog"], 8, "two", seed=1000)
+    assert learn("one", "--out", "m", *NEW[:-2]) == learn("m", "two", "--out", "m") == 0
+    for more, sessions in (["--held-out-every", EVERY], 3), (["--held-out-every", EVERY], 3), ([], 3):
+        capsys.readouterr()
+        assert learn("m", "two", "--out", "m", *more) == 0
+        printed = capsys.readouterr().out
+        assert "learned from 8 images; 0 held out\n  " in printed and "no held-out images yet: cat, dog\n" in printed
+        assert len(dualnet.load("m").sessions) == sessions
+    assert "already finished" in printed
+    assert learn("m", "one", "--out", "m2", "--held-out-every", EVERY) == 0
+
+
+def test_show_marks_accuracies_that_leave_classes_out(capsys: Any) -> None:
+    class_folders(["cat", "dog"], 8, "one")
+    class_folders(["dog", "owl"], 12, "two", seed=1000)
+    assert learn("one", "--out", "m", *NEW[:-2]) == 0
+    assert learn("m", "two", "--out", "m", "--held-out-every", EVERY) == 0
+    printed = capsys.readouterr().out
+    kept = dualnet.load("m").held_out.labels.tolist()
+    old, new = kept.count(1), kept.count(2)
+    assert (
+        old and new and f" % now ({old} images; 1 class untested)\n" in printed and f" % now ({new} images)" in printed
+    )
+    assert "  no held-out images yet: cat\n" in printed
+    assert cli.main(["show", "m"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first, second = (line.split() for line in lines if line.startswith("20"))
+    assert first[-3:] == ["—", "—", "—"]
+    assert [cell.endswith("*") for cell in second[-3:]] == [False, True, False]
+    assert "* some of these classes have no such images" in lines
+    assert f"images tested in the last session: memory 16; held out {old}; held out, new {new}" in lines
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_model_without_a_record_of_its_images_warns_and_recognises_those_of_its_memory(capsys: Any) -> None:
+    """As those of earlier versions, of runs and of services."""
+    class_folders(["cat", "dog"], 12, "one")
+    assert learn("one", "--out", "m", *NEW[:-2]) == 0
+    state = state_at("m")
+    assert len(state.pop("learned")) == 24
+    checkpoint.write(Path("m/checkpoint"), 9, checkpoint.snapshot(state))
+    assert learn("m", "one", "--out", "m", "--epochs", 2) == 0
+    assert "learned" not in state_at("m")
+    capsys.readouterr()
+    assert learn("m", "one", "--out", "m", "--held-out-every", EVERY) == 0
+    assert "no record of the images that it has learned: only those in its memory are rec" in capsys.readouterr().err
+    assert not len(dualnet.load("m").held_out.images) and len(state_at("m")["learned"]) == count_held_out("one") > 4
+
+
+def test_an_image_that_is_learned_in_python_is_no_longer_tested() -> None:
+    class_folders(["cat", "dog"], 12, "one")
+    assert learn("one", "--out", "m", *NEW) == 0
+    model = dualnet.load("m")
+    kept = model.held_out
+    model.learn(kept.images[:2], [model.class_names[label] for label in kept.labels[:2]])
+    model.save("m")
+    assert learn("m", "one", "--out", "m") == 0
+    assert in_bytes(dualnet.load("m").held_out.images) == in_bytes(kept.images[2:])
 
 
 def test_the_accuracy_is_that_of_the_held_out_images(capsys: Any) -> None:
@@ -138,10 +227,10 @@ def test_the_accuracy_is_that_of_the_held_out_images(capsys: Any) -> None:
     for part, rows in {"held_out_old": labels < 2, "held_out_new": labels == 2}.items():
         names = [model.class_names[label] for label in labels[rows]]
         found = model.evaluate(images[rows], names)
-        assert session["after"][part] == [pytest.approx(found.accuracy), len(names)]
+        assert session["after"][part] == [pytest.approx(found.accuracy), len(names), 0]
         if part == "held_out_old":
             before = first.evaluate(images[rows], names).accuracy
-            assert session["before"][part] == [pytest.approx(before), len(names)]
+            assert session["before"][part] == [pytest.approx(before), len(names), 0]
             assert f"  held-out images, earlier classes: {before:.1f} % before, {found.accuracy:.1f} % now" in lines[1]
     cat, dog, owl = (labels.tolist().count(number) for number in range(3))
     assert cli.main(["show", "m2"]) == 0
@@ -156,10 +245,13 @@ def test_the_accuracy_is_that_of_the_held_out_images(capsys: Any) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:damaged checkpoint")  # killed while it wrote one
-def test_killed_sessions_equal_whole_ones(state_of: Any, differing: Any) -> None:
+@pytest.mark.parametrize("start", [0, 1])
+def test_killed_sessions_equal_whole_ones(start: int, state_of: Any, differing: Any) -> None:
+    """Images are held out from the session `start` on."""
     class_folders("abc", 12, "one")
     class_folders("cd", 12, "two", seed=1000)
-    for number, words in enumerate((["one", *NEW], ["OUT", "two", "--test", "one"])):
+    for number, words in enumerate((["one", *NEW[:-2]], ["OUT", "two", "--test", "one"])):
+        words += NEW[-2:] if number == start else []
         for out in ("whole", "killed"):
             given = ["learn", *(out if word == "OUT" else word for word in words), "--out", out, "--batch-size", 3]
             given = [*map(str, given), "--save-every", "1", "--device", "cpu"]
@@ -176,7 +268,9 @@ def test_killed_sessions_equal_whole_ones(state_of: Any, differing: Any) -> None
             assert cli.main(given) == 0
         whole, killed = dualnet.load("whole"), dualnet.load("killed")
         assert not differing(state_of(whole.learner), state_of(killed.learner))
-        assert torch.equal(whole.held_out.images, killed.held_out.images) and len(whole.held_out.labels) > 4 * number
+        assert torch.equal(whole.held_out.images, killed.held_out.images)
+        assert len(whole.held_out.labels) > 4 * number or number < start
+        assert whole.learned == killed.learned and whole.held_out.every == (EVERY if number >= start else 0)
         assert torch.equal(whole.held_out.labels, killed.held_out.labels)
         records = [state_at(out)["session"] for out in ("whole", "killed")]
         assert records[0]["after"] == records[1]["after"] and records[0]["before"] == records[1]["before"]
@@ -200,7 +294,15 @@ def test_a_removed_class_leaves_every_file_and_a_renamed_one_is_tested_by_its_ne
 
 
 def count_held_out(folder: str) -> int:
-    return sum(HeldOut(EVERY).includes(image.numpy()) for image in dualnet.load("m").pixels_to_learn(folder))
+    return sum(map(is_selected, in_bytes(dualnet.load("m").pixels_to_learn(folder))))
+
+
+def all_images(folder: str) -> Tensor:
+    return dualnet.load("m").pixels_to_learn(sorted(Path(folder).rglob("*.png")))
+
+
+def is_selected(image: bytes) -> bool:
+    return HeldOut(EVERY).includes(pixel_digest(image))
 
 
 def split_of(folder: str) -> tuple[list[Path], list[Path]]:
@@ -208,7 +310,7 @@ def split_of(folder: str) -> tuple[list[Path], list[Path]]:
     model, sides = Model.create(image_size=28, learner={"name": "er", "width": 2}), ([], [])
     for number in range(20):
         picture(file := Path(folder, f"{number}.png"), 5000 + number)
-        is_learned = not HeldOut(EVERY).includes(model.pixels_to_learn(file)[0].numpy())
+        is_learned = not is_selected(model.pixels_to_learn(file).numpy().tobytes())
         sides[is_learned].append(file)
     return sides
 
@@ -237,8 +339,10 @@ REFUSED = {
     "photos --held-out-every 1 --out m2": "held_out_every: with 1 no image is learned; give 2 or more, or 0",
     "photos --held-out-every -1 --out m2": "held_out_every: -1 is not 0 or more",
     "photos --held-out-every few --out m2": "--held-out-every",
-    "m photos --held-out-every 3 --out m2": "--held-out-every: only for a new model; m keeps its own options",
-    "m photos --held-out-every 0 --out m2": "--held-out-every: only for a new model; m keeps its own options",
+    "m photos --held-out-every 1 --out m2": "held_out_every: with 1 no image is learned; give 2 or more, or 0",
+    "m photos --held-out-every 4 --out m2": "--held-out-every 4: this model keeps its number, 3: with another one it",
+    "m photos --held-out-every 4 --out m": "--held-out-every 4: this model keeps its number, 3: with another one it",
+    "m photos --held-out-every 0 --out m2": "--held-out-every 0: this model keeps its number, 3: with another one it",
     "photos --held-out-every 4 --out m": "--out m: holds a model that learned with other images or options",
 }
 
@@ -273,14 +377,19 @@ def wrong_share(content: dict[str, Any]) -> None:
     content["every"] = -2
 
 
-@pytest.mark.parametrize("change", [wrong_labels, wrong_shape, wrong_number, wrong_share])
+def wrong_digests(content: dict[str, Any]) -> None:
+    content["learned"] = torch.zeros(3, 4, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("change", [wrong_labels, wrong_shape, wrong_number, wrong_share, wrong_digests])
 def test_held_out_images_that_do_not_match_the_model_are_refused(change: Any, error_line: Any) -> None:
     class_folders(["cat", "dog"], 12, "photos")
     assert learn("photos", "--out", "m", *NEW) == 0
     state = state_at("m")
-    change(state["held_out"])
+    change(state if change is wrong_digests else state["held_out"])
     checkpoint.write(Path("m/checkpoint"), 9, checkpoint.snapshot(state))
-    assert "model.yaml: cannot be used (held_out" in error_line("show", "m")
+    what = "learned" if change is wrong_digests else "held_out"
+    assert f"model.yaml: cannot be used ({what}" in error_line("show", "m")
 
 
 def test_a_service_does_not_take_them_over() -> None:
@@ -290,6 +399,6 @@ def test_a_service_does_not_take_them_over() -> None:
     Path("live").mkdir()
     model, _ = open_model(Options(Path("live"), model=Path("m"), device="cpu"))
     held = dualnet.load("m").held_out
-    assert model.held_out.every == 0 and len(held.images)
+    assert model.held_out.every == 0 and model.learned is None and len(held.images)
     files = [file.read_bytes() for file in Path("live").rglob("*.safetensors")]
     assert files and not any(image in file for image in in_bytes(held.images) for file in files)

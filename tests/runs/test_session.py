@@ -145,15 +145,16 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     record = session_of(Path("m2"))
     assert {key: value[1] for key, value in record["after"].items()} == counts
     assert record["before"].keys() == {"memory", "old"}
-    for (key, (accuracy, count)), line in zip(record["after"].items(), lines, strict=False):
-        assert f"{accuracy:.1f} % now ({count} " in line
+    for (key, (accuracy, count, untested)), line in zip(record["after"].items(), lines, strict=False):
+        assert f"{accuracy:.1f} % now ({count} images{'; 1 class untested' if key == 'old' else ''})" in line
+        assert untested == (key == "old")
         assert (f"{record['before'][key][0]:.1f} % before" in line) if key != "new" else "before," not in line
     assert cli.main(["show", "m2"]) == 0
     learner, memory, *table, classes = capsys.readouterr().out.splitlines()
-    shown = table[table.index("accuracy in the last session of `dualnet learn`:") + 1 :]
     assert (learner.partition(", ")[2], classes) == ("3 classes, 28 x 28 pixels", "classes: cat, dog, owl")
     assert memory.startswith("memory: 16 of ") and memory.endswith("(cat 8, dog 4, owl 4)")
-    assert shown == lines[: len(shown)] and len(shown) == 3
+    assert table[-1] == "images tested in the last session: memory 8; test 3; test, new 3"
+    assert not any(" now" in line for line in table), "the accuracies are in the table"
     assert dualnet.load("m").class_names == ("cat", "dog"), "the model before stays"
     assert "memory" not in record, "a finished model does not carry the images of the measurement"
     assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
@@ -192,7 +193,14 @@ def test_every_session_is_listed(
     ended = [time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time"])) for one in (first, second)]
     assert lines[0].split() == [*ended[0].split(), "8", "2", "—", "—", "—"]
     changes = [f"{record['before'][part][0]:.1f}→{record['after'][part][0]:.1f}" for part in ("memory", "old")]
-    assert lines[1].split() == [*ended[1].split(), "8", "3", *changes, f"{record['after']['new'][0]:.1f}"]
+    assert lines[1].split() == [
+        *ended[1].split(),
+        "8",
+        "3",
+        changes[0],
+        changes[1] + "*",
+        f"{record['after']['new'][0]:.1f}",
+    ]
 
 
 def test_the_last_session_of_an_earlier_version_is_listed(photos: Path, learn: Any, capsys: Any) -> None:

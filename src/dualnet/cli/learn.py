@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from dualnet import engine
+from dualnet.cli.show import TEST_SETS, tested
 from dualnet.cli.terminal import fail, print_line
 from dualnet.learners.presets import STARTER
 from dualnet.nets.weights import starter_files
@@ -21,17 +22,9 @@ from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.session import LearnOptions, Session, check_place, start
 from dualnet.text import count_text
 
-SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
-MODEL_FLAGS = ("image_size", "seed", "held_out_every")  # of a new model
+SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs", "held_out_every")
+MODEL_FLAGS = ("image_size", "seed")  # of a new model
 MAX_NAMES = 10  # classes listed in the summary
-TEST_SETS = {
-    "memory": "images in memory, earlier classes",
-    "held_out_old": "held-out images, earlier classes",
-    "held_out_new": "held-out images, new classes",
-    "old": "test images, earlier classes",
-    "new": "test images, new classes",
-}
-FIRST_TEST_SETS = {"held_out_new": "held-out images", "new": "test images"}
 FASTER = "--image-size 48 --learner.updates 2 --out ANOTHER"  # measured in docs/benchmarks.md
 
 
@@ -121,8 +114,10 @@ def untested_line(model: Model) -> Iterator[str]:
 
 def accuracy_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """The accuracy before and after a session, from its record."""
-    for part, title in (TEST_SETS if record["old"] else FIRST_TEST_SETS).items():
+    for part, (_, images) in TEST_SETS.items():
         if part in record["after"]:
-            after, count = record["after"][part]
+            after, count, untested = tested(record, part)
+            which = f", {'new' if part.endswith('new') else 'earlier'} classes" if record["old"] else ""
             first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
-            yield f"  {title}: {first}{after:.1f} % now ({count_text(count, 'image')})"
+            others = f"; {count_text(untested, 'class', 'classes')} untested" if untested else ""
+            yield f"  {images}{which}: {first}{after:.1f} % now ({count_text(count, 'image')}{others})"

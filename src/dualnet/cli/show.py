@@ -18,12 +18,13 @@ from dualnet.text import count_text
 if TYPE_CHECKING:
     from dualnet.runs.model import Model
 
-ACCURACIES = {  # columns of the sessions, by the names in a result; without `new`: of the earlier classes
-    "memory": "memory",
-    "held_out_old": "held out",
-    "held_out_new": "held out, new",
-    "old": "test",
-    "new": "test, new",
+MARK = "*"
+TEST_SETS = {  # by name in the result of a session: column (of earlier classes, unless it says new), and images
+    "memory": ("memory", "images in memory"),
+    "held_out_old": ("held out", "held-out images"),
+    "held_out_new": ("held out, new", "held-out images"),
+    "old": ("test", "test images"),
+    "new": ("test, new", "test images"),
 }
 
 
@@ -65,17 +66,17 @@ def by_class(numbers: Iterable[int], model: Model) -> str:
 
 
 def show_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
-    """A table of the sessions of `dualnet learn`, and the accuracies of the last one with the numbers of images."""
-    from dualnet.cli.learn import accuracy_lines
-
-    columns = [part for part in ACCURACIES if any(part in one["after"] for one in sessions)]
+    """A table of the sessions of `dualnet learn`, and what the accuracies of the last one were measured on."""
+    columns = {part: column for part, (column, _) in TEST_SETS.items() if any(part in one["after"] for one in sessions)}
     rows = [[*facts(one), *(accuracy(one, part) for part in columns)] for one in sessions]
-    header = ["session", "images", "classes", *(ACCURACIES[part] for part in columns)]
+    header = ["session", "images", "classes", *columns.values()]
     table = TextTable(header, rows, numeric=range(1, len(header)))
     print_rich(rich_table(table, "sessions, accuracy in %"), width=100)
-    if lines := list(accuracy_lines(sessions[-1])):
-        for line in ("accuracy in the last session of `dualnet learn`:", *lines):
-            print_line(line)
+    if any(cell.endswith(MARK) for row in rows for cell in row):
+        print_line(f"{MARK} some of these classes have no such images")
+    if last := sessions[-1]["after"]:
+        counts = (f"{column} {last[part][1]:,}" for part, column in columns.items() if part in last)
+        print_line(f"images tested in the last session: {'; '.join(counts)}")
 
 
 def facts(session: Mapping[str, Any]) -> list[str]:
@@ -87,8 +88,14 @@ def facts(session: Mapping[str, Any]) -> list[str]:
 
 
 def accuracy(session: Mapping[str, Any], part: str) -> str:
-    """Before and after the session; of new classes only after it."""
+    """Before and after the session; of new classes only after it. Marked if some of the classes were not tested."""
     if part not in session["after"]:
         return DASH
     first = f"{session['before'][part][0]:.1f}→" if part in session["before"] else ""
-    return f"{first}{session['after'][part][0]:.1f}"
+    after, _, untested = tested(session, part)
+    return f"{first}{after:.1f}{MARK if untested else ''}"
+
+
+def tested(session: Mapping[str, Any], part: str) -> Sequence[Any]:
+    """Accuracy after a session, images, and classes without any; earlier versions did not count the last."""
+    return [*session["after"][part], 0][:3]

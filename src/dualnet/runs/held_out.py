@@ -1,7 +1,7 @@
 """Images that sessions of `dualnet learn` hold out: never learned, kept with the model, tested in every session."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
@@ -14,6 +14,7 @@ from dualnet.batch import StreamSpec
 from dualnet.options import whole_number
 
 MAX_KEPT = 2000  # images, shared equally by the classes
+DIGEST_SIZE = 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -28,9 +29,9 @@ class HeldOut:
         if whole_number(self.every, "held_out_every", 0) == 1:
             raise ValueError("held_out_every: with 1 no image is learned; give 2 or more, or 0 to hold out none")
 
-    def includes(self, image: np.ndarray) -> bool:
-        """Whether an image is held out. It depends on its pixels only: it is the same in every session."""
-        return self.every > 0 and int.from_bytes(pixel_digest(image.tobytes())) % self.every == 0
+    def includes(self, digest: bytes) -> bool:
+        """Whether an image that was not learned is held out. By its pixels only: it is the same in every session."""
+        return self.every > 0 and int.from_bytes(digest) % self.every == 0
 
     def with_images(self, images: Iterable[np.ndarray], labels: Iterable[int]) -> "HeldOut":
         """With more images. An image that is given again has its last label.
@@ -49,6 +50,10 @@ class HeldOut:
             return self
         stacked = torch.from_numpy(np.stack([image for image, _ in kept]))
         return HeldOut(self.every, stacked, torch.tensor([label for _, label in kept]))
+
+    def without_images(self, digests: Collection[bytes]) -> "HeldOut":
+        kept = torch.tensor([pixel_digest(image.tobytes()) not in digests for image in self.images.numpy()])
+        return self if kept.all() else HeldOut(self.every, self.images[kept], self.labels[kept])
 
     def without_class(self, number: int) -> "HeldOut":
         """Without the images of a class; the numbers of the classes after it decrease by one."""
@@ -70,4 +75,16 @@ def read_held_out(content: Mapping[str, Any], spec: StreamSpec) -> HeldOut:
 
 def pixel_digest(pixels: bytes) -> bytes:
     """Identifies an image by its decoded pixels, whatever its file is called and whatever else is in it."""
-    return blake2b(pixels, digest_size=16).digest()
+    return blake2b(pixels, digest_size=DIGEST_SIZE).digest()
+
+
+def digest_rows(digests: Iterable[bytes]) -> Tensor:
+    """Digests for a checkpoint, uint8 [N, DIGEST_SIZE], in an order that depends on nothing else."""
+    return torch.from_numpy(np.array(bytearray().join(sorted(digests)), np.uint8).reshape(-1, DIGEST_SIZE))
+
+
+def read_digests(rows: Tensor) -> set[bytes]:
+    """From a checkpoint. Raises ValueError if they are not those of `digest_rows`."""
+    if rows.dtype != torch.uint8 or rows.shape[1:] != (DIGEST_SIZE,):
+        raise ValueError("learned: is not a list of digests")
+    return {row.tobytes() for row in rows.numpy()}

@@ -23,7 +23,7 @@ from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
-from dualnet.runs.held_out import HeldOut, read_held_out
+from dualnet.runs.held_out import HeldOut, digest_rows, pixel_digest, read_digests, read_held_out
 from dualnet.runs.predictions import Evaluation, Prediction
 from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
@@ -44,6 +44,8 @@ class Model:
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
     unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
     held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
+    # Digests of the images learned so far, except those that are never held out; None: not known.
+    learned: set[bytes] | None = field(default=None, init=False, repr=False, compare=False)
     sessions: Sequence[Mapping[str, Any]] = field(default=(), init=False, repr=False, compare=False)  # of it, finished
 
     def __post_init__(self) -> None:
@@ -83,7 +85,9 @@ class Model:
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
         seed = whole_number(seed, "seed", 0, 2**32 - 1)
         name, config = open_ended(learner, label_share, boundaries)
-        return cls(make_learner(name, spec, config, seed, checked_device(device)), names)
+        model = cls(make_learner(name, spec, config, seed, checked_device(device)), names)
+        model.learned = set()
+        return model
 
     def check_names(self) -> None:
         """Raises ValueError unless each class has a name: `learner.add_classes` adds classes without one."""
@@ -165,7 +169,17 @@ class Model:
         task_ids = task_ids_of(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
+        self.note_learned(pixels)
         return self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
+
+    def note_learned(self, pixels: Tensor) -> None:
+        """Images that are learned will not be held out, and are no longer tested."""
+        digests = {pixel_digest(image.tobytes()) for image in pixels.cpu().numpy()}
+        if self.held_out.every:
+            digests = set(filter(self.held_out.includes, digests))
+            self.held_out = self.held_out.without_images(digests) if digests else self.held_out
+        if self.learned is not None:
+            self.learned |= digests
 
     def pixels_to_learn(self, images: Any) -> Tensor:
         """The images as uint8 [B, C, H, W], in the size of the model."""
@@ -272,6 +286,8 @@ class Model:
         state = {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
         if self.held_out.every:
             state["held_out"] = vars(self.held_out)
+        if self.learned is not None:
+            state["learned"] = digest_rows(self.learned)
         if self.sessions:
             state["sessions"] = self.sessions
         model_folder.write(folder, self.learner, self.initial_names, {**state, **more})
@@ -309,6 +325,9 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
             model.class_names = tuple(state["class_names"])
             model.check_names()
             model.held_out = read_held_out(found[1].get("held_out", {}), model.learner.spec)
+            model.learned = set() if model.held_out.every else None  # of an earlier version
+            if "learned" in found[1]:
+                model.learned = read_digests(found[1]["learned"])
             model.sessions = found[1].get("sessions") or last_session(found[1].get("session", {}))
     except READ_ERRORS as error:
         raise ValueError(

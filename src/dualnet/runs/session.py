@@ -5,6 +5,7 @@ import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import task_ids_of
 from dualnet.runs.evaluation import accuracy
-from dualnet.runs.held_out import HeldOut
+from dualnet.runs.held_out import HeldOut, pixel_digest
 from dualnet.runs.model import NEW_MODEL, SESSION_RESULTS, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import MODEL_FILE, digest_of
@@ -44,13 +45,13 @@ class LearnOptions:
     task: int | None = None  # of a task-aware model
     batch_size: int = 10
     epochs: int = 1  # passes over the images
+    held_out_every: int | None = None  # about one image in so many is not learned, but tested; later sessions keep it
     learner: dict[str, Any] = field(default_factory=lambda: dict(NEW_MODEL))
     image_size: int = 64  # side in pixels
     seed: int = 0  # the order of the images follows from it too
-    held_out_every: int = 0  # about one image in so many is not learned, but tested; 0: none
 
     def __post_init__(self) -> None:
-        HeldOut(self.held_out_every)  # checks it
+        HeldOut(self.held_out_every or 0)  # checks it
         check_at_least(self, 1, "batch_size", "epochs")
         check_at_least(self, 1, "image_size", most=MAX_SIZE)
         for option, other in (("--unlabelled", self.unlabelled), ("--test", self.test)):
@@ -72,22 +73,25 @@ class Session:
         self.test = None if options.test is None else read_files(options.test, None, height, options.on_error)
         self.files = read_files(options.train, options.unlabelled, height, options.on_error)
         self.new = [name for name in self.files.classes if name not in model.class_names]
-        self.held_out = self.held_out_rows()
-        self.batches = self.make_batches()
         plan = {name: getattr(options, name) for name in ("batch_size", "epochs", "task")}
         plan |= {"images": self.files.digest, "test": self.test and self.test.digest}
-        self.record: dict[str, Any] = {"plan": digest_of(plan), "step": 0, "steps": len(self.batches)}
+        self.record: dict[str, Any] = {"plan": digest_of(plan), "step": 0}
 
     # Images
 
-    def held_out_rows(self) -> np.ndarray:
-        """Which rows of `files` are held out, bool [N]; of unlabelled images too: their labels may come later."""
-        rows = range(len(self.files)) if self.model.held_out.every else []
-        found = np.zeros(len(self.files), dtype=bool)
-        found[[row for row in rows if self.model.held_out.includes(self.files.decoded[row])]] = True
-        return found
+    @cached_property
+    def digests(self) -> list[bytes]:
+        """Of the pixels of each row of `files`."""
+        return [pixel_digest(self.files.decoded[row].tobytes()) for row in range(len(self.files))]
 
-    def make_batches(self) -> list[Tensor]:
+    @cached_property
+    def held_out(self) -> np.ndarray:
+        """Which rows of `files` are held out, bool [N]; of unlabelled images too: their labels may come later."""
+        is_held_out, learned = self.model.held_out.includes, self.model.learned or ()
+        return np.array([is_held_out(digest) and digest not in learned for digest in self.digests])
+
+    @cached_property
+    def batches(self) -> list[Tensor]:
         """Rows of `files`, shuffled by the seed of the model; batches without labels are spread evenly."""
         seed = self.model.learner.generator.initial_seed()
         labelled = torch.tensor([name is not None for name in self.files.names])
@@ -117,8 +121,9 @@ class Session:
                 "or create a new model with --unlabelled from the first call on"
             )
         self.check_tasks()
+        self.start_holding_out()
         self.hold_out()
-        self.record |= {"old": len(model.class_names), "memory": self.memory_sample()}
+        self.record |= {"steps": len(self.batches), "old": len(model.class_names), "memory": self.memory_sample()}
         self.record["before"] = self.measure()
         if self.new:
             model.add_classes(self.new, self.task)
@@ -133,6 +138,21 @@ class Session:
             if len(mask) == spec.num_tasks:
                 raise ValueError("--task: this model is task-aware; give the task of the unlabelled images")
             self.record["new_task"] = len(mask) - 1
+
+    def start_holding_out(self) -> None:
+        """Apply `held_out_every`. Raises ValueError if the model has another number."""
+        model, every = self.model, self.options.held_out_every
+        if every is None or every == model.held_out.every:
+            return
+        if now := model.held_out.every:
+            reason = f"this model keeps its number, {now}: with another one it would learn images that it has tested"
+            raise ValueError(f"--held-out-every {every}: {reason}; leave the option out")
+        if model.learned is None:
+            model.learned = {pixel_digest(image.tobytes()) for image in stored_images(model)}
+            known = "only those in its memory are recognised; give new images, since others would be tested"
+            warnings.warn(f"this model has no record of the images that it has learned: {known}", stacklevel=2)
+        model.held_out = HeldOut(every)
+        model.learned = set(filter(model.held_out.includes, model.learned))
 
     def hold_out(self) -> None:
         """Add the held-out images of the session to those that the model keeps."""
@@ -201,12 +221,12 @@ class Session:
         return {part: getattr(memory, part)[slots].clone() for part in ("images", "labels", "task_ids")}
 
     def measure(self) -> dict[str, list[float]]:
-        """Accuracy in percent and number of images: in the memory, and of other images of old and of new classes."""
+        """Results of `measured`: in the memory, and of other images of old and of new classes."""
         model, old, found = self.model, self.record["old"], {}
-        device = model.learner.class_mask.device
+        device, num_classes = model.learner.class_mask.device, {"old": old, "new": len(model.class_names) - old}
         if stored := self.record["memory"]:
             parts = (stored[part].to(device) for part in ("images", "labels", "task_ids"))
-            found["memory"] = measured(model, *parts)
+            found["memory"] = measured(model, old, *parts)
         for kind, images, labels in self.test_sets():
             known = (labels >= 0) & (labels < len(model.class_names))
             for part, rows in {"old": known & (labels < old), "new": known & (labels >= old)}.items():
@@ -214,7 +234,7 @@ class Session:
                     shown = torch.from_numpy(images[np.flatnonzero(rows)]).to(device)
                     given = torch.from_numpy(labels[rows])
                     tasks = task_ids_of(given, model.learner.spec.class_mask.cpu(), None)
-                    found[kind + part] = measured(model, shown, given.to(device), tasks.to(device))
+                    found[kind + part] = measured(model, num_classes[part], shown, given.to(device), tasks.to(device))
         return found
 
     def test_sets(self) -> Iterator[tuple[str, np.ndarray | CachedImages, np.ndarray]]:
@@ -247,6 +267,7 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
         model, state = load_with_state(out, device, trust or named)
         session, record = Session(model, options), state.get("session") or {}
         same = record.get("plan") == session.record["plan"] and (in_place or record.get("source") == source_digest)
+        same = same and options.held_out_every in (None, model.held_out.every)
         if same and "after" not in record and state["device"] != model.learner.class_mask.device.type:
             raise ValueError(
                 f"--device: this session was started on {state['device']}; continue there, or choose another --out"
@@ -278,24 +299,29 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
 
 def new_model(options: LearnOptions, device: str) -> Model:
     given = {option: getattr(options, option) for option in MODEL_OPTIONS}
-    model = Model.create(**given, device=device, label_share=0.0 if options.unlabelled else 1.0)
-    model.held_out = HeldOut(options.held_out_every)
-    return model
+    return Model.create(**given, device=device, label_share=0.0 if options.unlabelled else 1.0)
 
 
 def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
     """What a session starts from: the newest checkpoint of a model or run, or the options of a new model."""
+    held_out = {"held_out_every": options.held_out_every} if options.held_out_every else {}
     if source is None:
-        held_out = {"held_out_every": options.held_out_every} if options.held_out_every else {}
         return {option: getattr(options, option) for option in MODEL_OPTIONS} | held_out
     folder = RunFolder(source).checkpoints
     steps = checkpoint.steps(folder)
-    return {"checkpoint": read_json(checkpoint.files_of(folder, steps[-1])[0], relaxed=True)["digest"] if steps else ""}
+    newest = read_json(checkpoint.files_of(folder, steps[-1])[0], relaxed=True)["digest"] if steps else ""
+    return {"checkpoint": newest} | held_out
 
 
-def measured(model: Model, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
-    """Accuracy in percent, and the number of images."""
-    return [accuracy(model.learner.logits, images, labels, task_ids).item(), len(labels)]
+def stored_images(model: Model) -> Iterator[np.ndarray]:
+    for memory in model.learner.memories:
+        yield from memory.images[memory.filled].cpu().numpy()
+
+
+def measured(model: Model, num_classes: int, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
+    """Accuracy in percent, the number of images, and that of the classes of which there are none."""
+    untested = num_classes - len(labels.unique())
+    return [accuracy(model.learner.logits, images, labels, task_ids).item(), len(labels), untested]
 
 
 def interleaved(*parts: Sequence[Any]) -> list[Any]:
