@@ -446,3 +446,20 @@ def test_a_model_that_diverges_keeps_what_was_saved(photos: Path, learn: Any, ca
     assert learn("photos", "--out", "m", *WORDS, "--learner.lr", "1e30", "--epochs", 9) == 1
     assert "diverged" in capsys.readouterr().err
     assert all(weight.isfinite().all() for weight in dualnet.load("m").learner.parameters())
+
+
+@pytest.mark.filterwarnings("always")
+def test_an_image_in_the_folders_of_several_classes_is_named_once(photos: Path, learn: Any, capsys: Any) -> None:
+    """By its pixels; not twice in one class, not if it has no label, and not again when nothing is learned."""
+    shutil.copy("photos/cat/0.png", "photos/cat/again.png")
+    shutil.copytree("photos/dog", "unlabelled")
+    words = ["photos", "--unlabelled", "unlabelled", "--out", "m", *WORDS]
+    assert learn(*words) == 0 and "warning" not in capsys.readouterr().err
+    draw(Path("photos"), "owl")
+    Image.open("photos/cat/2.png").save("photos/owl/same.bmp")
+    for name in ("dog", "owl"):
+        shutil.copy("photos/cat/0.png", f"photos/{name}/copy.png")
+    warning = "2 images are in the folders of several classes, first photos/cat/0.png and photos/dog/copy.png: keep"
+    for number in range(2):
+        assert learn("m", *words[:3], "--out", "m") == 0
+        assert capsys.readouterr().err.count(warning) == 1 - number

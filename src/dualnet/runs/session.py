@@ -3,6 +3,7 @@
 import time
 import unicodedata
 import warnings
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -29,6 +30,7 @@ from dualnet.runs.run import check_weights
 from dualnet.runs.run_folder import RunFolder, same_folder
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.stream.stream import shuffled
+from dualnet.text import count_text
 
 MODEL_OPTIONS = ("learner", "image_size", "seed")  # of Model.create
 MEMORY_SAMPLE = 500  # stored images of the earlier classes, on which forgetting is measured
@@ -121,6 +123,7 @@ class Session:
                 "or create a new model with --unlabelled from the first call on"
             )
         self.check_tasks()
+        self.warn_of_ambiguous_images()
         self.start_holding_out()
         self.hold_out()
         self.record |= {"steps": len(self.batches), "old": len(model.class_names), "memory": self.memory_sample()}
@@ -138,6 +141,19 @@ class Session:
             if len(mask) == spec.num_tasks:
                 raise ValueError("--task: this model is task-aware; give the task of the unlabelled images")
             self.record["new_task"] = len(mask) - 1
+
+    def warn_of_ambiguous_images(self) -> None:
+        """The same pixels in the folders of several classes: a mistake in the labels."""
+        rows = defaultdict[bytes, dict[str, int]](dict)  # by digest: a row of each class
+        for row, (digest, name) in enumerate(zip(self.digests, self.files.names, strict=True)):
+            if name is not None:
+                rows[digest].setdefault(name, row)
+        if several := [[*classes.items()][:2] for classes in rows.values() if len(classes) > 1]:
+            files = [
+                Path(self.options.train, name, Path(self.files.decoded.file(row)).name) for name, row in several[0]
+            ]
+            which = f"{count_text(len(several), 'image is', 'images are')} in the folders of several classes"
+            warnings.warn(f"{which}, first {files[0]} and {files[1]}: keep each in one of them", stacklevel=2)
 
     def start_holding_out(self) -> None:
         """Apply `held_out_every`. Raises ValueError if the model has another number."""
