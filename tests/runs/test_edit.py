@@ -163,7 +163,7 @@ REFUSED: dict[str, str] = {
     "edit model --rename kat dog": "names: 'dog' exists already",
     "edit model --rename kat cat --rename owl cat": "names: 'cat' exists already",
     "edit RUN --rename a b": "names: 'a' is not one of the model's 4 classes",
-    "edit nowhere --rename kat cat": "nowhere",
+    "edit nowhere --rename kat cat": "nowhere: does not exist; give a run folder",
     "edit model --rename kat cat --out RUN": "RUN: holds a run",
     "edit model --rename kat cat --out photos": "photos: holds other files",
     "rename model kat cat": "did you mean edit?",

@@ -318,7 +318,11 @@ def test_bad_files_are_left_out_if_wanted(photos: Path, learn: Any, capsys: Any)
     assert "bad.png" in capsys.readouterr().err and not Path("m").exists()
     assert learn("photos", "--out", "m", *WORDS, "--on-error", "skip") == 0
     captured = capsys.readouterr()
-    assert "bad.png" in captured.err and "8 images" in captured.out
+    assert "bad.png" in captured.err and "8 images" in captured.out and "left out, since" not in captured.err
+    for file in Path("photos/dog").glob("*.png"):
+        file.write_bytes(b"no image")
+    assert learn("photos", "--out", "m2", *WORDS, "--on-error", "skip") == 0
+    assert "dog: left out, since no image in these class folders can be read\n" in capsys.readouterr().err
 
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -332,8 +336,12 @@ REFUSED: dict[str, tuple[str, str]] = {
     "no class": ("photos/cat --out m", "photos/cat: no class sub-folders"),
     "a file": ("photos/cat/0.png --out m", "photos/cat/0.png: "),
     "a model alone": ("model --out m", "model: is a model"),
-    "a model that is none": ("photos photos --out m", "photos: neither a saved model nor a run"),
-    "a model that is not there": ("nowhere photos --out m", "nowhere: neither"),
+    "a model that is none": ("photos photos --out m", "nor a saved model; give a run folder such as"),
+    "a folder that holds a model": (
+        ". photos --out m",
+        "or a saved model such as model, or for a new model only FOLDER",
+    ),
+    "a model that is not there": ("nowhere photos --out m", "nowhere: does not exist; give a run folder such as"),
     "two folders": ("model photos photos --out m", "photos: "),
     "out holds another model": ("photos --out model", "dualnet learn model photos --out model"),
     "out holds another model still": ("other more --out model", "--out model: holds a model"),

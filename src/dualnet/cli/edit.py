@@ -4,6 +4,7 @@ import argparse
 
 from dualnet.cli.terminal import print_line
 from dualnet.runs.model import load_with_state
+from dualnet.runs.record import no_model
 from dualnet.runs.run_folder import RunFolder
 
 
@@ -11,6 +12,8 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     source, out = arguments.run, arguments.out or arguments.run
     if not (arguments.rename or arguments.remove):
         raise ValueError("nothing to change; give --rename OLD NEW or --remove NAME")
+    if not source.exists():
+        raise ValueError(no_model(source))
     with RunFolder(out).locked():
         model, state = load_with_state(source, "cpu", arguments.trust)
         if "serve" in state:

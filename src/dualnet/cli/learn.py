@@ -16,7 +16,7 @@ from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
 from dualnet.runs.model import NEW_MODEL, Model
 from dualnet.runs.progress import RunDisplay
-from dualnet.runs.record import MODEL_FILE
+from dualnet.runs.record import MODEL_FILE, no_model
 from dualnet.runs.run import DivergedError
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.session import LearnOptions, Session, check_place, start
@@ -77,7 +77,7 @@ def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:
     if is_model(folder):
         raise ValueError(f"{folder}: is a model; give a folder of images after it")
     if first and not is_model(first[0]):
-        raise ValueError(f"{first[0]}: neither a saved model nor a run folder; for a new model give only FOLDER")
+        raise ValueError(f"{no_model(Path(first[0]))}, or for a new model only FOLDER")
     return Path(first[0]) if first else None, folder
 
 

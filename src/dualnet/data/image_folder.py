@@ -1,13 +1,14 @@
 """Your own images, a folder with one sub-folder per class: as a benchmark, or as the images of `dualnet learn`."""
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark
-from dualnet.data.class_folders import absolute, class_folders, files_by_class, images_in
+from dualnet.data.class_folders import IgnoredFilesWarning, absolute, class_folders, files_by_class, images_in
 from dualnet.data.decode import OnError
 from dualnet.data.file_benchmark import FileBenchmark, split_of
 from dualnet.data.image_cache import CachedImages, unreadable
@@ -117,4 +118,7 @@ def read_files(root: str, unlabelled: str | None, size: int, on_error: OnError, 
         pairs += [(path, None) for path in images_in(unlabelled, "name a folder of unlabelled images")]
     bad = unreadable([path for path, _ in pairs], size, on_error)
     paths, names = zip(*(pair for pair in pairs if pair[0] not in bad), strict=True)
+    if missing := sorted({*files} - {*names}):
+        reason = "left out, since no image in these class folders can be read"
+        warnings.warn(f"{', '.join(missing)}: {reason}", IgnoredFilesWarning, stacklevel=2)
     return ImageFiles(names, CachedImages(paths, size))

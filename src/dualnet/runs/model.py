@@ -224,7 +224,8 @@ class Model:
         if self.unfinished:
             warnings.warn(self.unfinished, stacklevel=2)
         if not self.class_names:
-            raise ValueError("the model has no classes yet; add some by learn(images, labels, add_classes=True)")
+            remedy = "add some by `dualnet learn`, in Python by learn(images, labels, add_classes=True)"
+            raise ValueError(f"the model has no classes yet; {remedy}")
         shape = self.learner.spec.image_shape
         pixels, errors = readable(images, shape) if on_error == "skip" else (pixels_of(images, shape), {})
         probabilities = self.probabilities(pixels, task).cpu()  # the only synchronisation with a GPU

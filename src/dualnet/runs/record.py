@@ -110,10 +110,11 @@ class RunRecord:
 
 
 def no_model(folder: Path) -> str:
-    """The message for a folder that holds neither a run nor a saved model. It names a run directly below, if any."""
-    like = min((file.parent for file in folder.glob(f"*/{EXPERIMENT_FILE}")), default="runs/NAME/seed-0")
+    """The message for a folder that holds neither a run nor a saved model. It names those directly below, if any."""
+    run = min((file.parent for file in folder.glob(f"*/{EXPERIMENT_FILE}")), default="runs/NAME/seed-0")
+    model = min((file.parent for file in folder.glob(f"*/{MODEL_FILE}")), default="models/mine")
     what = f"neither a run (no {EXPERIMENT_FILE}) nor a saved model" if folder.exists() else "does not exist"
-    return f"{folder}: {what}; give a run folder such as {like}, or a saved model such as models/mine"
+    return f"{folder}: {what}; give a run folder such as {run}, or a saved model such as {model}"
 
 
 def read_record(folder: Path) -> RunRecord:

@@ -116,7 +116,7 @@ class Session:
                 raise ValueError(
                     f"--test: {min(others)!r} and the others are not classes of the model; name another folder"
                 )
-            warnings.warn(f"--test: {', '.join(sorted(others))}: left out, not classes of the model", stacklevel=2)
+            warnings.warn(f"--test: {', '.join(sorted(others))}: left out, unknown to the model", stacklevel=2)
         if None in self.files.names and not getattr(model.learner.config, "slow_rounds", 0):
             raise ValueError(
                 "--unlabelled: this model has no slow learner (learner.slow_rounds is 0 or not set); leave it out, "
