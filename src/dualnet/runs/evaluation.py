@@ -26,7 +26,7 @@ def accuracy(logits: Logits, images: Tensor, labels: Tensor, task_ids: Tensor) -
     return 100 * (answers == labels).sum().double() / len(labels)
 
 
-def seen_accuracy(logits: Logits, stream: Stream, seen: Tensor) -> Tensor:
+def anytime_accuracy(logits: Logits, stream: Stream, seen: Tensor) -> Tensor:
     """Accuracy in percent on all test images of the classes seen so far, bool [classes]: float64, on the device."""
     right, tested = [], []
     for task in (stream.class_mask & seen).any(dim=1).nonzero().flatten().tolist():

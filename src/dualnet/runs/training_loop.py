@@ -12,7 +12,7 @@ import torch
 from dualnet.batch import Batch
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.runs import checkpoint
-from dualnet.runs.evaluation import Logits, accuracy, class_results, seen_accuracy
+from dualnet.runs.evaluation import Logits, accuracy, anytime_accuracy, class_results
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.run import DivergedError, Run
 from dualnet.runs.stop import Stop, StopRequested
@@ -117,7 +117,7 @@ class TrainingLoop:
         every = self.experiment.evaluate_every
         if every == 0 or self.step % every or self.stream.epochs_over_all or not self.runs[0].classes_seen.any():
             return
-        found = [seen_accuracy(self.logits_of(run), run.stream, run.classes_seen) for run in self.runs]
+        found = [anytime_accuracy(self.logits_of(run), run.stream, run.classes_seen) for run in self.runs]
         values = torch.stack(found).tolist()
         self.add_elapsed_time()
         for run, value in zip(self.runs, values, strict=True):
