@@ -615,8 +615,12 @@ def test_unknown_learners_give_a_hint():
         learner_class("zzzzzz")
     with pytest.raises(ValueError, match="PYTHONPATH"):
         learner_class("no_such_package.Learner")
-    with pytest.raises(ValueError, match="PYTHONPATH"):
+    with pytest.raises(
+        ValueError, match=r"^learner\.name: cannot import .*: dualnet\.learners\.er has no NoSuchLearner$"
+    ):
         learner_class("dualnet.learners.er.NoSuchLearner")
+    with pytest.raises(ValueError, match=r"has no Baselin; did you mean dualnet\.learners\.er\.Baseline\?$"):
+        learner_class("dualnet.learners.er.Baselin")
     with pytest.raises(ValueError, match=r"^learner\.name: 'dualnet\.batch\.Batch'"):
         learner_class("dualnet.batch.Batch")
 
