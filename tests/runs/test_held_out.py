@@ -250,7 +250,8 @@ def test_killed_sessions_equal_whole_ones(start: int, state_of: Any, differing: 
     """Images are held out from the session `start` on."""
     class_folders("abc", 12, "one")
     class_folders("cd", 12, "two", seed=1000)
-    for number, words in enumerate((["one", *NEW[:-2]], ["OUT", "two", "--test", "one"])):
+    class_folders("abc", 12, "test", seed=2000)
+    for number, words in enumerate((["one", *NEW[:-2]], ["OUT", "two", "--test", "test"])):
         words += NEW[-2:] if number == start else []
         for out in ("whole", "killed"):
             given = ["learn", *(out if word == "OUT" else word for word in words), "--out", out, "--batch-size", 3]

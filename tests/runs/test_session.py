@@ -70,19 +70,20 @@ def session_of(folder: Path) -> dict[str, Any]:
 def test_three_killed_sessions_equal_one_process(tmp_path: Path, state_of: Any, differing: Any) -> None:
     """5 + 5 + 5 classes, some images without a label; every session is killed once and resumed."""
     parts = [draw(tmp_path / f"part-{n}", *LETTERS[5 * n : 5 * n + 5]) for n in range(3)]
+    tests = draw(tmp_path / "test", *LETTERS[:5], seed=1)
     (tmp_path / "unlabelled").mkdir()
     for file in draw(tmp_path / "more", "x", count=6).glob("x/*"):
         file.rename(tmp_path / "unlabelled" / file.name)
     model = Model.create(image_size=28, learner=LEARNER, label_share=0.0)
     for part in parts:
-        test = str(parts[0]) if part != parts[0] else None
+        test = str(tests) if part != parts[0] else None
         session = Session(model, LearnOptions(str(part), str(tmp_path / "unlabelled"), test, batch_size=3))
         session.begin()
         session.run(tmp_path / "at-once", RunDisplay(), 100)
 
     out = tmp_path / "killed"
     for number, part in enumerate(parts):
-        test = ["--test", parts[0]] if number else []
+        test = ["--test", tests] if number else []
         source = [out] if number else []
         new = [] if number else WORDS
         words = ["learn", *source, part, "--out", out, "--unlabelled", "unlabelled", "--batch-size", 3, *test, *new]
@@ -471,3 +472,23 @@ def test_an_image_in_the_folders_of_several_classes_is_named_once(photos: Path, 
     for number in range(2):
         assert learn("m", *words[:3], "--out", "m") == 0
         assert capsys.readouterr().err.count(warning) == 1 - number
+
+
+@pytest.mark.filterwarnings("always")
+def test_test_images_that_are_learned_are_counted(photos: Path, learn: Any, capsys: Any) -> None:
+    """In this session or an earlier one; held-out images are not learned."""
+    draw(Path("test"), "cat", seed=1)
+    for file in ("cat/0.png", "dog/1.png"):
+        Path("test", file).parent.mkdir(exist_ok=True)
+        shutil.copy(photos / file, Path("test", file).with_stem("copy"))
+    size = len([*Path("test").glob("*/*.png")])
+    warning = f"--test: the model learns or has learned 2 of {size} images, first cat/copy.png; give other test images"
+    assert learn("photos", "--out", "m", *WORDS, "--test", "test") == 0
+    assert capsys.readouterr().err.count(warning) == 1
+    draw(Path("more"), "owl")
+    assert learn("m", "more", "--out", "m", "--test", "test") == 0
+    assert capsys.readouterr().err.count(warning) == 1
+    shutil.copytree("photos", "copies")
+    assert learn("photos", "--out", "h", *WORDS, "--test", "copies", "--held-out-every", 3) == 0
+    learned = dualnet.load("h").sessions[-1]["images"]
+    assert 0 < learned < 8 and f"has learned {learned} of 8 images, " in capsys.readouterr().err

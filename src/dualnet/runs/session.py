@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dualnet.data.decode import MAX_SIZE, OnError
 from dualnet.data.image_cache import CachedImages
-from dualnet.data.image_folder import read_files
+from dualnet.data.image_folder import ImageFiles, read_files
 from dualnet.files import read_json
 from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
@@ -83,8 +83,7 @@ class Session:
 
     @cached_property
     def digests(self) -> list[bytes]:
-        """Of the pixels of each row of `files`."""
-        return [pixel_digest(self.files.decoded[row].tobytes()) for row in range(len(self.files))]
+        return digests_of(self.files)
 
     @cached_property
     def held_out(self) -> np.ndarray:
@@ -126,6 +125,7 @@ class Session:
         self.warn_of_ambiguous_images()
         self.start_holding_out()
         self.hold_out()
+        self.warn_of_learned_test_images()
         self.record |= {"steps": len(self.batches), "old": len(model.class_names), "memory": self.memory_sample()}
         self.record["before"] = self.measure()
         if self.new:
@@ -154,6 +154,17 @@ class Session:
             ]
             which = f"{count_text(len(several), 'image is', 'images are')} in the folders of several classes"
             warnings.warn(f"{which}, first {files[0]} and {files[1]}: keep each in one of them", stacklevel=2)
+
+    def warn_of_learned_test_images(self) -> None:
+        """Test images that this session learns, or that the model has learned as far as it has a record of them."""
+        if self.test is None:
+            return
+        in_session = {digest for digest, held_out in zip(self.digests, self.held_out, strict=True) if not held_out}
+        learned = in_session | (self.model.learned or set())
+        if rows := [row for row, digest in enumerate(digests_of(self.test)) if digest in learned]:
+            first = Path(self.test.decoded.file(rows[0]))
+            which = f"{len(rows)} of {count_text(len(self.test), 'image')}, first {first.parent.name}/{first.name}"
+            warnings.warn(f"--test: the model learns or has learned {which}; give other test images", stacklevel=2)
 
     def start_holding_out(self) -> None:
         """Apply `held_out_every`. Raises ValueError if the model has another number."""
@@ -327,6 +338,11 @@ def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
     steps = checkpoint.steps(folder)
     newest = read_json(checkpoint.files_of(folder, steps[-1])[0], relaxed=True)["digest"] if steps else ""
     return {"checkpoint": newest} | held_out
+
+
+def digests_of(files: ImageFiles) -> list[bytes]:
+    """Of the pixels of each row."""
+    return [pixel_digest(files.decoded[row].tobytes()) for row in range(len(files))]
 
 
 def stored_images(model: Model) -> Iterator[np.ndarray]:
