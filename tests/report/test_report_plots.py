@@ -251,7 +251,7 @@ def test_anytime_accuracy_appears_where_it_was_measured(tmp_path, make_run, caps
     assert "Anytime accuracy" in headings(tmp_path)
     page, markdown = ((tmp_path / f"report.{kind}").read_text() for kind in ("html", "md"))
     assert "Accuracy on the classes seen of measured" in page and "classes seen of plain" not in page
-    assert "| measured | 65.00 ± — | 72.50 ± — | 51.00 ± — |" in markdown
+    assert "| measured | 65.00 ± — | 72.50 ± — | 51.00 ± — | 1 |" in markdown
     assert main(["report", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "anytime accuracy" in said and "A_AUC: mean accuracy (%) on the classes seen so far" in said
@@ -265,9 +265,17 @@ def test_anytime_accuracy_is_that_of_the_seeds_that_measured_it(tmp_path, make_r
     assert read_record(tmp_path / "1").log.anytime == {30: 50.0}
     comparison = compare([tmp_path])
     table = anytime_table(comparison.rows, comparison)
-    assert table.header == ["experiment", "ACC ↑", "AIA ↑", "A_AUC ↑"]
-    assert table.rows == [["demo-er", "74.00 ± 12.73", "79.50 ± 9.90", "40.50 ± 13.44"]]
+    assert table.header == ["experiment", "ACC ↑", "AIA ↑", "A_AUC ↑", "seeds"]
+    assert table.rows == [["demo-er", "74.00 ± 12.73", "79.50 ± 9.90", "40.50 ± 13.44", "2"]]
     report([tmp_path])
+
+
+def test_different_intervals_of_anytime_accuracy_are_named(tmp_path, make_run):
+    for seed, every in enumerate((4, 9, 4)):
+        file = make_run(tmp_path / str(seed), seed=seed, events=[anytime(36, 40.0)]) / "experiment.yaml"
+        file.write_text(file.read_text() + f"evaluate_every: {every}\n")
+    report([tmp_path])
+    assert "- demo-er: A_AUC is the mean of runs with evaluate_every 4 and 9." in (tmp_path / "report.md").read_text()
 
 
 def test_anytime_accuracy_is_compared_within_a_setting(tmp_path, make_run):
@@ -299,8 +307,8 @@ def test_the_worst_cases_of_seeds_are_in_the_table(tmp_path, make_run):
     make_run(tmp_path / "1", seed=1, events=[evaluation(45, 70.0), evaluation(60, 50.0)])
     comparison = compare([tmp_path])
     table = stability_table(comparison.rows, comparison)
-    assert table.header == ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑"]
-    assert table.rows == [["demo-er", "65.00 ± 0.00", "45.00 ± 7.07", "57.50 ± 3.54"]]
+    assert table.header == ["experiment", "ACC ↑", "min-ACC ↑", "WC-ACC ↑", "seeds"]
+    assert table.rows == [["demo-er", "65.00 ± 0.00", "45.00 ± 7.07", "57.50 ± 3.54", "2"]]
     steps, values = mean_stability(comparison.rows[0])
     assert steps.tolist() == [45, 60] and values[:, 0].tolist() == [55, 56] and np.isnan(values[:, 1]).all()
 
@@ -309,7 +317,7 @@ def test_a_task_that_was_never_evaluated_while_learning_shows_a_dash(tmp_path, m
     three = [[80.0, None, None], [60.0, 70.0, None], [50.0, 60.0, 70.0]]
     make_run(tmp_path / "0", three, events=[evaluation(45, 40.0)])
     comparison = compare([tmp_path])
-    assert stability_table(comparison.rows, comparison).rows[0][2:] == ["—", "—"]
+    assert stability_table(comparison.rows, comparison).rows[0][2:] == ["—", "—", "1"]
     report([tmp_path])
 
 

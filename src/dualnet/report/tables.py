@@ -1,7 +1,7 @@
 """Tables of the report as text, for the terminal, Markdown and the HTML page, and the costs in them."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -120,12 +120,19 @@ def _recorded_table(
     rows: Sequence[ReportRow],
     comparison: Comparison,
 ) -> TextTable:
-    """Metrics that only some runs have: `values_of` is empty for the others."""
+    """Metrics that only some runs have, and the number of these runs: `values_of` is empty for the others."""
     found = [(row, list(filter(None, map(values_of, row.runs)))) for row in rows]
     rows, values = [row for row, runs in found if runs], [zip(*runs, strict=True) for _, runs in found if runs]
     columns = [_metric_cells(rows, column, True, comparison) for column in zip(*values, strict=True)]
-    lines = [[row.label, *cells] for row, *cells in zip(rows, *columns, strict=True)]
-    return TextTable(["experiment", *metrics], lines, numeric=range(1, len(metrics) + 1))
+    counts = [str(len(runs)) for _, runs in found if runs]
+    lines = [[row.label, *cells] for row, *cells in zip(rows, *columns, counts, strict=True)]
+    return TextTable(["experiment", *metrics, "seeds"], lines, numeric=range(1, len(metrics) + 2))
+
+
+def _mixed_intervals(row: ReportRow) -> Iterator[str]:
+    intervals = sorted({run.experiment.get("evaluate_every", 0) for run in row.runs if run.log.anytime})
+    if len(intervals) > 1:
+        yield f"{row.label}: A_AUC is the mean of runs with evaluate_every {' and '.join(map(str, intervals))}."
 
 
 def trend_tables(comparison: Comparison) -> dict[str, TextTable]:
@@ -225,6 +232,7 @@ def result_notes(comparison: Comparison) -> list[str]:
     ]
     if any(run.log.anytime for row in comparison.rows for run in row.runs):
         notes.append("A_AUC: mean accuracy (%) on the classes seen so far, every evaluate_every steps of the stream.")
+        notes += [note for row in comparison.rows for note in _mixed_intervals(row)]
     if any(row.runs[0].has_order_by_seed for row in comparison.rows):
         notes.append("With benchmark.order_seed seed, every seed has a class order of its own, and ± includes it.")
     if any("memory_slots" in differing_sizes(rows) for rows in comparison.settings()):
