@@ -133,10 +133,15 @@ def test_a_model_is_loaded_without_the_code_of_its_benchmark(arrays: Path, monke
         ("no_such_module.ArrayFile", "is its folder on PYTHONPATH?"),
         ("array_file.Path", "not a dataclass of BenchmarkConfig"),
         ("..array_file", "cannot import"),
+        ("broken_import.ArrayFile", "cannot import 'broken_import.ArrayFile' (module 'os' has no attribute 'nothing')"),
         ("array_fil", "not one of"),
     ],
 )
-def test_a_benchmark_that_cannot_be_used_is_one_line(name: str, problem: str, error_line) -> None:
+def test_a_benchmark_that_cannot_be_used_is_one_line(
+    name: str, problem: str, error_line, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_import.py").write_text("import os\n\nos.nothing\n")
+    monkeypatch.syspath_prepend(tmp_path)
     line = error_line("run", EXAMPLES / "array-file.yaml", "--benchmark.name", name, "--out", "other")
     assert "benchmark.name" in line and problem in line
     assert not Path("other").exists()

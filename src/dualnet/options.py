@@ -307,7 +307,7 @@ def import_object(path: str, option: str) -> Any:
         raise ValueError(f"{option}: {path!r} is not an import path; give module.Class, such as my_module.MyClass")
     try:
         module = importlib.import_module(module_name)
-    except (ImportError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
+    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
         raise ValueError(f"{option}: cannot import {path!r} ({error}); is its folder on PYTHONPATH?") from error
     if not hasattr(module, name):
         known = nearest(name, vars(module), module_name)
