@@ -46,6 +46,7 @@ PLOT_SIZE, LOW_PLOT_SIZE = (PLOT_WIDTH, 2.8), (PLOT_WIDTH, 2.1)  # inches
 MAX_LINES, MAX_MATRICES = 7, 6  # rows of a setting in a plot, and matrices that are not collapsed
 MAX_MATRIX_CLASSES = 20  # with more, the most confused pairs are listed instead of a matrix
 COLLAPSED = ("Other options that differ", "Environment", "Each run")
+ANYTIME_NOTE = "A_AUC is the mean of the accuracies on all classes seen so far, which the plot shows."
 STABILITY_NOTES = (
     "Accuracy on a sample of the test images of earlier tasks while a later task is learned, mean over seeds.",
     "A ring marks the lowest point of a line.",
@@ -100,7 +101,7 @@ def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iter
     if rows[0].num_tasks > 1:
         yield section(f"Accuracy matrix{place}", _heat_maps(rows))
     if (anytime := anytime_table(rows, comparison)).rows:
-        yield section(f"Anytime accuracy{place}", html_table(anytime) + _anytime(rows))
+        yield section(f"Anytime accuracy{place}", html_table(anytime) + bullets([ANYTIME_NOTE]) + _anytime(rows))
     if stable := [row for row in rows if has_stability(row)]:
         yield section(f"Stability over the stream{place}", _stability(stable, comparison))
     if with_memory := [row for row in rows if any(run.log.stored for run in row.runs)]:
@@ -181,8 +182,8 @@ def _confusions(row: ReportRow) -> str:
 def _anytime(rows: Sequence[ReportRow]) -> str:
     shown = top_rows([row for row in rows if any(run.log.anytime for run in row.runs)], MAX_LINES)
     hint = "mean over seeds; thin lines: ends of tasks" if plots.task_ends(shown) else "mean over seeds"
-    plot = _plot("Accuracy on the classes seen", hint, partial(plots.anytime_plot, shown), f"of {_labels(shown)}")
-    return legend(shown) + grid([plot])
+    draw = partial(plots.anytime_plot, shown)
+    return grid([_plot("Accuracy on the classes seen", hint, draw, f"of {_labels(shown)}", legend(shown))])
 
 
 def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> str:

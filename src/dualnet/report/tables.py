@@ -104,14 +104,14 @@ def _worst_cases(run: RunRecord) -> list[float]:
 
 
 def anytime_table(rows: Sequence[ReportRow], comparison: Comparison) -> TextTable:
-    """The accuracy at the end, after the tasks, and during the stream, of the rows that recorded it."""
-    return _recorded_table(["ACC ↑", "AIA ↑", "A_AUC ↑"], _anytime_accuracies, rows, comparison)
+    """The accuracy during the stream, at the end, and after the tasks, of the rows that recorded it."""
+    return _recorded_table(["A_AUC ↑", "ACC ↑", "AIA ↑"], _anytime_accuracies, rows, comparison)
 
 
 def _anytime_accuracies(run: RunRecord) -> list[float]:
     if run.accuracy is None or not run.log.anytime:
         return []
-    return [average_accuracy(run.accuracy), seen_accuracy(run.accuracy).mean(), fmean(run.log.anytime.values())]
+    return [fmean(run.log.anytime.values()), average_accuracy(run.accuracy), seen_accuracy(run.accuracy).mean()]
 
 
 def _recorded_table(
