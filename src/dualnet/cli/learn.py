@@ -20,11 +20,10 @@ from dualnet.runs.record import MODEL_FILE, no_model
 from dualnet.runs.run import DivergedError
 from dualnet.runs.run_folder import RunFolder
 from dualnet.runs.session import LearnOptions, Session, check_place, start
-from dualnet.text import count_text
+from dualnet.text import count_text, listed
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs", "held_out_every")
 MODEL_FLAGS = ("image_size", "seed")  # of a new model
-MAX_NAMES = 10  # classes listed in the summary
 FASTER = "--image-size 48 --learner.updates 2 --out ANOTHER"  # measured in docs/benchmarks.md
 
 
@@ -89,7 +88,7 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     """What was learned, and how the accuracy on the earlier classes has changed."""
     record, names = session.record, session.model.class_names
     new = names[record["old"] :]
-    which = f"{len(new)} of them new ({', '.join(new[:MAX_NAMES])})" if new else "none of them new"
+    which = f"{len(new)} of them new ({listed(new)})" if new else "none of them new"
     classes = count_text(len(names), "class", "classes") + (f", {which}" if record["old"] else "")
     epochs = f", {session.options.epochs} epochs" if session.options.epochs > 1 else ""
     done = "already finished; " if was_finished else ""
@@ -108,8 +107,7 @@ def untested_line(model: Model) -> Iterator[str]:
     """The classes of which no image is held out, if images are."""
     tested = {*model.held_out.labels.tolist()}
     if model.held_out.every and (others := [name for n, name in enumerate(model.class_names) if n not in tested]):
-        more = f" and {len(others) - MAX_NAMES} more" if len(others) > MAX_NAMES else ""
-        yield f"  no held-out images yet: {', '.join(others[:MAX_NAMES])}{more}"
+        yield f"  no held-out images yet: {listed(others)}"
 
 
 def accuracy_lines(record: Mapping[str, Any]) -> Iterator[str]:

@@ -30,7 +30,7 @@ from dualnet.runs.run import check_weights
 from dualnet.runs.run_folder import RunFolder, same_folder
 from dualnet.runs.stop import Stop, StopRequested
 from dualnet.stream.stream import shuffled
-from dualnet.text import count_text
+from dualnet.text import count_text, listed
 
 MODEL_OPTIONS = ("learner", "image_size", "seed")  # of Model.create
 MEMORY_SAMPLE = 500  # stored images of the earlier classes, on which forgetting is measured
@@ -115,7 +115,7 @@ class Session:
                 raise ValueError(
                     f"--test: {min(others)!r} and the others are not classes of the model; name another folder"
                 )
-            warnings.warn(f"--test: {', '.join(sorted(others))}: left out, unknown to the model", stacklevel=2)
+            warnings.warn(f"--test: {listed(sorted(others))}: left out, unknown to the model", stacklevel=2)
         if None in self.files.names and not getattr(model.learner.config, "slow_rounds", 0):
             raise ValueError(
                 "--unlabelled: this model has no slow learner (learner.slow_rounds is 0 or not set); leave it out, "
