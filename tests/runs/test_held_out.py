@@ -166,7 +166,7 @@ def test_the_same_command_with_held_out_images_is_another_session(capsys: Any) -
     assert learn("m", "one", "--out", "m2", "--held-out-every", EVERY) == 0
 
 
-def test_show_marks_accuracies_that_leave_classes_out(capsys: Any) -> None:
+def test_show_marks_accuracies_that_leave_classes_out(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     class_folders(["cat", "dog"], 8, "one")
     class_folders(["dog", "owl"], 12, "two", seed=1000)
     assert learn("one", "--out", "m", *NEW[:-2]) == 0
@@ -183,8 +183,14 @@ def test_show_marks_accuracies_that_leave_classes_out(capsys: Any) -> None:
     first, second = (line.split() for line in lines if line.startswith("20"))
     assert first[-3:] == ["—", "—", "—"]
     assert [cell.endswith("*") for cell in second[-3:]] == [False, True, False]
-    assert "* some of these classes have no such images" in lines
+    assert "* some of these classes were not tested" in lines
     assert f"images tested in the last session: memory 16; held out {old}; held out, new {new}" in lines
+    monkeypatch.setattr("dualnet.runs.session.MEMORY_SAMPLE", 1)
+    assert learn("m", "one", "--out", "m") == 0
+    assert " % now (1 image; 2 classes untested)\n" in capsys.readouterr().out
+    assert cli.main(["show", "m"]) == 0
+    third = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("20")][2]
+    assert third[-3].endswith("*"), "the sample of the memory leaves out two classes"
 
 
 @pytest.mark.filterwarnings("always")

@@ -73,7 +73,7 @@ def show_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
     table = TextTable(header, rows, numeric=range(1, len(header)))
     print_rich(rich_table(table, "sessions, accuracy in %"), width=100)
     if any(cell.endswith(MARK) for row in rows for cell in row):
-        print_line(f"{MARK} some of these classes have no such images")
+        print_line(f"{MARK} some of these classes were not tested")
     if last := sessions[-1]["after"]:
         counts = (f"{column} {last[part][1]:,}" for part, column in columns.items() if part in last)
         print_line(f"images tested in the last session: {'; '.join(counts)}")
