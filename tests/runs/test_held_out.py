@@ -351,6 +351,7 @@ REFUSED = {
     "m photos --held-out-every 4 --out m": "--held-out-every 4: this model keeps its number, 3: with another one it",
     "m photos --held-out-every 0 --out m2": "--held-out-every 0: this model keeps its number, 3: with another one it",
     "photos --held-out-every 4 --out m": "--out m: holds a model that learned with other images or options",
+    f"photos {LEARNER} {SLOW} --out m": "--out m: holds a model that learned with other images or options",
 }
 
 
