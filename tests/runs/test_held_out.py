@@ -209,6 +209,26 @@ def test_a_model_without_a_record_of_its_images_warns_and_recognises_those_of_it
     assert not len(dualnet.load("m").held_out.images) and len(state_at("m")["learned"]) == count_held_out("one") > 4
 
 
+def test_images_are_hashed_only_when_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a repeated session without held-out images; those that are kept once, not for each learned image."""
+    class_folders(["cat", "dog"], 12, "one")
+    assert learn("one", "--out", "m", *NEW[:-2]) == 0
+    hashed = list[bytes]()
+
+    def note(pixels: bytes) -> bytes:
+        hashed.append(pixels)
+        return pixel_digest(pixels)
+
+    for module in ("held_out", "model", "session"):
+        monkeypatch.setattr(f"dualnet.runs.{module}.pixel_digest", note)
+    assert learn("one", "--out", "m", *NEW[:-2]) == 0 and not hashed
+    held, images = HeldOut(2).with_images(images_of(0, 9), range(9)), images_of(1, 5)
+    hashed.clear()
+    for image in images:
+        assert held.without_images({pixel_digest(image.tobytes())}) is held
+    assert len(hashed) == 9
+
+
 def test_an_image_that_is_learned_in_python_is_no_longer_tested() -> None:
     class_folders(["cat", "dog"], 12, "one")
     assert learn("one", "--out", "m", *NEW) == 0

@@ -2,7 +2,8 @@
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -33,13 +34,17 @@ class HeldOut:
         """Whether an image that was not learned is held out. By its pixels only: it is the same in every session."""
         return self.every > 0 and int.from_bytes(digest) % self.every == 0
 
+    @cached_property
+    def digests(self) -> list[bytes]:
+        return [pixel_digest(image.tobytes()) for image in self.images.numpy()]
+
     def with_images(self, images: Iterable[np.ndarray], labels: Iterable[int]) -> "HeldOut":
         """With more images. An image that is given again has its last label.
 
         Each class keeps those with the smallest digests, so the order in which images come has no effect.
         """
-        pairs = [*zip(self.images.numpy(), self.labels.tolist(), strict=True), *zip(images, labels, strict=True)]
-        found = {pixel_digest(image.tobytes()): (image, label) for image, label in pairs}
+        found = dict(zip(self.digests, zip(self.images.numpy(), self.labels.tolist(), strict=True), strict=True))
+        found |= {pixel_digest(image.tobytes()): (image, label) for image, label in zip(images, labels, strict=True)}
         by_class = defaultdict[int, list[np.ndarray]](list)
         for digest in sorted(found):
             image, label = found[digest]
@@ -52,7 +57,7 @@ class HeldOut:
         return HeldOut(self.every, stacked, torch.tensor([label for _, label in kept]))
 
     def without_images(self, digests: Collection[bytes]) -> "HeldOut":
-        kept = torch.tensor([pixel_digest(image.tobytes()) not in digests for image in self.images.numpy()])
+        kept = torch.tensor([digest not in digests for digest in self.digests])
         return self if kept.all() else HeldOut(self.every, self.images[kept], self.labels[kept])
 
     def without_class(self, number: int) -> "HeldOut":
@@ -60,6 +65,10 @@ class HeldOut:
         others = self.labels != number
         labels = self.labels[others]
         return HeldOut(self.every, self.images[others], labels - (labels > number).long())
+
+    def content(self) -> dict[str, Any]:
+        """For a checkpoint; `read_held_out` is the inverse."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def read_held_out(content: Mapping[str, Any], spec: StreamSpec) -> HeldOut:

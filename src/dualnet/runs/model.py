@@ -286,7 +286,7 @@ class Model:
         classes = {"class_names": [*map(str, self.class_names)], "changes": self.learner.changes}
         state = {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
         if self.held_out.every:
-            state["held_out"] = vars(self.held_out)
+            state["held_out"] = self.held_out.content()
         if self.learned is not None:
             state["learned"] = digest_rows(self.learned)
         if self.sessions:

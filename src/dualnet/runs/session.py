@@ -88,6 +88,8 @@ class Session:
     @cached_property
     def held_out(self) -> np.ndarray:
         """Which rows of `files` are held out, bool [N]; of unlabelled images too: their labels may come later."""
+        if not self.model.held_out.every:
+            return np.zeros(len(self.files), dtype=bool)
         is_held_out, learned = self.model.held_out.includes, self.model.learned or ()
         return np.array([is_held_out(digest) and digest not in learned for digest in self.digests])
 
