@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from dualnet import engine
-from dualnet.cli.show import TEST_SETS, tested
+from dualnet.cli.show import TEST_SETS, UNRECORDED, tested
 from dualnet.cli.terminal import fail, print_line
 from dualnet.learners.presets import STARTER
 from dualnet.nets.weights import starter_files
@@ -97,15 +97,17 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     held_out = f"; {session.held_out.sum():,} held out" if session.model.held_out.every else ""
     images = f"{count_text(len(learned), 'image')}{unlabelled}{epochs}{held_out}"
     lines = [f"{out}: {done}{classes}; learned from {images}"]
-    lines += [*accuracy_lines(record), *untested_line(session.model)]
+    lines += [*accuracy_lines(record), *held_out_notes(session.model)]
     num_tasks = session.model.learner.spec.num_tasks
     flag, of_task = (" --task N", f" of task N (0 to {num_tasks - 1})") if num_tasks > 1 else ("", "")
     return [*lines, f"`dualnet predict {out} IMAGE{flag}` predicts the class of an image{of_task}"]
 
 
-def untested_line(model: Model) -> Iterator[str]:
-    """The classes of which no image is held out, if images are."""
+def held_out_notes(model: Model) -> Iterator[str]:
+    """If images are held out: whether they may have been learned, and the classes of which there are none."""
     tested = {*model.held_out.labels.tolist()}
+    if tested and model.partly_recorded:
+        yield f"  {UNRECORDED}"
     if model.held_out.every and (others := [name for n, name in enumerate(model.class_names) if n not in tested]):
         yield f"  no held-out images yet: {listed(others)}"
 

@@ -36,7 +36,7 @@ class HeldOut:
 
     @cached_property
     def digests(self) -> list[bytes]:
-        return [pixel_digest(image.tobytes()) for image in self.images.numpy()]
+        return digests_of(self.images)
 
     def with_images(self, images: Iterable[np.ndarray], labels: Iterable[int]) -> "HeldOut":
         """With more images. An image that is given again has its last label.
@@ -56,8 +56,8 @@ class HeldOut:
         stacked = torch.from_numpy(np.stack([image for image, _ in kept]))
         return HeldOut(self.every, stacked, torch.tensor([label for _, label in kept]))
 
-    def without_images(self, digests: Collection[bytes]) -> "HeldOut":
-        kept = torch.tensor([digest not in digests for digest in self.digests])
+    def without_images(self, others: Collection[bytes]) -> "HeldOut":
+        kept = torch.tensor([digest not in others for digest in self.digests])
         return self if kept.all() else HeldOut(self.every, self.images[kept], self.labels[kept])
 
     def without_class(self, number: int) -> "HeldOut":
@@ -85,6 +85,10 @@ def read_held_out(content: Mapping[str, Any], spec: StreamSpec) -> HeldOut:
 def pixel_digest(pixels: bytes) -> bytes:
     """Identifies an image by its decoded pixels, whatever its file is called and whatever else is in it."""
     return blake2b(pixels, digest_size=DIGEST_SIZE).digest()
+
+
+def digests_of(images: Tensor) -> list[bytes]:
+    return [pixel_digest(image.tobytes()) for image in images.cpu().numpy()]
 
 
 def digest_rows(digests: Iterable[bytes]) -> Tensor:

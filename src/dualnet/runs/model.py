@@ -23,7 +23,7 @@ from dualnet.options import choose, flat, nearest, whole_number
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import checked_names, names_of, task_ids_of
 from dualnet.runs.experiment import open_ended, parse, parse_learner
-from dualnet.runs.held_out import HeldOut, digest_rows, pixel_digest, read_digests, read_held_out
+from dualnet.runs.held_out import HeldOut, digest_rows, digests_of, read_digests, read_held_out
 from dualnet.runs.predictions import Evaluation, Prediction
 from dualnet.runs.record import MODEL_FILE, updated
 from dualnet.runs.run import finite_means, learner_state, load_state
@@ -44,8 +44,9 @@ class Model:
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
     unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
     held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
-    # Digests of the images learned so far, except those that are never held out; None: not known.
+    # Digests of the images learned so far; None: there is no record, and it begins when the model next learns.
     learned: set[bytes] | None = field(default=None, init=False, repr=False, compare=False)
+    partly_recorded: bool = field(default=False, init=False, repr=False, compare=False)  # it began later than learning
     sessions: Sequence[Mapping[str, Any]] = field(default=(), init=False, repr=False, compare=False)  # of it, finished
 
     def __post_init__(self) -> None:
@@ -174,12 +175,17 @@ class Model:
 
     def note_learned(self, pixels: Tensor) -> None:
         """Images that are learned will not be held out, and are no longer tested."""
-        digests = {pixel_digest(image.tobytes()) for image in pixels.cpu().numpy()}
-        if self.held_out.every:
-            digests = set(filter(self.held_out.includes, digests))
-            self.held_out = self.held_out.without_images(digests) if digests else self.held_out
-        if self.learned is not None:
-            self.learned |= digests
+        digests = digests_of(pixels)
+        self.held_out = self.held_out.without_images(digests)
+        self.record_of_learned().update(digests)
+
+    def record_of_learned(self) -> set[bytes]:
+        """The digests of learned images. A record that begins now has those of the memory: others are not known."""
+        if self.learned is None:
+            memories = self.learner.memories
+            self.learned = {digest for one in memories for digest in digests_of(one.images[one.filled])}
+            self.partly_recorded = True
+        return self.learned
 
     def pixels_to_learn(self, images: Any) -> Tensor:
         """The images as uint8 [B, C, H, W], in the size of the model."""
@@ -289,6 +295,8 @@ class Model:
             state["held_out"] = self.held_out.content()
         if self.learned is not None:
             state["learned"] = digest_rows(self.learned)
+        if self.partly_recorded:
+            state["partly_recorded"] = True
         if self.sessions:
             state["sessions"] = self.sessions
         model_folder.write(folder, self.learner, self.initial_names, {**state, **more})
@@ -329,6 +337,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
             model.learned = set() if model.held_out.every else None  # of an earlier version
             if "learned" in found[1]:
                 model.learned = read_digests(found[1]["learned"])
+            model.partly_recorded = "partly_recorded" in found[1]
             model.sessions = found[1].get("sessions") or last_session(found[1].get("session", {}))
     except READ_ERRORS as error:
         raise ValueError(

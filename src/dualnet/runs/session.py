@@ -83,14 +83,14 @@ class Session:
 
     @cached_property
     def digests(self) -> list[bytes]:
-        return digests_of(self.files)
+        return file_digests(self.files)
 
     @cached_property
     def held_out(self) -> np.ndarray:
         """Which rows of `files` are held out, bool [N]; of unlabelled images too: their labels may come later."""
         if not self.model.held_out.every:
             return np.zeros(len(self.files), dtype=bool)
-        is_held_out, learned = self.model.held_out.includes, self.model.learned or ()
+        is_held_out, learned = self.model.held_out.includes, self.model.record_of_learned()
         return np.array([is_held_out(digest) and digest not in learned for digest in self.digests])
 
     @cached_property
@@ -162,8 +162,8 @@ class Session:
         if self.test is None:
             return
         in_session = {digest for digest, held_out in zip(self.digests, self.held_out, strict=True) if not held_out}
-        learned = in_session | (self.model.learned or set())
-        if rows := [row for row, digest in enumerate(digests_of(self.test)) if digest in learned]:
+        learned = in_session | self.model.record_of_learned()
+        if rows := [row for row, digest in enumerate(file_digests(self.test)) if digest in learned]:
             first = Path(self.test.decoded.file(rows[0]))
             which = f"{len(rows)} of {count_text(len(self.test), 'image')}, first {first.parent.name}/{first.name}"
             warnings.warn(f"--test: the model learns or has learned {which}; give other test images", stacklevel=2)
@@ -176,12 +176,11 @@ class Session:
         if now := model.held_out.every:
             reason = f"this model keeps its number, {now}: with another one it would learn images that it has tested"
             raise ValueError(f"--held-out-every {every}: {reason}; leave the option out")
-        if model.learned is None:
-            model.learned = {pixel_digest(image.tobytes()) for image in stored_images(model)}
-            known = "only those in its memory are recognised; give new images, since others would be tested"
-            warnings.warn(f"this model has no record of the images that it has learned: {known}", stacklevel=2)
+        model.record_of_learned()
+        if model.partly_recorded:
+            known = "it recognises only those that its memory had; give new images, since others may be tested"
+            warnings.warn(f"this model learned images before it had a record of them: {known}", stacklevel=2)
         model.held_out = HeldOut(every)
-        model.learned = set(filter(model.held_out.includes, model.learned))
 
     def hold_out(self) -> None:
         """Add the held-out images of the session to those that the model keeps."""
@@ -342,14 +341,9 @@ def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
     return {"checkpoint": newest} | held_out
 
 
-def digests_of(files: ImageFiles) -> list[bytes]:
+def file_digests(files: ImageFiles) -> list[bytes]:
     """Of the pixels of each row."""
     return [pixel_digest(files.decoded[row].tobytes()) for row in range(len(files))]
-
-
-def stored_images(model: Model) -> Iterator[np.ndarray]:
-    for memory in model.learner.memories:
-        yield from memory.images[memory.filled].cpu().numpy()
 
 
 def measured(model: Model, num_classes: int, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
