@@ -56,6 +56,18 @@ def test_held_out_images_are_limited(journal: Journal) -> None:
     assert with_pixels(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
 
 
+def test_what_a_model_has_learned_is_adopted_by_a_new_journal_only(journal: Journal) -> None:
+    digests = [pixel_digest(image(number).tobytes()) for number in range(10)]
+    for _ in range(2):  # the learner may be restarted before the first example
+        journal.adopt((), digests[4:6])
+    add(journal, [0])
+    journal.adopt((), digests)
+    add(journal, range(1, 10), "cat")
+    journal.set_label("example-0", "cat", False)
+    held_out = [number for number in range(10) if journal.example(f"example-{number}").held_out]
+    assert held_out == [0], "the tenth cat, and not the fifth"
+
+
 def test_a_request_is_atomic(journal: Journal) -> None:
     add(journal, [1], "cat")
     position = journal.last_position()

@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS examples (
 CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
 CREATE INDEX IF NOT EXISTS by_label ON examples (label);
 CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
+CREATE TABLE IF NOT EXISTS learned_before (digest BLOB PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS deleted (digest BLOB PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS deleted_ids (id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
@@ -124,7 +125,7 @@ class Journal:
                 message = f"id {id!r} exists with another image or label; use another id, or PUT its label"
                 raise RequestError(409, message)
             return True
-        values = (id, time.time(), digest, pixels, label, self.is_held_out(label))
+        values = (id, time.time(), digest, pixels, label, self.is_held_out(label, digest))
         query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
         self.append("example", self.value(f"{query} RETURNING number", *values), label)
         self.execute("DELETE FROM deleted_ids WHERE id = ?", id)
@@ -138,7 +139,7 @@ class Journal:
             if example.pixels is None:
                 raise RequestError(409, f"the image of {id!r} is no longer stored; post it again with its label")
             self.ensure_class(label, new_class)
-            held_out = self.is_held_out(label) if example.label is None else example.held_out
+            held_out = self.is_held_out(label, example.digest) if example.label is None else example.held_out
             self.execute("UPDATE examples SET label = ?, held_out = ? WHERE id = ?", label, held_out, id)
             return self.append("label", example.number, label)
 
@@ -183,10 +184,10 @@ class Journal:
         query = "SELECT MAX(number) FROM (SELECT number FROM classes UNION SELECT value FROM notes WHERE name = ?)"
         return self.value(query, "last_class") or 0
 
-    def is_held_out(self, label: str | None) -> bool:
-        """Every n-th labelled example of a class is held out, with n = `--held-out-every`."""
+    def is_held_out(self, label: str | None, digest: bytes) -> bool:
+        """Every n-th labelled example of a class is, n = `--held-out-every`, unless `--model` has learned its image."""
         every = self.options.held_out_every
-        if label is None or every == 0:
+        if label is None or every == 0 or self.execute("SELECT * FROM learned_before WHERE digest = ?", digest):
             return False
         return (self.value("SELECT COUNT(*) FROM examples WHERE label = ?", label) + 1) % every == 0
 
@@ -232,11 +233,14 @@ class Journal:
 
     # For the learner process
 
-    def adopt_classes(self, names: Sequence[str]) -> None:
-        """Add the classes of a model given by `--model`, when the journal is new."""
+    def adopt(self, names: Sequence[str], learned: Collection[bytes]) -> None:
+        """Add the classes of a model given by `--model` and the digests of its images, when the journal is new."""
         with self.transaction():
-            for name in names if self.last_class() == 0 else ():
-                self.insert_class(name)
+            if self.last_class() == self.last_position() == 0:
+                for name in names:
+                    self.insert_class(name)
+                for digest in learned:
+                    self.execute("INSERT OR IGNORE INTO learned_before VALUES (?)", digest)
 
     def rename_class(self, number: int, name: str) -> None:
         """Rename a class everywhere.

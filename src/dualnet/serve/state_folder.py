@@ -50,7 +50,6 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
     else:
         model = load(options.model, device)
         model.held_out = HeldOut()  # the service holds out examples of its own
-    model.learned = None  # the journal records them
     check_model(model, options)
     save(model, options, NEW_PROGRESS)
     return model, dict(NEW_PROGRESS)
