@@ -236,11 +236,10 @@ class Journal:
     def adopt(self, names: Sequence[str], learned: Collection[bytes]) -> None:
         """Add the classes of a model given by `--model` and the digests of its images, when the journal is new."""
         with self.transaction():
-            if self.last_class() == self.last_position() == 0:
-                for name in names:
-                    self.insert_class(name)
-                for digest in learned:
-                    self.execute("INSERT OR IGNORE INTO learned_before VALUES (?)", digest)
+            for digest in learned if self.last_class() == self.last_position() == 0 else ():
+                self.execute("INSERT OR IGNORE INTO learned_before VALUES (?)", digest)
+            for name in names if self.last_class() == 0 else ():
+                self.insert_class(name)
 
     def rename_class(self, number: int, name: str) -> None:
         """Rename a class everywhere.
