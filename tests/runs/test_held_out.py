@@ -200,6 +200,18 @@ def forget_record(folder: str) -> None:
     checkpoint.write(Path(folder, "checkpoint"), step + 1, checkpoint.snapshot(state))
 
 
+def test_a_full_record_ends_and_is_called_partial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualnet.runs.model.MAX_RECORDED", 5)
+    model = Model.create(image_size=28, learner={"name": "er", "width": 2})
+    images = torch.randint(0, 256, (7, 3, 28, 28), dtype=torch.uint8)
+    for batch, partly in ((images[:3], False), (images[3:5], False), (images[5:], True)):
+        model.learn(batch, ["cat"] * len(batch), add_classes=True)
+        assert model.partly_recorded == partly
+    assert model.learned == set(map(pixel_digest, in_bytes(images[:5])))
+    model.save("m")
+    assert dualnet.load("m").partly_recorded and dualnet.load("m").learned == model.learned
+
+
 @pytest.mark.filterwarnings("always")
 def test_a_model_without_a_record_begins_one_and_marks_its_accuracy(capsys: Any) -> None:
     """With the images of its memory; it never tests these, nor those that it learns from then on."""
@@ -221,11 +233,11 @@ def test_a_model_without_a_record_begins_one_and_marks_its_accuracy(capsys: Any)
         printed, warned = capsys.readouterr()
         tested = in_bytes(dualnet.load("m").held_out.images)
         assert tested and not tested & known
-        assert ("it recognises only those that its memory had; give new images" in warned) == (number == 0)
-        assert "\n  held-out images may include some that the model learned before it had a record of them\n" in printed
+        assert ("learned images without a record of them: it may test them; give new" in warned) == (number == 0)
+        assert "\n  held-out images may include some that the model learned without a record\n" in printed
     assert cli.main(["show", "m"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "† held-out images may include some that the model learned before it had a record of them" in lines
+    assert "† held-out images may include some that the model learned without a record" in lines
     [header] = (line for line in lines if line.startswith("session "))
     assert "held out†" in header and "memory " in header
 
@@ -292,7 +304,7 @@ def test_the_accuracy_is_that_of_the_held_out_images(capsys: Any) -> None:
     assert torch.equal(dualnet.load("m2").held_out.images, images)
 
 
-@pytest.mark.filterwarnings("ignore:damaged checkpoint", "ignore:this model learned images before")
+@pytest.mark.filterwarnings("ignore:damaged checkpoint", "ignore:this model has learned images without a record")
 @pytest.mark.parametrize(("start", "recorded"), [(0, True), (1, True), (1, False)])
 def test_killed_sessions_equal_whole_ones(start: int, recorded: bool, state_of: Any, differing: Any) -> None:
     """Images are held out from the session `start` on; of the first one there may be no record."""

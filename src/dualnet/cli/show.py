@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from dualnet.runs.model import Model
 
 MARK, UNSURE = "*", "†"
-UNRECORDED = "held-out images may include some that the model learned before it had a record of them"
+UNRECORDED = "held-out images may include some that the model learned without a record"
 TEST_SETS = {  # by name in the result of a session: column (of earlier classes, unless it says new), and images
     "memory": ("memory", "images in memory"),
     "held_out_old": ("held out", "held-out images"),

@@ -30,6 +30,7 @@ from dualnet.runs.run import finite_means, learner_state, load_state
 from dualnet.runs.run_folder import RunFolder
 
 PREDICT_SIZE = 250  # images in one pass
+MAX_RECORDED = 1_000_000  # digests of learned images: 16 MB in a checkpoint, about 100 MB in memory
 SESSION_RESULTS = ("old", "before", "after")  # number of classes before a session of `dualnet learn`, accuracies
 NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
 
@@ -46,7 +47,7 @@ class Model:
     held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
     # Digests of the images learned so far; None: there is no record, and it begins when the model next learns.
     learned: set[bytes] | None = field(default=None, init=False, repr=False, compare=False)
-    partly_recorded: bool = field(default=False, init=False, repr=False, compare=False)  # it began later than learning
+    partly_recorded: bool = field(default=False, init=False, repr=False, compare=False)  # not all that it learned
     sessions: Sequence[Mapping[str, Any]] = field(default=(), init=False, repr=False, compare=False)  # of it, finished
 
     def __post_init__(self) -> None:
@@ -177,7 +178,11 @@ class Model:
         """Images that are learned will not be held out, and are no longer tested."""
         digests = digests_of(pixels)
         self.held_out = self.held_out.without_images(digests)
-        self.record_of_learned().update(digests)
+        record = self.record_of_learned()
+        if len(record) + len(digests) > MAX_RECORDED:
+            self.partly_recorded = True
+        else:
+            record.update(digests)
 
     def record_of_learned(self) -> set[bytes]:
         """The digests of learned images. A record that begins now has those of the memory: others are not known."""

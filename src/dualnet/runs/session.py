@@ -178,8 +178,8 @@ class Session:
             raise ValueError(f"--held-out-every {every}: {reason}; leave the option out")
         model.record_of_learned()
         if model.partly_recorded:
-            known = "it recognises only those that its memory had; give new images, since others may be tested"
-            warnings.warn(f"this model learned images before it had a record of them: {known}", stacklevel=2)
+            remedy = "it may test them; give new images"
+            warnings.warn(f"this model has learned images without a record of them: {remedy}", stacklevel=2)
         model.held_out = HeldOut(every)
 
     def hold_out(self) -> None:
