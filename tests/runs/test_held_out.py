@@ -311,6 +311,7 @@ def test_killed_sessions_equal_whole_ones(start: int, recorded: bool, state_of: 
     class_folders("abc", 12, "one")
     class_folders("cd", 12, "two", seed=1000)
     class_folders("abc", 12, "test", seed=2000)
+    shutil.copy(min(Path("one/a").iterdir()), "two/c/corrected.png")
     for number, words in enumerate((["one", *NEW[:-2]], ["OUT", "two", "--test", "test"])):
         words += NEW[-2:] if number == start else []
         for out in ("whole", "killed"):

@@ -492,3 +492,32 @@ def test_test_images_that_are_learned_are_counted(photos: Path, learn: Any, caps
     assert learn("photos", "--out", "h", *WORDS, "--test", "copies", "--held-out-every", 3) == 0
     learned = dualnet.load("h").sessions[-1]["images"]
     assert 0 < learned < 8 and f"has learned {learned} of 8 images, " in capsys.readouterr().err
+
+
+def stored(model: Model) -> list[tuple[bytes, str]]:
+    memory = model.learner.memories[0]
+    examples = zip(memory.images[memory.filled], memory.labels[memory.filled].tolist(), strict=True)
+    return [(image.numpy().tobytes(), model.class_names[label]) for image, label in examples]
+
+
+def test_an_image_that_comes_again_is_stored_once_with_its_last_label(photos: Path, learn: Any) -> None:
+    """A larger folder that is learned again, one file of which moved to the folder of its correct class."""
+    assert learn("photos", "--out", "m", *WORDS) == 0
+    before = stored(dualnet.load("m"))
+    assert len({*before}) == len(before) == 8
+    draw(photos, "owl")
+    (photos / "cat" / "2.png").rename(photos / "dog" / "moved.png")
+    assert learn("m", "photos", "--out", "m") == 0
+    after = stored(dualnet.load("m"))
+    assert len({image for image, _ in after}) == len(after) == 12
+    [moved] = {*before} - {*after}
+    assert moved[1] == "cat" and (moved[0], "dog") in after
+
+
+def test_images_without_a_label_leave_the_memory_as_it_is(photos: Path, learn: Any) -> None:
+    draw(Path("more"), "owl")
+    shutil.copytree(photos / "cat", "unlabelled")
+    assert learn("photos", "--unlabelled", "unlabelled", "--out", "m", *WORDS) == 0
+    before = stored(dualnet.load("m"))
+    assert learn("m", "more", "--unlabelled", "unlabelled", "--out", "m") == 0
+    assert {*before} < {*stored(dualnet.load("m"))}

@@ -22,7 +22,7 @@ from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import task_ids_of
 from dualnet.runs.evaluation import accuracy
-from dualnet.runs.held_out import HeldOut, pixel_digest
+from dualnet.runs.held_out import HeldOut, digests_of, pixel_digest
 from dualnet.runs.model import NEW_MODEL, SESSION_RESULTS, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import MODEL_FILE, digest_of
@@ -130,6 +130,7 @@ class Session:
         self.warn_of_learned_test_images()
         self.record |= {"steps": len(self.batches), "old": len(model.class_names), "memory": self.memory_sample()}
         self.record["before"] = self.measure()
+        self.replace_stored_images()
         if self.new:
             model.add_classes(self.new, self.task)
 
@@ -192,6 +193,16 @@ class Session:
         labels = {row: names.index(name) for row, name in enumerate(self.files.names) if name and held_out[row]}
         images = self.files.decoded[np.array([*labels], dtype=int)]
         self.model.held_out = self.model.held_out.with_images(images, labels.values())
+
+    def replace_stored_images(self) -> None:
+        """Remove from the memory what comes again with a label, perhaps a corrected one: it is stored anew with it."""
+        rows = zip(self.digests, self.files.names, self.held_out, strict=True)
+        again = {digest for digest, name, held_out in rows if name is not None and not held_out}
+        for memory in self.model.learner.memories:
+            slots = memory.filled.nonzero().flatten()
+            found = [digest in again for digest in digests_of(memory.images[slots])]
+            if any(found):
+                memory.remove(slots[torch.tensor(found, device=slots.device)])
 
     # Learning
 
