@@ -204,7 +204,7 @@ def test_a_full_record_ends_and_is_called_partial(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("dualnet.runs.model.MAX_RECORDED", 5)
     model = Model.create(image_size=28, learner={"name": "er", "width": 2})
     images = torch.randint(0, 256, (7, 3, 28, 28), dtype=torch.uint8)
-    for batch, partly in ((images[:3], False), (images[3:5], False), (images[5:], True)):
+    for batch, partly in ((images[:3], False), (images[3:5], False), (images[:4], False), (images[5:], True)):
         model.learn(batch, ["cat"] * len(batch), add_classes=True)
         assert model.partly_recorded == partly
     assert model.learned == set(map(pixel_digest, in_bytes(images[:5])))

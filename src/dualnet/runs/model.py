@@ -176,13 +176,12 @@ class Model:
 
     def note_learned(self, pixels: Tensor) -> None:
         """Images that are learned will not be held out, and are no longer tested."""
-        digests = digests_of(pixels)
+        digests, record = {*digests_of(pixels)}, self.record_of_learned()
         self.held_out = self.held_out.without_images(digests)
-        record = self.record_of_learned()
-        if len(record) + len(digests) > MAX_RECORDED:
-            self.partly_recorded = True
+        if len(record) + len(digests - record) <= MAX_RECORDED:
+            record |= digests
         else:
-            record.update(digests)
+            self.partly_recorded = True
 
     def record_of_learned(self) -> set[bytes]:
         """The digests of learned images. A record that begins now has those of the memory: others are not known."""
