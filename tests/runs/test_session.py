@@ -4,6 +4,7 @@ import fcntl
 import shutil
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -512,6 +513,17 @@ def test_an_image_that_comes_again_is_stored_once_with_its_last_label(photos: Pa
     assert len({image for image, _ in after}) == len(after) == 12
     [moved] = {*before} - {*after}
     assert moved[1] == "cat" and (moved[0], "dog") in after
+
+
+def test_a_small_memory_stays_balanced_when_a_folder_is_learned_again(photos: Path, learn: Any) -> None:
+    shutil.rmtree(photos)
+    draw(photos, "cat", "dog", "owl", count=20)
+    assert learn("photos", "--out", "m", *WORDS, "--learner.memory.slots", 30) == 0
+    for epochs in (1, 2, 3):  # the same command again would change nothing
+        assert learn("m", "photos", "--out", "m", "--epochs", epochs) == 0
+        examples = stored(dualnet.load("m"))
+        counts = Counter(name for _, name in examples)
+        assert len({*examples}) == len(examples) and min(counts.values()) >= 6 and max(counts.values()) <= 11
 
 
 def test_images_without_a_label_leave_the_memory_as_it_is(photos: Path, learn: Any) -> None:

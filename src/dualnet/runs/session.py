@@ -22,13 +22,14 @@ from dualnet.options import check_at_least
 from dualnet.runs import checkpoint, model_folder
 from dualnet.runs.class_names import task_ids_of
 from dualnet.runs.evaluation import accuracy
-from dualnet.runs.held_out import HeldOut, digests_of, pixel_digest
+from dualnet.runs.held_out import HeldOut, pixel_digest
 from dualnet.runs.model import NEW_MODEL, SESSION_RESULTS, Model, load_with_state
 from dualnet.runs.progress import RunDisplay
 from dualnet.runs.record import MODEL_FILE, digest_of
 from dualnet.runs.run import check_weights
 from dualnet.runs.run_folder import RunFolder, same_folder
 from dualnet.runs.stop import Stop, StopRequested
+from dualnet.runs.stored_examples import remove_duplicates, remove_stored
 from dualnet.stream.stream import shuffled
 from dualnet.text import count_text, listed
 
@@ -130,7 +131,7 @@ class Session:
         self.warn_of_learned_test_images()
         self.record |= {"steps": len(self.batches), "old": len(model.class_names), "memory": self.memory_sample()}
         self.record["before"] = self.measure()
-        self.replace_stored_images()
+        self.remove_corrected()
         if self.new:
             model.add_classes(self.new, self.task)
 
@@ -194,15 +195,13 @@ class Session:
         images = self.files.decoded[np.array([*labels], dtype=int)]
         self.model.held_out = self.model.held_out.with_images(images, labels.values())
 
-    def replace_stored_images(self) -> None:
-        """Remove from the memory what comes again with a label, perhaps a corrected one: it is stored anew with it."""
-        rows = zip(self.digests, self.files.names, self.held_out, strict=True)
-        again = {digest for digest, name, held_out in rows if name is not None and not held_out}
-        for memory in self.model.learner.memories:
-            slots = memory.filled.nonzero().flatten()
-            found = [digest in again for digest in digests_of(memory.images[slots])]
-            if any(found):
-                memory.remove(slots[torch.tensor(found, device=slots.device)])
+    def remove_corrected(self) -> None:
+        """Remove from the memory images that come again with another label: they are offered to it anew."""
+        labels = defaultdict[bytes, set[str]](set)
+        for digest, name, held_out in zip(self.digests, self.files.names, self.held_out, strict=True):
+            if name is not None and not held_out:
+                labels[digest].add(name)
+        remove_stored(self.model, lambda _, digest, name: digest in labels and name not in labels[digest])
 
     # Learning
 
@@ -227,6 +226,7 @@ class Session:
         learner = self.model.learner
         if learner.needs_boundaries(learner.config):
             learner.end_task()  # a session is a task
+        remove_duplicates(self.model)
         self.record["after"] = self.measure()
         del self.record["memory"]
         self.model.sessions = [*self.model.sessions, self.result()]

@@ -1,24 +1,16 @@
-"""The examples in a model's memory, identified by the digest of their pixels."""
+"""The examples in the memory of the service's model: their numbers, and those that the journal no longer has."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from dualnet.memory import Memory
-from dualnet.runs.held_out import pixel_digest
 from dualnet.runs.model import Model
+from dualnet.runs.stored_examples import remove_stored, stored_examples
 from dualnet.serve.journal import Journal
-
-
-def stored_examples(model: Model) -> Iterator[tuple[Memory, int, bytes, str]]:
-    """Memory, slot, digest and class of every stored example."""
-    for memory in model.learner.memories:
-        for slot in memory.filled.nonzero().flatten().tolist():
-            name = model.class_names[int(memory.labels[slot])]
-            yield memory, slot, pixel_digest(memory.images[slot].cpu().numpy().tobytes()), name
 
 
 def digests(model: Model) -> set[bytes]:
@@ -38,14 +30,14 @@ def remove_outdated(model: Model, journal: Journal, position: int, digests: Coll
 
     `digests` limits this to some images. Of several examples with the same pixels, as many stay as the journal has.
     """
-    found, outdated = Counter[tuple[Memory, bytes, str]](), dict[Memory, list[int]]()
-    for memory, slot, digest, name in stored_examples(model):
+    found = Counter[tuple[Memory, bytes, str]]()
+
+    def is_outdated(memory: Memory, digest: bytes, name: str) -> bool:
         found[memory, digest, name] += 1
         expected = journal.learned_labels(digest, position) if digests is None or digest in digests else None
-        if expected is not None and found[memory, digest, name] > expected[name]:
-            outdated.setdefault(memory, []).append(slot)
-    for memory, slots in outdated.items():
-        memory.remove(torch.tensor(slots, device=memory.filled.device))
+        return expected is not None and found[memory, digest, name] > expected[name]
+
+    remove_stored(model, is_outdated)
 
 
 def sample_images(model: Model, count: int) -> Tensor | None:
