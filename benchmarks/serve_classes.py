@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.service import Service, served
 from dualnet.learners.presets import LIVE
-from dualnet.runs.model import Model
+from dualnet.models.model import Model
 from dualnet.serve.options import DEFAULT_IMAGE_SIZE
 
 FINETUNE = {

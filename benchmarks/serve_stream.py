@@ -23,11 +23,11 @@ import dualnet
 from benchmarks.service import Service, encoded, served
 from dualnet.data import Benchmark
 from dualnet.data.procedural import Procedural
+from dualnet.experiments.experiment import Experiment, open_ended
+from dualnet.experiments.runner import run, stream_of
 from dualnet.files import read_json
+from dualnet.models.model import Model
 from dualnet.options import merged
-from dualnet.runs.experiment import Experiment, open_ended
-from dualnet.runs.model import Model
-from dualnet.runs.runner import run, stream_of
 from dualnet.serve.state_folder import DEFAULT_LEARNER
 from dualnet.stream.schedule import LabelsConfig
 from dualnet.ttest import Sample, welch

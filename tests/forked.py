@@ -21,7 +21,7 @@ import torch
 from commands import SOURCE, environment
 
 FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["dualnet.cli", "dualnet.runs.local_pool", "dualnet.learners", "dualnet.serve.server"])
+FORKED.set_forkserver_preload(["dualnet.cli", "dualnet.jobs.local_pool", "dualnet.learners", "dualnet.serve.server"])
 
 
 def forked(target: Callable[..., None], *arguments: Any) -> ForkServerProcess:

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from dualnet import cli
 from dualnet.data import Benchmark
+from dualnet.experiments import checkpoint, runner
+from dualnet.experiments.experiment import Experiment, parse
+from dualnet.experiments.progress import RunDisplay
+from dualnet.experiments.stop import StopRequested
 from dualnet.learners import learner_class
 from dualnet.options import merged
-from dualnet.runs import checkpoint, runner
-from dualnet.runs.experiment import Experiment, parse
-from dualnet.runs.progress import RunDisplay
-from dualnet.runs.stop import StopRequested
 
 # Options that make any learner small; those that it lacks are left out.
 # Momentum gives the slow optimizer a state that a checkpoint must hold.

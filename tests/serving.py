@@ -162,8 +162,8 @@ def files_with(state: Path, content: bytes) -> list[str]:
 
 def small_model(folder: Path, **options: Any) -> Path:
     """Save a small model without classes."""
+    from dualnet.models.model import Model
     from dualnet.options import merged
-    from dualnet.runs.model import Model
     from dualnet.serve.state_folder import DEFAULT_LEARNER
 
     Model.create(image_size=SIZE, learner=merged(DEFAULT_LEARNER, merged(SMALL, options))).save(folder)

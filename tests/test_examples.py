@@ -15,7 +15,7 @@ from run_fixtures import log_of, result_of
 
 import dualnet
 from dualnet import cli
-from dualnet.runs import checkpoint
+from dualnet.experiments import checkpoint
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"

@@ -12,13 +12,13 @@ import torch
 from PIL import Image
 
 from dualnet import cli
+from dualnet.experiments.experiment import read
 from dualnet.files import read_json
 from dualnet.report.findings import findings
 from dualnet.report.rows import compare
 from dualnet.report.tables import RESULT_HEADER, results_table
 from dualnet.reproduce import make_ledger, read_rows
 from dualnet.reproduce.views import json_text
-from dualnet.runs.experiment import read
 from dualnet.ttest import Sample, welch
 
 ROOT = Path(__file__).parent.parent

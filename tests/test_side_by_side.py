@@ -9,8 +9,8 @@ from PIL import Image
 
 from benchmarks import side_by_side
 from dualnet import reproduce
+from dualnet.experiments.runner import run
 from dualnet.options import dotted
-from dualnet.runs.runner import run
 
 TINY = [
     *("--benchmark.train_per_class", "4", "--benchmark.test_per_class", "3"),

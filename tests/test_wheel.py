@@ -6,15 +6,15 @@ import sys
 import tomllib
 from pathlib import Path
 
+from dualnet.experiments.option_files import shipped_files
 from dualnet.reproduce import shipped_tables
-from dualnet.runs.option_files import shipped_files
 
 ROOT = Path(__file__).parent.parent
 FOUND = """
 import dualnet
 from dualnet.reproduce import read_rows, shipped_tables
 from dualnet.reproduce.ledger import read_published
-from dualnet.runs.option_files import shipped_files
+from dualnet.experiments.option_files import shipped_files
 read_rows("all"), read_published()
 print(dualnet.__file__)
 print(*(path.name for path in shipped_files()))

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from dualnet.data.sources import from_hugging_face, from_torch, to_folder
     from dualnet.estimator import DualNetClassifier as DualNetClassifier
     from dualnet.learners import ER, LEARNERS, DualNet, Finetune, Learner, make_learner
-    from dualnet.runs.model import Model, load
+    from dualnet.models.model import Model, load
 
     __version__: str
 else:
@@ -28,7 +28,7 @@ else:
             value = import_module("dualnet.estimator").DualNetClassifier
         elif name in __all__:
             homes = map(
-                import_module, ("dualnet.batch", "dualnet.learners", "dualnet.runs.model", "dualnet.data.sources")
+                import_module, ("dualnet.batch", "dualnet.learners", "dualnet.models.model", "dualnet.data.sources")
             )
             value = next(getattr(home, name) for home in homes if hasattr(home, name))
         else:

@@ -23,8 +23,8 @@ from dualnet.batch import UNLABELLED
 from dualnet.data.decode import MAX_SIZE
 from dualnet.data.inputs import FORMS, is_single, pixels_of
 from dualnet.files import READ_ERRORS, describe_file_error, read_json
+from dualnet.models.model import NEW_MODEL, Model, load
 from dualnet.options import shown, whole_number
-from dualnet.runs.model import NEW_MODEL, Model, load
 
 FILE = "estimator.json"  # beside model.yaml
 FITTED = ("_label_kind", "_feature_order", "n_features_in_", "feature_names_in_", "value_range_")  # besides `model_`

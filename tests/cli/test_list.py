@@ -7,11 +7,11 @@ import yaml
 
 from dualnet import cli
 from dualnet.data import BENCHMARKS
+from dualnet.experiments.experiment import parse, read
+from dualnet.experiments.option_files import shipped_files
 from dualnet.learners import LEARNERS, presets
 from dualnet.memory import MEMORIES
 from dualnet.objectives import OBJECTIVES
-from dualnet.runs.experiment import parse, read
-from dualnet.runs.option_files import shipped_files
 
 
 def test_list_names_everything(capsys) -> None:

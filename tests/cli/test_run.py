@@ -25,7 +25,7 @@ from run_fixtures import result_of
 import dualnet
 from dualnet import cli
 from dualnet.cli.run import faster_options
-from dualnet.runs.experiment import parse
+from dualnet.experiments.experiment import parse
 
 
 def test_run_leaves_one_folder_per_seed(capsys) -> None:

@@ -14,8 +14,8 @@ from run_fixtures import result_of
 
 from dualnet import cli, make_learner, reproduce
 from dualnet.data.core50 import Core50
+from dualnet.experiments.runner import BenchmarkCache, stream_of
 from dualnet.reproduce.table import TableRow
-from dualnet.runs.runner import BenchmarkCache, stream_of
 
 FRAMES = 2
 

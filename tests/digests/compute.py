@@ -84,10 +84,10 @@ def digests(folder: Path, names: list[str] | None = None) -> dict[str, str]:
 def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     import torch
 
+    from dualnet.experiments import checkpoint, runner
+    from dualnet.experiments.experiment import parse
     from dualnet.learners import learner_class
     from dualnet.options import merged
-    from dualnet.runs import checkpoint, runner
-    from dualnet.runs.experiment import parse
 
     known = learner_class(options["learner"]["name"]).Config.__dataclass_fields__
     small = {key: value for key, value in SMALL.items() if key in known}

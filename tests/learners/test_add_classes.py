@@ -9,12 +9,12 @@ import torch
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.engine import Engine
+from dualnet.experiments.run import learner_state, load_state
 from dualnet.learners import LEARNERS
 from dualnet.losses import MASKED
 from dualnet.memory import MEMORIES, MemoryConfig
+from dualnet.models.model import Model, load
 from dualnet.objectives import OBJECTIVES
-from dualnet.runs.model import Model, load
-from dualnet.runs.run import learner_state, load_state
 
 every_learner = pytest.mark.parametrize("name", LEARNERS)
 TASK_FREE = [name for name in LEARNERS if name != "ctn"]  # which needs tasks

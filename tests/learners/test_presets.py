@@ -7,11 +7,11 @@ import yaml
 
 from dualnet.cli import flags
 from dualnet.cli.learn import learn_options
+from dualnet.experiments.experiment import Experiment, parse
 from dualnet.learners import DualNet
 from dualnet.learners.presets import BEST, FEW_LABELS_BELOW
+from dualnet.models.model import NEW_MODEL, Model
 from dualnet.reproduce.table import read_rows
-from dualnet.runs.experiment import Experiment, parse
-from dualnet.runs.model import NEW_MODEL, Model
 
 
 def experiment(preset: str | None, protocol: str = "task_aware", share: float = 1.0, **options) -> Experiment:

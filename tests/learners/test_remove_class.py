@@ -9,8 +9,8 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.engine import Engine
 from dualnet.learners import LEARNERS, make_learner
 from dualnet.memory import MEMORIES, MemoryConfig
+from dualnet.models.model import Model, load
 from dualnet.objectives import OBJECTIVES
-from dualnet.runs.model import Model, load
 
 every_learner = pytest.mark.parametrize("name", LEARNERS)
 NAMES = tuple("abcdefgh")

@@ -10,10 +10,10 @@ import yaml
 
 import dualnet
 from dualnet import cli
+from dualnet.experiments.experiment import parse_learner
+from dualnet.experiments.record import read_record
+from dualnet.experiments.stop import StopRequested
 from dualnet.objectives import OBJECTIVES, objective_class
-from dualnet.runs.experiment import parse_learner
-from dualnet.runs.record import read_record
-from dualnet.runs.stop import StopRequested
 
 OWN = "examples.alignment_uniformity.AlignmentUniformity"
 OTHER: dict[str, dict[str, Any]] = {  # a value of each option other than the default

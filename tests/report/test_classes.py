@@ -8,6 +8,7 @@ import yaml
 
 from dualnet import Model
 from dualnet.cli import main
+from dualnet.experiments.record import read_record
 from dualnet.report import report
 from dualnet.report.classes import class_table, confused_pairs_table, confusion_matrix, rows_with_classes, tasks_table
 from dualnet.report.data_set import chance, data_set_names, data_set_text
@@ -15,7 +16,6 @@ from dualnet.report.findings import findings
 from dualnet.report.rows import ReportRow, compare, top_rows
 from dualnet.report.style import PHONE_WIDTH
 from dualnet.report.tables import options_table, results_table
-from dualnet.runs.record import read_record
 
 JPEG = "/9j/4AAQSkZJRg=="
 

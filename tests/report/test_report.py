@@ -14,6 +14,9 @@ import pytest
 import yaml
 from rich.console import Console
 
+from dualnet.experiments import record
+from dualnet.experiments.experiment import parse
+from dualnet.experiments.record import read_record
 from dualnet.metrics import accuracy_matrix
 from dualnet.report import report
 from dualnet.report.findings import findings
@@ -22,9 +25,6 @@ from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
 from dualnet.report.style import PICTURE_THEME, marker_index, styled
 from dualnet.report.tables import Best, options_table, result_notes, results_table, runs_table
-from dualnet.runs import record
-from dualnet.runs.experiment import parse
-from dualnet.runs.record import read_record
 from dualnet.stream.schedule import LabelsConfig
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from dualnet.cli import main
+from dualnet.experiments.record import read_record
 from dualnet.report import plots, report
 from dualnet.report.elements import task_legend
 from dualnet.report.plots import downsample, mean_memory, mean_stability, trend_plot
@@ -20,7 +21,6 @@ from dualnet.report.rows import compare
 from dualnet.report.style import FEW_TASKS, PALETTE, task_colour
 from dualnet.report.tables import anytime_table, results_table, runs_table, stability_table, trend_tables
 from dualnet.report.trend import lines, trends
-from dualnet.runs.record import read_record
 
 ROUNDS, SHARE = "learner.slow_rounds", "labels.share"
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65

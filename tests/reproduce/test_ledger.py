@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from dualnet.data import Benchmark
+from dualnet.experiments.manifest import manifest_of
 from dualnet.metrics import sample_of
 from dualnet.reproduce import ledger as ledger_module
 from dualnet.reproduce import write
@@ -28,7 +29,6 @@ from dualnet.reproduce.ledger import (
 )
 from dualnet.reproduce.table import TableRow
 from dualnet.reproduce.views import json_text, markdown_page, terminal_view
-from dualnet.runs.manifest import manifest_of
 from dualnet.ttest import Difference, Sample, welch
 
 STATED = {"width": 2, "heads": "per_task", "updates": 1}

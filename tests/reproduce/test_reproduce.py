@@ -21,11 +21,11 @@ from run_fixtures import log_of, result_of
 
 from dualnet import cli
 from dualnet.data import Procedural
+from dualnet.experiments.experiment import read
+from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.runner import BenchmarkCache
 from dualnet.reproduce.run_rows import merge_shared_runs
 from dualnet.reproduce.table import TableRow
-from dualnet.runs.experiment import read
-from dualnet.runs.option_files import shipped_files
-from dualnet.runs.runner import BenchmarkCache
 
 BENCHMARK = {**commands.BENCHMARK, "train_per_class": 8}
 ER = {"learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4}}

@@ -21,10 +21,10 @@ from rich.console import Console
 from run_fixtures import CPU
 
 from dualnet import cli
-from dualnet.runs.experiment import read
-from dualnet.runs.jobs import Job, run_job
-from dualnet.runs.local_pool import num_jobs, num_threads
-from dualnet.runs.run_folder import RunFolder
+from dualnet.experiments.experiment import read
+from dualnet.experiments.run_folder import RunFolder
+from dualnet.jobs.job import Job, run_job
+from dualnet.jobs.local_pool import num_jobs, num_threads
 from dualnet.search import Search, SearchPlan, read_plan
 from dualnet.search.display import SearchDisplay, stage_table
 from dualnet.search.point import Point, folder_name, make_point, read_outcome
@@ -419,7 +419,7 @@ def test_folders_have_readable_names_that_differ() -> None:
 
 
 def test_how_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dualnet.runs.local_pool.num_cores", lambda: 8)
+    monkeypatch.setattr("dualnet.jobs.local_pool.num_cores", lambda: 8)
     for asked, jobs in (("4", 2), ("1", 8), ("99", 1), ("odd", 8)):
         monkeypatch.setenv("OMP_NUM_THREADS", asked)
         assert num_jobs("cpu", None) == jobs
@@ -476,7 +476,7 @@ def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
 
 def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -> None:
     """The point has failed all the same; the figures of the other seed are kept."""
-    monkeypatch.setattr("dualnet.runs.runner.seed_groups", lambda folders, device: [folders])
+    monkeypatch.setattr("dualnet.experiments.runner.seed_groups", lambda folders, device: [folders])
     learner = {"name": own_learner, "loss_breaks_at": 1, "only_seed": 1}
     content = {"experiment": {**EXPERIMENT, "learner": learner}, "seeds": [0, 1], "grid": {"learner.lr": [0.1]}}
     plan = read_plan(write("one.yaml", content))

@@ -5,8 +5,8 @@ from pathlib import Path
 import torch
 from serving import SIZE, SMALL
 
+from dualnet.models.model import Model
 from dualnet.options import merged
-from dualnet.runs.model import Model
 from dualnet.serve.options import Options
 from dualnet.serve.rollback import RollbackPoint
 from dualnet.serve.state_folder import DEFAULT_LEARNER

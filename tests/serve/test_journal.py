@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dualnet.runs.held_out import pixel_digest
+from dualnet.models.held_out import pixel_digest
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import MAX_HISTORY, Journal
 from dualnet.serve.options import Options

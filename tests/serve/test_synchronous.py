@@ -13,9 +13,9 @@ from serving import Server, png
 import dualnet
 from dualnet.cli.teach import form
 from dualnet.data import Benchmark
-from dualnet.runs.experiment import Experiment
-from dualnet.runs.model import Model
-from dualnet.runs.runner import stream_of
+from dualnet.experiments.experiment import Experiment
+from dualnet.experiments.runner import stream_of
+from dualnet.models.model import Model
 
 pytest.importorskip("fastapi")
 

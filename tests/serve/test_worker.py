@@ -18,9 +18,9 @@ from commands import picture
 from serving import SIZE, SMALL, small_model
 
 import dualnet
+from dualnet.models.held_out import pixel_digest
+from dualnet.models.model import Model
 from dualnet.options import merged
-from dualnet.runs.held_out import pixel_digest
-from dualnet.runs.model import Model
 from dualnet.serve import state_folder
 from dualnet.serve.errors import RequestError
 from dualnet.serve.images import decode
@@ -186,7 +186,7 @@ def test_a_failed_snapshot_leaves_no_files(worker: Worker, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full_disk:
-        full_disk.setattr("dualnet.runs.checkpoint.write", on_full_disk)
+        full_disk.setattr("dualnet.experiments.checkpoint.write", on_full_disk)
         _, (status, message) = worker.execute("snapshot", "")
         assert status == 507 and "No space left" in message
     assert [path.name for path in (worker.options.state / state_folder.SNAPSHOTS).iterdir()] == [state_folder.LAST_FILE]

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from dualnet import cli
 from dualnet.data import Benchmark, Procedural
+from dualnet.experiments import runner
+from dualnet.experiments.manifest import differences
+from dualnet.experiments.record import read_record
+from dualnet.experiments.stop import StopRequested
 from dualnet.report.rows import compare
-from dualnet.runs import runner
-from dualnet.runs.manifest import differences
-from dualnet.runs.record import read_record
-from dualnet.runs.stop import StopRequested
 from dualnet.stream.blurry import BlurryConfig
 from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import Stream, shuffled

@@ -15,10 +15,10 @@ import dualnet.stream.stream as stream_module
 from dualnet import cli, load
 from dualnet.batch import UNLABELLED, Batch
 from dualnet.data import Benchmark, Procedural
+from dualnet.experiments import checkpoint, runner
+from dualnet.experiments.run_folder import RunFolder
+from dualnet.experiments.stop import StopRequested
 from dualnet.learners import LEARNERS
-from dualnet.runs import checkpoint, runner
-from dualnet.runs.run_folder import RunFolder
-from dualnet.runs.stop import StopRequested
 from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import Stream, shuffled
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from dualnet.cli.terminal import fail, handled_signals, prepare_streams, show_warning
-from dualnet.runs.stop import StopRequested
+from dualnet.experiments.stop import StopRequested
 
 # Errors that only another path can fix, such as a folder in place of a file, or a file as a parent folder.
 PATH_ERRORS = (errno.ENAMETOOLONG, errno.EEXIST, errno.ENOTDIR, errno.EISDIR)

@@ -3,9 +3,9 @@
 import argparse
 
 from dualnet.cli.terminal import print_line
-from dualnet.runs.model import load_with_state
-from dualnet.runs.record import no_model
-from dualnet.runs.run_folder import RunFolder
+from dualnet.experiments.record import no_model
+from dualnet.experiments.run_folder import RunFolder
+from dualnet.models.model import load_with_state
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:

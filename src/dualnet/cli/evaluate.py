@@ -11,11 +11,11 @@ import torch
 from dualnet.cli.predict import STDOUT, check_table, write_table
 from dualnet.cli.terminal import fail, print_line, print_rich, show_warning
 from dualnet.data.image_folder import read_files
+from dualnet.models.model import load
+from dualnet.models.predictions import Evaluation
 from dualnet.report.rows import DASH
 from dualnet.report.tables import TextTable
 from dualnet.report.views import rich_table
-from dualnet.runs.model import load
-from dualnet.runs.predictions import Evaluation
 from dualnet.text import count_text, listed
 
 THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.99)

@@ -4,8 +4,8 @@ import argparse
 
 from dualnet.cli.predict import check_has_tasks, warn_without_task
 from dualnet.cli.terminal import print_line
-from dualnet.runs.model import load
-from dualnet.runs.onnx import export
+from dualnet.models.model import load
+from dualnet.models.onnx import export
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:

@@ -11,15 +11,15 @@ from rich.console import Console
 from dualnet import engine
 from dualnet.cli.show import TEST_SETS, UNRECORDED, tested
 from dualnet.cli.terminal import fail, print_line
+from dualnet.experiments.progress import RunDisplay
+from dualnet.experiments.record import MODEL_FILE, no_model
+from dualnet.experiments.run import DivergedError
+from dualnet.experiments.run_folder import RunFolder
 from dualnet.learners.presets import STARTER
+from dualnet.models.model import NEW_MODEL, Model
+from dualnet.models.session import LearnOptions, Session, check_place, start
 from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
-from dualnet.runs.model import NEW_MODEL, Model
-from dualnet.runs.progress import RunDisplay
-from dualnet.runs.record import MODEL_FILE, no_model
-from dualnet.runs.run import DivergedError
-from dualnet.runs.run_folder import RunFolder
-from dualnet.runs.session import LearnOptions, Session, check_place, start
 from dualnet.text import count_text, listed
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs", "held_out_every")

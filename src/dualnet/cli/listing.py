@@ -17,13 +17,13 @@ import yaml
 
 from dualnet.cli.terminal import print_line
 from dualnet.data import BENCHMARKS, benchmark_class
+from dualnet.experiments import experiment
+from dualnet.experiments.option_files import SUFFIXES, shipped_files
 from dualnet.learners import LEARNERS, Learner, learner_class, presets
 from dualnet.memory import MEMORIES, Memory, MemoryConfig, memory_class
 from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.options import field_types, import_object, nearest
 from dualnet.reproduce import shipped_tables
-from dualnet.runs import experiment
-from dualnet.runs.option_files import SUFFIXES, shipped_files
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:

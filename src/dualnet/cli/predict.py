@@ -17,9 +17,9 @@ from dualnet.cli.terminal import print_line, show_warning
 from dualnet.data.class_folders import is_image
 from dualnet.data.decode import UnreadableError
 from dualnet.data.inputs import list_images
+from dualnet.models.model import Model, load
+from dualnet.models.predictions import Prediction
 from dualnet.options import nearest
-from dualnet.runs.model import Model, load
-from dualnet.runs.predictions import Prediction
 from dualnet.text import listed
 
 STDOUT = Path("-")  # as the file of a table: it is printed, and nothing else

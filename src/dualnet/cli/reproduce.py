@@ -6,8 +6,8 @@ from pathlib import Path
 
 from dualnet import engine, reproduce
 from dualnet.cli.terminal import fail, print_line, print_rich
-from dualnet.runs.experiment import command_options
-from dualnet.runs.run_folder import check_out
+from dualnet.experiments.experiment import command_options
+from dualnet.experiments.run_folder import check_out
 
 
 def main(arguments: argparse.Namespace, rest: list[str]) -> int:

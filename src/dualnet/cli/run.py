@@ -7,11 +7,11 @@ from rich.console import Console
 
 from dualnet import engine
 from dualnet.cli.terminal import fail, print_line
+from dualnet.experiments import experiment, runner
+from dualnet.experiments.progress import RunDisplay
+from dualnet.experiments.run import SeedsDivergedError
+from dualnet.experiments.run_folder import check_out
 from dualnet.options import check_absent
-from dualnet.runs import experiment, runner
-from dualnet.runs.progress import RunDisplay
-from dualnet.runs.run import SeedsDivergedError
-from dualnet.runs.run_folder import check_out
 
 QUICK_SIZE, QUICK_UPDATES = 48, 2  # input size of the networks in pixels, updates per batch
 

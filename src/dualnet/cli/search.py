@@ -7,8 +7,8 @@ from rich.console import Console
 
 from dualnet import engine
 from dualnet.cli.terminal import fail, print_line, print_rich
-from dualnet.runs.experiment import command_options
-from dualnet.runs.run_folder import check_out
+from dualnet.experiments.experiment import command_options
+from dualnet.experiments.run_folder import check_out
 from dualnet.search import NothingChosenError, Search, read_plan
 from dualnet.search.display import SearchDisplay, stage_table
 

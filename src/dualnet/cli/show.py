@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dualnet.cli.terminal import print_line, print_rich, show_warning
+from dualnet.experiments.record import EXPERIMENT_FILE, MODEL_FILE
 from dualnet.report.rows import DASH
 from dualnet.report.tables import TextTable
 from dualnet.report.views import rich_table, run_view
-from dualnet.runs.record import EXPERIMENT_FILE, MODEL_FILE
 from dualnet.text import count_text
 
 if TYPE_CHECKING:
-    from dualnet.runs.model import Model
+    from dualnet.models.model import Model
 
 MARK, UNSURE = "*", "†"
 UNRECORDED = "held-out images may include some that the model learned without a record"
@@ -33,7 +33,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if (arguments.run / EXPERIMENT_FILE).is_file() or not (arguments.run / MODEL_FILE).is_file():
         print_rich(run_view(arguments.run), width=100)
         return
-    from dualnet.runs.model import load  # imports PyTorch, which is slow and not needed for runs
+    from dualnet.models.model import load  # imports PyTorch, which is slow and not needed for runs
 
     model = load(arguments.run, trust=arguments.trust)
     for line in model_lines(model):

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from dualnet.experiments.class_results import ClassResults
+from dualnet.experiments.record import RunRecord
 from dualnet.metrics import Matrix, mean_and_spread
 from dualnet.report.data_set import class_names, class_tasks, is_task_aware
 from dualnet.report.rows import DASH, ReportRow, by_accuracy
 from dualnet.report.tables import TextTable
-from dualnet.runs.class_results import ClassResults
-from dualnet.runs.record import RunRecord
 
 MAX_CLASSES, NUM_WEAKEST = 30, 15  # with more than MAX_CLASSES, only the NUM_WEAKEST weakest are shown
 MAX_PAIRS = 15

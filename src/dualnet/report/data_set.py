@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
+from dualnet.experiments.record import RunRecord
 from dualnet.options import is_whole
-from dualnet.runs.record import RunRecord
 from dualnet.text import count_text, printable
 
 SPLITS = ("train", "training", "val", "test")  # folders named after a part of a data set

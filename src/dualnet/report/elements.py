@@ -4,10 +4,10 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from dualnet.experiments.class_results import Mistake
 from dualnet.report.rows import Series
 from dualnet.report.style import FEW_TASKS, GLYPHS, PALETTE, Limits, accuracy_colour, marker_index, task_colour
 from dualnet.report.tables import Best, TextTable
-from dualnet.runs.class_results import Mistake
 from dualnet.text import printable
 
 

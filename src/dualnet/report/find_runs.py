@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from dualnet.runs.record import EARLIER, EXPERIMENT_FILE, RESULT_FILE, RunRecord, read_record, with_common_root
+from dualnet.experiments.record import EARLIER, EXPERIMENT_FILE, RESULT_FILE, RunRecord, read_record, with_common_root
 from dualnet.text import count_text
 
 

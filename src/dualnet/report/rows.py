@@ -7,10 +7,10 @@ from statistics import fmean
 
 import numpy as np
 
+from dualnet.experiments.record import BLURRY, LABELS, RunRecord, options_as_text
 from dualnet.metrics import Matrix, average_accuracy
 from dualnet.report.data_set import data_set_names
 from dualnet.report.find_runs import find_runs
-from dualnet.runs.record import BLURRY, LABELS, RunRecord, options_as_text
 from dualnet.text import count_text, printable
 
 DASH = "—"  # a missing value

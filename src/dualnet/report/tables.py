@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
+from dualnet.experiments.record import RunRecord
 from dualnet.metrics import average_accuracy, mean_and_spread, sample_of, seen_accuracy, stability_summary, summary
 from dualnet.report.data_set import chance
 from dualnet.report.findings import significantly_best
@@ -18,7 +19,6 @@ from dualnet.report.rows import (
     stability_matrix,
 )
 from dualnet.report.trend import Trend, trends
-from dualnet.runs.record import RunRecord
 from dualnet.ttest import welch
 
 METRICS = {"ACC": True, "FM": False, "LA": True}  # those of the paper, and whether higher is better

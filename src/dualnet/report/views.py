@@ -9,13 +9,13 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dualnet.experiments.record import EXPERIMENT_FILE, RunRecord, no_model, read_record
 from dualnet.report import tables
 from dualnet.report.classes import class_table, class_tables, tasks_table
 from dualnet.report.data_set import chance, class_tasks, data_set_names, data_set_text, is_task_aware
 from dualnet.report.findings import findings
 from dualnet.report.rows import DASH, Comparison, ReportRow
 from dualnet.report.tables import Best, TextTable, number_text
-from dualnet.runs.record import EXPERIMENT_FILE, RunRecord, no_model, read_record
 from dualnet.text import compact_table, count_text, printable
 
 LEARNER_FIELDS = {"width": "width {}", "updates": "{} updates per batch", "augmentation": "augmentation {}"}

@@ -3,12 +3,12 @@
 from pathlib import Path
 
 from dualnet import atomic
+from dualnet.experiments.record import EXPERIMENT_FILE
 from dualnet.report import report
 from dualnet.reproduce.ledger import Ledger, make_ledger, seed_folders
 from dualnet.reproduce.run_rows import run_rows
 from dualnet.reproduce.table import read_rows, select, shipped_tables
 from dualnet.reproduce.views import json_text, markdown_page, terminal_view
-from dualnet.runs.record import EXPERIMENT_FILE
 
 
 def write(ledger: Ledger, out: Path, table: str) -> Path:

@@ -6,14 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dualnet.files import read_yaml
-from dualnet.metrics import sample_of, summary
-from dualnet.report.rows import DASH, differing_keys
-from dualnet.report.tables import METRICS, mean_cost
-from dualnet.reproduce.table import FOLDER, PUBLISHED_FILE, TableRow
-from dualnet.runs.manifest import FIELDS, FORGETTING_DEFINITION, LATER_FIELDS, differences
-from dualnet.runs.option_files import shipped_files
-from dualnet.runs.record import (
+from dualnet.experiments.manifest import FIELDS, FORGETTING_DEFINITION, LATER_FIELDS, differences
+from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.record import (
     DIGEST_DEFAULTS,
     EARLIER,
     IMAGES,
@@ -24,6 +19,11 @@ from dualnet.runs.record import (
     read_record,
     with_common_root,
 )
+from dualnet.files import read_yaml
+from dualnet.metrics import sample_of, summary
+from dualnet.report.rows import DASH, differing_keys
+from dualnet.report.tables import METRICS, mean_cost
+from dualnet.reproduce.table import FOLDER, PUBLISHED_FILE, TableRow
 from dualnet.ttest import Difference, Sample, welch
 
 MAX_SEEDS = 100  # largest number that `seeds_needed` tries

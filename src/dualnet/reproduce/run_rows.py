@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dualnet.experiments.runner import BenchmarkCache, checked_folders, seed_groups
+from dualnet.experiments.stop import Stop, StopRequested
+from dualnet.jobs.job import Job
+from dualnet.jobs.local_pool import LocalPool, num_threads
 from dualnet.options import check_absent
 from dualnet.reproduce.table import TableRow
-from dualnet.runs.jobs import Job
-from dualnet.runs.local_pool import LocalPool, num_threads
-from dualnet.runs.runner import BenchmarkCache, checked_folders, seed_groups
-from dualnet.runs.stop import Stop, StopRequested
 from dualnet.text import one_line
 
 

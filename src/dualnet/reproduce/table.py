@@ -8,10 +8,10 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from dualnet.experiments.experiment import Experiment, parse
+from dualnet.experiments.option_files import find, shipped_files
 from dualnet.files import read_yaml
 from dualnet.options import check_keys, merged, nearest, whole_number
-from dualnet.runs.experiment import Experiment, parse
-from dualnet.runs.option_files import find, shipped_files
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")

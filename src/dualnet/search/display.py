@@ -7,7 +7,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from dualnet.runs.progress import echo
+from dualnet.experiments.progress import echo
 from dualnet.search.plan import options_text
 from dualnet.search.point import Point, shorten_names
 from dualnet.text import compact_table, printable

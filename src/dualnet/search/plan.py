@@ -7,10 +7,10 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from dualnet.experiments.experiment import SECTIONS, Experiment, options_in, parse
+from dualnet.experiments.option_files import SUFFIXES, find, shipped_files
 from dualnet.files import read_yaml
 from dualnet.options import check_absent, check_keys, choose, convert, flat, merged, set_option
-from dualnet.runs.experiment import SECTIONS, Experiment, options_in, parse
-from dualnet.runs.option_files import SUFFIXES, find, shipped_files
 
 Values = dict[str, Any]  # by dotted name
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dualnet import atomic
+from dualnet.experiments.experiment import Experiment
+from dualnet.experiments.record import RESULT_FILE, mapping_in, read_result
 from dualnet.files import describe_file_error, read_json
 from dualnet.metrics import sample_of
 from dualnet.options import flat
-from dualnet.runs.experiment import Experiment
-from dualnet.runs.record import RESULT_FILE, mapping_in, read_result
 from dualnet.search.plan import METRICS, SearchPlan, Values
 
 FAILED_FILE = "failed.json"  # in the run folder of a seed that diverged

@@ -10,13 +10,13 @@ import torch
 import yaml
 
 from dualnet import atomic
+from dualnet.experiments.record import RESULT_NEUTRAL_OPTIONS
+from dualnet.experiments.run_folder import RunFolder, environment
+from dualnet.experiments.runner import BenchmarkCache, checked_folders, seed_groups, stream_of
+from dualnet.experiments.stop import Stop, StopRequested
+from dualnet.jobs.job import Job, JobResult
+from dualnet.jobs.local_pool import LocalPool, num_jobs, num_threads
 from dualnet.options import flat
-from dualnet.runs.jobs import Job, JobResult
-from dualnet.runs.local_pool import LocalPool, num_jobs, num_threads
-from dualnet.runs.record import RESULT_NEUTRAL_OPTIONS
-from dualnet.runs.run_folder import RunFolder, environment
-from dualnet.runs.runner import BenchmarkCache, checked_folders, seed_groups, stream_of
-from dualnet.runs.stop import Stop, StopRequested
 from dualnet.search.display import SearchDisplay
 from dualnet.search.plan import SearchPlan, options_text
 from dualnet.search.point import Point, make_point, read_outcome, read_search_file, shorten_names, write_failure

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from dualnet.runs.model import Model
+from dualnet.models.model import Model
 from dualnet.serve.journal import Journal
 
 

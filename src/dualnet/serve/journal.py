@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet.runs.held_out import pixel_digest
+from dualnet.models.held_out import pixel_digest
 from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 

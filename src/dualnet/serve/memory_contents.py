@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dualnet.memory import Memory
-from dualnet.runs.model import Model
-from dualnet.runs.stored_examples import remove_stored, stored_examples
+from dualnet.models.model import Model
+from dualnet.models.stored_examples import remove_stored, stored_examples
 from dualnet.serve.journal import Journal
 
 

@@ -6,7 +6,7 @@ from copy import deepcopy
 import torch
 
 from dualnet.memory import Memory
-from dualnet.runs.model import Model
+from dualnet.models.model import Model
 from dualnet.serve.images import to_tensor
 
 MIN_EXAMPLES = 10  # held-out examples needed to measure a drop in accuracy

@@ -12,7 +12,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from dualnet.runs.stop import blocked_signals
+from dualnet.experiments.stop import blocked_signals
 from dualnet.serve import state_folder, worker
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Event, Journal

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from dualnet.learners.ema import prediction_tensors
-from dualnet.runs.model import Model, load
-from dualnet.runs.predictions import Prediction
+from dualnet.models.model import Model, load
+from dualnet.models.predictions import Prediction
 from dualnet.serve import state_folder
 from dualnet.serve.options import Options
 

@@ -14,12 +14,12 @@ from dualnet import atomic
 from dualnet.data.class_folders import is_image
 from dualnet.data.decode import MAX_SIZE
 from dualnet.engine import choose_device
+from dualnet.experiments import checkpoint
+from dualnet.experiments.record import MODEL_FILE
+from dualnet.experiments.run_folder import RunFolder
+from dualnet.models.held_out import HeldOut
+from dualnet.models.model import Model, load, load_with_state
 from dualnet.options import whole_number
-from dualnet.runs import checkpoint
-from dualnet.runs.held_out import HeldOut
-from dualnet.runs.model import Model, load, load_with_state
-from dualnet.runs.record import MODEL_FILE
-from dualnet.runs.run_folder import RunFolder
 from dualnet.serve import classes
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Journal

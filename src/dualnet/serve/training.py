@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 
 from dualnet.learners.ema import WARM_UP
-from dualnet.runs.model import Model
+from dualnet.models.model import Model
 from dualnet.serve.journal import Entry
 from dualnet.serve.options import Options
 

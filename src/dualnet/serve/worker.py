@@ -17,8 +17,8 @@ from torch import Tensor
 
 from dualnet.atomic import locked
 from dualnet.batch import UNLABELLED
-from dualnet.runs.held_out import pixel_digest
-from dualnet.runs.model import Model
+from dualnet.models.held_out import pixel_digest
+from dualnet.models.model import Model
 from dualnet.serve import classes, memory_contents, state_folder
 from dualnet.serve.errors import RequestError, disk_message
 from dualnet.serve.images import to_tensor

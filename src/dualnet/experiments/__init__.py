@@ -1,0 +1,1 @@
+"""Experiments: their options, the training loop, and the folder of a run."""

@@ -1,0 +1,243 @@
+"""Reading of run folders, for reports, searches, tables, resuming and models.
+
+Nothing here imports PyTorch or a learner: reading many folders is fast, and no code that a folder names is run.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from dualnet.experiments.class_results import CLASSES_FILE, ClassResults, read_class_results
+from dualnet.experiments.run_log import Log, read_log
+from dualnet.files import READ_ERRORS, describe_file_error, read_json, read_yaml
+from dualnet.metrics import Matrix, accuracy_matrix, summary
+from dualnet.options import BY_SEED, flat, is_whole
+
+EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
+MODEL_FILE = "model.yaml"  # of a model that was saved without a run
+EARLIER = "earlier"  # in the folder of a table's row: its replaced runs, as earlier/NAME/seed-S
+METADATA = ("stream", "manifest", "environment")  # sections of experiment.yaml that are not options
+ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
+# The manifest has the images that were used, so `on_error` and the cache do not matter.
+UNCOMPARED_OPTIONS = ("log_every", "checkpoint_every", "benchmark.cache", "benchmark.on_error")
+RESULT_NEUTRAL_OPTIONS = (*UNCOMPARED_OPTIONS, *ROOTS)  # options without effect on results: they may change on resuming
+IMAGES = "benchmark.images"  # a digest, compared like an option: folders of the same name may hold other images
+
+# For folders of older versions: options that did not exist yet, with the value they would have had. By learner.
+LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
+BLURRY: dict[str, Any] = {"share": 0.0, "disjoint": 0.0}
+TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0]}
+REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "unlabelled": "skip"}
+ADDED_LATER: dict[str, dict[str, Any]] = {
+    "dualnet": REPLAY | {"slow_optimizer": "look_ahead"},
+    **dict.fromkeys(("er", "derpp", "mir", "ctn"), REPLAY),
+    **dict.fromkeys(("finetune", "offline"), TRAINING),
+}
+# Options that were added after digests: with this value they are left out of the digest, which then does not change.
+DIGEST_DEFAULTS: dict[str, Any] = {
+    **{f"blurry.{option}": value for option, value in BLURRY.items()},
+    **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
+    "learner.encoder_options": {},
+    "learner.objective_options": {},
+    "learner.batch_pass": "inner",
+    "learner.replay_weight": 1.0,
+    "learner.soft_label_statistics": "running",
+    "learner.stored_logits": "plain",
+    "benchmark.validation_classes_per_task": 5,
+    "evaluate_every": 0,
+}
+ORDER_SEED_ADDED = ("procedural", "mini_imagenet")  # benchmarks to which `order_seed` was added likewise, with None
+RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options by learner: old name, new name
+REMOVED = {"logit_adjustment": 0.0}  # options that no longer exist, with the value that had no effect
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One seed of one experiment. The fields from `accuracy` on are None or empty until it is finished."""
+
+    folder: Path
+    name: str
+    seed: str
+    experiment: dict[str, Any]  # nested options, as this version names them
+    digest: str  # of the options that affect results
+    options: dict[str, str]  # those that runs of one experiment share: dotted name -> text; and IMAGES
+    stream: dict[str, Any]
+    manifest: dict[str, Any]
+    environment: dict[str, str]
+    accuracy: Matrix | None = None  # percent, [tasks, tasks]
+    metrics: dict[str, float | None] = field(default_factory=dict)
+    steps: int | None = None
+    seconds: float | None = None
+    peak_memory: float | None = None  # bytes
+    forward_samples: float | None = None  # images through the encoders while learning
+    backward_samples: float | None = None
+
+    @cached_property
+    def log(self) -> Log:
+        return read_log(self.folder / LOG_FILE)
+
+    @cached_property
+    def classes(self) -> ClassResults | None:
+        """Results by class; None while the run is not finished, and in folders of older versions."""
+        names = self.stream.get("class_names")
+        if self.accuracy is None or not isinstance(names, list):
+            return None
+        return read_class_results(self.folder / CLASSES_FILE, len(names))
+
+    @property
+    def last_step(self) -> int | None:
+        return self.log.last_step if self.steps is None else self.steps
+
+    @property
+    def validation(self) -> bool:
+        """Whether it ran on validation tasks, as the runs of a search do."""
+        return bool(self.stream.get("validation"))
+
+    @property
+    def has_order_by_seed(self) -> bool:
+        """Whether runs of its experiment with other seeds have another class order."""
+        return self.options.get("benchmark.order_seed") == BY_SEED
+
+    @property
+    def pixels(self) -> str:
+        """Digest of some images; empty in a folder of an older version."""
+        return str(self.stream.get("pixels", ""))
+
+
+def no_model(folder: Path) -> str:
+    """The message for a folder that holds neither a run nor a saved model. It names those directly below, if any."""
+    run = min((file.parent for file in folder.glob(f"*/{EXPERIMENT_FILE}")), default="runs/NAME/seed-0")
+    model = min((file.parent for file in folder.glob(f"*/{MODEL_FILE}")), default="models/mine")
+    what = f"neither a run (no {EXPERIMENT_FILE}) nor a saved model" if folder.exists() else "does not exist"
+    return f"{folder}: {what}; give a run folder such as {run}, or a saved model such as {model}"
+
+
+def read_record(folder: Path) -> RunRecord:
+    """The run in a folder, finished or not. Raises ValueError, one line with the file, if it cannot be used."""
+    file = folder / EXPERIMENT_FILE
+    result = read_result(folder / RESULT_FILE)
+    try:
+        content = read_yaml(file)
+        metadata = {key: mapping_in(content, key) for key in METADATA}
+        experiment = updated({key: value for key, value in content.items() if key not in METADATA})
+        if not isinstance(experiment["name"], str) or not is_whole(experiment["seed"]):
+            raise ValueError("name or seed has the wrong type")
+        return RunRecord(
+            folder=folder,
+            name=experiment["name"],
+            seed=str(experiment["seed"]),
+            experiment=experiment,
+            digest=digest_of(
+                {key: value for key, value in compact(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
+            ),
+            options=compared_options(experiment) | images_option(metadata["manifest"]),
+            **{**metadata, "environment": options_as_text(metadata["environment"])},
+            **result,
+        )
+    except READ_ERRORS as error:
+        raise ValueError(f"{describe_file_error(file, error)}; remove the folder or run it again") from error
+
+
+def read_result(file: Path) -> dict[str, Any]:
+    """The fields of a record from result.json; empty if it does not exist. Raises ValueError if it is damaged."""
+    if not file.exists():
+        return {}
+    try:
+        result = read_json(file)
+        accuracy, cost = accuracy_matrix(result["accuracy"]), mapping_in(result, "cost")
+        measured = {name: None if math.isnan(value) else value for name, value in summary(accuracy).items()}
+        return {
+            "accuracy": accuracy,
+            "metrics": measured | {name: number(value) for name, value in mapping_in(result, "metrics").items()},
+            "steps": result["steps"] if is_whole(result.get("steps")) else None,
+            "seconds": number(result.get("seconds")),
+            "peak_memory": number(result.get("peak_memory_bytes")),
+            **{key: number(cost.get(key)) for key in ("forward_samples", "backward_samples")},
+        }
+    except READ_ERRORS as error:
+        raise ValueError(f"{describe_file_error(file, error)}; remove it and run again") from error
+
+
+def updated(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of an older version, converted to those of this one. Values are not checked.
+
+    >>> updated({"learner": {"name": "own.Learner", "fast_lr": 0.1, "logit_adjustment": 0.0}})["learner"]
+    {'name': 'own.Learner', 'fast_lr': 0.1}
+    >>> updated({"learner": {"name": "dualnet", "fast_lr": 0.1}})["learner"]["lr"]
+    0.1
+    """
+    labels, blurry = LABELS | mapping_in(options, "labels"), BLURRY | mapping_in(options, "blurry")
+    learner = mapping_in(options, "learner")
+    name = str(learner.get("name"))
+    names = RENAMED.get(name, {})
+    kept = {key: value for key, value in learner.items() if key not in REMOVED or REMOVED[key] != value}
+    renamed = {names.get(key, key): value for key, value in kept.items()}
+    learner = {**renamed, **ADDED_LATER.get(name, {}), **renamed}
+    return {**options, "labels": labels, "blurry": blurry, "learner": learner}
+
+
+def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
+    """The options that two runs of one experiment have in common."""
+    excluded = ("seed", "stability_every", "evaluate_every", *UNCOMPARED_OPTIONS)
+    # With the default too, so that a report against `blurry.share` has sharp boundaries as 0.
+    options = options_as_text({"blurry": experiment["blurry"], **compact(experiment)})
+    return {key: value for key, value in options.items() if key not in excluded}
+
+
+def compact(experiment: Mapping[str, Any]) -> dict[str, Any]:
+    """Options by their dotted names, without those that were added after digests and have the default."""
+    options = flat(experiment)
+    in_order = {"benchmark.order_seed": None} if options.get("benchmark.name") in ORDER_SEED_ADDED else {}
+    defaults = DIGEST_DEFAULTS | in_order
+    return {key: value for key, value in options.items() if key not in defaults or defaults[key] != value}
+
+
+def images_option(manifest: Mapping[str, Any]) -> dict[str, str]:
+    """The digest of the training and test images, as one more option."""
+    digests = [str(manifest[key]) for key in ("class_order", "split") if manifest.get(key)]
+    return {IMAGES: "-".join(digests)} if digests else {}
+
+
+def with_common_root(records: Sequence[RunRecord]) -> list[RunRecord]:
+    """Runs with the same images in different folders all get the options of the first such folder."""
+    first: dict[object, dict[str, str]] = {}
+    result = []
+    for record in records:
+        if record.pixels:
+            roots = {root: record.options[root] for root in ROOTS if root in record.options}
+            same = first.setdefault((record.options.get(IMAGES), record.pixels), roots)
+            record = replace(record, options=record.options | same)
+        result.append(record)
+    return result
+
+
+def digest_of(value: Any) -> str:
+    return hashlib.blake2b(json.dumps(value, sort_keys=True).encode(), digest_size=8).hexdigest()
+
+
+def mapping_in(content: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """The mapping under a key, empty if it is missing."""
+    value = content.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise ValueError(f"{key} is not a mapping")
+    return value or {}
+
+
+def number(value: Any) -> Any:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
+        raise ValueError(f"{str(value)[:20]!r} is not a number")
+    return value
+
+
+def options_as_text(mapping: Mapping[str, Any]) -> dict[str, str]:
+    """Nested options by their dotted names, as text.
+
+    >>> options_as_text({"learner": {"name": "er", "betas": [1, 2], "head": None}})
+    {'learner.name': 'er', 'learner.betas': '[1, 2]', 'learner.head': 'null'}
+    """
+    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(mapping).items()}

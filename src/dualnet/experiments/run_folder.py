@@ -1,0 +1,246 @@
+"""The folder of a run: preparing it, locking it, and checking that it holds the same run when it is resumed."""
+
+import fcntl
+import hashlib
+import platform
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from dualnet import atomic
+from dualnet.batch import StreamSpec
+from dualnet.data import Benchmark
+from dualnet.experiments import checkpoint
+from dualnet.experiments.class_results import CLASSES_FILE
+from dualnet.experiments.experiment import NAMED_SECTIONS, Experiment, parse
+from dualnet.experiments.manifest import manifest_of
+from dualnet.experiments.record import (
+    EXPERIMENT_FILE,
+    LOG_FILE,
+    MODEL_FILE,
+    RESULT_FILE,
+    RESULT_NEUTRAL_OPTIONS,
+    ROOTS,
+    RunRecord,
+    no_model,
+    read_record,
+)
+from dualnet.machine import cpu_name
+from dualnet.options import flat
+from dualnet.text import listed
+
+DIGEST_IMAGES = 10  # training and test images of each task in the digest of the pixels
+LOCK_FILE = "lock"
+
+
+class RunFolder:
+    """experiment.yaml, log.jsonl, checkpoint/ and, once finished, classes.json and result.json."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.experiment_file = path / EXPERIMENT_FILE
+        self.log_file = path / LOG_FILE
+        self.classes_file = path / CLASSES_FILE
+        self.result_file = path / RESULT_FILE
+        self.checkpoints = path / "checkpoint"
+
+    @property
+    def finished(self) -> bool:
+        return self.result_file.exists()
+
+    @property
+    def started(self) -> bool:
+        return self.experiment_file.exists()
+
+    @cached_property
+    def record(self) -> RunRecord:
+        """The content of the folder, read once: experiment.yaml is never rewritten."""
+        if not self.started:
+            raise ValueError(no_model(self.path))
+        record = read_record(self.path)
+        if not record.stream:
+            raise ValueError(f"{self.experiment_file}: has no `stream`, so no run wrote it; give a run folder")
+        return record
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment of the folder. Imports the learner and the benchmark that it names."""
+        try:
+            return parse(self.record.experiment)
+        except ValueError as error:
+            remedy = "if another version of dualnet made it, use that one or choose another folder"
+            raise ValueError(f"{self.experiment_file}: {error}; {remedy}") from error
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the checkpoints of this run state in their field `run`."""
+        return {"seed": int(self.record.seed), "experiment": self.record.digest}
+
+    def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
+        """Start a run in the locked folder, or resume it. Raises ValueError if the folder holds another run."""
+        atomic.remove_temporary(self.path)
+        checkpoint.clean(self.checkpoints)
+        if self.started:
+            self.check_same(experiment)
+            self.check_same_stream(experiment, benchmark)
+            return
+        content = {
+            **experiment.mapping(),
+            "stream": {**describe_tasks(benchmark), "pixels": pixels_digest(benchmark)},
+            "manifest": manifest_of(experiment, benchmark),
+            "environment": environment(device),
+        }
+        atomic.write(self.experiment_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Makes the folder and holds its lock within the context: two processes must not write to one folder.
+
+        After an error, a lock file and empty folders that were made here are removed again.
+        """
+        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
+        atomic.make_folder(self.path, "choose another --out")
+        file = self.path / LOCK_FILE
+        is_new = not file.exists()
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(atomic.locked(file, fcntl.LOCK_NB))
+            except BlockingIOError as error:
+                remedy = "wait for it or choose another --out"
+                raise ValueError(f"{self.path}: another process is running here; {remedy}") from error
+            try:
+                yield
+            except BaseException:
+                if is_new:
+                    file.unlink(missing_ok=True)
+                    with suppress(OSError):
+                        for folder in missing:  # the innermost first, up to the first that is not empty
+                            folder.rmdir()
+                raise
+
+    def check_same(self, experiment: Experiment) -> None:
+        """Raises ValueError if the folder holds another experiment, naming an option, or is damaged."""
+        if not self.started:
+            if self.finished:
+                raise ValueError(
+                    f"{self.path}: has a result.json and no experiment.yaml; remove it or choose another --out"
+                )
+            return
+        stored, given = flat(self.record.experiment), flat(experiment.mapping())
+        names = [f"{section}.name" for section in NAMED_SECTIONS]
+        if all(stored.get(name) == given[name] for name in names):  # never import other code that a folder names
+            stored = flat(self.experiment.mapping())  # with the defaults of options that were added later
+        different = [
+            f"{key} is {stored.get(key)} there, {given.get(key)} here"
+            for key in {**stored, **given}
+            if key not in RESULT_NEUTRAL_OPTIONS and stored.get(key) != given.get(key)
+        ]
+        if (moved := self.moved(experiment)) and not self.record.pixels:  # a folder of an older version
+            different.append(moved)
+        if different:
+            raise ValueError(f"{self.path}: holds another experiment ({listed(different, 1)}); choose another --out")
+
+    def check_purpose(self, validation: bool) -> None:
+        """Raises ValueError if the folder holds a run on test tasks and not on validation tasks, or vice versa."""
+        if not self.started or validation == self.record.validation:
+            return
+        tasks = "the test tasks of an experiment" if validation else "validation tasks, for a search"
+        raise ValueError(f"{self.path}: holds a run on {tasks}; choose another --out")
+
+    def moved(self, experiment: Experiment) -> str | None:
+        """Which option names another folder of images than the run had; it may hold the same images."""
+        stored, given = flat(self.record.experiment), flat(experiment.mapping())
+        roots = [(root, stored.get(root), given.get(root)) for root in ROOTS]
+        return next((f"{root} is {a} there, {b} here" for root, a, b in roots if not same_folder(a, b)), None)
+
+    def check_same_stream(self, experiment: Experiment, benchmark: Benchmark) -> None:
+        """Raises ValueError if the images have changed: a file that was added or removed changes all batches.
+
+        A renamed file may have moved from training to testing, which changes the digest of the split. The pixels are
+        compared only if the images are in another folder now, since another decoder may differ in some bits.
+        """
+        moved = self.moved(experiment)
+        stream = {key: value for key, value in self.record.stream.items() if key != "pixels"}
+        other_pixels = moved is not None and self.record.pixels != pixels_digest(benchmark)
+        if stream != describe_tasks(benchmark) or not self.has_split(benchmark.split_digest) or other_pixels:
+            why = f" ({moved})" if moved else ""
+            raise ValueError(
+                f"{self.path}: was started with other images or classes{why}; restore those or choose another --out"
+            )
+
+    def has_split(self, digest: str) -> bool:
+        """Whether the run had this split into training and test images; older folders do not say: True."""
+        return (self.record.manifest.get("split") or digest) == digest
+
+
+def check_out(out: Path) -> None:
+    """Raises ValueError if run folders cannot be made inside of it."""
+    for path in (out, *out.parents):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file; give --out a folder")
+    if (out / EXPERIMENT_FILE).is_file() and (out / LOG_FILE).is_file():
+        raise ValueError(f"{out} is a run folder; give --out {out.parent}")
+    if (out / MODEL_FILE).is_file():
+        raise ValueError(f"{out} is a saved model; give --out another folder")
+
+
+def same_folder(one: Any, other: Any) -> bool:
+    """Whether two paths mean the same folder: `images`, `images/`, or an absolute path.
+
+    >>> same_folder("images", "./images/"), same_folder("images", "other"), same_folder(None, "images")
+    (True, False, False)
+    """
+    if not isinstance(one, str) or not isinstance(other, str):
+        return one == other
+    return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+
+
+def describe_tasks(benchmark: Benchmark) -> dict[str, Any]:
+    return {
+        **({"validation": True} if benchmark.validation else {}),
+        **describe_stream(benchmark.spec, benchmark.class_names),
+        "train_sizes": [len(task.train) for task in benchmark.tasks],
+        "test_sizes": [len(task.test) for task in benchmark.tasks],
+    }
+
+
+def describe_stream(spec: StreamSpec, class_names: Sequence[str]) -> dict[str, Any]:
+    """The stream in plain values; NumPy's numbers and strings are converted."""
+    return {
+        "image_shape": [int(side) for side in spec.image_shape],
+        "input_size": None if spec.input_size is None else int(spec.input_size),
+        "class_names": [str(name) for name in class_names],
+        "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
+    }
+
+
+def pixels_digest(benchmark: Benchmark) -> str:
+    """Digest of some images of every task: files of the same names in two folders may hold different images."""
+    digest = hashlib.blake2b(digest_size=8)
+    for task in benchmark.tasks:
+        for side in (task.train, task.test):
+            some = np.linspace(0, len(side) - 1, min(len(side), DIGEST_IMAGES)).astype(int)
+            digest.update(np.ascontiguousarray(side.array[side.rows[some]]).tobytes())
+    return digest.hexdigest()
+
+
+def environment(device: torch.device) -> dict[str, Any]:
+    from dualnet import __version__
+
+    hardware = torch.cuda.get_device_name(device) if device.type == "cuda" else cpu_name()
+    return {
+        "dualnet": __version__,
+        "torch": str(torch.__version__),
+        "python": platform.python_version(),
+        "platform": sys.platform,
+        "device": device.type,
+        "hardware": hardware,
+        "threads": torch.get_num_threads(),
+    }

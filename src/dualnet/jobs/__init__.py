@@ -1,0 +1,1 @@
+"""Jobs: which runs are missing, and where they run."""

@@ -1,0 +1,1 @@
+"""Models: predictions, sessions of `dualnet learn`, saving and export."""

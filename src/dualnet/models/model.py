@@ -1,0 +1,387 @@
+"""A model: a learner with the names of its classes. It predicts, learns, gets new classes, is saved and loaded."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dualnet.batch import UNLABELLED, Batch, StreamSpec, check_task
+from dualnet.data import BENCHMARKS
+from dualnet.data.decode import MAX_SIZE, OnError
+from dualnet.data.inputs import pixels_of, readable
+from dualnet.engine import Engine, precision_on
+from dualnet.experiments import checkpoint
+from dualnet.experiments.experiment import open_ended, parse, parse_learner
+from dualnet.experiments.record import MODEL_FILE, updated
+from dualnet.experiments.run import finite_means, learner_state, load_state
+from dualnet.experiments.run_folder import RunFolder
+from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
+from dualnet.learners import Learner, make_learner
+from dualnet.models import model_folder
+from dualnet.models.class_names import checked_names, names_of, task_ids_of
+from dualnet.models.held_out import HeldOut, digest_rows, digests_of, read_digests, read_held_out
+from dualnet.models.predictions import Evaluation, Prediction
+from dualnet.options import choose, flat, nearest, whole_number
+
+PREDICT_SIZE = 250  # images in one pass
+MAX_RECORDED = 1_000_000  # digests of learned images: 16 MB in a checkpoint, about 100 MB in memory
+SESSION_RESULTS = ("old", "before", "after")  # number of classes before a session of `dualnet learn`, accuracies
+NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
+
+
+@dataclass
+class Model:
+    """A learner with the names of its classes, from `Model.create`, `load` or `make_learner`."""
+
+    learner: Learner
+    class_names: Sequence[str]  # by class number
+    initial_names: Sequence[str] = field(init=False, repr=False, compare=False)  # when the learner was made, for `save`
+    engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
+    unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
+    held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
+    # Digests of the images learned so far; None: there is no record, and it begins when the model next learns.
+    learned: set[bytes] | None = field(default=None, init=False, repr=False, compare=False)
+    partly_recorded: bool = field(default=False, init=False, repr=False, compare=False)  # not all that it learned
+    sessions: Sequence[Mapping[str, Any]] = field(default=(), init=False, repr=False, compare=False)  # of it, finished
+
+    def __post_init__(self) -> None:
+        self.check_names()
+        initial = self.learner.initial_spec.num_classes
+        removed = any("removed" in change for change in self.learner.changes)  # then their names are not known
+        self.initial_names = tuple(map(str, range(initial)) if removed else self.class_names[:initial])
+
+    def __repr__(self) -> str:
+        names = [*self.class_names[:3], *(["..."] if len(self.class_names) > 3 else [])]
+        shape = " x ".join(map(str, self.learner.spec.image_shape))
+        return f"Model({type(self.learner).__name__}, {len(self.class_names)} classes: {', '.join(names)}; {shape})"
+
+    @classmethod
+    def create(
+        cls,
+        class_names: Sequence[str] = (),
+        *,
+        image_size: int = 64,
+        channels: int = 3,
+        learner: Mapping[str, Any] = NEW_MODEL,
+        seed: int = 0,
+        device: str = "cpu",
+        label_share: float = 1.0,
+        boundaries: bool = False,
+    ) -> Model:
+        """A new, untrained model without tasks. Classes can be added at any time; it may start without any.
+
+        `learner` has the options of a learner as in an experiment file. The memory has a fixed total number of slots,
+        by default 2000, shared equally by the classes (`memory: {slots: 2000, policy: balanced}`). If less than half
+        of the images will have labels (`label_share`), the presets `best` and `few_images` change: the slow learner
+        then learns from all images. With `boundaries`, soft labels are computed when `model.learner.end_task()` is
+        called, otherwise when an image is stored.
+        """
+        names = checked_names(class_names)
+        image_size = whole_number(image_size, "image_size", 1, MAX_SIZE)
+        spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
+        seed = whole_number(seed, "seed", 0, 2**32 - 1)
+        name, config = open_ended(learner, label_share, boundaries)
+        model = cls(make_learner(name, spec, config, seed, checked_device(device)), names)
+        model.learned = set()
+        return model
+
+    def check_names(self) -> None:
+        """Raises ValueError unless each class has a name: `learner.add_classes` adds classes without one."""
+        names, needed = self.class_names, self.learner.spec.num_classes
+        if isinstance(names, str) or not all(isinstance(name, str) for name in names) or len(names) != needed:
+            raise ValueError(f"class_names: {needed} names are needed, one for each class of the learner")
+
+    def add_classes(self, names: Sequence[str], task: int | None = None) -> None:
+        """Add classes. The logits of the others do not change until the next learning step.
+
+        They are added to the given task; without one to the only task, or to a new task if there are several.
+        """
+        names = checked_names(names, self.class_names)
+        self.check_names()
+        self.learner.add_classes(len(names), task)
+        self.class_names = (*self.class_names, *names)
+
+    def rename_class(self, old: str, new: str) -> None:
+        """Give a class another name. What was learned, and its number, stay as they are."""
+        number, [name] = self.class_number(old), checked_names([new], self.class_names)
+        self.class_names = (*self.class_names[:number], name, *self.class_names[number + 1 :])
+
+    def remove_class(self, name: str) -> None:
+        """Remove a class with its stored and held-out images. The logits of the others do not change by this.
+
+        What the weights have learned from the images remains. `save` keeps the previous save, which has them.
+        """
+        number = self.class_number(name)
+        self.learner.remove_class(number)
+        self.held_out = self.held_out.without_class(number)
+        self.class_names = (*self.class_names[:number], *self.class_names[number + 1 :])
+
+    def class_number(self, name: str) -> int:
+        self.check_names()
+        if name not in self.class_names:
+            hint = nearest(name, self.class_names) if isinstance(name, str) else ""
+            raise ValueError(f"names: {name!r} is not one of the model's {len(self.class_names)} classes{hint}")
+        return self.class_names.index(name)
+
+    # Learning
+
+    def learn(
+        self,
+        images: Any,
+        labels: Any = None,
+        *,
+        batch_size: int = 10,
+        add_classes: bool = False,
+        task: int | None = None,
+        repeated: bool = False,
+    ) -> dict[str, float]:
+        """Learn from images in the given order, in batches. Returns the mean of each loss.
+
+        Images have any form that `predict` accepts. Labels are class names, None for an image without a label; or one
+        name for all images. An unknown name is an error, unless `add_classes` is set: then it is a new class. Images
+        without any label are an error if the learner does not learn from them.
+
+        For a task-aware model `task` is the task of the images, by default that of their classes; new classes without
+        a task form a new task. Call `model.learner.end_task()` at the end of a task.
+
+        `repeated`: the images were learned before, for example in an earlier epoch, and are not stored again.
+        """
+        batch_size = whole_number(batch_size, "batch_size")
+        self.check_names()
+        pixels = self.pixels_to_learn(images)
+        names = names_of(labels, len(pixels))
+        if set(names) == {None} and not self.learner.learns_unlabelled(self.learner.config):
+            raise ValueError(
+                "labels: none is known, and this model has no slow learner (learner.slow_rounds is 0 or not set); "
+                "give some labels, or create a new model with Model.create(label_share=0.1)"
+            )
+        new = [name for name in dict.fromkeys(names) if name is not None and name not in self.class_names]
+        if new and not add_classes:
+            remedy = f"add_classes=True adds it{nearest(new[0], self.class_names)}"
+            raise ValueError(f"labels: {new[0]!r} is not one of the model's {len(self.class_names)} classes; {remedy}")
+        spec = self.learner.spec.with_classes(len(new), task) if new else self.learner.spec
+        number_of = {name: number for number, name in enumerate((*self.class_names, *new))}
+        numbers = torch.tensor([UNLABELLED if name is None else number_of[name] for name in names], dtype=torch.int64)
+        task_ids = task_ids_of(numbers, spec.class_mask, task)
+        if new:
+            self.add_classes(new, task)
+        self.note_learned(pixels)
+        return self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
+
+    def note_learned(self, pixels: Tensor) -> None:
+        """Images that are learned will not be held out, and are no longer tested."""
+        digests, record = {*digests_of(pixels)}, self.record_of_learned()
+        self.held_out = self.held_out.without_images(digests)
+        if len(record) + len(digests - record) <= MAX_RECORDED:
+            record |= digests
+        else:
+            self.partly_recorded = True
+
+    def record_of_learned(self) -> set[bytes]:
+        """The digests of learned images. A record that begins now has those of the memory: others are not known."""
+        if self.learned is None:
+            memories = self.learner.memories
+            self.learned = {digest for one in memories for digest in digests_of(one.images[one.filled])}
+            self.partly_recorded = True
+        return self.learned
+
+    def pixels_to_learn(self, images: Any) -> Tensor:
+        """The images as uint8 [B, C, H, W], in the size of the model."""
+        shape, device = self.learner.spec.image_shape, self.learner.class_mask.device
+        pixels = pixels_of(images, shape)
+        if pixels.dtype == torch.uint8 and pixels.dim() == 4 and 0 not in pixels.shape:
+            pixels = pixels if tuple(pixels.shape[1:]) == shape else pixels_of(list(pixels), shape)
+        self.learner.input_check.check_images(pixels := pixels.to(device), device, shape[1:])
+        return pixels
+
+    def learn_batches(
+        self, pixels: Tensor, numbers: Tensor, task_ids: Tensor, size: int, repeated: bool = False
+    ) -> dict[str, float]:
+        device, steps = self.learner.class_mask.device, []
+        if self.engine is None or self.engine.learners != [self.learner] or self.engine.device != device:
+            self.engine = Engine([self.learner], precision_on(device))
+        for some, given, tasks in zip(pixels.split(size), numbers.split(size), task_ids.split(size), strict=True):
+            if len(some) > 0:  # an empty tensor is split into one empty part
+                labels = given.to(device) if (given != UNLABELLED).any() else None
+                steps += self.engine.step([Batch(some, labels, tasks.to(device), repeated)])
+        return finite_means(steps)
+
+    # Predicting
+
+    def predict(
+        self, images: Any, task: int | None = None, top: int = 5, on_error: OnError = "stop"
+    ) -> list[Prediction]:
+        """Predict classes of images: a file, a folder, bytes, a Pillow image, an array [H, W, 3], or a list of these.
+
+        An array [B, H, W, C] or a tensor uint8 [B, C, H, W] is a batch of images of any size.
+
+        A task-aware model has only learned to discriminate the classes within a task: pass the task (0, 1, ...).
+        Without it the prediction is made among all classes and is right far less often, which its probabilities do not
+        show. A task-free model needs no task.
+
+        If images cannot be read, a ValueError names all of them. With `on_error="skip"` the others are predicted, and
+        these get a prediction without classes, whose `error` is the reason.
+        """
+        choose(on_error, get_args(OnError), "on_error")
+        top = whole_number(top, "top")
+        self.check_names()
+        if self.unfinished:
+            warnings.warn(self.unfinished, stacklevel=2)
+        if not self.class_names:
+            remedy = "add some by `dualnet learn`, in Python by learn(images, labels, add_classes=True)"
+            raise ValueError(f"the model has no classes yet; {remedy}")
+        shape = self.learner.spec.image_shape
+        pixels, errors = readable(images, shape) if on_error == "skip" else (pixels_of(images, shape), {})
+        probabilities = self.probabilities(pixels, task).cpu()  # the only synchronisation with a GPU
+        class_mask = self.learner.spec.class_mask.cpu()
+        allowed = class_mask.any(dim=0) if task is None else class_mask[task]
+        candidates = allowed.nonzero().flatten()
+        values, order = probabilities[:, candidates].sort(dim=1, descending=True, stable=True)
+        numbers: list[list[int]] = candidates[order[:, :top]].tolist()
+        names = [tuple(self.class_names[number] for number in row) for row in numbers]
+        answers = map(Prediction, names, map(tuple, values[:, :top].tolist()))
+        failed = {number: Prediction((), (), *error.reasons.values()) for number, error in errors.items()}
+        return [failed.get(number) or next(answers) for number in range(len(names) + len(failed))]
+
+    def evaluate(self, images: Any, labels: Any) -> Evaluation:
+        """Predict images whose classes are known: `model.evaluate(files, names).accuracy`.
+
+        Images have any form that `predict` accepts, and labels are class names. Of a task-aware model every image is
+        predicted among the classes of its task, unlike by `predict` without a task.
+        """
+        pixels = pixels_of(images, self.learner.spec.image_shape)
+        names = [name for name in names_of(labels, len(pixels)) if name is not None]
+        if len(names) != len(pixels):
+            raise ValueError("labels: one is None; give the class of each image")
+        number_of = {name: self.class_number(name) for name in dict.fromkeys(names)}
+        numbers = torch.tensor([number_of[name] for name in names], dtype=torch.int64)
+        task_ids = task_ids_of(numbers, self.learner.spec.class_mask.cpu(), None)
+        has_tasks = self.learner.spec.num_tasks > 1
+        predictions: dict[int, Prediction] = {}
+        for task in task_ids.unique().tolist():
+            rows = (task_ids == task).nonzero().flatten()
+            predictions |= zip(rows.tolist(), self.predict(pixels[rows], task if has_tasks else None), strict=True)
+        return Evaluation(tuple(names), tuple(predictions[row] for row in range(len(names))))
+
+    def probabilities(self, images: Any, task: int | None = None) -> Tensor:
+        """Probabilities, float [B, classes]; 0 for classes outside of the task."""
+        device = self.learner.class_mask.device
+        if task is not None:
+            task = check_task(task, self.learner.spec.num_tasks)
+        pixels = pixels_of(images, self.learner.spec.image_shape).to(device, non_blocking=device.type == "cuda")
+        self.learner.input_check.check_query(pixels, None, device)
+        parts = pixels.split(PREDICT_SIZE)
+        task_ids = [None if task is None else torch.full((len(part),), task, device=device) for part in parts]
+        logits = [self.learner.logits(*part) for part in zip(parts, task_ids, strict=True)]
+        return F.softmax(torch.cat(logits), dim=1)
+
+    # Saving
+
+    def save(self, folder: str | Path) -> None:
+        """Save the whole state: a model from `dualnet.load` continues to learn with the same bits.
+
+        The folder must be new, or that of the same model; there the previous save is kept, in case of damage.
+        """
+        self.save_with_state(Path(folder))
+
+    def save_with_state(self, folder: Path, **more: Any) -> None:
+        """Save the model and more content of its checkpoint, which `load_with_state` returns."""
+        self.check_names()
+        classes = {"class_names": [*map(str, self.class_names)], "changes": self.learner.changes}
+        state = {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
+        if self.held_out.every:
+            state["held_out"] = self.held_out.content()
+        if self.learned is not None:
+            state["learned"] = digest_rows(self.learned)
+        if self.partly_recorded:
+            state["partly_recorded"] = True
+        if self.sessions:
+            state["sessions"] = self.sessions
+        model_folder.write(folder, self.learner, self.initial_names, {**state, **more})
+
+
+def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
+    """Load the model of a run folder, or a saved one, from its newest checkpoint: `load(folder).predict("cat.jpg")`.
+
+    It can continue to learn. If it is task-aware, `predict` needs the task. A folder may name a learner from outside
+    this package; its code is imported only with `trust`.
+    """
+    return load_with_state(Path(run), device, trust)[0]
+
+
+def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> tuple[Model, dict[str, Any]]:
+    """The model, and the content of its checkpoint. `trust`: code from outside that may be imported (check_trusted)."""
+    folder, is_model = RunFolder(path), (path / MODEL_FILE).is_file()
+    file = path / MODEL_FILE if is_model else folder.experiment_file
+    content = read_yaml(file) if is_model else {**folder.record.experiment, "stream": folder.record.stream}
+    model_folder.check_trusted(content.get("learner"), file, trust)
+    try:
+        name, config = parse_learner(updated(content)["learner"])
+        spec, names = model_folder.stream_spec(content["stream"])
+        if not is_model:
+            if flat(content).get("benchmark.name") in BENCHMARKS:  # the code of another one is not imported
+                parse(folder.record.experiment)  # checks the options
+            if content.get("protocol", "task_aware") != "task_aware":
+                spec = spec.task_free()
+        model = Model(make_learner(name, spec, config, content["seed"], checked_device(device), fresh=False), names)
+        identity = model_folder.identity(content) if is_model else folder.identity
+        found = checkpoint.newest(folder.checkpoints, identity)
+        if found is not None:
+            state = found[1] if "changes" in found[1] else converted(found[1], content, names)
+            model.learner.repeat_changes(state["changes"])
+            model.class_names = tuple(state["class_names"])
+            model.check_names()
+            model.held_out = read_held_out(found[1].get("held_out", {}), model.learner.spec)
+            model.learned = set() if model.held_out.every else None  # of an earlier version
+            if "learned" in found[1]:
+                model.learned = read_digests(found[1]["learned"])
+            model.partly_recorded = "partly_recorded" in found[1]
+            model.sessions = found[1].get("sessions") or last_session(found[1].get("session", {}))
+    except READ_ERRORS as error:
+        raise ValueError(
+            f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"
+        ) from error
+    if found is None:
+        # `dualnet run` skips a finished run.
+        again = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
+        remedy = "save the model again" if is_model else f"{again} with `dualnet run`"
+        raise ValueError(f"{path}: holds no checkpoint that can be read; {remedy}")
+    try:
+        load_state(model.learner, found[1])
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    if not is_model and not folder.finished:
+        model.unfinished = f"{path}: this run is at step {found[0]} and not finished; `dualnet run` continues it"
+    if (session := found[1].get("session", {})) and "after" not in session:
+        done = f"at step {session['step']} of {session['steps']}"
+        model.unfinished = f"{path}: its session is {done} and not finished; the same `dualnet learn` continues it"
+    return model, found[1]
+
+
+def converted(state: Mapping[str, Any], content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """The classes in a checkpoint, or in the model file, of an earlier version, which had no changes but additions."""
+    added = state.get("added", content.get("added", ()))
+    changes = [{"count": len(one["classes"]), "task": one["task"]} for one in added]
+    return {"changes": changes, "class_names": [*names, *(name for one in added for name in one["classes"])]}
+
+
+def last_session(record: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The session in a checkpoint of an earlier version, which has no others; none without accuracies."""
+    return [{key: record[key] for key in SESSION_RESULTS}] if record.get("after") else []
+
+
+def checked_device(device: str) -> str:
+    """The device. Raises ValueError if it is not available."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # PyTorch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"device: {device!r} cannot be used ({reason}); give cpu or cuda") from None
+    return device

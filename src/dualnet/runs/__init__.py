@@ -1,1 +1,0 @@
-"""Runs: an experiment and its options, the runner, run folders, checkpoints, trained models."""

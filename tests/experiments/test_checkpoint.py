@@ -1,0 +1,187 @@
+"""Checkpoints: read back bit by bit, or refused if damaged."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dualnet.experiments import checkpoint
+
+DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.uint8, torch.bool)
+
+
+def tensor(dtype: torch.dtype, shape: list[int], seed: int, strided: bool) -> torch.Tensor:
+    made = torch.randint(0, 200, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    return made.transpose(0, -1) if strided and shape else made
+
+
+tensors = st.builds(
+    tensor, st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=4), st.integers(0, 9), st.booleans()
+)
+values = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5)
+trees = st.dictionaries(
+    st.text(max_size=5),
+    st.recursive(
+        tensors | values,
+        lambda node: (
+            st.lists(node, max_size=3) | st.dictionaries(st.text(max_size=5) | st.integers(), node, max_size=3)
+        ),
+        max_leaves=8,
+    ),
+    max_size=4,
+)
+
+
+def same(one: Any, other: Any) -> bool:
+    if isinstance(one, torch.Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return type(one) is type(other) and one == other
+
+
+@settings(max_examples=30)
+@given(trees)
+def test_a_tree_comes_back(tmp_path: Path, tree: dict[str, Any]) -> None:
+    checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))
+    assert same(tree, checkpoint.load(tmp_path, 0))
+
+
+def test_odd_values_come_back(tmp_path: Path) -> None:
+    shared = torch.arange(6.0)
+    tree = {
+        "names like ours": {"tensor": "0", "dict": [1]},
+        "pair": (1, 2),
+        "nan": float("nan"),
+        "matrix with nan": torch.tensor([math.nan, -0.0, math.inf]),
+        "shared": [shared, shared[2:], shared.view(2, 3).t()],
+        "channels last": torch.rand(2, 3, 4, 5).to(memory_format=torch.channels_last),
+        "needs a gradient": torch.nn.Parameter(torch.ones(2)),
+    }
+    checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))
+    loaded = checkpoint.load(tmp_path, 0)
+    assert loaded["names like ours"] == tree["names like ours"]
+    assert loaded["pair"] == [1, 2]
+    assert math.isnan(loaded["nan"])
+    assert loaded["matrix with nan"].numpy().tobytes() == tree["matrix with nan"].numpy().tobytes()
+    assert same(loaded["shared"], tree["shared"])
+    assert torch.equal(loaded["channels last"], tree["channels last"])
+    assert not loaded["needs a gradient"].requires_grad
+
+
+def test_files_do_not_depend_on_the_layout_of_weights(tmp_path: Path) -> None:
+    """A checkpoint from before weights were channels-last on the CPU can still be loaded."""
+    weight = torch.rand(4, 3, 3, 3)
+    for name, layout in (("plain", torch.contiguous_format), ("last", torch.channels_last)):
+        (tmp_path / name).mkdir()
+        checkpoint.write(tmp_path / name, 0, checkpoint.snapshot({"weight": weight.to(memory_format=layout)}))
+    plain, last = (sorted((tmp_path / name).iterdir()) for name in ("plain", "last"))
+    assert [path.read_bytes() for path in plain] == [path.read_bytes() for path in last]
+    conv = torch.nn.Conv2d(3, 4, 3, bias=False).to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    conv.load_state_dict(checkpoint.load(tmp_path / "plain", 0))
+    assert torch.equal(conv.weight, weight) and conv.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_the_state_of_a_real_optimizer_comes_back(tmp_path: Path) -> None:
+    weight = torch.nn.Parameter(torch.rand(3))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+    weight.sum().backward()
+    optimizer.step()
+    checkpoint.write(tmp_path, 0, checkpoint.snapshot(optimizer.state_dict()))
+    other = torch.optim.AdamW([torch.nn.Parameter(torch.rand(3))], lr=0.5)
+    other.load_state_dict(checkpoint.load(tmp_path, 0))
+    assert same(other.state_dict()["state"], optimizer.state_dict()["state"])
+    assert other.param_groups[0]["lr"] == 0.1
+
+
+def test_the_files_are_plain_safetensors_and_json(tmp_path: Path) -> None:
+    """No pickle: other programs can read them, and reading them runs no code."""
+    checkpoint.write(tmp_path, 7, checkpoint.snapshot({"weight": torch.ones(2), "rate": 0.1}))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000007.json", "step-00000007.safetensors"]
+    with safetensors.safe_open(tmp_path / "step-00000007.safetensors", "pt") as file:
+        assert file.get_tensor("0").tolist() == [1, 1]
+    content = json.loads((tmp_path / "step-00000007.json").read_text())
+    assert content["tree"] == {"dict": [["weight", {"tensor": "0"}], ["rate", 0.1]]}
+
+
+def test_the_last_two_are_kept(tmp_path: Path) -> None:
+    for step in (5, 10, 100_000_000, 100_000_001):
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({"step": step}))
+    assert checkpoint.steps(tmp_path) == [100_000_000, 100_000_001]
+    assert len(list(tmp_path.iterdir())) == 4
+    assert checkpoint.load(tmp_path, 100_000_001) == {"step": 100_000_001}
+
+
+def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, 1, checkpoint.snapshot({"x": torch.zeros(1)}))
+    checkpoint.write(tmp_path, 1, checkpoint.snapshot({"x": torch.ones(1)}))
+    assert checkpoint.load(tmp_path, 1)["x"] == 1
+
+
+def test_later_steps_make_room(tmp_path: Path) -> None:
+    """A run that resumed before damaged checkpoints writes steps earlier than theirs."""
+    for step in (8, 9, 2):
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({}))
+    assert checkpoint.steps(tmp_path) == [2]
+
+
+@pytest.mark.parametrize(("good", "line"), [(1, "; the previous one is used"), (0, "; there is no previous one")])
+def test_one_warning_for_all_that_cannot_be_used(good: int, line: str, tmp_path: Path) -> None:
+    for step in (3, 7):  # more than two are never kept
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({"x": step}))
+    for step in (3, 7)[good:]:
+        checkpoint.files_of(tmp_path, step)[1].write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="damaged checkpoint .*step-00000007.json: ") as warned:
+        assert checkpoint.newest(tmp_path) == ((3, {"x": 3}) if good else None)
+    assert len(warned) == 1 and str(warned[0].message).endswith(line)
+    assert ("step-00000003.json: " in str(warned[0].message)) == (not good)
+
+
+@pytest.mark.filterwarnings("error")
+def test_without_the_json_file_there_is_no_checkpoint(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, 2, checkpoint.snapshot({"x": 1}))
+    (tmp_path / "step-00000003.safetensors").write_bytes(b"the process was killed before the JSON file")
+    assert checkpoint.steps(tmp_path) == [2]
+    assert checkpoint.newest(tmp_path) == (2, {"x": 1})
+    with pytest.raises(ValueError, match=r"step-00000003.json"):
+        checkpoint.load(tmp_path, 3)
+
+
+def test_what_is_not_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
+    assert checkpoint.steps(tmp_path / "missing") == []
+    for name in ("step-1.txt", "step-x.json", "notes.json"):
+        (tmp_path / name).write_text("mine")
+    for step in range(4):
+        checkpoint.write(tmp_path, step, checkpoint.snapshot({}))
+    assert {"step-1.txt", "step-x.json", "notes.json"} <= {path.name for path in tmp_path.iterdir()}
+
+
+def test_clean_deletes_what_a_killed_process_left(tmp_path: Path) -> None:
+    checkpoint.write(tmp_path, 1, checkpoint.snapshot({}))
+    (tmp_path / "step-00000002.safetensors").write_bytes(b"without its JSON file")
+    (tmp_path / "step-00000003.safetensors.4711.tmp").write_bytes(b"half")
+    checkpoint.clean(tmp_path)
+    assert sorted(tmp_path.iterdir()) == sorted(checkpoint.files_of(tmp_path, 1))
+    checkpoint.clean(tmp_path / "missing")
+
+
+def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
+    """Every byte of both files, one at a time: a digit of a rate is as bad as a bit of a weight."""
+    tree = {"weights": torch.arange(5.0), "rate": 0.125, "names": ["a", "b"], "numbers": {0: 1, 1: 2}}
+    checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))
+    for file in sorted(tmp_path.iterdir()):
+        whole = file.read_bytes()
+        for place in range(len(whole)):
+            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+            with pytest.raises(ValueError, match=r"damaged checkpoint .*step-00000000.json: "):
+                checkpoint.load(tmp_path, 0)
+        file.write_bytes(whole)
+    assert same(checkpoint.load(tmp_path, 0), tree)

@@ -1,0 +1,216 @@
+"""The run folder: complete from the start, for one process and one experiment."""
+
+import dataclasses
+import platform
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from commands import names_in
+from run_fixtures import CPU
+
+from dualnet.data import Benchmark
+from dualnet.experiments import checkpoint
+from dualnet.experiments.experiment import Experiment
+from dualnet.experiments.manifest import manifest_of
+from dualnet.experiments.run_folder import RunFolder, pixels_digest
+from dualnet.files import read_yaml
+from dualnet.machine import cpu_name
+from dualnet.options import flat
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tiny: Callable[..., Experiment], benchmark: Benchmark) -> Iterator[RunFolder]:
+    made = RunFolder(tmp_path / "out" / "seed-0")
+    with made.locked():
+        made.prepare(tiny(), benchmark, CPU)
+        yield made
+
+
+@pytest.mark.parametrize(
+    ("run", "digest"),
+    [
+        ("fashion-mnist/labels-10/dualnet/seed-0", "c4ec9ab7d20353a6"),
+        ("mini-imagenet-tf-er/seed-0", "5e35d8c4209e15e0"),
+    ],
+)
+def test_options_that_came_later_leave_the_digest_of_older_folders(run: str, digest: str) -> None:
+    """The digest is in their checkpoints, which would be refused if it changed."""
+    assert RunFolder(Path(__file__).parents[2] / "results" / run).record.digest == digest
+
+
+def test_a_default_of_derpp_that_came_later_is_the_same_experiment(tmp_path: Path) -> None:
+    old = Path(__file__).parents[2] / "results" / "reproduce" / "table-4" / "labels-25" / "derpp" / "seed-0"
+    content = read_yaml(old / "experiment.yaml")
+    assert "stored_logits" not in content["learner"]
+    for value, is_same in (("plain", True), ("augmented", False)):
+        content["learner"]["stored_logits"] = value
+        (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(content))
+        new, known = RunFolder(tmp_path).record, RunFolder(old).record
+        assert (new.digest == known.digest, new.options == known.options) == (is_same, is_same)
+
+
+@pytest.mark.parametrize("run", ["mini-imagenet-tf-er", "demo/dualnet"])
+def test_the_default_order_is_the_same_experiment_as_before_there_were_others(run: str, tmp_path: Path) -> None:
+    old = Path(__file__).parents[2] / "results" / run / "seed-0"
+    content = read_yaml(old / "experiment.yaml")
+    assert "order_seed" not in content["benchmark"]
+    for value, is_same in ((None, True), (0, False), ("seed", False)):
+        content["benchmark"]["order_seed"] = value
+        (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(content))
+        new, known = RunFolder(tmp_path).record, RunFolder(old).record
+        assert (new.digest == known.digest, new.options == known.options) == (is_same, is_same)
+
+
+def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+    content = read_yaml(folder.experiment_file)
+    stream, environment = content.pop("stream"), content.pop("environment")
+    assert content.pop("manifest") == manifest_of(tiny(), benchmark)
+    assert content == tiny().mapping() == folder.record.experiment, "every option, defaults written out"
+    assert stream == {
+        "image_shape": [3, 28, 28],
+        "input_size": None,
+        "class_names": list(benchmark.class_names),
+        "tasks": [[0, 1], [2, 3]],
+        "train_sizes": [12, 12],
+        "test_sizes": [4, 4],
+        "pixels": pixels_digest(benchmark),
+    }
+    assert environment["torch"] == torch.__version__ and environment["python"] == platform.python_version()
+    assert (environment["device"], environment["hardware"], environment["threads"]) == ("cpu", cpu_name(), 1)
+    assert environment["dualnet"] and environment["platform"]
+    assert folder.experiment == tiny()
+
+
+def test_a_folder_is_there_as_a_whole(folder: RunFolder) -> None:
+    assert names_in(folder.path) == ["experiment.yaml", "lock"]
+    assert not folder.finished
+    folder.result_file.write_text('{"accuracy": [[50.0]]}')
+    assert folder.finished
+
+
+def test_the_same_experiment_takes_the_folder_over(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+    before = folder.experiment_file.read_bytes()
+    (folder.path / "result.json.77.tmp").write_text("half")
+    folder.prepare(tiny(), benchmark, CPU)
+    assert folder.experiment_file.read_bytes() == before
+    assert names_in(folder.path) == ["experiment.yaml", "lock"], "half-written files are deleted"
+
+
+def test_a_folder_that_was_only_just_made_is_taken_over(tmp_path: Path, tiny, benchmark: Benchmark) -> None:
+    """A process that died before experiment.yaml leaves an empty folder with a lock that nobody holds."""
+    (tmp_path / "lock").write_text("")
+    folder = RunFolder(tmp_path)
+    with folder.locked():
+        folder.prepare(tiny(), benchmark, CPU)
+    assert folder.experiment == tiny()
+
+
+def test_two_cannot_have_one_folder(tmp_path: Path) -> None:
+    one, other = RunFolder(tmp_path / "seed-0"), RunFolder(tmp_path / "seed-0")
+    with one.locked(), pytest.raises(ValueError, match=r"seed-0: another process is running here; .* --out"):
+        other.locked().__enter__()
+    with other.locked(), pytest.raises(ValueError, match="seed-0: another process"):
+        one.locked().__enter__()
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"seed": 4}, r"seed is 0 there, 4 here\)"),
+        ({"batch_size": 2}, r"batch_size is 4 there, 2 here\)"),
+        ({"learner": {"memory": {"policy": "reservoir"}}}, "learner.memory.policy is auto there, reservoir here"),
+        ({"learner": {"views": {"crop_area": [0.5, 1.0]}}}, "learner.views.crop_area is .0.4307, 0.4307. there"),
+        ({"learner": "er"}, r"learner.name is dualnet there, er here and \d+ more"),
+        ({"benchmark": {"seed": 1}}, "benchmark.seed is 0 there, 1 here"),
+    ],
+)
+def test_another_experiment_is_refused(change, line, folder: RunFolder, tiny) -> None:
+    with pytest.raises(ValueError, match=rf"seed-0: holds another experiment \(.*{line}.*; choose another --out"):
+        folder.check_same(tiny(**change))
+
+
+def test_other_images_are_refused(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
+    """Same options, but a file came or went in the user's folder: the stream is another one."""
+    task = benchmark.tasks[0]
+    train = dataclasses.replace(task.train, rows=task.train.rows[:-1], labels=task.train.labels[:-1])
+    fewer = dataclasses.replace(benchmark, tasks=[dataclasses.replace(task, train=train), benchmark.tasks[1]])
+    renamed = dataclasses.replace(benchmark, class_names=("a", "b", "c", "d"))
+    moved = dataclasses.replace(benchmark, split_digest="of a file with a new name")
+    for other in (fewer, renamed, moved):
+        with pytest.raises(ValueError, match="other images or classes"):
+            folder.prepare(tiny(), other, CPU)
+
+
+def test_a_result_of_an_unknown_experiment_is_refused(folder: RunFolder, tiny) -> None:
+    folder.result_file.write_text('{"accuracy": [[50.0]]}')
+    folder.check_same(tiny())
+    folder.experiment_file.unlink()
+    with pytest.raises(ValueError, match=r"seed-0: has a result.json and no experiment.yaml; remove it or choose"):
+        folder.check_same(tiny())
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("", "line 1, column 1: "),
+        ('{"accuracy', "line 1, column 2: "),
+        ("[]", "JSON mapping"),
+        ("{}", "accuracy"),
+        ("\udcff", "byte 0"),
+    ],
+)
+def test_a_result_that_cannot_be_read_is_none(text: str, line: str, folder: RunFolder, tiny) -> None:
+    folder.result_file.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ValueError, match=rf"result.json: .*{line}.*; remove it"):
+        folder.check_same(tiny())
+
+
+@pytest.mark.parametrize("text", ["- a\n- b\n", "", "a: [", "\x00", "just words"])
+def test_an_experiment_yaml_that_is_none(text: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment.yaml").write_text(text)
+    with pytest.raises(ValueError, match=r"experiment.yaml: .*YAML"):
+        _ = RunFolder(tmp_path).record
+
+
+def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"neither a run \(no experiment.yaml\) nor a saved model; give a run folder"):
+        _ = RunFolder(tmp_path).record
+    with pytest.raises(ValueError, match=r"/missing: does not exist; give .*runs/NAME/seed-0, .*models/mine$"):
+        _ = RunFolder(tmp_path / "missing").record
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(ValueError, match=r"file/seed-0: cannot be made \(Not a directory\); choose another --out"):
+        RunFolder(tmp_path / "file" / "seed-0").locked().__enter__()
+    assert (tmp_path / "file").read_text() == "mine"
+
+
+def test_the_newest_checkpoint(folder: RunFolder) -> None:
+    assert checkpoint.newest(folder.checkpoints, folder.identity) is None
+    checkpoint.write(folder.checkpoints, 3, checkpoint.snapshot({"x": 1}))
+    checkpoint.write(folder.checkpoints, 5, checkpoint.snapshot({"x": 2}))
+    assert checkpoint.newest(folder.checkpoints, folder.identity) == (5, {"x": 2})
+    (folder.checkpoints / "step-00000005.json").write_text("")
+    with pytest.warns(UserWarning, match="step-00000005.json: "):
+        assert checkpoint.newest(folder.checkpoints, folder.identity) == (3, {"x": 1})
+    (folder.checkpoints / "step-00000003.json").write_text("")
+    with pytest.warns(UserWarning) as warned:
+        assert checkpoint.newest(folder.checkpoints, folder.identity) is None
+    (message,) = (str(warning.message) for warning in warned)
+    assert 0 <= message.find("step-00000005.json: ") < message.find("step-00000003.json: ")
+
+
+def test_class_names_of_any_script_are_written_readably(tmp_path: Path, tiny, benchmark: Benchmark) -> None:
+    names = ("na\u00efve", "\u732b", "yes", "1")
+    folder = RunFolder(tmp_path)
+    folder.prepare(tiny(), dataclasses.replace(benchmark, class_names=names), CPU)
+    text = folder.experiment_file.read_text(encoding="utf-8")
+    assert "\u732b" in text and tuple(yaml.safe_load(text)["stream"]["class_names"]) == names
+
+
+def test_flat_names_are_dotted() -> None:
+    assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": {}}) == {"a.b.c": 1, "a.d": [2], "e": {}}

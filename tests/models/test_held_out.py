@@ -1,0 +1,471 @@
+"""Images that `dualnet learn` holds out: the same ones in every session, kept with the model, never learned."""
+
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from commands import class_folders, picture
+from forked import CommandLine
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+import dualnet
+from dualnet import Model, cli
+from dualnet.experiments import checkpoint
+from dualnet.models import held_out
+from dualnet.models.held_out import HeldOut, pixel_digest
+from dualnet.serve.options import Options
+from dualnet.serve.state_folder import open_model
+
+EVERY = 3
+LEARNER = "--image-size 28 --learner.preset best --learner.width 2 --learner.updates 1 --learner.replay_size 4"
+SLOW = "--learner.memory.slots 60 --learner.slow_rounds 1 --learner.slow_batch_size 4 --learner.inner_steps 1"
+NEW = [*LEARNER.split(), *SLOW.split(), "--held-out-every", str(EVERY)]
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+
+
+def learn(*words: object) -> int:
+    return cli.main(["learn", *map(str, words), "--device", "cpu"])
+
+
+def state_at(folder: str) -> dict[str, Any]:
+    return (checkpoint.newest(Path(folder, "checkpoint")) or (0, {}))[1]
+
+
+def images_of(seed: int, count: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (count, 3, 2, 2), dtype=np.uint8)
+
+
+def labels_of(held: HeldOut) -> dict[bytes, int]:
+    return {image.tobytes(): label for image, label in zip(held.images.numpy(), held.labels.tolist(), strict=True)}
+
+
+def in_bytes(images: Any) -> set[bytes]:
+    return {np.asarray(image).tobytes() for image in images}
+
+
+# What is held out, and kept
+
+
+@pytest.mark.parametrize("every", [2, 5, 10])
+def test_about_one_image_in_so_many_is_held_out(every: int) -> None:
+    images, count = images_of(0, 4000), 4000 / every
+    digests = [pixel_digest(image.tobytes()) for image in images]
+    assert abs(sum(map(HeldOut(every).includes, digests)) - count) < 4 * count**0.5
+    assert not any(map(HeldOut().includes, digests))
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=40), st.integers(0, 40), st.randoms())
+def test_what_is_kept_depends_on_the_images_and_not_on_their_order(pairs: Any, cut: int, random: Any) -> None:
+    """In two sessions or in one, in any order; at most MAX_KEPT in all, shared equally by the classes."""
+    images, labels = images_of(0, 31), dict(pairs)
+    pairs = [(number, labels[number]) for number, _ in pairs]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(held_out, "MAX_KEPT", 12)
+        kept = []
+        for parts in ([pairs], [pairs[:cut], pairs[cut:]], [random.sample(pairs, len(pairs))]):
+            held = HeldOut(5)
+            for part in parts:
+                held = held.with_images([images[number] for number, _ in part], [label for _, label in part])
+            kept.append(labels_of(held))
+            assert len(kept[-1]) == len(held.labels)
+    assert kept[0] == kept[1] == kept[2]
+    share = 12 // max(1, len({*labels.values()}))
+    for label in {*labels.values()}:
+        assert [*kept[0].values()].count(label) == min(share, [*labels.values()].count(label))
+
+
+def test_an_image_that_comes_again_has_its_last_label() -> None:
+    images = images_of(0, 3)
+    held = HeldOut(5).with_images(images, [0, 0, 1]).with_images(images[:1], [1])
+    assert labels_of(held) == {images[0].tobytes(): 1, images[1].tobytes(): 0, images[2].tobytes(): 1}
+
+
+def test_a_removed_class_moves_the_others_down() -> None:
+    images = images_of(0, 4)
+    held = HeldOut(5).with_images(images, [2, 0, 1, 2]).without_class(1)
+    assert held.labels.tolist() == [0, 1, 1] and in_bytes(held.images) == in_bytes(images[[1, 0, 3]])
+
+
+# Sessions
+
+
+@pytest.fixture
+def learned(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
+    """The images that models learn, as bytes."""
+    found, model_learn = set[bytes](), Model.learn
+
+    def learn_and_note(model: Model, images: Any, *rest: Any, **options: Any) -> Any:
+        found.update(in_bytes(images))
+        return model_learn(model, images, *rest, **options)
+
+    monkeypatch.setattr(Model, "learn", learn_and_note)
+    return found
+
+
+def test_no_session_learns_what_another_one_tests(learned: set[bytes], capsys: Any) -> None:
+    """The images come again under other names, in another folder, without a label, and with other images."""
+    class_folders(["cat", "dog"], 12, "one")
+    class_folders(["owl"], 12, "two", seed=1000)
+    Path("two/dog").mkdir()
+    for number, file in enumerate(sorted(Path("one/dog").iterdir())):
+        shutil.copy(file, f"two/dog/IMG-{number}.png")
+    shutil.copytree("one/cat", "unlabelled")
+    for number in range(6):
+        picture(Path("unlabelled", f"new-{number}.png"), 2000 + number)
+    tested = list[set[bytes]]()
+    first = ["one", "--unlabelled", "unlabelled", "--epochs", 2, *NEW]
+    for words in (first, ["m", "two", "--unlabelled", "unlabelled"], ["m", "one"]):
+        assert learn(*words, "--out", "m") == 0
+        tested.append(in_bytes(dualnet.load("m").held_out.images))
+    assert not learned & set().union(*tested)
+    assert tested[0] and tested[0] <= tested[1] and tested[1] == tested[2]
+    assert len(learned) + len(tested[2]) <= 42 and len(learned) > 20
+    assert "before" in capsys.readouterr().out
+
+
+def test_a_model_that_starts_to_hold_out_never_tests_what_it_has_learned(learned: set[bytes], capsys: Any) -> None:
+    """Images of the first session come again, under other names; its memory keeps only some of them."""
+    class_folders(["cat", "dog"], 12, "one")
+    class_folders(["owl", "cat"], 12, "two", seed=1000)
+    shutil.copytree("one/dog", "unlabelled")
+    for number, file in enumerate(sorted(Path("one/cat").iterdir())):
+        shutil.copy(file, f"two/cat/IMG-{number}.png")
+    assert learn("one", "--out", "m", *NEW[:-2], "--learner.memory.slots", 4, "--unlabelled", "unlabelled") == 0
+    before = learned.copy()
+    assert len(before) == 24 and sum(map(is_selected, before)) > 4
+    for words in (["two", "--held-out-every", EVERY], ["one"], ["two", "--held-out-every", EVERY, "--epochs", 2]):
+        assert learn("m", *words, "--out", "m") == 0
+        tested = in_bytes(dualnet.load("m").held_out.images)
+        assert tested == {image for image in in_bytes(all_images("two")) - before if is_selected(image)}
+        assert len(tested) > 4 and not tested & learned and before <= learned
+    assert f"learned from {36 - len(tested)} images, 2 epochs; {len(tested)} held out\n" in capsys.readouterr().out
+
+
+def test_the_same_command_with_held_out_images_is_another_session(capsys: Any) -> None:
+    class_folders(["cat", "dog"], 8, "one")
+    class_folders(["dog"], 8, "two", seed=1000)
+    assert learn("one", "--out", "m", *NEW[:-2]) == learn("m", "two", "--out", "m") == 0
+    for more, sessions in (["--held-out-every", EVERY], 3), (["--held-out-every", EVERY], 3), ([], 3):
+        capsys.readouterr()
+        assert learn("m", "two", "--out", "m", *more) == 0
+        printed = capsys.readouterr().out
+        assert "learned from 8 images; 0 held out\n  " in printed and "no held-out images yet: cat, dog\n" in printed
+        assert len(dualnet.load("m").sessions) == sessions
+    assert "already finished" in printed
+    assert learn("m", "one", "--out", "m2", "--held-out-every", EVERY) == 0
+
+
+def test_show_marks_accuracies_that_leave_classes_out(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class_folders(["cat", "dog"], 8, "one")
+    class_folders(["dog", "owl"], 12, "two", seed=1000)
+    assert learn("one", "--out", "m", *NEW[:-2]) == 0
+    assert learn("m", "two", "--out", "m", "--held-out-every", EVERY) == 0
+    printed = capsys.readouterr().out
+    kept = dualnet.load("m").held_out.labels.tolist()
+    old, new = kept.count(1), kept.count(2)
+    assert (
+        old and new and f" % now ({old} images; 1 class untested)\n" in printed and f" % now ({new} images)" in printed
+    )
+    assert "  no held-out images yet: cat\n" in printed
+    assert cli.main(["show", "m"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    first, second = (line.split() for line in lines if line.startswith("20"))
+    assert first[-3:] == ["—", "—", "—"]
+    assert [cell.endswith("*") for cell in second[-3:]] == [False, True, False]
+    assert "* some of these classes were not tested" in lines
+    assert f"images tested in the last session: memory 16; held out {old}; held out, new {new}" in lines
+    monkeypatch.setattr("dualnet.models.session.MEMORY_SAMPLE", 1)
+    assert learn("m", "one", "--out", "m") == 0
+    assert " % now (1 image; 2 classes untested)\n" in capsys.readouterr().out
+    assert cli.main(["show", "m"]) == 0
+    third = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("20")][2]
+    assert third[-3].endswith("*"), "the sample of the memory leaves out two classes"
+
+
+def forget_record(folder: str) -> None:
+    """As models of earlier versions and of runs have none."""
+    state, step = state_at(folder), checkpoint.steps(Path(folder, "checkpoint"))[-1]
+    assert len(state.pop("learned"))
+    checkpoint.write(Path(folder, "checkpoint"), step + 1, checkpoint.snapshot(state))
+
+
+def test_a_full_record_ends_and_is_called_partial(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualnet.models.model.MAX_RECORDED", 5)
+    model = Model.create(image_size=28, learner={"name": "er", "width": 2})
+    images = torch.randint(0, 256, (7, 3, 28, 28), dtype=torch.uint8)
+    for batch, partly in ((images[:3], False), (images[3:5], False), (images[:4], False), (images[5:], True)):
+        model.learn(batch, ["cat"] * len(batch), add_classes=True)
+        assert model.partly_recorded == partly
+    assert model.learned == set(map(pixel_digest, in_bytes(images[:5])))
+    model.save("m")
+    assert dualnet.load("m").partly_recorded and dualnet.load("m").learned == model.learned
+
+
+@pytest.mark.filterwarnings("always")
+def test_a_model_without_a_record_begins_one_and_marks_its_accuracy(capsys: Any) -> None:
+    """With the images of its memory; it never tests these, nor those that it learns from then on."""
+    class_folders(["cat", "dog"], 12, "one")
+    class_folders(["cat", "owl"], 12, "two", seed=1000)
+    class_folders(["owl"], 12, "three", seed=2000)
+    assert learn("one", "--out", "m", *NEW[:-2], "--learner.memory.slots", 6) == 0
+    forget_record("m")
+    assert dualnet.load("m").learned is None
+    memory = dualnet.load("m").learner.memories[0]
+    known = in_bytes(memory.images[memory.filled])
+    assert 0 < len(known) < 12
+    assert learn("m", "two", "--out", "m", "--epochs", 2) == 0
+    known |= in_bytes(all_images("two"))
+    assert dualnet.load("m").learned == set(map(pixel_digest, known))
+    capsys.readouterr()
+    for number, words in enumerate((["one", "--held-out-every", EVERY], ["two"], ["three"])):
+        assert learn("m", *words, "--out", "m") == 0
+        printed, warned = capsys.readouterr()
+        tested = in_bytes(dualnet.load("m").held_out.images)
+        assert tested and not tested & known
+        assert ("learned images without a record of them: it may test them; give new" in warned) == (number == 0)
+        assert "\n  held-out images may include some that the model learned without a record\n" in printed
+    assert cli.main(["show", "m"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert "† held-out images may include some that the model learned without a record" in lines
+    [header] = (line for line in lines if line.startswith("session "))
+    assert "held out†" in header and "memory " in header
+
+
+def test_images_are_hashed_only_when_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a repeated session without held-out images; those that are kept once, not for each learned image."""
+    class_folders(["cat", "dog"], 12, "one")
+    assert learn("one", "--out", "m", *NEW[:-2]) == 0
+    hashed = list[bytes]()
+
+    def note(pixels: bytes) -> bytes:
+        hashed.append(pixels)
+        return pixel_digest(pixels)
+
+    for module in ("held_out", "session"):
+        monkeypatch.setattr(f"dualnet.models.{module}.pixel_digest", note)
+    assert learn("one", "--out", "m", *NEW[:-2]) == 0 and not hashed
+    held, images = HeldOut(2).with_images(images_of(0, 9), range(9)), images_of(1, 5)
+    hashed.clear()
+    for image in images:
+        assert held.without_images({pixel_digest(image.tobytes())}) is held
+    assert len(hashed) == 9
+
+
+def test_an_image_that_is_learned_in_python_is_no_longer_tested() -> None:
+    class_folders(["cat", "dog"], 12, "one")
+    assert learn("one", "--out", "m", *NEW) == 0
+    model = dualnet.load("m")
+    kept = model.held_out
+    model.learn(kept.images[:2], [model.class_names[label] for label in kept.labels[:2]])
+    model.save("m")
+    assert learn("m", "one", "--out", "m") == 0
+    assert in_bytes(dualnet.load("m").held_out.images) == in_bytes(kept.images[2:])
+
+
+def test_the_accuracy_is_that_of_the_held_out_images(capsys: Any) -> None:
+    class_folders(["cat", "dog"], 12, "one")
+    class_folders(["owl", "dog"], 12, "two", seed=1000)
+    class_folders(["cat", "dog"], 4, "test", seed=2000)
+    assert learn("one", "--out", "m", *NEW) == 0
+    first = dualnet.load("m")
+    assert capsys.readouterr().out.splitlines()[1].startswith("  held-out images: ")
+    assert learn("m", "two", "--out", "m2", "--test", "test") == 0
+    line, *lines, _ = capsys.readouterr().out.splitlines()
+    session, model = state_at("m2")["session"], dualnet.load("m2")
+    images, labels = model.held_out.images, model.held_out.labels
+    for part, rows in {"held_out_old": labels < 2, "held_out_new": labels == 2}.items():
+        names = [model.class_names[label] for label in labels[rows]]
+        found = model.evaluate(images[rows], names)
+        assert session["after"][part] == [pytest.approx(found.accuracy), len(names), 0]
+        if part == "held_out_old":
+            before = first.evaluate(images[rows], names).accuracy
+            assert session["before"][part] == [pytest.approx(before), len(names), 0]
+            assert f"  held-out images, earlier classes: {before:.1f} % before, {found.accuracy:.1f} % now" in lines[1]
+    cat, dog, owl = (labels.tolist().count(number) for number in range(3))
+    assert cli.main(["show", "m2"]) == 0
+    kept = f"{len(labels)} images kept for testing (cat {cat}, dog {dog}, owl {owl})"
+    assert f"held out: about one image in {EVERY}; {kept}" in capsys.readouterr().out.splitlines()
+    assert {"old", "memory"} < session["after"].keys() and "held_out_new" not in session["before"]
+    held = count_held_out("two")
+    assert f"learned from {24 - held} images; {held} held out" in line
+    assert learn("m", "two", "--out", "m2", "--test", "test") == 0
+    assert capsys.readouterr().out.splitlines()[1:-1] == lines, "repeated: nothing changes"
+    assert torch.equal(dualnet.load("m2").held_out.images, images)
+
+
+@pytest.mark.filterwarnings("ignore:damaged checkpoint", "ignore:this model has learned images without a record")
+@pytest.mark.parametrize(("start", "recorded"), [(0, True), (1, True), (1, False)])
+def test_killed_sessions_equal_whole_ones(start: int, recorded: bool, state_of: Any, differing: Any) -> None:
+    """Images are held out from the session `start` on; of the first one there may be no record."""
+    class_folders("abc", 12, "one")
+    class_folders("cd", 12, "two", seed=1000)
+    class_folders("abc", 12, "test", seed=2000)
+    shutil.copy(min(Path("one/a").iterdir()), "two/c/corrected.png")
+    for number, words in enumerate((["one", *NEW[:-2]], ["OUT", "two", "--test", "test"])):
+        words += NEW[-2:] if number == start else []
+        for out in ("whole", "killed"):
+            given = ["learn", *(out if word == "OUT" else word for word in words), "--out", out, "--batch-size", 3]
+            given = [*map(str, given), "--save-every", "1", "--device", "cpu"]
+            before = max(checkpoint.steps(Path(out, "checkpoint")), default=0)
+            process = CommandLine(*given) if out == "killed" else None
+            while process and max(checkpoint.steps(Path(out, "checkpoint")), default=0) < before + 3:
+                assert process.poll() is None
+                time.sleep(0.002)
+            if process:
+                process.send_signal(signal.SIGKILL)
+                assert process.rest()[0] == -signal.SIGKILL
+                session = state_at(out)["session"]
+                assert 0 < session["step"] < session["steps"]
+            assert cli.main(given) == 0
+        whole, killed = dualnet.load("whole"), dualnet.load("killed")
+        assert not differing(state_of(whole.learner), state_of(killed.learner))
+        assert torch.equal(whole.held_out.images, killed.held_out.images)
+        assert len(whole.held_out.labels) > 4 * number or number < start
+        assert whole.learned == killed.learned and whole.held_out.every == (EVERY if number >= start else 0)
+        assert torch.equal(whole.held_out.labels, killed.held_out.labels)
+        records = [state_at(out)["session"] for out in ("whole", "killed")]
+        assert records[0]["after"] == records[1]["after"] and records[0]["before"] == records[1]["before"]
+        assert whole.partly_recorded == killed.partly_recorded == (number > 0 and not recorded)
+        for out in () if recorded or number else ("whole", "killed"):
+            forget_record(out)
+
+
+def test_a_removed_class_leaves_every_file_and_a_renamed_one_is_tested_by_its_new_name(capsys: Any) -> None:
+    class_folders(["cat", "dog", "owl"], 12, "one")
+    assert learn("one", "--out", "m", *NEW) == 0
+    held = dualnet.load("m").held_out
+    assert {*held.labels.tolist()} == {0, 1, 2}
+    assert cli.main(["edit", "m", "--remove", "cat", "--rename", "owl", "uhu"]) == 0
+    files = [file.read_bytes() for file in Path("m").rglob("*.safetensors")]
+    for image, label in zip(held.images, held.labels.tolist(), strict=True):
+        assert [image.numpy().tobytes() in file for file in files] == [label != 0] * 2
+    class_folders(["uhu", "cat"], 12, "two", seed=3000)
+    capsys.readouterr()
+    assert learn("m", "two", "--out", "m") == 0
+    counts = state_at("m")["session"]["after"]
+    uhu, cat = (count_held_out(f"two/{name}") for name in ("uhu", "cat"))
+    assert counts["held_out_old"][1] == sum(held.labels > 0) + uhu and counts["held_out_new"][1] == cat > 0
+
+
+def count_held_out(folder: str) -> int:
+    return sum(map(is_selected, in_bytes(dualnet.load("m").pixels_to_learn(folder))))
+
+
+def all_images(folder: str) -> Tensor:
+    return dualnet.load("m").pixels_to_learn(sorted(Path(folder).rglob("*.png")))
+
+
+def is_selected(image: bytes) -> bool:
+    return HeldOut(EVERY).includes(pixel_digest(image))
+
+
+def split_of(folder: str) -> tuple[list[Path], list[Path]]:
+    """Files of noise that are held out, and files that are not."""
+    model, sides = Model.create(image_size=28, learner={"name": "er", "width": 2}), ([], [])
+    for number in range(20):
+        picture(file := Path(folder, f"{number}.png"), 5000 + number)
+        is_learned = not is_selected(model.pixels_to_learn(file).numpy().tobytes())
+        sides[is_learned].append(file)
+    return sides
+
+
+def test_a_class_of_which_every_image_is_held_out(error_line: Any, capsys: Any) -> None:
+    """A new one is refused; of a known class nothing is learned, but tested. Classes without a test are named."""
+    out, learned = split_of("noise")
+    for name, files in {"one/cat": learned, "one/dog": [out[0]], "two/cat": out[:1]}.items():
+        Path(name).mkdir(parents=True)
+        for file in files:
+            shutil.copy(file, name)
+    line = error_line("learn", "one", "--out", "m", *NEW, "--device", "cpu")
+    assert "class 'dog' has no training images: all its images are held out" in line and not Path("m").exists()
+    shutil.rmtree("one/dog")
+    assert learn("one", "--out", "m", *NEW) == 0
+    assert "  no held-out images yet: cat\n" in capsys.readouterr().out
+    before = dualnet.load("m")
+    assert learn("m", "two", "--out", "m") == learn("m", "two", "--out", "m") == 0
+    printed = capsys.readouterr().out
+    assert "learned from 0 images; 1 held out\n" in printed and "(1 image)" in printed and "yet" not in printed
+    weights = zip(before.learner.parameters(), dualnet.load("m").learner.parameters(), strict=True)
+    assert all(torch.equal(*pair) for pair in weights)
+
+
+REFUSED = {
+    "photos --held-out-every 1 --out m2": "held_out_every: with 1 no image is learned; give 2 or more, or 0",
+    "photos --held-out-every -1 --out m2": "held_out_every: -1 is not 0 or more",
+    "photos --held-out-every few --out m2": "--held-out-every",
+    "m photos --held-out-every 1 --out m2": "held_out_every: with 1 no image is learned; give 2 or more, or 0",
+    "m photos --held-out-every 4 --out m2": "--held-out-every 4: this model keeps its number, 3: with another one it",
+    "m photos --held-out-every 4 --out m": "--held-out-every 4: this model keeps its number, 3: with another one it",
+    "m photos --held-out-every 0 --out m2": "--held-out-every 0: this model keeps its number, 3: with another one it",
+    "photos --held-out-every 4 --out m": "--out m: holds a model that learned with other images or options",
+    f"photos {LEARNER} {SLOW} --out m": "--out m: holds a model that learned with other images or options",
+}
+
+
+def test_nonsense_is_refused(error_line: Any) -> None:
+    class_folders(["cat", "dog"], 6, "photos")
+    assert learn("photos", "--out", "m", *NEW) == 0
+    for words, message in REFUSED.items():
+        assert message in error_line("learn", *words.split(), "--device", "cpu"), words
+    assert not Path("m2").exists()
+
+
+def test_a_model_without_held_out_images_is_saved_as_before() -> None:
+    class_folders(["cat", "dog"], 6, "photos")
+    assert learn("photos", "--out", "m", *NEW[:-2]) == learn("photos", "--out", "m0", *NEW[:-1], 0) == 0
+    assert "held_out" not in state_at("m") and state_at("m")["session"] == state_at("m0")["session"]
+
+
+def wrong_labels(content: dict[str, Any]) -> None:
+    content["labels"] += 9
+
+
+def wrong_shape(content: dict[str, Any]) -> None:
+    content["images"] = content["images"][:, :1]
+
+
+def wrong_number(content: dict[str, Any]) -> None:
+    content["labels"] = content["labels"][1:]
+
+
+def wrong_share(content: dict[str, Any]) -> None:
+    content["every"] = -2
+
+
+def wrong_digests(content: dict[str, Any]) -> None:
+    content["learned"] = torch.zeros(3, 4, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("change", [wrong_labels, wrong_shape, wrong_number, wrong_share, wrong_digests])
+def test_held_out_images_that_do_not_match_the_model_are_refused(change: Any, error_line: Any) -> None:
+    class_folders(["cat", "dog"], 12, "photos")
+    assert learn("photos", "--out", "m", *NEW) == 0
+    state = state_at("m")
+    change(state if change is wrong_digests else state["held_out"])
+    checkpoint.write(Path("m/checkpoint"), 9, checkpoint.snapshot(state))
+    what = "learned" if change is wrong_digests else "held_out"
+    assert f"model.yaml: cannot be used ({what}" in error_line("show", "m")
+
+
+def test_a_service_takes_over_the_record_but_not_the_images() -> None:
+    """It learns from any example that is sent, and holds out none that was learned."""
+    class_folders(["cat", "dog"], 12, "photos")
+    assert learn("photos", "--out", "m", *NEW) == 0
+    Path("live").mkdir()
+    model, _ = open_model(Options(Path("live"), model=Path("m"), device="cpu"))
+    held = dualnet.load("m").held_out
+    assert model.held_out.every == 0 and model.learned == dualnet.load("m").learned and len(held.images)
+    files = [file.read_bytes() for file in Path("live").rglob("*.safetensors")]
+    assert files and not any(image in file for image in in_bytes(held.images) for file in files)

@@ -1,0 +1,293 @@
+"""A trained model predicts from files and tensors, and can continue to learn."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import dualnet
+from dualnet.batch import Batch
+from dualnet.data import Benchmark
+from dualnet.experiments import checkpoint
+from dualnet.models.model import Model
+
+
+@pytest.fixture(scope="module")
+def model(finished: Path) -> Model:
+    return dualnet.load(finished)
+
+
+@pytest.fixture(scope="module")
+def images(benchmark: Benchmark) -> torch.Tensor:
+    """Test images of the second task: uint8 [4, 3, 28, 28]."""
+    return benchmark.tasks[1].test.load()[0]
+
+
+def save(images: torch.Tensor, folder: Path) -> list[Path]:
+    files = [folder / f"{number}.png" for number in range(len(images))]
+    for image, file in zip(images, files, strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(file)
+    return files
+
+
+def test_probabilities(model: Model, images: torch.Tensor) -> None:
+    probabilities = model.probabilities(images)
+    assert probabilities.shape == (4, 4)
+    assert torch.allclose(probabilities.sum(dim=1), torch.ones(4)) and (probabilities > 0).all()
+    assert torch.equal(probabilities, model.learner.logits(images, None).softmax(dim=1))
+
+
+@pytest.mark.parametrize("task", [0, 1])
+def test_a_task_lets_only_its_classes_answer(
+    task: int, model: Model, images: torch.Tensor, benchmark: Benchmark
+) -> None:
+    probabilities = model.probabilities(images, task)
+    inside = benchmark.spec.class_mask[task]
+    assert torch.allclose(probabilities[:, inside].sum(dim=1), torch.ones(4))
+    assert (probabilities[:, ~inside] == 0).all()
+    own = {name for name, member in zip(benchmark.class_names, inside, strict=True) if member}
+    for prediction in model.predict(images, task, top=3):
+        assert set(prediction.classes) == own, "others are not even named with 0 %"
+
+
+def test_predictions_are_sorted(model: Model, images: torch.Tensor, benchmark: Benchmark) -> None:
+    predictions = model.predict(images, top=10)
+    for prediction, row in zip(predictions, model.probabilities(images), strict=True):
+        assert list(prediction.probabilities) == sorted(row.tolist(), reverse=True)
+        assert set(prediction.classes) == set(benchmark.class_names)
+        assert prediction.name == benchmark.class_names[row.argmax()]
+        assert prediction.probability == row.max()
+        assert sum(prediction.probabilities) == pytest.approx(1)
+    assert [one.classes for one in model.predict(images, top=2)] == [one.classes[:2] for one in predictions]
+
+
+def test_files_and_tensors_agree(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
+    files = save(images, tmp_path)
+    assert model.predict(files, task=1) == model.predict(images, task=1)
+    assert model.predict([str(file) for file in files]) == model.predict(images)
+
+
+def test_one_path_is_one_image(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
+    first, *_ = save(images, tmp_path)
+    assert model.predict(first) == model.predict(str(first)) == model.predict([first])
+    assert model.predict(path for path in [first]) == model.predict([first])
+
+
+def test_images_of_any_size(model: Model, tmp_path: Path) -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
+    Image.fromarray(colours).save(tmp_path / "large.png")
+    Image.fromarray(colours[:5, :7]).convert("L").save(tmp_path / "small grey.png")
+    assert len(model.predict([tmp_path / "large.png", tmp_path / "small grey.png"])) == 2
+    assert len(model.predict(torch.from_numpy(colours).permute(2, 0, 1).unsqueeze(0))) == 1
+
+
+def test_many_images_go_in_parts(model: Model, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = model.probabilities(images, task=0)
+    monkeypatch.setattr("dualnet.models.model.PREDICT_SIZE", 3)
+    assert torch.allclose(model.probabilities(images, task=0), whole)
+
+
+def test_no_images_no_answers(model: Model, images: torch.Tensor) -> None:
+    assert model.predict([]) == [] and model.predict(images[:0]) == []
+
+
+def test_answering_changes_nothing(finished: Path, images: torch.Tensor, state_of, differing) -> None:
+    model = dualnet.load(finished)
+    before = state_of(model.learner)
+    model.predict(images, task=0)
+    assert not differing(before, state_of(model.learner))
+    assert model.learner.training, "it can go on observing at once"
+
+
+def test_a_loaded_learner_is_the_one_that_was_saved(finished: Path, state_of, differing) -> None:
+    state = checkpoint.load(finished / "checkpoint", 6)
+    loaded = state_of(dualnet.load(finished).learner)
+    assert not differing({name: loaded[name] for name in state["learner"]}, state["learner"])
+    assert any(name.endswith("momentum_buffer") for name in loaded), "the optimizers are back too"
+
+
+def test_a_loaded_learner_goes_on(tiny, run, stopped: Path, benchmark: Benchmark, state_of, differing) -> None:
+    """The same steps by hand give the result of the run."""
+    learner = dualnet.load(stopped).learner
+    rows = torch.randperm(12, generator=torch.Generator().manual_seed(1))[8:]  # the last batch of task 1, seed 0
+    images, labels = benchmark.tasks[1].train.load()
+    losses = learner.observe(Batch(images[rows], labels[rows], torch.ones(4, dtype=torch.int64)))
+    assert all(loss.isfinite() for loss in losses.values())
+    learner.end_task()
+    run(tiny(), stopped)
+    assert not differing(state_of(learner), state_of(dualnet.load(stopped).learner))
+
+
+@pytest.mark.parametrize("protocol", ["task_free", "task_free_boundaries"])
+def test_a_task_free_model(protocol: str, tiny, run, images: torch.Tensor, tmp_path: Path) -> None:
+    model = dualnet.load(run(tiny("er", protocol=protocol), tmp_path))
+    assert model.learner.spec.num_tasks == 1
+    assert model.predict(images) == model.predict(images, task=0)
+    with pytest.raises(ValueError, match=r"^task: 1 is given, but the model has no tasks"):
+        model.predict(images, task=1)
+
+
+def test_an_unfinished_run_can_be_used_and_says_so(stopped: Path, images: torch.Tensor, tmp_path: Path) -> None:
+    model = dualnet.load(str(stopped))
+    with pytest.warns(UserWarning, match=rf"^{stopped}: .* step 5 .*not finished; `dualnet run`"):
+        assert len(model.predict(images)) == 4
+    model.save(tmp_path / "model")
+    dualnet.load(tmp_path / "model").predict(images)
+
+
+def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, differing) -> None:
+    """The state of a generator has no meaning on another device: it starts again, all else is restored."""
+    there = state_of(dualnet.load(stopped).learner)
+    step, state = checkpoint.newest(stopped / "checkpoint") or (0, {})
+    state["learner"]["_extra_state"] = torch.zeros(16, dtype=torch.uint8)  # as a CUDA generator's
+    checkpoint.write(stopped / "checkpoint", step, checkpoint.snapshot({**state, "device": "cuda"}))
+    assert differing(there, state_of(dualnet.load(stopped).learner)) == {"_extra_state"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (torch.zeros(2, 3, 28, 28, dtype=torch.int64), r"int64 \[2, 3, 28, 28\]"),
+        (torch.zeros(2, 1, 28, 28, dtype=torch.uint8), r"uint8 \[2, 1, 28, 28\]"),
+    ],
+)
+def test_tensors_that_are_no_images(wrong: torch.Tensor, found: str, model: Model) -> None:
+    with pytest.raises(ValueError, match=rf"images are {found}; give uint8 \[B, 3, H, W\]"):
+        model.predict(wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "found"),
+    [
+        (7, r"images: int "),
+        (None, r"images: NoneType "),
+        ([1, 2], r"images\[0\]: int "),
+        ([[np.zeros((28, 28, 3), np.uint8)]], r"images\[0\]: list "),
+        (np.zeros((28, 28, 3), np.int64), r"images\[0\]: int64 .*uint8"),
+        (np.zeros((28, 28, 5), np.uint8), r"images\[0\]: .*\[28, 28, 5\]"),
+        (np.zeros((0, 28, 3), np.uint8), r"images\[0\]: .*\[0, 28, 3\]"),
+        (np.zeros(7, np.uint8), r"images\[0\]: .*\[7\]"),
+        (np.full((28, 28, 3), 200.0), r"images\[0\]: float from 200 to 200.*255"),
+        (torch.full((2, 3, 28, 28), 200.0), r"images: float from 200 to 200.*255"),
+        (np.full((28, 28, 3), np.nan), r"images\[0\]: float"),
+        (np.zeros((2, 28, 28, 5), np.uint8), r"images: .*\[2, 28, 28, 5\]"),
+        (np.zeros((2, 28, 28, 3), bool), r"images: bool .*uint8"),
+        (b"no image", r"images\[0\]: unreadable"),
+        (b"", r"images\[0\]: unreadable .*empty"),
+    ],
+)
+def test_things_that_are_no_images(wrong: Any, found: str, model: Model) -> None:
+    """One line; an array is not printed number by number."""
+    with pytest.raises(ValueError, match=rf"^{found}") as caught:
+        model.predict(wrong)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
+
+
+def test_every_form_of_an_image_is_answered_alike(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
+    files = save(images, tmp_path)
+    (tmp_path / "notes.txt").write_text("left out")
+    expected = model.predict(images, task=1)
+    arrays = images.permute(0, 2, 3, 1).numpy()
+    forms = {
+        "folder": tmp_path,
+        "path of a folder": str(tmp_path),
+        "bytes": [file.read_bytes() for file in files],
+        "Pillow": [Image.open(file) for file in files],
+        "HWC": list(arrays),
+        "CHW": list(images.numpy()),
+        "float": [array.astype(np.float32) / 255 for array in arrays],
+        "tensors": list(images),
+        "BHWC": arrays,
+        "BCHW": images.numpy(),
+        "read-only": np.broadcast_to(images.numpy(), images.shape),
+        "BHWC float": arrays / 255,
+        "BCHW float tensor": images / 255,
+        "an array of paths": np.array([str(file) for file in files]),
+        "a generator of mixed forms": (each for each in (files[0], arrays[1], images[2], files[3].read_bytes())),
+    }
+    for form, given in forms.items():
+        assert model.predict(given, task=1) == expected, form
+    for one in (files[0], files[0].read_bytes(), arrays[0], images[0], Image.open(files[0])):
+        assert model.predict(one, task=1)[0].classes == expected[0].classes
+
+
+def test_unreadable_images_are_named_or_skipped(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
+    files: list[Any] = save(images, tmp_path)
+    files[1].write_bytes(b"")
+    mixed = [*files, b"no image", files[1]]
+    with pytest.raises(ValueError, match=r"^2 of 6 images .*1.png \(empty file\), images\[4\] \(not an image"):
+        model.predict(mixed)  # a file that is given twice is named once
+    found = model.predict(mixed, task=1, on_error="skip")
+    expected = model.predict(images[[0, 2, 3]], task=1, on_error="skip")
+    assert [found[number] for number in (0, 2, 3)] == expected and not any(one.error for one in expected)
+    for number, reason in ((1, "empty file"), (4, "not an image"), (5, "empty file")):
+        assert found[number].error.startswith(reason) and not found[number].classes
+        assert (found[number].name, found[number].probability) == ("", 0.0)
+    assert [one.error for one in model.predict(b"", on_error="skip")] == ["empty file"]
+    with pytest.raises(ValueError, match="on_error: 'ignore' is not one of stop, skip"):
+        model.predict(images, on_error="ignore")  # pyright: ignore[reportArgumentType]
+
+
+def test_grey_and_other_sizes_are_read_as_files_are(model: Model, tmp_path: Path) -> None:
+    grey = np.random.default_rng(0).integers(0, 256, (50, 70), np.uint8)
+    Image.fromarray(grey).save(tmp_path / "grey.png")
+    expected = model.predict(tmp_path / "grey.png")
+    for form in (grey, grey[:, :, None], grey[None], torch.from_numpy(grey), Image.fromarray(grey)):
+        assert model.predict(form) == expected
+
+
+def test_a_folder_without_images(model: Model, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no images .*in this folder"):
+        model.predict(tmp_path)
+
+
+@pytest.mark.parametrize("task", [-1, 2, "0", 1.5, True])
+def test_a_task_that_is_not_there(task: Any, model: Model, images: torch.Tensor) -> None:
+    for some in (images, images[:0]):
+        with pytest.raises(ValueError, match=f"^task: {task!r} is not .* 0 to 1"):
+            model.predict(some, task)
+
+
+def test_a_task_may_be_a_whole_number_of_any_kind(model: Model, images: torch.Tensor) -> None:
+    assert model.predict(images, np.int64(1)) == model.predict(images, 1)
+
+
+@pytest.mark.parametrize("top", [0, -1, 1.5, "3"])
+def test_no_class_to_name(top: Any, model: Model, images: torch.Tensor) -> None:
+    with pytest.raises(ValueError, match=r"^top: .* is not 1 or more"):
+        model.predict(images, top=top)
+
+
+def test_a_folder_without_checkpoint(stopped: Path) -> None:
+    shutil.rmtree(stopped / "checkpoint")
+    with pytest.raises(ValueError, match="holds no checkpoint that can be read; run it first with `dualnet run`"):
+        dualnet.load(stopped)
+
+
+def test_a_finished_run_whose_checkpoints_are_damaged(tiny, run, finished: Path, tmp_path: Path) -> None:
+    """`dualnet run` would say that there is nothing to do: the remedy must be another, and help."""
+    folder = Path(shutil.copytree(finished, tmp_path / "seed-0"))
+    for file in (folder / "checkpoint").glob("*.safetensors"):
+        file.write_bytes(b"")
+    with (
+        pytest.warns(UserWarning, match="damaged checkpoint"),
+        pytest.raises(ValueError, match=r"remove its result\.json, or the folder, and run it again with `dualnet run`"),
+    ):
+        dualnet.load(folder)
+    (folder / "result.json").unlink()
+    with pytest.warns(UserWarning, match="damaged checkpoint"):
+        run(tiny(), folder)
+    assert dualnet.load(folder).class_names == dualnet.load(finished).class_names
+
+
+def test_an_experiment_file_that_no_run_wrote(stopped: Path) -> None:
+    content = yaml.safe_load((stopped / "experiment.yaml").read_text())
+    del content["stream"]
+    (stopped / "experiment.yaml").write_text(yaml.safe_dump(content))
+    with pytest.raises(ValueError, match=r"experiment\.yaml: has no `stream`"):
+        dualnet.load(stopped)

@@ -1,0 +1,223 @@
+"""A model saved from Python: all of its state is saved, and no other file is overwritten."""
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+import dualnet
+from dualnet import Batch, Learner, Model, StreamSpec, cli, make_learner
+from dualnet.experiments import checkpoint
+from dualnet.learners import LEARNERS
+
+NAMES = tuple("abcdef")  # three tasks of two classes
+
+
+@pytest.fixture
+def taught(small_learner: Callable[..., Learner], stream: list[Batch]) -> Callable[..., Model]:
+    """taught(name, **options): a model whose learner has seen a task."""
+
+    def make(name: str = "er", **options: Any) -> Model:
+        learner = small_learner(name, seed=3, **options)
+        for batch in stream[:2]:
+            learner.observe(batch)
+        learner.end_task()
+        return Model(learner, NAMES)
+
+    return make
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_a_saved_learner_goes_on_as_if_it_had_not_been_saved(
+    name: str, taught: Any, stream: list[Batch], state_of: Any, differing: Any, tmp_path: Path
+) -> None:
+    model = taught(name, **({"slow_momentum": 0.9} if name == "dualnet" else {}))
+    model.save(tmp_path / "model")
+    loaded = dualnet.load(tmp_path / "model")
+    assert loaded.class_names == NAMES and loaded.learner.config == model.learner.config
+    assert not differing(state_of(model.learner), state_of(loaded.learner))
+    for batch in stream[2:]:
+        one, other = model.learner.observe(batch), loaded.learner.observe(batch)
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
+    model.learner.end_task()
+    loaded.learner.end_task()
+    assert not differing(state_of(model.learner), state_of(loaded.learner))
+    assert model.predict(stream[0].images, task=0) == loaded.predict(stream[0].images, task=0)
+
+
+def test_what_a_run_learned_and_more_is_kept(
+    finished: Path, stream: list[Batch], state_of: Any, differing: Any, tmp_path: Path
+) -> None:
+    model = dualnet.load(finished)
+    model.learner.observe(stream[0])
+    model.save(str(tmp_path / "more"))
+    assert not differing(state_of(model.learner), state_of(dualnet.load(tmp_path / "more").learner))
+    assert dualnet.load(tmp_path / "more").class_names == model.class_names
+
+
+def test_all_that_a_learner_knows_of_its_stream_comes_back(tmp_path: Path) -> None:
+    mask = torch.tensor([[True, False, True, False], [False, True, True, False]])
+    learner = make_learner("finetune", StreamSpec((1, 40, 36), mask, input_size=30))
+    Model(learner, ["ä", "b", "c", "d"]).save(tmp_path / "deep" / "model")
+    spec = dualnet.load(tmp_path / "deep" / "model").learner.spec
+    assert torch.equal(spec.class_mask, mask) and (spec.image_shape, spec.input_size) == ((1, 40, 36), 30)
+
+
+def test_numbers_and_names_of_numpy_are_written_as_any_others(tmp_path: Path) -> None:
+    spec = StreamSpec(tuple(np.array([3, 28, 28])), torch.ones(1, 2, dtype=torch.bool), np.int64(30))
+    Model(make_learner("finetune", spec), np.array(["a", "b"])).save(tmp_path / "model")
+    assert dualnet.load(tmp_path / "model").class_names == ("a", "b")
+
+
+def test_the_command_line_reads_it(taught: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    taught().save(tmp_path / "model")
+    Image.new("RGB", (30, 40)).save(tmp_path / "image.png")
+    assert cli.main(["predict", str(tmp_path / "model"), str(tmp_path / "image.png"), "--task", "1", "--json"]) == 0
+    assert {entry["name"] for entry in json.loads(capsys.readouterr().out)["classes"]} == {"c", "d"}
+
+
+def test_no_run_begins_in_a_saved_model(taught: Any, tmp_path: Path, error_line: Any) -> None:
+    taught("er").save(tmp_path / "mine")
+    line = error_line("run", "demo-er", "--out", tmp_path / "mine")
+    assert line == f"dualnet: {tmp_path / 'mine'} is a saved model; give --out another folder\n"
+
+
+def test_saved_again_the_newest_counts(taught: Any, stream: list[Batch], state_of: Any, differing: Any, tmp_path):
+    model = taught()
+    model.save(tmp_path)
+    before = state_of(model.learner)
+    model.learner.observe(stream[2])
+    model.save(tmp_path)
+    assert not differing(state_of(model.learner), state_of(dualnet.load(tmp_path).learner))
+    checkpoint.files_of(tmp_path / "checkpoint", 2)[1].write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="damaged checkpoint"):
+        assert not differing(before, state_of(dualnet.load(tmp_path).learner))
+    checkpoint.files_of(tmp_path / "checkpoint", 1)[1].unlink()
+    with (
+        pytest.warns(UserWarning, match="damaged"),
+        pytest.raises(ValueError, match="holds no checkpoint that can be read; save the model again"),
+    ):
+        dualnet.load(tmp_path)
+    model.save(tmp_path)
+    assert not differing(state_of(model.learner), state_of(dualnet.load(tmp_path).learner))
+
+
+def test_a_checkpoint_of_another_model_is_refused(taught: Any, tmp_path: Path) -> None:
+    """Its tensors would fit: only the learning rate differs."""
+    taught().save(tmp_path / "one")
+    taught(lr=0.5).save(tmp_path / "other")
+    shutil.rmtree(tmp_path / "one" / "checkpoint")
+    shutil.copytree(tmp_path / "other" / "checkpoint", tmp_path / "one" / "checkpoint")
+    with (
+        pytest.warns(UserWarning, match=r"step-00000001.json: .*its model is"),
+        pytest.raises(ValueError, match="one: holds no checkpoint"),
+    ):
+        dualnet.load(tmp_path / "one")
+
+
+def listed(folder: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_is_not_written_over(finished: Path) -> None:
+    before = listed(finished)
+    with pytest.raises(ValueError, match="holds a run; save the model to a folder of its own"):
+        dualnet.load(finished).save(finished)
+    assert listed(finished) == before
+
+
+def test_other_files_are_not_written_over(taught: Any, tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(ValueError, match="holds other files; save the model to a folder of its own"):
+        taught().save(tmp_path)
+    with pytest.raises(ValueError, match=r"letter\.txt: .*; choose another folder"):
+        taught().save(tmp_path / "letter.txt")
+    assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
+
+
+@pytest.mark.parametrize(("options", "names", "key"), [({"lr": 0.5}, NAMES, "learner"), ({}, "uvwxyz", "stream")])
+def test_another_model_is_not_written_over(options: Any, names: str, key: str, taught: Any, tmp_path: Path) -> None:
+    taught().save(tmp_path)
+    before = listed(tmp_path)
+    with pytest.raises(ValueError, match=f"holds another model .its `{key}` differs.; choose another folder"):
+        Model(taught(**options).learner, tuple(names)).save(tmp_path)
+    assert listed(tmp_path) == before
+
+
+def test_a_save_that_was_cut_off_can_be_made_again(taught: Any, tmp_path: Path) -> None:
+    (tmp_path / "model.yaml.123.tmp").write_text("lear")
+    taught().save(tmp_path)
+    for file in checkpoint.files_of(tmp_path / "checkpoint", 1):
+        file.unlink()
+    with pytest.raises(ValueError, match="save the model again"):
+        dualnet.load(tmp_path)
+    taught().save(tmp_path)
+    assert dualnet.load(tmp_path).class_names == NAMES
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("{", "YAML"),
+        ("- a", "YAML"),
+        ("seed: 0", "cannot be used .*; if another version of dualnet made it"),
+        ("learner: {name: er, widht: 4}", "learner.widht: unknown option; did you mean learner.width"),
+    ],
+)
+def test_a_model_file_that_cannot_be_used(text: str, words: str, taught: Any, tmp_path: Path) -> None:
+    taught().save(tmp_path)
+    (tmp_path / "model.yaml").write_text(text)
+    with pytest.raises(ValueError, match=rf"model\.yaml: .*{words}"):
+        dualnet.load(tmp_path)
+
+
+def test_a_learner_of_ones_own_goes_by_its_import_path(own_learner: str, spec: StreamSpec, tmp_path: Path) -> None:
+    model = Model(make_learner(own_learner, spec), NAMES)
+    model.save(tmp_path / "model")
+    assert yaml.safe_load((tmp_path / "model" / "model.yaml").read_text())["learner"]["name"] == own_learner
+    with pytest.raises(ValueError, match=rf"model.yaml: .*{own_learner}.*--trust.*trust=True"):
+        dualnet.load(tmp_path / "model")
+    assert type(dualnet.load(tmp_path / "model", trust=True).learner) is type(model.learner)
+
+
+def test_a_learner_that_could_not_be_found_again_is_refused(spec: StreamSpec, small_config: Any, tmp_path: Path):
+    class Nowhere(LEARNERS["er"]):
+        pass
+
+    model = Model(Nowhere(spec, small_config("er")), NAMES)
+    with pytest.raises(ValueError, match=r"<locals>\.Nowhere: "):
+        model.save(tmp_path / "model")
+    Nowhere.__module__, Nowhere.__qualname__ = "__main__", "Nowhere"  # of a script
+    with pytest.raises(ValueError, match=r"^__main__\.Nowhere: cannot be imported"):
+        model.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize("names", ["abcdef", ("a",), (0, 1, 2, 3, 4, 5)])
+def test_every_class_has_a_name(names: Any, small_learner: Any) -> None:
+    with pytest.raises(ValueError, match="class_names: 6 names are needed, one for each class of the learner"):
+        Model(small_learner("er"), names)
+
+
+def test_files_are_squares_in_colour(tmp_path: Path) -> None:
+    learner = make_learner("finetune", StreamSpec((1, 28, 28), torch.ones(1, 2, dtype=torch.bool)))
+    with pytest.raises(ValueError, match=r"^images: .* uint8 \[B, 1, 28, 28\]"):
+        Model(learner, ["a", "b"]).predict(tmp_path / "image.png")
+
+
+def test_teaching_a_learner_needs_no_files() -> None:
+    """`dualnet.Model` is found when it is asked for."""
+    code = "import sys, dualnet; assert 'yaml' not in sys.modules; print(dualnet.Model.__name__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "Model\n"
+    with pytest.raises(AttributeError, match="no attribute 'Modle'"):
+        _ = dualnet.Modle  # pyright: ignore
