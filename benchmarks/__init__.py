@@ -12,7 +12,7 @@ import torch
 from benchmarks import growth, images, processes, steps
 from benchmarks.report import Figure, Report, environment
 from benchmarks.sizes import Sizes, choose_sizes
-from dualnet.engine import choose_device
+from dualnet.machine import choose_device
 
 SECTIONS: dict[str, Callable[[torch.device, Sizes], list[Figure]]] = {
     "steps": steps.steps,

@@ -13,7 +13,7 @@ import torch
 
 from benchmarks.report import Figure
 from benchmarks.sizes import Sizes, Stepper, config_of, spec_of, warm_up
-from dualnet.engine import peak_memory
+from dualnet.machine import peak_memory
 
 NUM_SEEDS = 5
 PEAK = "import sys; from benchmarks import processes; print(processes.peak_of_steps(*sys.argv[1:]))"

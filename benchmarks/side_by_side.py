@@ -22,13 +22,13 @@ from rich.console import Console
 
 from dualnet import reproduce
 from dualnet.cli.flags import seeds
-from dualnet.engine import choose_device
 from dualnet.experiments.experiment import Experiment, command_options
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.run import Run, SeedsDivergedError
 from dualnet.experiments.runner import BenchmarkCache, checked_folders, stream_of
 from dualnet.experiments.stop import Stop, StopRequested
 from dualnet.experiments.training_loop import TrainingLoop
+from dualnet.machine import choose_device
 
 OWN = ("name", "seed", "learner_name", "learner")  # what may differ between experiments that are trained side by side
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
 from dualnet.learners import Learner
-from dualnet.machine import keep_freed_memory, lacks_bf16, peak_main_memory
+from dualnet.machine import keep_freed_memory, lacks_bf16
 from dualnet.text import one_line
 
 EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses kernels, optimizers create their state
@@ -177,13 +177,6 @@ def cudnn_benchmark() -> Iterator[None]:
         torch.backends.cudnn.benchmark = previous
 
 
-def choose_device(requested: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device; auto is CUDA if it is available. Raises ValueError if CUDA is requested and not available."""
-    if requested == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: PyTorch finds no CUDA device; use --device cpu")
-    return torch.device("cuda" if requested != "cpu" and torch.cuda.is_available() else "cpu")
-
-
 def precision_on(device: torch.device, requested: Literal["auto", "fp32", "bf16"] = "auto") -> Literal["fp32", "bf16"]:
     """The precision; auto is bf16 on CUDA and fp32 on the CPU. Warns if bf16 is slower than fp32 on this CPU."""
     if requested == "auto":
@@ -192,11 +185,6 @@ def precision_on(device: torch.device, requested: Literal["auto", "fp32", "bf16"
         reason = "this processor has no bf16 instructions and is several times slower than with fp32"
         warnings.warn(f"--precision bf16: {reason}; use --precision fp32", stacklevel=2)
     return requested
-
-
-def peak_memory(device: torch.device) -> int:
-    """Peak memory of this process in bytes: of the GPU, or main memory."""
-    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_main_memory()
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -1,4 +1,4 @@
-"""This machine: its cores and processor, and the memory of this process."""
+"""This machine: its cores and processor, its devices, and the memory of this process."""
 
 import ctypes
 import os
@@ -7,6 +7,9 @@ import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
+
+import torch
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of malloc.h
 
@@ -37,6 +40,13 @@ def proc_value(file: str, key: str) -> str:
     return ""
 
 
+def choose_device(requested: Literal["auto", "cpu", "cuda"]) -> torch.device:
+    """The device; auto is CUDA if it is available. Raises ValueError if CUDA is requested and not available."""
+    if requested == "cuda" and not torch.cuda.is_available():
+        raise ValueError("--device cuda: PyTorch finds no CUDA device; use --device cpu")
+    return torch.device("cuda" if requested != "cpu" and torch.cuda.is_available() else "cpu")
+
+
 def keep_freed_memory() -> None:
     """Make glibc keep freed memory for reuse instead of returning it to the system.
 
@@ -54,3 +64,8 @@ def peak_main_memory() -> int:
         return int(peak.split()[0]) * 1024
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def peak_memory(device: torch.device) -> int:
+    """Peak memory of this process in bytes: of the GPU, or main memory."""
+    return torch.cuda.max_memory_reserved(device) if device.type == "cuda" else peak_main_memory()

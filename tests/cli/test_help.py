@@ -3,7 +3,6 @@
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from commands import environment
@@ -65,17 +64,3 @@ def test_the_package_imports_its_names_lazily_and_does_not_need_scikit_learn() -
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment(), check=False)
     assert done.returncode == 0
-
-
-def test_an_interrupt_within_an_exec_is_exit_code_130(tmp_path: Path) -> None:
-    """CPython remembers it, and `python -m` would die by SIGINT although it was handled."""
-    code = """
-import sys
-from dualnet import cli
-cli.run_command = lambda *_: exec("raise KeyboardInterrupt")
-sys.exit(cli.main([]))
-"""
-    (tmp_path / "interrupted.py").write_text(code)
-    command = [sys.executable, "-m", "interrupted"]
-    done = subprocess.run(command, env=environment(tmp_path), capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr

@@ -16,13 +16,14 @@ from run_fixtures import CPU, log_of, result_of
 
 from dualnet import load, metrics
 from dualnet.data import Benchmark
-from dualnet.engine import choose_device, precision_on
+from dualnet.engine import precision_on
 from dualnet.experiments import checkpoint, evaluation, runner
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.run import DivergedError, Run, SeedsDivergedError
 from dualnet.experiments.run_folder import RunFolder
 from dualnet.experiments.stop import Stop, StopRequested
 from dualnet.experiments.training_loop import TrainingLoop
+from dualnet.machine import choose_device
 from dualnet.stream.stream import Stream
 
 

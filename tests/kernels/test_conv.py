@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from dualnet.kernels.conv import Conv, autocast_weights
 from dualnet.nets import Adapter, Encoder
+from dualnet.nets.conv import Conv, autocast_weights
 
 STEPS = 2
 
@@ -36,7 +36,7 @@ def outcome(together: bool, precision: torch.dtype = torch.bfloat16) -> list[Ten
     """Outputs and gradients of steps within one autocast, whose weights change in between."""
     images = torch.randn(6, 3, 28, 28, generator=torch.Generator().manual_seed(1))
     nets, found = make(), []
-    casts = [patch(f"dualnet.nets.{name}.autocast_weights", lambda _: nullcontext()) for name in ("encoder", "adapter")]
+    casts = [patch(f"dualnet.nets.{name}.autocast_weights", lambda _: nullcontext()) for name in ("resnet", "adapter")]
     with torch.autocast("cpu", torch.bfloat16, precision == torch.bfloat16, cache_enabled=False):
         for _ in range(STEPS):
             with nullcontext() if together else casts[0], nullcontext() if together else casts[1]:
@@ -88,7 +88,7 @@ def test_without_autocast_nothing_is_cast():
 @pytest.mark.parametrize("channels", [8, 12])
 def test_a_shortcut_of_few_channels_equals_a_strided_convolution(channels, fewest, monkeypatch):
     """In the place of a stride, which ends the process on AVX2 below 8 channels. Tried where both can run."""
-    monkeypatch.setattr("dualnet.kernels.conv.FEWEST_STRIDED_CHANNELS", 2 * fewest)
+    monkeypatch.setattr("dualnet.nets.conv.FEWEST_STRIDED_CHANNELS", 2 * fewest)
     shortcut = Conv(channels, 2 * channels, 1, 2, bias=False).to(memory_format=torch.channels_last)
     check_shortcut(shortcut)
 

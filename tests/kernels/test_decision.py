@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dualnet import image_ops, kernels
-from dualnet.kernels.conv import Conv, autocast_weights
 from dualnet.nets import BatchNorm
+from dualnet.nets.conv import Conv, autocast_weights
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch.nn import MaxPool2d
 
-from dualnet.kernels.conv import Conv, second_use
+from dualnet.kernels import second_use
+from dualnet.nets.conv import Conv
 from dualnet.nets.norm import BatchNorm
 
 LAYOUT = torch.channels_last

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.kernels import wide_conv
-from dualnet.kernels.conv import Conv
+from dualnet.nets.conv import Conv
 
 CHANNELS_LAST = torch.channels_last
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from dualnet import kernels
-from dualnet.kernels.conv import Conv, autocast_weights
 from dualnet.nets import Adapter, BatchNorm, Encoder, forward_batches
+from dualnet.nets.conv import Conv, autocast_weights
 
 
 def random_pair(num_features: int, relu: bool, dims: int) -> tuple[BatchNorm, nn.Module]:

@@ -38,8 +38,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         except StopRequested as stopped:
             return fail(str(stopped), 130)
         except KeyboardInterrupt:
-            # CPython remembers an interrupt within `exec`, which dataclasses use; `python -m` would then die by SIGINT.
-            exec("")
             saved = "; the same command continues from what was saved" if CONTINUED.intersection(words[:1]) else ""
             return fail(f"stopped{saved}", 130)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from dualnet import engine
+from dualnet import machine
 from dualnet.cli.show import TEST_SETS, UNRECORDED, tested
 from dualnet.cli.terminal import fail, print_line
 from dualnet.experiments.progress import RunDisplay
@@ -30,7 +30,7 @@ FASTER = "--image-size 48 --learner.updates 2 --out ANOTHER"  # measured in docs
 def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     source, folder = source_and_folder(arguments.paths)
     options = learn_options(arguments, rest, source, folder)
-    out, device = arguments.out, str(engine.choose_device(arguments.device))
+    out, device = arguments.out, str(machine.choose_device(arguments.device))
     faster = FASTER if source is None and device == "cpu" else ""
     check_place(out, options)
     with RunFolder(out).locked():

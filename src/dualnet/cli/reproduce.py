@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from dualnet import engine, reproduce
+from dualnet import machine, reproduce
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.experiments.experiment import command_options
 from dualnet.experiments.run_folder import check_out
@@ -26,7 +26,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     failed: dict[str, str] = {}
     if not arguments.ledger_only:
         options = command_options(rest, arguments.flags)
-        device = engine.choose_device(arguments.device).type
+        device = machine.choose_device(arguments.device).type
         failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
     ledger = reproduce.make_ledger(table, out, arguments.settings, arguments.margin)
     names = {row.name for row in rows}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dualnet import engine
+from dualnet import machine
 from dualnet.cli.terminal import fail, print_line
 from dualnet.experiments import experiment, runner
 from dualnet.experiments.progress import RunDisplay
@@ -21,7 +21,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     if arguments.seeds is not None:
         check_absent(options, seed="--seeds already selects the seeds; give only one of the two")
     chosen = experiment.read(arguments.experiment, options)
-    device = engine.choose_device(arguments.device)
+    device = machine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / chosen.name
     check_out(out)
     folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [chosen.seed]}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dualnet import engine
+from dualnet import machine
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.experiments.experiment import command_options
 from dualnet.experiments.run_folder import check_out
@@ -15,7 +15,7 @@ from dualnet.search.display import SearchDisplay, stage_table
 
 def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     plan = read_plan(arguments.search, command_options(rest, arguments.flags), arguments.seeds or ())
-    device = engine.choose_device(arguments.device)
+    device = machine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
     check_out(out)
     try:

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from dualnet import atomic, metrics
 from dualnet.cost import Cost
-from dualnet.engine import peak_memory
 from dualnet.experiments import checkpoint
 from dualnet.experiments.class_results import ClassResults
 from dualnet.experiments.experiment import Experiment
@@ -20,6 +19,7 @@ from dualnet.experiments.run_folder import RunFolder
 from dualnet.files import READ_ERRORS, describe_error
 from dualnet.learners import Learner, make_learner
 from dualnet.learners.encoders import load_initial_weights
+from dualnet.machine import peak_memory
 from dualnet.stream.stream import Stream
 
 

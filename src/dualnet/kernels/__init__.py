@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from dualnet.kernels.conv import Conv, second_use
-
 HAS_TRITON = find_spec("triton") is not None
 PATCH_VALUES = 11  # stored by the kernels of the first block per value of an image: 32 per pixel of three channels
 
 
 if TYPE_CHECKING:
     from dualnet.nets import BatchNorm as Norm
+    from dualnet.nets.conv import Conv
 else:
-    Norm = Any  # this package is below `dualnet.nets` and must not import it
+    Conv = Norm = Any  # this package is below `dualnet.nets` and must not import it
 
 
 def available(x: Tensor) -> bool:
@@ -69,3 +68,12 @@ def conv_norm_pool(x: Tensor, conv: Conv, norm: Norm, pool: nn.MaxPool2d, parts:
 
         return fused_pool(x, norm, pool, parts)
     return norm.eager(x, parts, pool=pool)
+
+
+def second_use(x: Tensor) -> Tensor:
+    """The tensor to pass to the second consumer of x, a residual sum or a shortcut: x, or a `twin` in the same memory.
+
+    `fused_norm` gives the output of a block such a twin. Its first backward kernel receives the gradients of both and
+    adds them while reading, so that autograd launches no kernel for the sum.
+    """
+    return getattr(x, "twin", x)

@@ -6,8 +6,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dualnet.kernels import conv_norm_pool
-from dualnet.kernels.conv import Conv, autocast_weights
 from dualnet.nets.classifier import Head
+from dualnet.nets.conv import Conv, autocast_weights
 from dualnet.nets.encoder import pooled
 from dualnet.nets.norm import BatchNorm
 

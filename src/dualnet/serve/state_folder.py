@@ -13,10 +13,10 @@ from uuid import uuid4
 from dualnet import atomic
 from dualnet.data.class_folders import is_image
 from dualnet.data.decode import MAX_SIZE
-from dualnet.engine import choose_device
 from dualnet.experiments import checkpoint
 from dualnet.experiments.record import MODEL_FILE
 from dualnet.experiments.run_folder import RunFolder
+from dualnet.machine import choose_device
 from dualnet.models.held_out import HeldOut
 from dualnet.models.model import Model, load, load_with_state
 from dualnet.options import whole_number

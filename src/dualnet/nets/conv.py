@@ -9,21 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dualnet.kernels import second_use
 from dualnet.kernels.wide_conv import can_multiply, wide_conv
 
 # oneDNN's AVX2 kernel for the weight gradient of a strided 1x1 convolution writes past its buffer if the input is
 # channels-last with fewer than 8 channels (oneDNN issue 6035; torch 2.13.0), which ends in a segmentation fault.
 HAS_AVX512 = torch.backends.cpu.get_cpu_capability() == "AVX512" and "ONEDNN_MAX_CPU_ISA" not in os.environ
 FEWEST_STRIDED_CHANNELS = 0 if HAS_AVX512 else 8
-
-
-def second_use(x: Tensor) -> Tensor:
-    """The tensor to pass to the second consumer of x, a residual sum or a shortcut: x, or a `twin` in the same memory.
-
-    `fused_norm` gives the output of a block such a twin. Its first backward kernel receives the gradients of both and
-    adds them while reading, so that autograd launches no kernel for the sum.
-    """
-    return getattr(x, "twin", x)
 
 
 class Conv(nn.Conv2d):
