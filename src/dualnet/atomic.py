@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from dualnet.text import printable
+from dualnet.text import escape
 
 TEMPORARY = ".tmp"  # suffix of a file that is being written
 
@@ -60,7 +60,7 @@ def make_folder(path: Path, remedy: str) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, FileNotFoundError, NotADirectoryError, PermissionError) as error:
-        raise ValueError(f"{printable(path)}: cannot be made ({error.strerror}); {remedy}") from error
+        raise ValueError(f"{escape(path)}: cannot be made ({error.strerror}); {remedy}") from error
 
 
 def flush(path: Path) -> None:

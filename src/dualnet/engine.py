@@ -18,7 +18,7 @@ from dualnet.batch import Batch
 from dualnet.cost import Cost, counted
 from dualnet.learners import Learner
 from dualnet.machine import keep_freed_memory, lacks_bf16
-from dualnet.text import one_line
+from dualnet.text import join_lines
 
 EAGER_STEPS = 3  # of a shape before it is captured: cuDNN chooses kernels, optimizers create their state
 
@@ -142,7 +142,7 @@ class Engine:
                 learner.generator = torch.Generator(self.device)
                 learner.generator.set_state(state)
                 learner.zero_grad()
-            reason = one_line(first_cause(error), 200)
+            reason = join_lines(first_cause(error), 200)
             warnings.warn(f"the step cannot be captured in a CUDA graph and runs eagerly: {reason}", stacklevel=2)
 
     def capture(self, batches: Sequence[Batch]) -> Captured:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from dualnet.text import one_line, printable
+from dualnet.text import escape, join_lines
 
 try:
     from yaml import CSafeLoader as SafeLoader  # ten times as fast; not every build of PyYAML has it
@@ -42,9 +42,9 @@ def mapping_in_file(path: Path, kind: str, limit: int, parse: Callable[[str], An
     try:
         content = parse(read_text(path, limit))
     except (*READ_ERRORS, yaml.YAMLError) as error:
-        raise ValueError(f"{printable(path)}: cannot be read as {kind} ({describe_error(error)})") from error
+        raise ValueError(f"{escape(path)}: cannot be read as {kind} ({describe_error(error)})") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{printable(path)}: is not a {kind} mapping")
+        raise ValueError(f"{escape(path)}: is not a {kind} mapping")
     return content
 
 
@@ -169,10 +169,10 @@ def describe_error(error: Exception) -> str:
         return f"{error} is missing"
     if isinstance(error, (AttributeError, TypeError, ArithmeticError, IndexError)):
         return "a value has the wrong type"
-    return one_line(error)
+    return join_lines(error)
 
 
 def describe_file_error(file: Path, error: Exception) -> str:
     """What is wrong with a file, with its path, which the message of the error may already begin with."""
     message = describe_error(error)
-    return message if message.startswith(printable(file)) else f"{printable(file)}: cannot be used ({message})"
+    return message if message.startswith(escape(file)) else f"{escape(file)}: cannot be used ({message})"

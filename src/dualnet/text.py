@@ -9,37 +9,37 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def one_line(text: object, limit: int = 500) -> str:
+def join_lines(text: object, limit: int = 500) -> str:
     r"""The text without line breaks, cut to a number of characters.
 
-    >>> one_line("a\n  b")
+    >>> join_lines("a\n  b")
     'a b'
     """
     return " ".join(str(text).split())[:limit]
 
 
-def printable(text: object) -> str:
+def escape(text: object) -> str:
     r"""The text with control characters escaped, so that a name can neither move the cursor nor start a new line.
 
-    >>> print(printable("red\x1b[31m\n\u202edoor"))
+    >>> print(escape("red\x1b[31m\n\u202edoor"))
     red\x1b[31m\n\u202edoor
     """
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in str(text))
 
 
-def count_text(number: int, word: str, words: str = "") -> str:
+def pluralise(number: int, word: str, words: str = "") -> str:
     """The number with its word, singular or plural.
 
-    >>> count_text(1, "class", "classes"), count_text(2000, "image")
+    >>> pluralise(1, "class", "classes"), pluralise(2000, "image")
     ('1 class', '2,000 images')
     """
     return f"{number:,} {word if number == 1 else words or word + 's'}"
 
 
-def listed(words: Sequence[str], most: int = 10) -> str:
+def join_first(words: Sequence[str], most: int = 10) -> str:
     """The first words, and the number of the others.
 
-    >>> listed(["cat", "dog"]), listed(["cat", "dog", "cow"], 1)
+    >>> join_first(["cat", "dog"]), join_first(["cat", "dog", "cow"], 1)
     ('cat, dog', 'cat and 2 more')
     """
     more = f" and {len(words) - most} more" if len(words) > most else ""
@@ -53,5 +53,5 @@ def compact_table(title: str) -> Table:
     from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    table.title, table.title_justify = Text(printable(title), style="bold"), "left"
+    table.title, table.title_justify = Text(escape(title), style="bold"), "left"
     return table

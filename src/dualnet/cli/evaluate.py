@@ -16,7 +16,7 @@ from dualnet.models.predictions import Evaluation
 from dualnet.report.rows import DASH
 from dualnet.report.tables import TextTable
 from dualnet.report.views import rich_table
-from dualnet.text import count_text, listed
+from dualnet.text import join_first, pluralise
 
 THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.99)
 MAX_CONFUSIONS = 3  # of a class, in the table
@@ -33,13 +33,13 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     known = {row: name for row, name in enumerate(files.names) if name in model.class_names}
     if others := sorted({*files.classes} - {*model.class_names}):
         if not known:
-            raise ValueError(f"{arguments.folder}: {listed(others)}: unknown to the model; name another folder")
-        show_warning(f"{listed(others)}: left out, unknown to the model")
+            raise ValueError(f"{arguments.folder}: {join_first(others)}: unknown to the model; name another folder")
+        show_warning(f"{join_first(others)}: left out, unknown to the model")
     found = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
     if arguments.json:
         print(json.dumps({"accuracy": found.accuracy, "images": len(known), **parts(found)}))
     elif arguments.csv != STDOUT:
-        count = count_text(len(known), "image")
+        count = pluralise(len(known), "image")
         print_line(f"{arguments.run}: accuracy {found.accuracy:.1f} % ({found.correct:,} of {count} correct)")
         for table, title in tables(found):
             print_line("")

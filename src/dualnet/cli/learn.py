@@ -20,7 +20,7 @@ from dualnet.models.model import NEW_MODEL, Model
 from dualnet.models.session import LearnOptions, Session, check_place, start
 from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
-from dualnet.text import count_text, listed
+from dualnet.text import join_first, pluralise
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs", "held_out_every")
 MODEL_FLAGS = ("image_size", "seed")  # of a new model
@@ -88,14 +88,14 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     """What was learned, and how the accuracy on the earlier classes has changed."""
     record, names = session.record, session.model.class_names
     new = names[record["old"] :]
-    which = f"{len(new)} of them new ({listed(new)})" if new else "none of them new"
-    classes = count_text(len(names), "class", "classes") + (f", {which}" if record["old"] else "")
+    which = f"{len(new)} of them new ({join_first(new)})" if new else "none of them new"
+    classes = pluralise(len(names), "class", "classes") + (f", {which}" if record["old"] else "")
     epochs = f", {session.options.epochs} epochs" if session.options.epochs > 1 else ""
     done = "already finished; " if was_finished else ""
     learned = [name for row, name in enumerate(session.files.names) if not session.held_out[row]]
     unlabelled = f" ({learned.count(None)} of them without a label)" if None in learned else ""
     held_out = f"; {session.held_out.sum():,} held out" if session.model.held_out.every else ""
-    images = f"{count_text(len(learned), 'image')}{unlabelled}{epochs}{held_out}"
+    images = f"{pluralise(len(learned), 'image')}{unlabelled}{epochs}{held_out}"
     lines = [f"{out}: {done}{classes}; learned from {images}"]
     lines += [*accuracy_lines(record), *held_out_notes(session.model)]
     num_tasks = session.model.learner.spec.num_tasks
@@ -109,7 +109,7 @@ def held_out_notes(model: Model) -> Iterator[str]:
     if tested and model.partly_recorded:
         yield f"  {UNRECORDED}"
     if model.held_out.every and (others := [name for n, name in enumerate(model.class_names) if n not in tested]):
-        yield f"  no held-out images yet: {listed(others)}"
+        yield f"  no held-out images yet: {join_first(others)}"
 
 
 def accuracy_lines(record: Mapping[str, Any]) -> Iterator[str]:
@@ -119,5 +119,5 @@ def accuracy_lines(record: Mapping[str, Any]) -> Iterator[str]:
             after, count, untested = tested(record, part)
             which = f", {'new' if part.endswith('new') else 'earlier'} classes" if record["old"] else ""
             first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
-            others = f"; {count_text(untested, 'class', 'classes')} untested" if untested else ""
-            yield f"  {images}{which}: {first}{after:.1f} % now ({count_text(count, 'image')}{others})"
+            others = f"; {pluralise(untested, 'class', 'classes')} untested" if untested else ""
+            yield f"  {images}{which}: {first}{after:.1f} % now ({pluralise(count, 'image')}{others})"

@@ -20,7 +20,7 @@ from dualnet.data.inputs import list_images
 from dualnet.models.model import Model, load
 from dualnet.models.predictions import Prediction
 from dualnet.options import nearest
-from dualnet.text import listed
+from dualnet.text import join_first
 
 STDOUT = Path("-")  # as the file of a table: it is printed, and nothing else
 
@@ -82,7 +82,7 @@ def check_existing(paths: Sequence[str], on_error: str) -> None:
         return
     if len(missing) == 1:
         raise ValueError(f"{missing[0]}: does not exist{nearest_name(Path(missing[0]))}")
-    raise ValueError(f"{len(missing)} of {len(paths)} paths do not exist: {listed(missing)}")
+    raise ValueError(f"{len(missing)} of {len(paths)} paths do not exist: {join_first(missing)}")
 
 
 def is_missing(path: Path) -> bool:

@@ -13,7 +13,7 @@ from dualnet.experiments.record import EXPERIMENT_FILE, MODEL_FILE
 from dualnet.report.rows import DASH
 from dualnet.report.tables import TextTable
 from dualnet.report.views import rich_table, run_view
-from dualnet.text import count_text
+from dualnet.text import pluralise
 
 if TYPE_CHECKING:
     from dualnet.models.model import Model
@@ -52,12 +52,12 @@ def model_lines(model: Model) -> Iterator[str]:
     """Learner and image size, and the images in the memory and held out."""
     spec, memories, held_out = model.learner.spec, model.learner.memories, model.held_out
     size = " x ".join(map(str, spec.image_shape[1:]))
-    yield f"{type(model.learner).__name__}, {count_text(spec.num_classes, 'class', 'classes')}, {size} pixels"
+    yield f"{type(model.learner).__name__}, {pluralise(spec.num_classes, 'class', 'classes')}, {size} pixels"
     if slots := sum(memory.num_slots for memory in memories):
         stored = [number for memory in memories for number in memory.labels[memory.filled].tolist()]
-        yield f"memory: {len(stored):,} of {count_text(slots, 'image')} ({by_class(stored, model)})"
+        yield f"memory: {len(stored):,} of {pluralise(slots, 'image')} ({by_class(stored, model)})"
     if held_out.every:
-        kept = f"{count_text(len(held_out.labels), 'image')} kept for testing"
+        kept = f"{pluralise(len(held_out.labels), 'image')} kept for testing"
         yield f"held out: about one image in {held_out.every}; {kept} ({by_class(held_out.labels.tolist(), model)})"
 
 

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from dualnet.text import printable
+from dualnet.text import escape
 
 
 def print_line(line: str) -> None:
-    print(printable(line))
+    print(escape(line))
 
 
 def fail(message: str, code: int) -> int:
-    print(f"dualnet: {printable(message.strip())}", file=sys.stderr)
+    print(f"dualnet: {escape(message.strip())}", file=sys.stderr)
     return code
 
 

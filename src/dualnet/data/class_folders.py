@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 
 from dualnet.data.decode import HEIC_HINT, SUFFIXES
-from dualnet.text import listed
+from dualnet.text import join_first
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
 SUFFIX_LIST = " ".join(sorted(SUFFIXES)) + HEIC_HINT  # for messages
@@ -73,7 +73,7 @@ def files_by_class(root: str, names: Sequence[str], command: str = "run") -> dic
     other_entries = [entry for content in found.values() for entry in content if not is_image(entry.name)]
     if others := [entry.path for entry in other_entries if not entry.name.startswith(".")]:
         reason = f"only files directly in a class folder are read: {SUFFIX_LIST}"
-        warnings.warn(f"{listed(sorted(others), 1)}: ignored; {reason}", IgnoredFilesWarning, stacklevel=2)
+        warnings.warn(f"{join_first(sorted(others), 1)}: ignored; {reason}", IgnoredFilesWarning, stacklevel=2)
     return files
 
 

@@ -15,7 +15,7 @@ from PIL import Image as Pillow
 from PIL import UnidentifiedImageError
 from PIL.Image import Image, Resampling, Transpose
 
-from dualnet.text import listed, one_line, printable
+from dualnet.text import escape, join_first, join_lines
 
 MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
@@ -56,11 +56,11 @@ class UnreadableError(ValueError):
 
     def summary(self, total: int) -> str:
         """How many images are unreadable, and which."""
-        shown = {printable(name)[-MAX_NAME_LENGTH:]: reason for name, reason in self.reasons.items()}
+        shown = {escape(name)[-MAX_NAME_LENGTH:]: reason for name, reason in self.reasons.items()}
         if len(shown) == 1:
             return "{}: unreadable image ({})".format(*next(iter(shown.items())))
         words = [f"{name} ({reason})" for name, reason in shown.items()]
-        return f"{len(words)} of {total} images unreadable: {listed(words)}"
+        return f"{len(words)} of {total} images unreadable: {join_first(words)}"
 
 
 def read_image(path: str, into: np.ndarray) -> None:
@@ -114,7 +114,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, Pillow.DecompressionBombError | Pillow.DecompressionBombWarning):
         return f"more than {DEFAULT_MAX_PIXELS / 1e6:g} megapixels"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return one_line(text) or type(error).__name__
+    return join_lines(text) or type(error).__name__
 
 
 @contextlib.contextmanager

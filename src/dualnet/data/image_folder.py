@@ -13,7 +13,7 @@ from dualnet.data.decode import OnError
 from dualnet.data.file_benchmark import FileBenchmark, split_of
 from dualnet.data.image_cache import CachedImages, unreadable
 from dualnet.data.splits import Split, Tasks, held_out, stream_order, text_digest
-from dualnet.text import listed
+from dualnet.text import join_first
 
 Files = Mapping[str, Sequence[str]]  # by class
 
@@ -121,5 +121,5 @@ def read_files(root: str, unlabelled: str | None, size: int, on_error: OnError, 
     paths, names = zip(*(pair for pair in pairs if pair[0] not in bad), strict=True)
     if missing := sorted({*files} - {*names}):
         reason = "left out, since no image in these class folders can be read"
-        warnings.warn(f"{listed(missing)}: {reason}", IgnoredFilesWarning, stacklevel=2)
+        warnings.warn(f"{join_first(missing)}: {reason}", IgnoredFilesWarning, stacklevel=2)
     return ImageFiles(names, CachedImages(paths, size))

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.text import one_line
+from dualnet.text import join_lines
 
 MAX_FILE_BYTES = 400_000_000  # CIFAR-100's training images have 155 MB
 MAX_REASON = 100  # characters of a reason, which may contain anything from the file
@@ -29,7 +29,7 @@ def read_pickled(path: str, remedy: str) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"{path}: cannot be read ({error.strerror}); {remedy}") from None
     except Exception as error:  # damaged pickles raise anything from EOFError to OverflowError
-        reason = one_line(error, MAX_REASON) or type(error).__name__
+        reason = join_lines(error, MAX_REASON) or type(error).__name__
         raise ValueError(f"{path}: not a batch of images ({reason}); {remedy}") from None
 
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from dualnet.batch import StreamSpec
 from dualnet.data.benchmark import Benchmark, Examples, Images, OrderSeed, Task
 from dualnet.options import BY_SEED
-from dualnet.text import listed
+from dualnet.text import join_first
 
 Tasks = Sequence[Sequence[int]]  # class numbers by task
 
@@ -100,7 +100,7 @@ def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed:
         ordered = sorted(names)
         return [ordered[index] for index in class_permutation(len(ordered), seed)]
     if unknown := sorted(set(order) - set(names)):
-        known = listed(sorted(names), 5)
+        known = join_first(sorted(names), 5)
         raise ValueError(f"class_order names {unknown[0]!r}, which is not a class; there are {known}")
     if duplicates := [name for name, count in Counter(order).items() if count > 1]:
         raise ValueError(f"class_order names {duplicates[0]!r} twice; name every class once")

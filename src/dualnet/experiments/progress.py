@@ -8,7 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Column
 from rich.text import Text
 
-from dualnet.text import count_text, printable
+from dualnet.text import escape, pluralise
 
 LINE_EVERY = 20.0  # seconds between lines if there is no bar
 WARM_UP, MEASURED = (1, 5), 20  # steps: the estimate is made from those between, or from LINE_EVERY seconds
@@ -47,7 +47,7 @@ class RunDisplay:
         if not self.live:
             echo(
                 self.console,
-                f"{name}: {count_text(num_steps, 'step')}" + (f", continues from step {done}" if done else ""),
+                f"{name}: {pluralise(num_steps, 'step')}" + (f", continues from step {done}" if done else ""),
             )
 
     def step(self, task: int, num_tasks: int, done: int) -> None:
@@ -77,7 +77,7 @@ class RunDisplay:
             echo(self.console, f"{self.name}: about {duration(left)} left{hint}")
 
     def losses(self, losses: Mapping[str, float]) -> None:
-        self.loss_text = "  ".join(f"{printable(name)} {value:.3g}" for name, value in losses.items())
+        self.loss_text = "  ".join(f"{escape(name)} {value:.3g}" for name, value in losses.items())
         self.bar.update(self.row, losses=self.numbers)
 
     def anytime(self, accuracy: float) -> None:
@@ -111,4 +111,4 @@ def duration(seconds: float) -> str:
 
 def echo(console: Console, line: str) -> None:
     """Print a plain line of any length, escaped: it may contain values and errors from files."""
-    console.print(Text(printable(line)), soft_wrap=True)
+    console.print(Text(escape(line)), soft_wrap=True)

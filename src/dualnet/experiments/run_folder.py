@@ -34,7 +34,7 @@ from dualnet.experiments.record import (
 )
 from dualnet.machine import cpu_name
 from dualnet.options import flat
-from dualnet.text import listed
+from dualnet.text import join_first
 
 DIGEST_IMAGES = 10  # training and test images of each task in the digest of the pixels
 LOCK_FILE = "lock"
@@ -145,7 +145,9 @@ class RunFolder:
         if (moved := self.moved(experiment)) and not self.record.pixels:  # a folder of an older version
             different.append(moved)
         if different:
-            raise ValueError(f"{self.path}: holds another experiment ({listed(different, 1)}); choose another --out")
+            raise ValueError(
+                f"{self.path}: holds another experiment ({join_first(different, 1)}); choose another --out"
+            )
 
     def check_purpose(self, validation: bool) -> None:
         """Raises ValueError if the folder holds a run on test tasks and not on validation tasks, or vice versa."""

@@ -10,7 +10,7 @@ import numpy as np
 
 from dualnet.files import MEGABYTE, READ_ERRORS, describe_error, parsed_json, read_bytes
 from dualnet.options import is_whole
-from dualnet.text import printable
+from dualnet.text import escape
 
 MAX_LOG_BYTES = 256 * MEGABYTE
 MAX_NUMBER = 1e300
@@ -57,7 +57,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
     try:
         lines = read_bytes(path, MAX_LOG_BYTES).decode("utf-8", errors="replace").splitlines()
     except (OSError, ValueError) as error:
-        raise ValueError(f"{printable(path)}: cannot be read ({describe_error(error)})") from error
+        raise ValueError(f"{escape(path)}: cannot be read ({describe_error(error)})") from error
     for line in lines:
         try:
             event = parsed_json(line, relaxed=True)

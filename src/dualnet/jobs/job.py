@@ -14,7 +14,7 @@ from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.run import SeedsDivergedError
 from dualnet.experiments.run_folder import RunFolder
 from dualnet.experiments.stop import StopRequested
-from dualnet.text import one_line
+from dualnet.text import join_lines
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:
     except StopRequested:
         return JobResult("stopped")
     except SeedsDivergedError as error:
-        result = JobResult("diverged", one_line(error), error.reasons)
+        result = JobResult("diverged", join_lines(error), error.reasons)
     except (ValueError, OSError) as error:
-        return JobResult("failed", one_line(error))
+        return JobResult("failed", join_lines(error))
     except Exception as error:  # a bug, or a device out of memory
         traceback.print_exc()
-        return JobResult("failed", one_line(f"{type(error).__name__}: {error}"))
+        return JobResult("failed", join_lines(f"{type(error).__name__}: {error}"))
     if job.validation:  # the checkpoints of all points of a search would fill a disk
         for folder in job.folders.values():
             shutil.rmtree(RunFolder(folder).checkpoints, ignore_errors=True)

@@ -12,7 +12,7 @@ from dualnet.nets import Adapter, BaseEncoder, Encoder
 from dualnet.nets.encoder import CustomEncoder, timm_features
 from dualnet.nets.weights import STARTER, load_weights, starter_file
 from dualnet.options import import_object
-from dualnet.text import one_line
+from dualnet.text import join_lines
 
 ENCODERS = {"timm": timm_features}  # any other is given by its import path, such as `my_package.my_module.MyEncoder`
 
@@ -28,7 +28,7 @@ def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = Tru
         try:
             encoder = CustomEncoder(make(**config.encoder_options), (spec.image_shape[0], *spec.network_size))
         except Exception as error:  # third-party code may raise anything
-            raise ValueError(f"encoder: {config.encoder} with {config.encoder_options}: {one_line(error)}") from error
+            raise ValueError(f"encoder: {config.encoder} with {config.encoder_options}: {join_lines(error)}") from error
     if config.encoder_lr == 0:
         encoder.freeze()
     return encoder

@@ -17,7 +17,7 @@ from dualnet.experiments.run_folder import LOCK_FILE, RunFolder, describe_stream
 from dualnet.files import READ_ERRORS, describe_error, read_yaml
 from dualnet.learners import Learner, learner_name
 from dualnet.options import plain, whole_number
-from dualnet.text import printable
+from dualnet.text import escape
 
 IDENTITY_KEYS = ("learner", "seed", "stream", "added")  # `added`: classes added later, in folders of an older version
 
@@ -91,7 +91,7 @@ def check_trusted(learner: Any, file: Path, trust: bool | Collection[str]) -> No
         is_ours = option == "name" and path.startswith("dualnet.")
         if not (is_ours or trust is True or (trust and path in trust)):
             raise ValueError(
-                f"{file}: learner.{option} is {printable(path)}, code from outside of dualnet that would be imported "
+                f"{file}: learner.{option} is {escape(path)}, code from outside of dualnet that would be imported "
                 "and run; if you trust it, give --trust, in Python trust=True (`dualnet serve` does not load it)"
             )
 

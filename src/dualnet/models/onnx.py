@@ -17,7 +17,7 @@ from dualnet import atomic
 from dualnet.learners import Learner
 from dualnet.learners.ema import prediction_tensors
 from dualnet.models.model import Model
-from dualnet.text import printable
+from dualnet.text import escape
 
 
 class Predictor(nn.Module):
@@ -49,7 +49,7 @@ def export(model: Model, file: Path, task: int | None = None) -> None:
     images = torch.zeros(2, *model.learner.spec.image_shape, dtype=torch.uint8)
     model.probabilities(images, task)  # checks the task, and creates constants outside of the trace
     if file.is_dir():
-        raise ValueError(f"{printable(file)}: is a folder; give a file, such as {printable(file / 'model.onnx')}")
+        raise ValueError(f"{escape(file)}: is a folder; give a file, such as {escape(file / 'model.onnx')}")
     atomic.make_folder(file.parent, "give another file")
     predictor = Predictor(model.learner, task).eval()
     with _quiet():

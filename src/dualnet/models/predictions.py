@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dualnet.text import count_text
+from dualnet.text import pluralise
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Evaluation:
     predictions: Sequence[Prediction]
 
     def __repr__(self) -> str:
-        return f"Evaluation({self.correct:,} of {count_text(len(self.labels), 'image')} correct: {self.accuracy:.1f} %)"
+        return f"Evaluation({self.correct:,} of {pluralise(len(self.labels), 'image')} correct: {self.accuracy:.1f} %)"
 
     @property
     def correct(self) -> int:

@@ -32,7 +32,7 @@ from dualnet.models.model import NEW_MODEL, SESSION_RESULTS, Model, load_with_st
 from dualnet.models.stored_examples import remove_duplicates, remove_stored
 from dualnet.options import check_at_least
 from dualnet.stream.stream import shuffled
-from dualnet.text import count_text, listed
+from dualnet.text import join_first, pluralise
 
 MODEL_OPTIONS = ("learner", "image_size", "seed")  # of Model.create
 MEMORY_SAMPLE = 500  # stored images of the earlier classes, on which forgetting is measured
@@ -119,7 +119,7 @@ class Session:
                 raise ValueError(
                     f"--test: {min(others)!r} and the others are not classes of the model; name another folder"
                 )
-            warnings.warn(f"--test: {listed(sorted(others))}: left out, unknown to the model", stacklevel=2)
+            warnings.warn(f"--test: {join_first(sorted(others))}: left out, unknown to the model", stacklevel=2)
         if None in self.files.names and not getattr(model.learner.config, "slow_rounds", 0):
             raise ValueError(
                 "--unlabelled: this model has no slow learner (learner.slow_rounds is 0 or not set); leave it out, "
@@ -157,7 +157,7 @@ class Session:
             files = [
                 Path(self.options.train, name, Path(self.files.decoded.file(row)).name) for name, row in several[0]
             ]
-            which = f"{count_text(len(several), 'image is', 'images are')} in the folders of several classes"
+            which = f"{pluralise(len(several), 'image is', 'images are')} in the folders of several classes"
             warnings.warn(f"{which}, first {files[0]} and {files[1]}: keep each in one of them", stacklevel=2)
 
     def warn_of_learned_test_images(self) -> None:
@@ -168,7 +168,7 @@ class Session:
         learned = in_session | self.model.record_of_learned()
         if rows := [row for row, digest in enumerate(file_digests(self.test)) if digest in learned]:
             first = Path(self.test.decoded.file(rows[0]))
-            which = f"{len(rows)} of {count_text(len(self.test), 'image')}, first {first.parent.name}/{first.name}"
+            which = f"{len(rows)} of {pluralise(len(self.test), 'image')}, first {first.parent.name}/{first.name}"
             warnings.warn(f"--test: the model learns or has learned {which}; give other test images", stacklevel=2)
 
     def start_holding_out(self) -> None:

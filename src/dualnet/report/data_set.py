@@ -6,7 +6,7 @@ from statistics import fmean
 
 from dualnet.experiments.record import RunRecord
 from dualnet.options import is_whole
-from dualnet.text import count_text, printable
+from dualnet.text import escape, pluralise
 
 SPLITS = ("train", "training", "val", "test")  # folders named after a part of a data set
 
@@ -16,7 +16,7 @@ def data_set_names(runs: Sequence[RunRecord]) -> list[str]:
     names = [run.options.get("benchmark.name", "") for run in runs]
     roots = [Path(run.options.get("benchmark.root", "")).parts for run in runs]
     return [
-        printable(short_path(root, roots)) if root and name == "image_folder" else name
+        escape(short_path(root, roots)) if root and name == "image_folder" else name
         for name, root in zip(names, roots, strict=True)
     ]
 
@@ -37,12 +37,12 @@ def short_path(path: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
 def data_set_text(run: RunRecord, name: str) -> str:
     """Name and size, without the parts that run folders of older versions do not record."""
     shape, names, tasks = run.stream.get("image_shape"), class_names(run), class_tasks(run)
-    parts = [count_text(len(names), "class", "classes")] if names else []
-    parts += [count_text(len(tasks), "task")] if tasks else []
+    parts = [pluralise(len(names), "class", "classes")] if names else []
+    parts += [pluralise(len(tasks), "task")] if tasks else []
     for side in ("train", "test"):
         sizes = run.stream.get(f"{side}_sizes")
         if isinstance(sizes, list) and all(map(is_whole, sizes)):
-            parts.append(f"{count_text(sum(sizes), 'image')} for {side}ing")
+            parts.append(f"{pluralise(sum(sizes), 'image')} for {side}ing")
     if isinstance(shape, list) and len(shape) == 3:
         parts.append(f"{shape[2]} by {shape[1]} pixels")
     return f"{name}: {', '.join(parts)}"
@@ -50,7 +50,7 @@ def data_set_text(run: RunRecord, name: str) -> str:
 
 def class_names(run: RunRecord) -> list[str]:
     names = run.stream.get("class_names")
-    return [printable(name) for name in names] if isinstance(names, list) else []
+    return [escape(name) for name in names] if isinstance(names, list) else []
 
 
 def class_tasks(run: RunRecord) -> list[list[int]]:

@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from dualnet import text
 from dualnet.experiments.class_results import Mistake
 from dualnet.report.rows import Series
 from dualnet.report.style import FEW_TASKS, GLYPHS, PALETTE, Limits, accuracy_colour, marker_index, task_colour
 from dualnet.report.tables import Best, TextTable
-from dualnet.text import printable
 
 
 def html_table(table: TextTable) -> str:
@@ -86,7 +86,7 @@ def thumbnails(mistakes: Iterable[Mistake], class_names: Sequence[str]) -> str:
     """Misclassified images with their class and the prediction."""
     parts = []
     for mistake in mistakes:
-        name = escape(printable(mistake.image))
+        name = escape(text.escape(mistake.image))
         image = f"<img src='data:image/jpeg;base64,{mistake.thumbnail}' alt='{name}' title='{name}'>"
         confidence = f"<small>confidence {100 * mistake.probability:.1f} %</small>"
         truth, answer = escape(class_names[mistake.truth]), escape(class_names[mistake.answer])

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from dualnet.experiments.record import EARLIER, EXPERIMENT_FILE, RESULT_FILE, RunRecord, read_record, with_common_root
-from dualnet.text import count_text
+from dualnet.text import pluralise
 
 
 def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
@@ -57,7 +57,7 @@ def _run_folders(root: Path) -> list[Path]:
     rows = {folder.parent for folder in found}
     replaced = {folder for folder in found if folder.parent.parent.name == EARLIER and folder.parents[2] in rows}
     if replaced:
-        left_out = count_text(len(replaced), "replaced run")
+        left_out = pluralise(len(replaced), "replaced run")
         warnings.warn(f"{left_out} left out; to report on some, give their folder {EARLIER}/NAME", stacklevel=2)
     return sorted(found - replaced, key=_natural)
 

@@ -40,7 +40,7 @@ from dualnet.report.tables import (
     unfinished_table,
 )
 from dualnet.report.trend import Trend, trends
-from dualnet.text import count_text
+from dualnet.text import pluralise
 
 PLOT_SIZE, LOW_PLOT_SIZE = (PLOT_WIDTH, 2.8), (PLOT_WIDTH, 2.1)  # inches
 MAX_LINES, MAX_MATRICES = 7, 6  # rows of a setting in a plot, and matrices that are not collapsed
@@ -61,7 +61,7 @@ def html_page(comparison: Comparison) -> str:
     names = dict.fromkeys(row.data_set for row in comparison.rows)
     title = f"Continual learning on {', '.join(names)}" if any(names) else "Continual learning"
     runs = sum(len(row.runs) for row in comparison.rows)
-    lead = [count_text(runs, "finished run"), count_text(len(comparison.rows), "experiment")]
+    lead = [pluralise(runs, "finished run"), pluralise(len(comparison.rows), "experiment")]
     lead += [f"{len(comparison.unfinished)} not finished"] if comparison.unfinished else []
     texts = {"title": escape(title), "lead": " · ".join(lead), "sections": "".join(_sections(comparison))}
     return Template(page).substitute(texts, style=style, script=script, hash=digest)

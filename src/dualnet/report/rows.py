@@ -11,7 +11,7 @@ from dualnet.experiments.record import BLURRY, LABELS, RunRecord, options_as_tex
 from dualnet.metrics import Matrix, average_accuracy
 from dualnet.report.data_set import data_set_names
 from dualnet.report.find_runs import find_runs
-from dualnet.text import count_text, printable
+from dualnet.text import escape, pluralise
 
 DASH = "—"  # a missing value
 SIZES = {"memory_slots": "slots", "width": "width"}  # fields of the manifest, and their columns
@@ -51,7 +51,7 @@ class ReportRow(Series):
 
     @property
     def setting_name(self) -> str:
-        tasks, order = count_text(self.num_tasks, "task"), self.options.get("benchmark.order_seed", "null")
+        tasks, order = pluralise(self.num_tasks, "task"), self.options.get("benchmark.order_seed", "null")
         order = "" if order == "null" else f"order_seed {order}"
         parts = (self.data_set, self.options.get("protocol"), tasks, order, *self.stream_options)
         return ", ".join(filter(None, parts))
@@ -176,4 +176,4 @@ def distinct_labels(names: Sequence[str], options: Sequence[dict[str, str]]) -> 
             values = [f"{name}={options[i].get(key, DASH)}" for name, key in zip(shown, keys, strict=True)]
             if len(same) > 1:
                 labels[i] += f" ({', '.join(values)})" if 1 <= len(keys) <= 3 else f" #{number}"
-    return [printable(label) for label in labels]
+    return [escape(label) for label in labels]

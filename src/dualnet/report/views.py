@@ -16,7 +16,7 @@ from dualnet.report.data_set import chance, class_tasks, data_set_names, data_se
 from dualnet.report.findings import findings
 from dualnet.report.rows import DASH, Comparison, ReportRow
 from dualnet.report.tables import Best, TextTable, number_text
-from dualnet.text import compact_table, count_text, printable
+from dualnet.text import compact_table, escape, pluralise
 
 LEARNER_FIELDS = {"width": "width {}", "updates": "{} updates per batch", "augmentation": "augmentation {}"}
 
@@ -66,7 +66,7 @@ def markdown_text(text: str) -> str:
     >>> markdown_text("a|b <i> *c*")
     'a\\|b &lt;i> \\*c\\*'
     """
-    text = printable(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
+    text = escape(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
     return re.sub(r"([\\|*`\[\]])", r"\\\1", text)
 
 
@@ -83,9 +83,9 @@ def terminal_view(comparison: Comparison, page: Path) -> Group:
     shown += [rich_table(table, title) for title, table in tables.trend_tables(comparison).items()]
     if comparison.unfinished:
         shown.append(rich_table(tables.unfinished_table(comparison), "not finished"))
-    found = [Text(printable(sentence)) for sentence in findings(comparison)]
-    notes = [Text(printable(note), style="dim") for note in tables.result_notes(comparison)] if comparison.rows else []
-    return Group(*(part for table in shown for part in (table, "")), *found, *notes, Text(f"Page: {printable(page)}"))
+    found = [Text(escape(sentence)) for sentence in findings(comparison)]
+    notes = [Text(escape(note), style="dim") for note in tables.result_notes(comparison)] if comparison.rows else []
+    return Group(*(part for table in shown for part in (table, "")), *found, *notes, Text(f"Page: {escape(page)}"))
 
 
 def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = None) -> RichTable:
@@ -95,11 +95,11 @@ def rich_table(table: TextTable, title: str, columns: Sequence[int] | None = Non
     for i in columns:
         numeric = i in table.numeric
         justify = "right" if numeric else "left"
-        heading = printable(table.header[i]).replace("peak memory", "peak\nmemory")  # so that a ledger fits its columns
+        heading = escape(table.header[i]).replace("peak memory", "peak\nmemory")  # so that a ledger fits its columns
         shown.add_column(Text(heading), justify=justify, no_wrap=numeric, overflow="fold")
     for line in table.rows:
         cells = [
-            Text(printable(line[i]).replace(" ± ", "±"), style="bold" if isinstance(line[i], Best) else "")
+            Text(escape(line[i]).replace(" ± ", "±"), style="bold" if isinstance(line[i], Best) else "")
             for i in columns
         ]
         shown.add_row(*cells, style="" if line[0] else "dim")
@@ -114,7 +114,7 @@ def run_view(folder: Path) -> Group:
     row = ReportRow(0, run.name, [run])
     facts = RichTable.grid(padding=(0, 2))
     for name, text in _facts(run, row.stream_options):
-        facts.add_row(Text(name, style="bold"), Text(printable(text)))
+        facts.add_row(Text(name, style="bold"), Text(escape(text)))
     parts: list[RichTable | str] = [facts]
     if class_tasks(run):
         table, accuracy = tasks_table(row), run.accuracy
@@ -137,10 +137,10 @@ def _facts(run: RunRecord, stream_options: Sequence[str]) -> Iterator[tuple[str,
         learner.append(f"memory of {slots} slots ({manifest.get('memory')})")
     known = {field: text for field, text in LEARNER_FIELDS.items() if manifest.get(field) not in (None, "none")}
     yield "learner", ", ".join([*learner, *(text.format(manifest[field]) for field, text in known.items())])
-    steps = "no step yet" if run.last_step is None else count_text(run.last_step, "step")
+    steps = "no step yet" if run.last_step is None else pluralise(run.last_step, "step")
     where = f" on {hardware}" if (hardware := run.environment.get("hardware")) else ""
     if run.accuracy is None:
-        learned = f"{len(run.log.task_ends)} of {count_text(len(class_tasks(run)), 'task')} learned"
+        learned = f"{len(run.log.task_ends)} of {pluralise(len(class_tasks(run)), 'task')} learned"
         yield "state", f"{'diverged' if run.log.diverged else 'not finished'}: {steps}, {learned}{where}"
         return
     yield "state", f"finished: {steps} in {tables.seconds_text(run.seconds)} s{where}"

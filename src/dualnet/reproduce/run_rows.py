@@ -11,7 +11,7 @@ from dualnet.jobs.job import Job
 from dualnet.jobs.local_pool import LocalPool, num_threads
 from dualnet.options import check_absent
 from dualnet.reproduce.table import TableRow
-from dualnet.text import one_line
+from dualnet.text import join_lines
 
 
 def run_rows(
@@ -44,7 +44,7 @@ def run_rows(
         except Exception as error:
             if not isinstance(error, ValueError | OSError):
                 traceback.print_exc()
-            failed[row.name] = one_line(error)
+            failed[row.name] = join_lines(error)
     if len(failed) == len(wanted):
         name, reason = next(iter(failed.items()))
         raise ValueError(f"{name}: {reason}")

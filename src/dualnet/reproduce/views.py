@@ -24,7 +24,7 @@ from dualnet.reproduce.ledger import (
     verdicts_by_authors_spread,
     verdicts_by_papers_runs,
 )
-from dualnet.text import count_text, printable
+from dualnet.text import escape, pluralise
 from dualnet.ttest import Sample
 
 COST_HEADER = ("fwd", "bwd", "s / run", "peak memory")
@@ -60,7 +60,7 @@ def terminal_view(ledger: Ledger) -> Group:
 
 
 def dim(text: str) -> Text:
-    return Text(printable(text), style="dim")
+    return Text(escape(text), style="dim")
 
 
 def markdown_page(ledger: Ledger) -> str:
@@ -175,7 +175,7 @@ def counts_text(ledger: Ledger) -> str:
     verdicts = [entry.verdict for entry in ledger.entries]
     count = verdicts.count(NOTHING_PUBLISHED)
     without = f", {count} run without a published value" if count else ""
-    return f"{count_text(len(verdicts), 'row')}, settings of the {ledger.settings}: {counts_of(verdicts)}{without}."
+    return f"{pluralise(len(verdicts), 'row')}, settings of the {ledger.settings}: {counts_of(verdicts)}{without}."
 
 
 def counts_of(verdicts: Sequence[str]) -> str:

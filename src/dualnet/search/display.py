@@ -10,7 +10,7 @@ from rich.text import Text
 from dualnet.experiments.progress import echo
 from dualnet.search.plan import options_text
 from dualnet.search.point import Point, shorten_names
-from dualnet.text import compact_table, printable
+from dualnet.text import compact_table, escape
 
 
 class SearchDisplay:
@@ -47,14 +47,14 @@ def stage_table(title: str, points: Sequence[Point], chosen: Point, metric: str)
     varied = {name: column for name, column in columns.items() if name not in shared}
     table = compact_table(title)
     if shared:
-        table.caption, table.caption_justify = Text(printable(f"all points: {options_text(shared)}")), "left"
+        table.caption, table.caption_justify = Text(escape(f"all points: {options_text(shared)}")), "left"
     for name in varied:
-        table.add_column(Text(printable(name).replace("_", "_\n")), overflow="fold")  # a narrow heading
+        table.add_column(Text(escape(name).replace("_", "_\n")), overflow="fold")  # a narrow heading
     for heading in (metric, "±", "seconds", ""):
         table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for number, point in enumerate(points):
         figures = ["" if value is None else f"{value:.2f}" for value in (point.mean, point.spread)]
         note = "chosen" if point is chosen else point.failed or ""
         cells = [*(column[number] for column in varied.values()), *figures, f"{point.seconds:.1f}", note]
-        table.add_row(*(Text(printable(cell)) for cell in cells))
+        table.add_row(*(Text(escape(cell)) for cell in cells))
     return table
