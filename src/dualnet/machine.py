@@ -3,7 +3,6 @@
 import ctypes
 import os
 import platform
-import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -62,6 +61,8 @@ def peak_main_memory() -> int:
     """Peak memory in bytes. On Linux from VmHWM, since a child inherits the parent's `ru_maxrss`."""
     if peak := proc_value("/proc/self/status", "VmHWM"):  # missing in some sandboxes
         return int(peak.split()[0]) * 1024
+    import resource  # not at the top: Windows has none
+
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
 

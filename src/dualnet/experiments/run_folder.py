@@ -1,6 +1,5 @@
 """The folder of a run: preparing it, locking it, and checking that it holds the same run when it is resumed."""
 
-import fcntl
 import hashlib
 import platform
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from filelock import FileLock, Timeout
 
 from dualnet import atomic
 from dualnet.batch import StreamSpec
@@ -111,8 +111,8 @@ class RunFolder:
         is_new = not file.exists()
         with ExitStack() as stack:
             try:
-                stack.enter_context(atomic.locked(file, fcntl.LOCK_NB))
-            except BlockingIOError as error:
+                stack.enter_context(FileLock(file, blocking=False))
+            except Timeout as error:
                 remedy = "wait for it or choose another --out"
                 raise ValueError(f"{self.path}: another process is running here; {remedy}") from error
             try:

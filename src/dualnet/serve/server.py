@@ -1,6 +1,5 @@
 """Runs the service: an HTTP process, and a learner process that it starts."""
 
-import fcntl
 import logging
 import socket
 import sqlite3
@@ -9,8 +8,8 @@ from contextlib import contextmanager
 
 import torch
 import uvicorn
+from filelock import FileLock, Timeout
 
-from dualnet.atomic import locked
 from dualnet.data.decode import decoding
 from dualnet.serve import state_folder
 from dualnet.serve.app import make_app
@@ -61,9 +60,9 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
 def locked_state(options: Options) -> Iterator[None]:
     """Raises ValueError if another service uses the state folder."""
     try:
-        with locked(options.state / state_folder.LOCK, fcntl.LOCK_NB):
+        with FileLock(options.state / state_folder.LOCK, blocking=False):
             yield
-    except BlockingIOError:
+    except Timeout:
         raise ValueError(f"--state {options.state}: in use by another `dualnet serve`; give another folder") from None
 
 

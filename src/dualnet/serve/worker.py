@@ -13,9 +13,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor
 
-from dualnet.atomic import locked
 from dualnet.batch import UNLABELLED
 from dualnet.models.held_out import pixel_digest
 from dualnet.models.model import Model
@@ -45,7 +45,9 @@ def main(options: Options, link: Connection) -> None:
     if "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(max(1, (os.cpu_count() or 2) - 1))  # one core is for the HTTP process
     try:
-        with locked(options.state / state_folder.LEARNER_LOCK):  # the learner of a killed service may still be running
+        with FileLock(
+            options.state / state_folder.LEARNER_LOCK
+        ):  # the learner of a killed service may still be running
             Worker(options, link).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
