@@ -1,7 +1,6 @@
-"""Files that are written as a whole or not at all, and locks on files."""
+"""Files that are written as a whole or not at all."""
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,26 +11,31 @@ TEMPORARY = ".tmp"  # suffix of a file that is being written
 
 
 def write(path: Path, data: bytes | str) -> None:
-    """Write to a temporary file, flush it to the disk, then rename it: a crash leaves the old file or the new one.
+    """Write a file as a whole.
 
     A device, a pipe or an open file such as /dev/stdout is written to directly, since a rename would replace it.
     """
     content = data.encode() if isinstance(data, str) else data
-    if is_stream(path):
-        with naming(path), path.open("ab") as stream:
-            stream.write(content)
-        return
+    with naming(path):
+        if is_stream(path):
+            with path.open("ab") as stream:
+                stream.write(content)
+        else:
+            with replacing(path) as temporary:
+                temporary.write_bytes(content)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A temporary file that is flushed to the disk and then renamed: a crash leaves the old file or the new one."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}{TEMPORARY}")
     try:
-        with naming(path):
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
+        yield temporary
+        flush(temporary)
+        temporary.replace(path)
         flush(path.parent)
     finally:
-        with contextlib.suppress(OSError):  # the error above is the one to report
+        with contextlib.suppress(OSError):  # an error above is the one to report
             temporary.unlink()
 
 
@@ -39,9 +43,9 @@ def is_stream(path: Path) -> bool:
     return (path.exists() and not path.is_file()) or (path.is_symlink() and path.is_relative_to("/dev"))
 
 
-def remove_temporary(folder: Path) -> None:
+def remove_temporary(folder: Path, names: str = "*") -> None:
     """Delete the temporary files of a process that was killed while it wrote."""
-    for path in folder.glob(f"*{TEMPORARY}"):
+    for path in folder.glob(f"{names}{TEMPORARY}"):
         path.unlink(missing_ok=True)
 
 
@@ -70,25 +74,3 @@ def flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-@contextlib.contextmanager
-def locked(path: Path, flags: int = 0) -> Iterator[int]:
-    """Lock a file exclusively and give its descriptor. Waits for another process that holds it, unless LOCK_NB."""
-    while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | flags)
-            if is_at(file, path):
-                yield file
-                return
-        finally:
-            os.close(file)
-
-
-def is_at(file: int, path: Path) -> bool:
-    """Whether the path still is the open file: another process may have renamed or removed it."""
-    try:
-        return os.path.samestat(os.fstat(file), path.stat())
-    except FileNotFoundError:
-        return False

@@ -1,13 +1,11 @@
 """The image cache: the right pixels of every kind of file, and never an incomplete file."""
 
 import contextlib
-import errno
-import fcntl
 import itertools
 import os
+import resource
 import struct
 import sys
-import threading
 import time
 import zlib
 from collections.abc import Callable, Sequence
@@ -18,11 +16,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from filelock import FileLock
 from forked import FORKED, forked
 from PIL import Image, ImageOps
 
-from dualnet.atomic import locked
-from dualnet.data import cache_file, image_cache
+from dualnet.data import image_cache
 from dualnet.data.decode import MAX_BYTES, UnreadableError
 from dualnet.data.image_cache import CachedImages, unreadable
 
@@ -47,6 +45,11 @@ def jpegs(folder: Path, count: int) -> list[Path]:
 def plain(path: Path) -> np.ndarray:
     with Image.open(path) as image:
         return np.asarray(image.convert("RGB")).transpose(2, 0, 1)
+
+
+def caches(folder: Path) -> list[Path]:
+    """All files of a cache but its lock."""
+    return sorted(path for path in folder.iterdir() if path.name != "lock")
 
 
 @pytest.fixture
@@ -189,7 +192,7 @@ def test_any_size_becomes_the_square(tmp_path: Path, folder: Path, height: int, 
 
 
 def test_images_come_in_the_order_of_the_files(tmp_path: Path, folder: Path) -> None:
-    files = jpegs(tmp_path, 2 * cache_file.CHUNK_ROWS + 3)[::-1]
+    files = jpegs(tmp_path, 2 * image_cache.CHUNK_ROWS + 3)[::-1]
     images = CachedImages(files, 16, folder)
     assert all(np.array_equal(image, plain(file)) for image, file in zip(images, files, strict=True))
 
@@ -208,9 +211,6 @@ def test_a_second_start_decodes_nothing(tmp_path: Path, folder: Path, monkeypatc
     monkeypatch.chdir(tmp_path)
     again = CachedImages([file.name for file in files], 16, folder)
     assert np.array_equal(first, again) and np.array_equal(again[np.array([2, 0])], first[[2, 0]])
-    for row in (-1, 3):
-        with pytest.raises(IndexError):
-            again[row]
 
 
 def test_other_files_or_sizes_have_their_own_cache(tmp_path: Path, folder: Path) -> None:
@@ -220,13 +220,13 @@ def test_other_files_or_sizes_have_their_own_cache(tmp_path: Path, folder: Path)
     assert np.array_equal(CachedImages(files[::-1], 16, folder), first[::-1])
     jpeg(files[0])
     assert np.array_equal(CachedImages(files, 16, folder)[0], plain(files[0]))
-    assert len(list(folder.iterdir())) == 4
+    assert len(caches(folder)) == 4
 
 
 def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "from-environment"))
     CachedImages(jpegs(tmp_path, 1), 16)
-    assert len(list((tmp_path / "from-environment").iterdir())) == 1
+    assert len(caches(tmp_path / "from-environment")) == 1
     monkeypatch.delenv("DUALNET_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
     assert image_cache.cache_folder() == tmp_path / ".cache" / "dualnet"
@@ -241,83 +241,36 @@ def test_the_folder_comes_from_the_environment(tmp_path: Path, monkeypatch: pyte
         lambda data: b"\0" * len(data),
         lambda data: data.replace(b"'|u1'", b"'|i1'"),
         lambda data: data.replace(b"(2, 3, 16, 16)", b"(3, 2, 16, 16)"),
-        lambda data: flipped(data, 128),
-        lambda data: flipped(data, len(data) // 2),
-        lambda data: flipped(data, len(data) - 5),
-        lambda data: flipped(data, len(data) - 1),
     ],
-    ids=["cut", "longer", "empty", "zeros", "type", "shape", "first pixel", "a pixel", "last pixel", "checksum"],
+    ids=["cut", "longer", "empty", "zeros", "type", "shape"],
 )
-def test_a_damaged_cache_is_built_again(tmp_path: Path, folder: Path, damage: Callable[[bytes], bytes]) -> None:
+def test_a_file_that_does_not_fit_its_header_is_built_again(
+    tmp_path: Path, folder: Path, damage: Callable[[bytes], bytes]
+) -> None:
     files = jpegs(tmp_path, 2)
     first = np.array(CachedImages(files, 16, folder))
-    (cache,) = folder.iterdir()
+    (cache,) = caches(folder)
     intact = cache.read_bytes()
     cache.write_bytes(damage(intact))
-    with pytest.warns(UserWarning, match=f"^{cache}: ") as warned:
-        assert np.array_equal(CachedImages(files, 16, folder), first)
-    assert len(warned) == 1 and "\n" not in str(warned[0].message)
-    assert list(folder.iterdir()) == [cache] and cache.read_bytes() == intact
-
-
-def flipped(data: bytes, position: int) -> bytes:
-    return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
-
-
-def test_the_cache_of_other_images_under_this_name_is_damaged(tmp_path: Path, folder: Path) -> None:
-    files = jpegs(tmp_path, 2)
-    CachedImages(files[:1], 16, folder)
-    (other,) = folder.iterdir()
-    CachedImages(files[1:], 16, folder)
-    (cache,) = set(folder.iterdir()) - {other}
-    cache.write_bytes(other.read_bytes())
-    with pytest.warns(UserWarning, match=cache.name):
-        assert np.array_equal(CachedImages(files[1:], 16, folder)[0], plain(files[1]))
-
-
-@pytest.mark.parametrize("length", [0, 500, 2000])
-def test_a_cache_that_is_truncated_in_use_is_built_again(length: int, tmp_path: Path, folder: Path) -> None:
-    """Also where its images were checked before; a memory map would be killed by SIGBUS."""
-    files = jpegs(tmp_path, 3)
-    images = CachedImages(files, 16, folder)
-    before, one = np.array(images), images[2]
-    (cache,) = folder.iterdir()
-    os.truncate(cache, length)
-    with pytest.warns(UserWarning, match=cache.name):
-        assert np.array_equal(images[2], one)
-    assert np.array_equal(images, before)
+    assert np.array_equal(CachedImages(files, 16, folder), first)
+    assert caches(folder) == [cache] and cache.read_bytes() == intact
 
 
 def test_a_cache_that_is_removed_in_use_is_still_read(tmp_path: Path, folder: Path) -> None:
     files = jpegs(tmp_path, 3)
     images = CachedImages(files, 16, folder)
-    next(folder.iterdir()).unlink()
+    caches(folder)[0].unlink()
     assert all(np.array_equal(image, plain(file)) for image, file in zip(images, files, strict=True))
 
 
-def test_images_that_changed_since_are_not_mixed_in(tmp_path: Path, folder: Path) -> None:
-    files = jpegs(tmp_path, 3)
-    images = CachedImages(files, 16, folder)
-    jpeg(files[1], quality=20)
-    (cache,) = folder.iterdir()
-    os.truncate(cache, 10)
-    with pytest.warns(UserWarning, match=cache.name), pytest.raises(ValueError, match=f"^{files[0]}: .*start again"):
-        images[0]
-    assert list(folder.iterdir()) == []
-
-
-def test_each_chunk_is_checked_when_it_is_first_read(tmp_path: Path, folder: Path) -> None:
-    files = jpegs(tmp_path, cache_file.CHUNK_ROWS + 1)
-    images = CachedImages(files, 16, folder)
-    (cache,) = folder.iterdir()
-    with cache.open("r+b") as file:
-        file.seek(-9, os.SEEK_END)  # the last pixel; two checksums follow
-        last = file.read(1)[0]
-        file.seek(-9, os.SEEK_END)
-        file.write(bytes([last ^ 128]))
-    assert np.array_equal(images[0], plain(files[0]))
-    with pytest.warns(UserWarning, match=cache.name):
-        assert np.array_equal(images[cache_file.CHUNK_ROWS], plain(files[-1]))
+def test_images_that_change_while_they_are_decoded_are_not_mixed(
+    tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files, read_image = jpegs(tmp_path, 3), image_cache.read_image
+    monkeypatch.setattr(image_cache, "read_image", lambda *of: (read_image(*of), jpeg(files[0], quality=20)))
+    with pytest.raises(ValueError, match=f"^{files[0]}: .*start again"):
+        CachedImages(files, 16, folder)
+    assert caches(folder) == []
 
 
 # -- bad files
@@ -388,7 +341,7 @@ def test_bad_images_are_named(tmp_path: Path, folder: Path, kind: str) -> None:
     message = str(caught.value)
     assert message.startswith(f"{files[-1]}: unreadable image (") and "; replace it or leave it out" in message
     assert "\n" not in message and " more)" not in message
-    assert list(folder.iterdir()) == []
+    assert caches(folder) == []
 
 
 @pytest.mark.parametrize(("bad", "end"), [((299, 7, 150), "; replace them"), (range(12), " and 2 more; replace them")])
@@ -400,7 +353,7 @@ def test_bad_images_are_named_up_to_ten(bad: Sequence[int], end: str, tmp_path: 
         CachedImages(files, 16, folder)
     named = ", ".join(f"{files[number]} (empty file)" for number in sorted(bad)[:10])
     assert str(caught.value).startswith(f"{len(bad)} of 300 images unreadable: {named}{end} or leave them out")
-    assert list(folder.iterdir()) == []
+    assert caches(folder) == []
 
 
 def test_an_unreadable_image_that_is_given_twice_is_all_there_is(tmp_path: Path, folder: Path) -> None:
@@ -420,7 +373,7 @@ def test_missing_and_odd_paths(tmp_path: Path, folder: Path) -> None:
     }.items():
         with pytest.raises(ValueError, match=message):
             CachedImages([tmp_path / name for name in names], 16, folder)
-    assert list(folder.iterdir()) == []
+    assert caches(folder) == []
 
 
 def test_nonsense_is_refused(tmp_path: Path, folder: Path) -> None:
@@ -435,23 +388,16 @@ def test_nonsense_is_refused(tmp_path: Path, folder: Path) -> None:
 # -- bad disks, interruptions, other processes
 
 
-def test_a_full_disk_is_explained(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(file: int, data: memoryview, offset: int) -> int:
-        if offset:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return len(data)
-
-    monkeypatch.setattr(os, "pwrite", full)
-    with pytest.raises(ValueError, match=r"No space left on device\); free 1 MB there, or name another") as caught:
-        CachedImages(jpegs(tmp_path, 3), 16, folder)
+def test_a_full_disk_is_explained(tmp_path: Path, folder: Path) -> None:
+    files, (soft, hard) = jpegs(tmp_path, 3), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        with pytest.raises(ValueError, match=r"File too large\); free 1 MB there, or name another") as caught:
+            CachedImages(files, 16, folder)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert str(caught.value).startswith(str(folder)) and "\n" not in str(caught.value)
-    assert list(folder.iterdir()) == []
-
-
-def test_short_writes_are_continued(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    files, pwrite = jpegs(tmp_path, 2), os.pwrite
-    monkeypatch.setattr(os, "pwrite", lambda file, data, offset: pwrite(file, data[:100], offset))
-    assert all(np.array_equal(a, plain(b)) for a, b in zip(CachedImages(files, 16, folder), files, strict=True))
+    assert caches(folder) == []
 
 
 def test_a_cache_folder_that_is_a_file(tmp_path: Path) -> None:
@@ -469,41 +415,22 @@ def test_an_interruption_leaves_nothing(tmp_path: Path, folder: Path, monkeypatc
     monkeypatch.setattr(image_cache, "read_image", interrupt)
     with pytest.raises(KeyboardInterrupt):
         CachedImages(jpegs(tmp_path, 200), 16, folder)
-    assert list(folder.iterdir()) == []
+    assert caches(folder) == []
 
 
-def test_only_abandoned_files_of_a_cache_are_removed(tmp_path: Path, folder: Path) -> None:
+def test_abandoned_files_of_a_cache_are_removed_before_the_next_one_is_built(tmp_path: Path, folder: Path) -> None:
     folder.mkdir()
-    abandoned, in_use, thesis = "a" * 32 + ".tmp", "b" * 32 + ".tmp", "thesis.tmp"
-    for name in (abandoned, thesis):
+    for name in (f"{'a' * 32}.npy.123.tmp", "thesis.tmp"):
         (folder / name).touch()
-    with (folder / in_use).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        CachedImages(jpegs(tmp_path, 1), 16, folder)
-        assert sorted(path.name for path in folder.glob("*.tmp")) == [in_use, thesis]
+    CachedImages(jpegs(tmp_path, 1), 16, folder)
+    assert [path.name for path in folder.glob("*.tmp")] == ["thesis.tmp"]
 
 
-def test_a_file_that_was_finished_while_one_waited_is_not_written_again(tmp_path: Path) -> None:
-    """The name is another's by then, or nobody's: who waited begins with a file of its own."""
-    unfinished, finished = tmp_path / "cache.tmp", tmp_path / "cache"
-    waiting = threading.Event()
-    held: list[bool] = []
-
-    def wait() -> None:
-        waiting.set()
-        with locked(unfinished) as file:
-            held.append(os.path.samestat(os.fstat(file), unfinished.stat()))
-
-    with unfinished.open("w") as before:
-        fcntl.flock(before, fcntl.LOCK_EX)
-        thread = threading.Thread(target=wait)
-        thread.start()
-        waiting.wait()
-        thread.join(0.2)  # it has opened the file, and waits for the lock
-        assert thread.is_alive()
-        unfinished.rename(finished)
-    thread.join(300)
-    assert held == [True] and finished.stat().st_ino != unfinished.stat().st_ino
+def test_a_cache_is_read_while_another_is_built(tmp_path: Path, folder: Path) -> None:
+    files = jpegs(tmp_path, 1)
+    CachedImages(files, 16, folder)
+    with FileLock(folder / "lock"):
+        assert np.array_equal(CachedImages(files, 16, folder)[0], plain(files[0]))
 
 
 def build(folder: Path, cache: Path, wait: float, link: Connection) -> None:
@@ -544,7 +471,7 @@ def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path
     killed, link = builder(files, folder, 600)
     with link:
         assert link.recv() == "halfway"
-        assert [path.suffix for path in folder.iterdir()] == [".tmp"]
+        assert [path.suffix for path in caches(folder)] == [".tmp"]
         racers = [builder(files, folder, 0.2) for _ in range(2)]
         killed.kill()
         killed.join()
@@ -553,4 +480,4 @@ def test_processes_that_race_and_one_that_is_killed(tmp_path: Path, folder: Path
         process.join()
     assert [process.exitcode for process, _ in racers] == [0, 0], answers
     assert sorted(answers, key=len) == [[total], ["halfway", total]]
-    assert [path.suffix for path in folder.iterdir()] == [".npy"]
+    assert [path.suffix for path in caches(folder)] == [".npy"]

@@ -256,18 +256,6 @@ def test_unreadable_images_are_left_out_as_if_they_were_not_there(
     assert np.array_equal(config.make().tasks[0].train.array, benchmark.tasks[0].train.array)
 
 
-def test_a_damaged_note_of_unreadable_images_is_made_again(config: ImageFolder, tmp_path: Path) -> None:
-    spoil(Path(config.root))
-    skipping = replace(config, on_error="skip")
-    with pytest.warns(UserWarning, match="3 of 20"):
-        skipping.make()
-    (note,) = (tmp_path / "cache").glob("*.json")
-    for content in ("", "[]", '{"unreadable": 3}'):
-        note.write_text(content)
-        with pytest.warns(UserWarning, match="3 of 20"):
-            skipping.make()
-
-
 def test_unreadable_images_of_a_test_folder(config: ImageFolder, tmp_path: Path) -> None:
     test_root = fill(tmp_path / "test", per_class=2, shade=9)
     broken_image(test_root)
