@@ -13,13 +13,12 @@ from commands import class_folders, picture
 from forked import CommandLine
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 import dualnet
 from dualnet import Model, cli
 from dualnet.experiments import checkpoint
 from dualnet.models import held_out
-from dualnet.models.held_out import HeldOut, pixel_digest
+from dualnet.models.held_out import HeldOut, is_held_out, pixel_digest
 from dualnet.serve.options import Options
 from dualnet.serve.state_folder import open_model
 
@@ -60,10 +59,9 @@ def in_bytes(images: Any) -> set[bytes]:
 
 @pytest.mark.parametrize("every", [2, 5, 10])
 def test_about_one_image_in_so_many_is_held_out(every: int) -> None:
-    images, count = images_of(0, 4000), 4000 / every
-    digests = [pixel_digest(image.tobytes()) for image in images]
-    assert abs(sum(map(HeldOut(every).includes, digests)) - count) < 4 * count**0.5
-    assert not any(map(HeldOut().includes, digests))
+    digests, count = [pixel_digest(image.tobytes()) for image in images_of(0, 4000)], 4000 / every
+    assert abs(sum(is_held_out(digest, every) for digest in digests) - count) < 4 * count**0.5
+    assert not any(is_held_out(digest, 0) for digest in digests)
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3)), max_size=40), st.integers(0, 40), st.randoms())
@@ -135,43 +133,11 @@ def test_no_session_learns_what_another_one_tests(learned: set[bytes], capsys: A
     assert "before" in capsys.readouterr().out
 
 
-def test_a_model_that_starts_to_hold_out_never_tests_what_it_has_learned(learned: set[bytes], capsys: Any) -> None:
-    """Images of the first session come again, under other names; its memory keeps only some of them."""
-    class_folders(["cat", "dog"], 12, "one")
-    class_folders(["owl", "cat"], 12, "two", seed=1000)
-    shutil.copytree("one/dog", "unlabelled")
-    for number, file in enumerate(sorted(Path("one/cat").iterdir())):
-        shutil.copy(file, f"two/cat/IMG-{number}.png")
-    assert learn("one", "--out", "m", *NEW[:-2], "--learner.memory.slots", 4, "--unlabelled", "unlabelled") == 0
-    before = learned.copy()
-    assert len(before) == 24 and sum(map(is_selected, before)) > 4
-    for words in (["two", "--held-out-every", EVERY], ["one"], ["two", "--held-out-every", EVERY, "--epochs", 2]):
-        assert learn("m", *words, "--out", "m") == 0
-        tested = in_bytes(dualnet.load("m").held_out.images)
-        assert tested == {image for image in in_bytes(all_images("two")) - before if is_selected(image)}
-        assert len(tested) > 4 and not tested & learned and before <= learned
-    assert f"learned from {36 - len(tested)} images, 2 epochs; {len(tested)} held out\n" in capsys.readouterr().out
-
-
-def test_the_same_command_with_held_out_images_is_another_session(capsys: Any) -> None:
-    class_folders(["cat", "dog"], 8, "one")
-    class_folders(["dog"], 8, "two", seed=1000)
-    assert learn("one", "--out", "m", *NEW[:-2]) == learn("m", "two", "--out", "m") == 0
-    for more, sessions in (["--held-out-every", EVERY], 3), (["--held-out-every", EVERY], 3), ([], 3):
-        capsys.readouterr()
-        assert learn("m", "two", "--out", "m", *more) == 0
-        printed = capsys.readouterr().out
-        assert "learned from 8 images; 0 held out\n  " in printed and "no held-out images yet: cat, dog\n" in printed
-        assert len(dualnet.load("m").sessions) == sessions
-    assert "already finished" in printed
-    assert learn("m", "one", "--out", "m2", "--held-out-every", EVERY) == 0
-
-
 def test_show_marks_accuracies_that_leave_classes_out(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    class_folders(["cat", "dog"], 8, "one")
+    class_folders(["dog"], 8, "one")
+    shutil.copytree(split_of("noise")[1], "one/cat")
     class_folders(["dog", "owl"], 12, "two", seed=1000)
-    assert learn("one", "--out", "m", *NEW[:-2]) == 0
-    assert learn("m", "two", "--out", "m", "--held-out-every", EVERY) == 0
+    assert learn("one", "--out", "m", *NEW) == learn("m", "two", "--out", "m") == 0
     printed = capsys.readouterr().out
     kept = dualnet.load("m").held_out.labels.tolist()
     old, new = kept.count(1), kept.count(2)
@@ -182,96 +148,16 @@ def test_show_marks_accuracies_that_leave_classes_out(capsys: Any, monkeypatch: 
     assert cli.main(["show", "m"]) == 0
     lines = capsys.readouterr().out.splitlines()
     first, second = (line.split() for line in lines if line.startswith("20"))
-    assert first[-3:] == ["—", "—", "—"]
+    assert first[-3:-1] == ["—", "—"] and first[-1].endswith("*")
     assert [cell.endswith("*") for cell in second[-3:]] == [False, True, False]
     assert "* some of these classes were not tested" in lines
-    assert f"images tested in the last session: memory 16; held out {old}; held out, new {new}" in lines
+    assert any(line.endswith(f"held out {old}; held out, new {new}") for line in lines)
     monkeypatch.setattr("dualnet.models.session.MEMORY_SAMPLE", 1)
     assert learn("m", "one", "--out", "m") == 0
     assert " % now (1 image; 2 classes untested)\n" in capsys.readouterr().out
     assert cli.main(["show", "m"]) == 0
     third = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("20")][2]
     assert third[-3].endswith("*"), "the sample of the memory leaves out two classes"
-
-
-def forget_record(folder: str) -> None:
-    """As models of earlier versions and of runs have none."""
-    state, step = state_at(folder), checkpoint.steps(Path(folder, "checkpoint"))[-1]
-    assert len(state.pop("learned"))
-    checkpoint.write(Path(folder, "checkpoint"), step + 1, checkpoint.snapshot(state))
-
-
-def test_a_full_record_ends_and_is_called_partial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dualnet.models.model.MAX_RECORDED", 5)
-    model = Model.create(image_size=28, learner={"name": "er", "width": 2})
-    images = torch.randint(0, 256, (7, 3, 28, 28), dtype=torch.uint8)
-    for batch, partly in ((images[:3], False), (images[3:5], False), (images[:4], False), (images[5:], True)):
-        model.learn(batch, ["cat"] * len(batch), add_classes=True)
-        assert model.partly_recorded == partly
-    assert model.learned == set(map(pixel_digest, in_bytes(images[:5])))
-    model.save("m")
-    assert dualnet.load("m").partly_recorded and dualnet.load("m").learned == model.learned
-
-
-@pytest.mark.filterwarnings("always")
-def test_a_model_without_a_record_begins_one_and_marks_its_accuracy(capsys: Any) -> None:
-    """With the images of its memory; it never tests these, nor those that it learns from then on."""
-    class_folders(["cat", "dog"], 12, "one")
-    class_folders(["cat", "owl"], 12, "two", seed=1000)
-    class_folders(["owl"], 12, "three", seed=2000)
-    assert learn("one", "--out", "m", *NEW[:-2], "--learner.memory.slots", 6) == 0
-    forget_record("m")
-    assert dualnet.load("m").learned is None
-    memory = dualnet.load("m").learner.memories[0]
-    known = in_bytes(memory.images[memory.filled])
-    assert 0 < len(known) < 12
-    assert learn("m", "two", "--out", "m", "--epochs", 2) == 0
-    known |= in_bytes(all_images("two"))
-    assert dualnet.load("m").learned == set(map(pixel_digest, known))
-    capsys.readouterr()
-    for number, words in enumerate((["one", "--held-out-every", EVERY], ["two"], ["three"])):
-        assert learn("m", *words, "--out", "m") == 0
-        printed, warned = capsys.readouterr()
-        tested = in_bytes(dualnet.load("m").held_out.images)
-        assert tested and not tested & known
-        assert ("learned images without a record of them: it may test them; give new" in warned) == (number == 0)
-        assert "\n  held-out images may include some that the model learned without a record\n" in printed
-    assert cli.main(["show", "m"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert "† held-out images may include some that the model learned without a record" in lines
-    [header] = (line for line in lines if line.startswith("session "))
-    assert "held out†" in header and "memory " in header
-
-
-def test_images_are_hashed_only_when_it_matters(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not by a repeated session without held-out images; those that are kept once, not for each learned image."""
-    class_folders(["cat", "dog"], 12, "one")
-    assert learn("one", "--out", "m", *NEW[:-2]) == 0
-    hashed = list[bytes]()
-
-    def note(pixels: bytes) -> bytes:
-        hashed.append(pixels)
-        return pixel_digest(pixels)
-
-    for module in ("held_out", "session"):
-        monkeypatch.setattr(f"dualnet.models.{module}.pixel_digest", note)
-    assert learn("one", "--out", "m", *NEW[:-2]) == 0 and not hashed
-    held, images = HeldOut(2).with_images(images_of(0, 9), range(9)), images_of(1, 5)
-    hashed.clear()
-    for image in images:
-        assert held.without_images({pixel_digest(image.tobytes())}) is held
-    assert len(hashed) == 9
-
-
-def test_an_image_that_is_learned_in_python_is_no_longer_tested() -> None:
-    class_folders(["cat", "dog"], 12, "one")
-    assert learn("one", "--out", "m", *NEW) == 0
-    model = dualnet.load("m")
-    kept = model.held_out
-    model.learn(kept.images[:2], [model.class_names[label] for label in kept.labels[:2]])
-    model.save("m")
-    assert learn("m", "one", "--out", "m") == 0
-    assert in_bytes(dualnet.load("m").held_out.images) == in_bytes(kept.images[2:])
 
 
 def test_the_accuracy_is_that_of_the_held_out_images(capsys: Any) -> None:
@@ -305,16 +191,13 @@ def test_the_accuracy_is_that_of_the_held_out_images(capsys: Any) -> None:
     assert torch.equal(dualnet.load("m2").held_out.images, images)
 
 
-@pytest.mark.filterwarnings("ignore:damaged checkpoint", "ignore:this model has learned images without a record")
-@pytest.mark.parametrize(("start", "recorded"), [(0, True), (1, True), (1, False)])
-def test_killed_sessions_equal_whole_ones(start: int, recorded: bool, state_of: Any, differing: Any) -> None:
-    """Images are held out from the session `start` on; of the first one there may be no record."""
+@pytest.mark.filterwarnings("ignore:damaged checkpoint")
+def test_killed_sessions_equal_whole_ones(state_of: Any, differing: Any) -> None:
     class_folders("abc", 12, "one")
     class_folders("cd", 12, "two", seed=1000)
     class_folders("abc", 12, "test", seed=2000)
     shutil.copy(min(Path("one/a").iterdir()), "two/c/corrected.png")
-    for number, words in enumerate((["one", *NEW[:-2]], ["OUT", "two", "--test", "test"])):
-        words += NEW[-2:] if number == start else []
+    for words in (["one", *NEW], ["OUT", "two", "--test", "test"]):
         for out in ("whole", "killed"):
             given = ["learn", *(out if word == "OUT" else word for word in words), "--out", out, "--batch-size", 3]
             given = [*map(str, given), "--save-every", "1", "--device", "cpu"]
@@ -331,15 +214,11 @@ def test_killed_sessions_equal_whole_ones(start: int, recorded: bool, state_of: 
             assert cli.main(given) == 0
         whole, killed = dualnet.load("whole"), dualnet.load("killed")
         assert not differing(state_of(whole.learner), state_of(killed.learner))
+        assert whole.held_out.every == killed.held_out.every == EVERY and len(whole.held_out.labels) > 4
         assert torch.equal(whole.held_out.images, killed.held_out.images)
-        assert len(whole.held_out.labels) > 4 * number or number < start
-        assert whole.learned == killed.learned and whole.held_out.every == (EVERY if number >= start else 0)
         assert torch.equal(whole.held_out.labels, killed.held_out.labels)
         records = [state_at(out)["session"] for out in ("whole", "killed")]
         assert records[0]["after"] == records[1]["after"] and records[0]["before"] == records[1]["before"]
-        assert whole.partly_recorded == killed.partly_recorded == (number > 0 and not recorded)
-        for out in () if recorded or number else ("whole", "killed"):
-            forget_record(out)
 
 
 def test_a_removed_class_leaves_every_file_and_a_renamed_one_is_tested_by_its_new_name(capsys: Any) -> None:
@@ -363,31 +242,28 @@ def count_held_out(folder: str) -> int:
     return sum(map(is_selected, in_bytes(dualnet.load("m").pixels_to_learn(folder))))
 
 
-def all_images(folder: str) -> Tensor:
-    return dualnet.load("m").pixels_to_learn(sorted(Path(folder).rglob("*.png")))
-
-
 def is_selected(image: bytes) -> bool:
-    return HeldOut(EVERY).includes(pixel_digest(image))
+    return is_held_out(pixel_digest(image), EVERY)
 
 
-def split_of(folder: str) -> tuple[list[Path], list[Path]]:
-    """Files of noise that are held out, and files that are not."""
-    model, sides = Model.create(image_size=28, learner={"name": "er", "width": 2}), ([], [])
+def split_of(folder: str) -> tuple[Path, Path]:
+    """Folders of images that are held out, and that are not."""
+    model = Model.create(image_size=28, learner={"name": "er", "width": 2})
     for number in range(20):
         picture(file := Path(folder, f"{number}.png"), 5000 + number)
-        is_learned = not is_selected(model.pixels_to_learn(file).numpy().tobytes())
-        sides[is_learned].append(file)
-    return sides
+        side = "out" if is_selected(model.pixels_to_learn(file).numpy().tobytes()) else "learned"
+        Path(folder, side).mkdir(exist_ok=True)
+        file.rename(Path(folder, side, file.name))
+    return Path(folder, "out"), Path(folder, "learned")
 
 
 def test_a_class_of_which_every_image_is_held_out(error_line: Any, capsys: Any) -> None:
     """A new one is refused; of a known class nothing is learned, but tested. Classes without a test are named."""
     out, learned = split_of("noise")
-    for name, files in {"one/cat": learned, "one/dog": [out[0]], "two/cat": out[:1]}.items():
+    shutil.copytree(learned, "one/cat")
+    for name in ("one/dog", "two/cat"):
         Path(name).mkdir(parents=True)
-        for file in files:
-            shutil.copy(file, name)
+        shutil.copy(min(out.iterdir()), name)
     line = error_line("learn", "one", "--out", "m", *NEW, "--device", "cpu")
     assert "class 'dog' has no training images: all its images are held out" in line and not Path("m").exists()
     shutil.rmtree("one/dog")
@@ -405,10 +281,7 @@ REFUSED = {
     "photos --held-out-every 1 --out m2": "held_out_every: with 1 no image is learned; give 2 or more, or 0",
     "photos --held-out-every -1 --out m2": "held_out_every: -1 is not 0 or more",
     "photos --held-out-every few --out m2": "--held-out-every",
-    "m photos --held-out-every 1 --out m2": "held_out_every: with 1 no image is learned; give 2 or more, or 0",
-    "m photos --held-out-every 4 --out m2": "--held-out-every 4: this model keeps its number, 3: with another one it",
-    "m photos --held-out-every 4 --out m": "--held-out-every 4: this model keeps its number, 3: with another one it",
-    "m photos --held-out-every 0 --out m2": "--held-out-every 0: this model keeps its number, 3: with another one it",
+    "m photos --held-out-every 3 --out m2": "--held-out-every: only for a new model; m keeps its own options",
     "photos --held-out-every 4 --out m": "--out m: holds a model that learned with other images or options",
     f"photos {LEARNER} {SLOW} --out m": "--out m: holds a model that learned with other images or options",
 }
@@ -420,12 +293,6 @@ def test_nonsense_is_refused(error_line: Any) -> None:
     for words, message in REFUSED.items():
         assert message in error_line("learn", *words.split(), "--device", "cpu"), words
     assert not Path("m2").exists()
-
-
-def test_a_model_without_held_out_images_is_saved_as_before() -> None:
-    class_folders(["cat", "dog"], 6, "photos")
-    assert learn("photos", "--out", "m", *NEW[:-2]) == learn("photos", "--out", "m0", *NEW[:-1], 0) == 0
-    assert "held_out" not in state_at("m") and state_at("m")["session"] == state_at("m0")["session"]
 
 
 def wrong_labels(content: dict[str, Any]) -> None:
@@ -444,28 +311,22 @@ def wrong_share(content: dict[str, Any]) -> None:
     content["every"] = -2
 
 
-def wrong_digests(content: dict[str, Any]) -> None:
-    content["learned"] = torch.zeros(3, 4, dtype=torch.uint8)
-
-
-@pytest.mark.parametrize("change", [wrong_labels, wrong_shape, wrong_number, wrong_share, wrong_digests])
+@pytest.mark.parametrize("change", [wrong_labels, wrong_shape, wrong_number, wrong_share])
 def test_held_out_images_that_do_not_match_the_model_are_refused(change: Any, error_line: Any) -> None:
     class_folders(["cat", "dog"], 12, "photos")
     assert learn("photos", "--out", "m", *NEW) == 0
     state = state_at("m")
-    change(state if change is wrong_digests else state["held_out"])
+    change(state["held_out"])
     checkpoint.write(Path("m/checkpoint"), 9, checkpoint.snapshot(state))
-    what = "learned" if change is wrong_digests else "held_out"
-    assert f"model.yaml: cannot be used ({what}" in error_line("show", "m")
+    assert "model.yaml: cannot be used (held_out" in error_line("show", "m")
 
 
-def test_a_service_takes_over_the_record_but_not_the_images() -> None:
-    """It learns from any example that is sent, and holds out none that was learned."""
+def test_a_service_does_not_take_over_the_images() -> None:
     class_folders(["cat", "dog"], 12, "photos")
     assert learn("photos", "--out", "m", *NEW) == 0
     Path("live").mkdir()
     model, _ = open_model(Options(Path("live"), model=Path("m"), device="cpu"))
     held = dualnet.load("m").held_out
-    assert model.held_out.every == 0 and model.learned == dualnet.load("m").learned and len(held.images)
+    assert model.held_out.every == 0 and len(held.images)
     files = [file.read_bytes() for file in Path("live").rglob("*.safetensors")]
     assert files and not any(image in file for image in in_bytes(held.images) for file in files)

@@ -24,7 +24,9 @@ OPTIONS = Options(Path(), held_out_every=5, most_classes=2, unlabelled_kept=4)
 
 
 def image(number: int) -> np.ndarray:
-    return np.full((3, 2, 2), number, np.uint8)
+    """Held out if the number is 4, 9, 14, ..."""
+    images = (np.array([number, again] * 6, np.uint8).reshape(3, 2, 2) for again in range(256))
+    return next(one for one in images if int.from_bytes(pixel_digest(one.tobytes())) % 5 == (number + 1) % 5)
 
 
 def add(journal: Journal, numbers: Sequence[int], label: str | None = None) -> None:
@@ -54,18 +56,6 @@ def test_held_out_images_are_limited(journal: Journal) -> None:
     add(journal, range(120), "cat")
     journal.prune(journal.last_position(), set())
     assert with_pixels(journal) == set(range(4, 120, 5)) - set(range(4, 20, 5))  # the newest 20 of 24
-
-
-def test_what_a_model_has_learned_is_adopted_by_a_new_journal_only(journal: Journal) -> None:
-    digests = [pixel_digest(image(number).tobytes()) for number in range(10)]
-    for _ in range(2):  # the learner may be restarted before the first example
-        journal.adopt((), digests[4:6])
-    add(journal, [0])
-    journal.adopt((), digests)
-    add(journal, range(1, 10), "cat")
-    journal.set_label("example-0", "cat", False)
-    held_out = [number for number in range(10) if journal.example(f"example-{number}").held_out]
-    assert held_out == [0], "the tenth cat, and not the fifth"
 
 
 def test_a_request_is_atomic(journal: Journal) -> None:

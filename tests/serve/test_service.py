@@ -3,6 +3,7 @@
 import contextlib
 import http.client
 import io
+import itertools
 import json
 import os
 import re
@@ -28,6 +29,7 @@ from serving import COLOURS, SIZE, Program, Server, files_with, picture, png, sm
 
 import dualnet
 from dualnet.cli import main
+from dualnet.models.held_out import is_held_out, pixel_digest
 from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 from dualnet.serve.service import Service
@@ -71,8 +73,14 @@ def teach_two(server: Server) -> None:
     assert server.port, server.log
     for number in range(10):
         for colour in ("red", "green"):
-            status, content = server.teach(png(picture(colour, number)), colour, id=f"{colour}-{number}")
+            image = picture(colour, number if number < 9 else held_out_number(colour))
+            status, content = server.teach(png(image), colour, id=f"{colour}-{number}")
             assert (status, content) == (201, [{"id": f"{colour}-{number}", "duplicate": False}])
+
+
+def held_out_number(colour: str) -> int:
+    images = ((number, picture(colour, number).transpose(2, 0, 1)) for number in itertools.count())
+    return next(number for number, image in images if is_held_out(pixel_digest(image.tobytes()), 10))
 
 
 def predicted(server: Server, colour: str, number: int = 1000) -> str:
@@ -161,7 +169,7 @@ def test_a_class_is_renamed_and_the_export_has_its_name(server: Server, tmp_path
 
 
 def test_a_late_label_is_learned_and_a_correction_replaces_it_in_the_memory(server: Server) -> None:
-    assert server.teach(png(picture("blue", 1)), id="late")[0] == 201
+    assert server.teach(png(picture("blue", 2)), id="late")[0] == 201
     memory = {one["id"]: one["label"] for one in server.get("/v1/memory")}
     assert "late" not in memory and server.get("/v1/examples/late")["label"] is None
     assert server.send("PUT", "/v1/examples/late/label", {"label": "red"})[0] == 200
@@ -327,7 +335,7 @@ def test_the_learner_is_restarted_if_its_process_ends_and_predictions_continue(s
     before = server.learned()["version"]
     server.kill_learner()
     assert server.upload("/v1/predict", png(picture("red", 1)))[0] == 200
-    server.teach(png(picture("green", 200)), "green", id="after")
+    server.teach(png(picture("green", 201)), "green", id="after")
     after = server.status_when(lambda status: status["version"].partition(".")[0] != before.partition(".")[0])
     assert after["learner"] == "running"
     server.learned()

@@ -14,16 +14,12 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from commands import picture
 from serving import SIZE, SMALL, small_model
 
-import dualnet
-from dualnet.models.held_out import pixel_digest
 from dualnet.models.model import Model
 from dualnet.options import merged
 from dualnet.serve import state_folder
 from dualnet.serve.errors import RequestError
-from dualnet.serve.images import decode
 from dualnet.serve.memory_contents import stored_examples
 from dualnet.serve.options import Options
 from dualnet.serve.service import REPLY_SECONDS, Service
@@ -511,7 +507,7 @@ def test_a_number_is_not_used_again(worker: Worker) -> None:
     journal = worker.journal
     for number in (2, 1):
         journal.remove_class(number)
-    journal.adopt(["fox"], ())
+    journal.adopt(["fox"])
     assert journal.classes() == [], "the journal is not new"
     journal.add_classes(["cow"])
     assert journal.classes_by_number() == {3: "cow"}
@@ -534,38 +530,3 @@ def test_the_http_process_follows_removals(worker: Worker, link: Connection) -> 
         assert published.model.class_names == list(worker.model.class_names)
         assert published.predict(pixels, 5)[1] == worker.model.predict(pixels, top=5)
     assert published.model.class_names == ["dog", "cow", "lynx"]
-
-
-def test_images_that_the_given_model_has_learned_are_not_held_out(
-    tmp_path: Path, ends: tuple[Connection, Connection]
-) -> None:
-    """Read from files, and sent as `dualnet teach` does; also after a restart, and if the label comes later."""
-    files = [tmp_path / f"{number}.png" for number in range(6)]
-    for number, file in enumerate(files):
-        picture(file, number)
-    sent = [decode(file.read_bytes(), SIZE, 10**6, file.name) for file in files]
-    model = dualnet.load(small_model(tmp_path / "model"))
-    model.learn(files[:3], ["cat", "dog", "cat"], add_classes=True)
-    model.save(tmp_path / "model")
-    options = Options(tmp_path / "state", model=tmp_path / "model", device="cpu", held_out_every=1)
-    (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
-    for rows in ((0, 3), (1, 4), (2, 5)):  # known and new
-        worker = Worker(options, ends[1])
-        ids, images = [str(row) for row in rows], [sent[row] for row in rows]
-        worker.journal.add_examples(ids, images, ["cat" if rows[0] else None] * 2, False)
-        for id in ids:
-            worker.journal.set_label(id, "cat", False)
-        assert [worker.journal.example(id).held_out for id in ids] == [False, True]
-        follow(worker)
-        worker.save()
-        worker.journal.database.close()
-    learned = dualnet.load(options.state / state_folder.MODEL)
-    assert learned.learned == {pixel_digest(image.tobytes()) for image in sent[:3]} and not learned.partly_recorded
-
-
-def test_unlabelled_images_are_in_the_record_of_learned_images(worker: Worker) -> None:
-    image = np.random.default_rng(0).integers(0, 256, (3, SIZE, SIZE), np.uint8)
-    worker.journal.add_examples(["one"], [image], [None], False)
-    follow(worker)
-    worker.background_step()
-    assert worker.model.learned == {pixel_digest(image.tobytes())}

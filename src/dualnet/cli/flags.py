@@ -119,7 +119,7 @@ def add_learn(commands: Commands[Parser]) -> None:
     add("--save-every", type=count, default=100, metavar="STEPS", help="steps between saves (default: 100)")
     add("--image-size", type=count, metavar="PIXELS", help="of a new model: image height and width (default: 64)")
     add("--seed", type=int, metavar="N", help="random seed of a new model (default: 0)")
-    held_out = """about one image in N is not learned but tested, now and in later sessions, which keep this number
+    held_out = """of a new model, which keeps this number: about one image in N is not learned but tested
     (default: 0, none)"""
     add("--held-out-every", type=int, metavar="N", help=held_out)
     add("--on-error", **ON_ERROR)

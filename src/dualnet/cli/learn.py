@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 
 from dualnet import machine
-from dualnet.cli.show import TEST_SETS, UNRECORDED, tested
+from dualnet.cli.show import TEST_SETS, tested
 from dualnet.cli.terminal import fail, print_line
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.record import MODEL_FILE, no_model
@@ -22,8 +22,8 @@ from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, merged
 from dualnet.text import join_first, pluralise
 
-SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs", "held_out_every")
-MODEL_FLAGS = ("image_size", "seed")  # of a new model
+SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
+MODEL_FLAGS = ("image_size", "seed", "held_out_every")  # of a new model
 FASTER = "--image-size 48 --learner.updates 2 --out ANOTHER"  # measured in docs/benchmarks.md
 
 
@@ -97,17 +97,15 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     held_out = f"; {session.held_out.sum():,} held out" if session.model.held_out.every else ""
     images = f"{pluralise(len(learned), 'image')}{unlabelled}{epochs}{held_out}"
     lines = [f"{out}: {done}{classes}; learned from {images}"]
-    lines += [*accuracy_lines(record), *held_out_notes(session.model)]
+    lines += [*accuracy_lines(record), *untested_classes(session.model)]
     num_tasks = session.model.learner.spec.num_tasks
     flag, of_task = (" --task N", f" of task N (0 to {num_tasks - 1})") if num_tasks > 1 else ("", "")
     return [*lines, f"`dualnet predict {out} IMAGE{flag}` predicts the class of an image{of_task}"]
 
 
-def held_out_notes(model: Model) -> Iterator[str]:
-    """If images are held out: whether they may have been learned, and the classes of which there are none."""
+def untested_classes(model: Model) -> Iterator[str]:
+    """If images are held out: the classes of which there are none."""
     tested = {*model.held_out.labels.tolist()}
-    if tested and model.partly_recorded:
-        yield f"  {UNRECORDED}"
     if model.held_out.every and (others := [name for n, name in enumerate(model.class_names) if n not in tested]):
         yield f"  no held-out images yet: {join_first(others)}"
 

@@ -18,8 +18,7 @@ from dualnet.text import pluralise
 if TYPE_CHECKING:
     from dualnet.models.model import Model
 
-MARK, UNSURE = "*", "†"
-UNRECORDED = "held-out images may include some that the model learned without a record"
+MARK = "*"
 TEST_SETS = {  # by name in the result of a session: column (of earlier classes, unless it says new), and images
     "memory": ("memory", "images in memory"),
     "held_out_old": ("held out", "held-out images"),
@@ -39,7 +38,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     for line in model_lines(model):
         print_line(line)
     if model.sessions:
-        show_sessions(model.sessions, model.partly_recorded)
+        show_sessions(model.sessions)
     rows = model.learner.class_mask.tolist()
     for number, row in enumerate(rows):
         names = ", ".join(name for name, is_in in zip(model.class_names, row, strict=True) if is_in)
@@ -66,19 +65,15 @@ def by_class(numbers: Iterable[int], model: Model) -> str:
     return ", ".join(f"{name} {counts[number]}" for number, name in enumerate(model.class_names))
 
 
-def show_sessions(sessions: Sequence[Mapping[str, Any]], partly_recorded: bool) -> None:
+def show_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
     """A table of the sessions of `dualnet learn`, and what the accuracies of the last one were measured on."""
     columns = {part: column for part, (column, _) in TEST_SETS.items() if any(part in one["after"] for one in sessions)}
     rows = [[*facts(one), *(accuracy(one, part) for part in columns)] for one in sessions]
-    unsure = {part for part in columns if partly_recorded and part.startswith("held_out")}
-    names = [name + UNSURE * (part in unsure) for part, name in columns.items()]
-    header = ["session", "images", "classes", *names]
+    header = ["session", "images", "classes", *columns.values()]
     table = TextTable(header, rows, numeric=range(1, len(header)))
     print_rich(rich_table(table, "sessions, accuracy in %"), width=100)
     if any(cell.endswith(MARK) for row in rows for cell in row):
         print_line(f"{MARK} some of these classes were not tested")
-    if unsure:
-        print_line(f"{UNSURE} {UNRECORDED}")
     if last := sessions[-1]["after"]:
         counts = (f"{column} {last[part][1]:,}" for part, column in columns.items() if part in last)
         print_line(f"images tested in the last session: {'; '.join(counts)}")

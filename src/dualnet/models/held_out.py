@@ -1,9 +1,8 @@
 """Images that sessions of `dualnet learn` hold out: never learned, kept with the model, tested in every session."""
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
@@ -15,7 +14,6 @@ from dualnet.batch import StreamSpec
 from dualnet.options import whole_number
 
 MAX_KEPT = 2000  # images, shared equally by the classes
-DIGEST_SIZE = 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -30,24 +28,16 @@ class HeldOut:
         if whole_number(self.every, "held_out_every", 0) == 1:
             raise ValueError("held_out_every: with 1 no image is learned; give 2 or more, or 0 to hold out none")
 
-    def includes(self, digest: bytes) -> bool:
-        """Whether an image that was not learned is held out. By its pixels only: it is the same in every session."""
-        return self.every > 0 and int.from_bytes(digest) % self.every == 0
-
-    @cached_property
-    def digests(self) -> list[bytes]:
-        return digests_of(self.images)
-
     def with_images(self, images: Iterable[np.ndarray], labels: Iterable[int]) -> "HeldOut":
         """With more images. An image that is given again has its last label.
 
         Each class keeps those with the smallest digests, so the order in which images come has no effect.
         """
-        found = dict(zip(self.digests, zip(self.images.numpy(), self.labels.tolist(), strict=True), strict=True))
-        found |= {pixel_digest(image.tobytes()): (image, label) for image, label in zip(images, labels, strict=True)}
+        pairs = [*zip(self.images.numpy(), self.labels.tolist(), strict=True), *zip(images, labels, strict=True)]
+        by_digest = {pixel_digest(image.tobytes()): (image, label) for image, label in pairs}
         by_class = defaultdict[int, list[np.ndarray]](list)
-        for digest in sorted(found):
-            image, label = found[digest]
+        for digest in sorted(by_digest):
+            image, label = by_digest[digest]
             by_class[label].append(image)
         most = max(1, MAX_KEPT // max(1, len(by_class)))
         kept = [(image, label) for label in sorted(by_class) for image in by_class[label][:most]]
@@ -55,10 +45,6 @@ class HeldOut:
             return self
         stacked = torch.from_numpy(np.stack([image for image, _ in kept]))
         return HeldOut(self.every, stacked, torch.tensor([label for _, label in kept]))
-
-    def without_images(self, others: Collection[bytes]) -> "HeldOut":
-        kept = torch.tensor([digest not in others for digest in self.digests])
-        return self if kept.all() else HeldOut(self.every, self.images[kept], self.labels[kept])
 
     def without_class(self, number: int) -> "HeldOut":
         """Without the images of a class; the numbers of the classes after it decrease by one."""
@@ -68,7 +54,7 @@ class HeldOut:
 
     def content(self) -> dict[str, Any]:
         """For a checkpoint; `read_held_out` is the inverse."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def read_held_out(content: Mapping[str, Any], spec: StreamSpec) -> HeldOut:
@@ -84,20 +70,9 @@ def read_held_out(content: Mapping[str, Any], spec: StreamSpec) -> HeldOut:
 
 def pixel_digest(pixels: bytes) -> bytes:
     """Identifies an image by its decoded pixels, whatever its file is called and whatever else is in it."""
-    return blake2b(pixels, digest_size=DIGEST_SIZE).digest()
+    return blake2b(pixels, digest_size=16).digest()
 
 
-def digests_of(images: Tensor) -> list[bytes]:
-    return [pixel_digest(image.tobytes()) for image in images.cpu().numpy()]
-
-
-def digest_rows(digests: Iterable[bytes]) -> Tensor:
-    """Digests for a checkpoint, uint8 [N, DIGEST_SIZE], in an order that depends on nothing else."""
-    return torch.from_numpy(np.array(bytearray().join(sorted(digests)), np.uint8).reshape(-1, DIGEST_SIZE))
-
-
-def read_digests(rows: Tensor) -> set[bytes]:
-    """From a checkpoint. Raises ValueError if they are not those of `digest_rows`."""
-    if rows.dtype != torch.uint8 or rows.shape[1:] != (DIGEST_SIZE,):
-        raise ValueError("learned: is not a list of digests")
-    return {row.tobytes() for row in rows.numpy()}
+def is_held_out(digest: bytes, every: int) -> bool:
+    """Whether an image is held out. By its pixels only, so that it is the same in every session; 0: none is."""
+    return every > 0 and int.from_bytes(digest) % every == 0

@@ -26,12 +26,11 @@ from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
 from dualnet.learners import Learner, make_learner
 from dualnet.models import model_folder
 from dualnet.models.class_names import checked_names, names_of, task_ids_of
-from dualnet.models.held_out import HeldOut, digest_rows, digests_of, read_digests, read_held_out
+from dualnet.models.held_out import HeldOut, read_held_out
 from dualnet.models.predictions import Evaluation, Prediction
 from dualnet.options import choose, flat, nearest, whole_number
 
 PREDICT_SIZE = 250  # images in one pass
-MAX_RECORDED = 1_000_000  # digests of learned images: 16 MB in a checkpoint, about 100 MB in memory
 SESSION_RESULTS = ("old", "before", "after")  # number of classes before a session of `dualnet learn`, accuracies
 NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
 
@@ -46,9 +45,6 @@ class Model:
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
     unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
     held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
-    # Digests of the images learned so far; None: there is no record, and it begins when the model next learns.
-    learned: set[bytes] | None = field(default=None, init=False, repr=False, compare=False)
-    partly_recorded: bool = field(default=False, init=False, repr=False, compare=False)  # not all that it learned
     sessions: Sequence[Mapping[str, Any]] = field(default=(), init=False, repr=False, compare=False)  # of it, finished
 
     def __post_init__(self) -> None:
@@ -88,9 +84,7 @@ class Model:
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
         seed = whole_number(seed, "seed", 0, 2**32 - 1)
         name, config = open_ended(learner, label_share, boundaries)
-        model = cls(make_learner(name, spec, config, seed, checked_device(device)), names)
-        model.learned = set()
-        return model
+        return cls(make_learner(name, spec, config, seed, checked_device(device)), names)
 
     def check_names(self) -> None:
         """Raises ValueError unless each class has a name: `learner.add_classes` adds classes without one."""
@@ -172,25 +166,7 @@ class Model:
         task_ids = task_ids_of(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
-        self.note_learned(pixels)
         return self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
-
-    def note_learned(self, pixels: Tensor) -> None:
-        """Images that are learned will not be held out, and are no longer tested."""
-        digests, record = {*digests_of(pixels)}, self.record_of_learned()
-        self.held_out = self.held_out.without_images(digests)
-        if len(record) + len(digests - record) <= MAX_RECORDED:
-            record |= digests
-        else:
-            self.partly_recorded = True
-
-    def record_of_learned(self) -> set[bytes]:
-        """The digests of learned images. A record that begins now has those of the memory: others are not known."""
-        if self.learned is None:
-            memories = self.learner.memories
-            self.learned = {digest for one in memories for digest in digests_of(one.images[one.filled])}
-            self.partly_recorded = True
-        return self.learned
 
     def pixels_to_learn(self, images: Any) -> Tensor:
         """The images as uint8 [B, C, H, W], in the size of the model."""
@@ -298,10 +274,6 @@ class Model:
         state = {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
         if self.held_out.every:
             state["held_out"] = self.held_out.content()
-        if self.learned is not None:
-            state["learned"] = digest_rows(self.learned)
-        if self.partly_recorded:
-            state["partly_recorded"] = True
         if self.sessions:
             state["sessions"] = self.sessions
         model_folder.write(folder, self.learner, self.initial_names, {**state, **more})
@@ -339,10 +311,6 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
             model.class_names = tuple(state["class_names"])
             model.check_names()
             model.held_out = read_held_out(found[1].get("held_out", {}), model.learner.spec)
-            model.learned = set() if model.held_out.every else None  # of an earlier version
-            if "learned" in found[1]:
-                model.learned = read_digests(found[1]["learned"])
-            model.partly_recorded = "partly_recorded" in found[1]
             model.sessions = found[1].get("sessions") or last_session(found[1].get("session", {}))
     except READ_ERRORS as error:
         raise ValueError(

@@ -27,14 +27,14 @@ from dualnet.experiments.stop import Stop, StopRequested
 from dualnet.files import read_json
 from dualnet.models import model_folder
 from dualnet.models.class_names import task_ids_of
-from dualnet.models.held_out import HeldOut, pixel_digest
+from dualnet.models.held_out import HeldOut, is_held_out, pixel_digest
 from dualnet.models.model import NEW_MODEL, SESSION_RESULTS, Model, load_with_state
 from dualnet.models.stored_examples import remove_duplicates, remove_stored
 from dualnet.options import check_at_least
 from dualnet.stream.stream import shuffled
 from dualnet.text import join_first, pluralise
 
-MODEL_OPTIONS = ("learner", "image_size", "seed")  # of Model.create
+MODEL_OPTIONS = ("learner", "image_size", "seed", "held_out_every")
 MEMORY_SAMPLE = 500  # stored images of the earlier classes, on which forgetting is measured
 
 
@@ -49,13 +49,13 @@ class LearnOptions:
     task: int | None = None  # of a task-aware model
     batch_size: int = 10
     epochs: int = 1  # passes over the images
-    held_out_every: int | None = None  # about one image in so many is not learned, but tested; later sessions keep it
     learner: dict[str, Any] = field(default_factory=lambda: dict(NEW_MODEL))
     image_size: int = 64  # side in pixels
     seed: int = 0  # the order of the images follows from it too
+    held_out_every: int = 0  # about one image in so many is not learned, but tested; 0: none
 
     def __post_init__(self) -> None:
-        HeldOut(self.held_out_every or 0)  # checks it
+        HeldOut(self.held_out_every)  # checks it
         check_at_least(self, 1, "batch_size", "epochs")
         check_at_least(self, 1, "image_size", most=MAX_SIZE)
         for option, other in (("--unlabelled", self.unlabelled), ("--test", self.test)):
@@ -90,10 +90,8 @@ class Session:
     @cached_property
     def held_out(self) -> np.ndarray:
         """Which rows of `files` are held out, bool [N]; of unlabelled images too: their labels may come later."""
-        if not self.model.held_out.every:
-            return np.zeros(len(self.files), dtype=bool)
-        is_held_out, learned = self.model.held_out.includes, self.model.record_of_learned()
-        return np.array([is_held_out(digest) and digest not in learned for digest in self.digests])
+        every = self.model.held_out.every
+        return np.array([every > 0 and is_held_out(self.digests[row], every) for row in range(len(self.files))])
 
     @cached_property
     def batches(self) -> list[Tensor]:
@@ -127,7 +125,6 @@ class Session:
             )
         self.check_tasks()
         self.warn_of_ambiguous_images()
-        self.start_holding_out()
         self.hold_out()
         self.warn_of_learned_test_images()
         self.record |= {"steps": len(self.batches), "old": len(model.class_names), "memory": self.memory_sample()}
@@ -161,29 +158,13 @@ class Session:
             warnings.warn(f"{which}, first {files[0]} and {files[1]}: keep each in one of them", stacklevel=2)
 
     def warn_of_learned_test_images(self) -> None:
-        """Test images that this session learns, or that the model has learned as far as it has a record of them."""
         if self.test is None:
             return
-        in_session = {digest for digest, held_out in zip(self.digests, self.held_out, strict=True) if not held_out}
-        learned = in_session | self.model.record_of_learned()
+        learned = {digest for digest, held_out in zip(self.digests, self.held_out, strict=True) if not held_out}
         if rows := [row for row, digest in enumerate(file_digests(self.test)) if digest in learned]:
             first = Path(self.test.decoded.file(rows[0]))
             which = f"{len(rows)} of {pluralise(len(self.test), 'image')}, first {first.parent.name}/{first.name}"
-            warnings.warn(f"--test: the model learns or has learned {which}; give other test images", stacklevel=2)
-
-    def start_holding_out(self) -> None:
-        """Apply `held_out_every`. Raises ValueError if the model has another number."""
-        model, every = self.model, self.options.held_out_every
-        if every is None or every == model.held_out.every:
-            return
-        if now := model.held_out.every:
-            reason = f"this model keeps its number, {now}: with another one it would learn images that it has tested"
-            raise ValueError(f"--held-out-every {every}: {reason}; leave the option out")
-        model.record_of_learned()
-        if model.partly_recorded:
-            remedy = "it may test them; give new images"
-            warnings.warn(f"this model has learned images without a record of them: {remedy}", stacklevel=2)
-        model.held_out = HeldOut(every)
+            warnings.warn(f"--test: this session learns {which}; give other test images", stacklevel=2)
 
     def hold_out(self) -> None:
         """Add the held-out images of the session to those that the model keeps."""
@@ -307,7 +288,6 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
         model, state = load_with_state(out, device, trust or named)
         session, record = Session(model, options), state.get("session") or {}
         same = record.get("plan") == session.record["plan"] and (in_place or record.get("source") == source_digest)
-        same = same and options.held_out_every in (None, model.held_out.every)
         if same and "after" not in record and state["device"] != model.learner.class_mask.device.type:
             raise ValueError(
                 f"--device: this session was started on {state['device']}; continue there, or choose another --out"
@@ -338,19 +318,21 @@ def start(source: Path | None, options: LearnOptions, out: Path, device: str, tr
 
 
 def new_model(options: LearnOptions, device: str) -> Model:
-    given = {option: getattr(options, option) for option in MODEL_OPTIONS}
-    return Model.create(**given, device=device, label_share=0.0 if options.unlabelled else 1.0)
+    label_share = 0.0 if options.unlabelled else 1.0
+    given = {"learner": options.learner, "image_size": options.image_size, "seed": options.seed}
+    model = Model.create(**given, device=device, label_share=label_share)
+    model.held_out = HeldOut(options.held_out_every)
+    return model
 
 
 def origin(source: Path | None, options: LearnOptions) -> Mapping[str, Any]:
     """What a session starts from: the newest checkpoint of a model or run, or the options of a new model."""
-    held_out = {"held_out_every": options.held_out_every} if options.held_out_every else {}
     if source is None:
-        return {option: getattr(options, option) for option in MODEL_OPTIONS} | held_out
+        return {option: getattr(options, option) for option in MODEL_OPTIONS}
     folder = RunFolder(source).checkpoints
     steps = checkpoint.steps(folder)
     newest = read_json(checkpoint.files_of(folder, steps[-1])[0], relaxed=True)["digest"] if steps else ""
-    return {"checkpoint": newest} | held_out
+    return {"checkpoint": newest}
 
 
 def file_digests(files: ImageFiles) -> list[bytes]:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from dualnet.models.held_out import pixel_digest
+from dualnet.models.held_out import is_held_out, pixel_digest
 from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 
@@ -28,7 +28,6 @@ CREATE TABLE IF NOT EXISTS examples (
 CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
 CREATE INDEX IF NOT EXISTS by_label ON examples (label);
 CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
-CREATE TABLE IF NOT EXISTS learned_before (digest BLOB PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS deleted (digest BLOB PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS deleted_ids (id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
@@ -185,11 +184,7 @@ class Journal:
         return self.value(query, "last_class") or 0
 
     def is_held_out(self, label: str | None, digest: bytes) -> bool:
-        """Every n-th labelled example of a class is, n = `--held-out-every`, unless `--model` has learned its image."""
-        every = self.options.held_out_every
-        if label is None or every == 0 or self.execute("SELECT * FROM learned_before WHERE digest = ?", digest):
-            return False
-        return (self.value("SELECT COUNT(*) FROM examples WHERE label = ?", label) + 1) % every == 0
+        return label is not None and is_held_out(digest, self.options.held_out_every)
 
     # Queries
 
@@ -233,11 +228,9 @@ class Journal:
 
     # For the learner process
 
-    def adopt(self, names: Sequence[str], learned: Collection[bytes]) -> None:
-        """Add the classes of a model given by `--model` and the digests of its images, when the journal is new."""
+    def adopt(self, names: Sequence[str]) -> None:
+        """Add the classes of a model given by `--model`, when the journal is new."""
         with self.transaction():
-            for digest in learned if self.last_class() == self.last_position() == 0 else ():
-                self.execute("INSERT OR IGNORE INTO learned_before VALUES (?)", digest)
             for name in names if self.last_class() == 0 else ():
                 self.insert_class(name)
 

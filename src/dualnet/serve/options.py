@@ -31,7 +31,7 @@ class Options:
         200, "pause the background if its loss has not fallen by 1 percent over this many steps", at_least=1
     )
     # Storage
-    held_out_every: int = option(10, "hold out every n-th labelled example of a class for testing; 0: none", at_least=0)
+    held_out_every: int = option(10, "hold out about one labelled example in so many for testing; 0: none", at_least=0)
     margin: float = option(20.0, "roll back if held-out accuracy falls by more than these points", at_least=0)
     unlabelled_kept: int = option(2000, "number of unlabelled images to keep, the newest", at_least=0)
     most_snapshots: int = option(20, "maximum number of snapshots", at_least=0)

@@ -63,7 +63,7 @@ class Worker:
         self.model, progress = state_folder.open_model(options)
         self.position: int = progress["position"]
         self.background = Background(options, progress, self.journal.is_paused())
-        self.journal.adopt(self.model.class_names, self.model.record_of_learned())
+        self.journal.adopt(self.model.class_names)
         num_saved = len(self.model.class_names)
         kept = classes.follow(self.model, classes.saved_numbers(self.model, progress), self.journal)
         self.last_good = RollbackPoint(self.model)
@@ -169,7 +169,6 @@ class Worker:
             if labels is None or set(labels) == {None}:  # `learn` refuses them if only the averaged weights change
                 numbers = torch.full((len(images),), UNLABELLED)
                 pixels = self.model.pixels_to_learn(images)
-                self.model.note_learned(pixels)
                 return self.model.learn_batches(pixels, numbers, torch.zeros_like(numbers), size)
             return self.model.learn(images, labels, batch_size=size)
         except RuntimeError as error:
