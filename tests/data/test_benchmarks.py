@@ -1,6 +1,8 @@
 """Contract: what every registered benchmark promises."""
 
+import hashlib
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,8 @@ from dualnet.data import (
     Procedural,
     TinyImageNet,
 )
+
+PUBLISHED_MD5: dict[str, str] = {}  # of the drawn files of CIFAR-100
 
 
 def picture(path: Path, number: int, size: int = 8) -> None:
@@ -65,16 +69,19 @@ def core50(folder: Path) -> Core50:
 
 def cifar100(folder: Path) -> Cifar100:
     random = np.random.default_rng(0)
-    (folder / "cifar-100-python").mkdir()
-    batches = {
+    contents = {
         part: {
-            "data": random.integers(0, 256, (100 * per_class, 3072), dtype=np.uint8),
-            "fine_labels": random.permutation(np.repeat(np.arange(100), per_class)).tolist(),
+            b"data": random.integers(0, 256, (100 * per_class, 3072), dtype=np.uint8),
+            b"fine_labels": random.permutation(np.repeat(np.arange(100), per_class)).tolist(),
         }
         for part, per_class in (("train", 2), ("test", 1))
     }
-    for name, content in {**batches, "meta": {"fine_label_names": [f"class {n:03d}" for n in range(100)]}}.items():
-        (folder / "cifar-100-python" / name).write_bytes(pickle.dumps(content))
+    contents |= {"meta": {b"fine_label_names": [f"class {n:03d}".encode() for n in range(100)]}}
+    (folder / "cifar-100-python").mkdir()
+    for name, content in contents.items():
+        data = pickle.dumps(content)
+        (folder / "cifar-100-python" / name).write_bytes(data)
+        PUBLISHED_MD5[name] = hashlib.md5(data).hexdigest()
     return Cifar100(str(folder), order_seed=0, cache=str(folder / "cache"))
 
 
@@ -103,10 +110,12 @@ SMALL = {
 
 
 @pytest.fixture(scope="module", params=sorted(BENCHMARKS))
-def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> BenchmarkConfig:
-    made = SMALL[request.param](tmp_path_factory.mktemp(request.param))
-    assert type(made) is BENCHMARKS[request.param]
-    return made
+def config(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BenchmarkConfig]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dualnet.data.cifar100.PUBLISHED_MD5", PUBLISHED_MD5)
+        made = SMALL[request.param](tmp_path_factory.mktemp(request.param))
+        assert type(made) is BENCHMARKS[request.param]
+        yield made
 
 
 @pytest.fixture(scope="module", params=["make", "make_validation"])

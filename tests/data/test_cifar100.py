@@ -1,5 +1,6 @@
 """CIFAR-100 from Python batches and from folders gives the same benchmark; errors in either."""
 
+import hashlib
 import os
 import pickle
 import shutil
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dualnet.data import cifar100
 from dualnet.data.cifar100 import Cifar100
 
 NAMES = [f"{chr(97 + n // 26)}{chr(97 + n % 26)}" for n in range(100)]  # sorted, as the data set's are
@@ -23,23 +25,29 @@ def batch(per_class: int, seed: int) -> dict[str, Any]:
     labels = random.permutation(np.repeat(np.arange(100), per_class))
     pixels = random.integers(0, 256, (len(labels), 3072), dtype=np.uint8)
     pixels[:, 0] = labels  # the first red pixel
-    return {"data": pixels, "fine_labels": labels.tolist(), "coarse_labels": (labels // 5).tolist()}
+    return {b"data": pixels, b"fine_labels": labels.tolist(), b"coarse_labels": (labels // 5).tolist()}
 
 
-BATCHES = {"train": batch(2, 0), "test": batch(1, 1), "meta": {"fine_label_names": NAMES}}
+BATCHES = {"train": batch(2, 0), "test": batch(1, 1), "meta": {b"fine_label_names": [name.encode() for name in NAMES]}}
+FILES = {name: pickle.dumps(content, 2) for name, content in BATCHES.items()}
 
 
-def as_batches(root: Path, protocol: int = 2) -> Path:
-    folder = root / "cifar-100-python"
-    folder.mkdir(parents=True)
-    for name, content in BATCHES.items():
-        (folder / name).write_bytes(pickle.dumps(content, protocol))
+@pytest.fixture(autouse=True)
+def published(monkeypatch: pytest.MonkeyPatch) -> None:
+    digests = {name: hashlib.md5(data).hexdigest() for name, data in FILES.items()}
+    monkeypatch.setattr(cifar100, "PUBLISHED_MD5", digests)
+
+
+def as_batches(root: Path) -> Path:
+    (root / "cifar-100-python").mkdir(parents=True)
+    for name, data in FILES.items():
+        (root / "cifar-100-python" / name).write_bytes(data)
     return root
 
 
 def as_folders(root: Path) -> Path:
     for part in ("train", "test"):
-        rows = zip(BATCHES[part]["data"], BATCHES[part]["fine_labels"], strict=True)
+        rows = zip(BATCHES[part][b"data"], BATCHES[part][b"fine_labels"], strict=True)
         for number, (pixels, label) in enumerate(rows):
             path = root / part / NAMES[label] / f"{number:05d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,15 +83,6 @@ def test_batches_and_folders_make_the_same_benchmark(config: Cifar100, tmp_path:
             assert np.array_equal(a.labels, b.labels)
 
 
-@pytest.mark.parametrize("protocol", range(6))
-def test_every_protocol_is_read(tmp_path: Path, protocol: int) -> None:
-    root = as_batches(tmp_path, protocol)
-    first = Cifar100(str(root), cache=str(tmp_path / "cache")).make().tasks[0].train
-    by_label = np.argsort(BATCHES["train"]["fine_labels"], kind="stable")
-    expected = BATCHES["train"]["data"][by_label[:10]].reshape(-1, 3, 32, 32)
-    assert np.array_equal(first.array[first.rows], expected)
-
-
 def test_choice_and_order_of_classes(config: Cifar100) -> None:
     benchmark = replace(config, class_order=["ad", "aa", "ac"], classes_per_task=1, num_tasks=2).make()
     assert benchmark.class_names == ("ad", "aa")
@@ -102,33 +101,14 @@ def test_the_folder_of_the_archive_itself_and_only_the_chosen_images(config: Cif
     assert not (tmp_path / "cache").exists()
 
 
-class Evil:
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __reduce__(self):
-        return Path.touch, (self.file,)
-
-
-def spoil(name: str, **changes: Any) -> Callable[[Path], object]:
-    def apply(root: Path) -> None:
-        (root / "cifar-100-python" / name).write_bytes(pickle.dumps({**BATCHES[name], **changes}))
-
-    return apply
-
-
-def write(name: str, data: bytes) -> Callable[[Path], object]:
-    return lambda root: (root / "cifar-100-python" / name).write_bytes(data)
-
-
 def pipe(root: Path) -> None:
     (root / "cifar-100-python" / "train").unlink()
     os.mkfifo(root / "cifar-100-python" / "train")
 
 
-def cut(root: Path) -> None:
-    file = root / "cifar-100-python" / "train"
-    file.write_bytes(file.read_bytes()[:-1000])
+def evil(root: Path) -> None:
+    """A pickle that makes a file when it is loaded."""
+    (root / "cifar-100-python" / "meta").write_bytes(b"cbuiltins\nopen\n(S'touched'\nS'w'\ntR.")
 
 
 MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
@@ -139,24 +119,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
         "test and meta, or the folders train/ and test/ with a sub-folder of images per class",
     ),
     "no-test": (lambda root: (root / "cifar-100-python" / "test").unlink(), {}, r"/test: cannot be read \(No such"),
-    "cut": (cut, {}, r"/train: not a batch of images \(.*truncated.*\); benchmark.root must hold"),
-    "pipe": (pipe, {}, r"/train: .*\(not a regular file\); benchmark.root must hold"),
-    "empty": (write("train", b""), {}, r"/train: not a batch of images \(Ran out of input\); benchmark.root"),
-    "text": (write("meta", b"hello"), {}, r"/meta: not a batch of images \(.*\); benchmark.root"),
-    "a-list": (write("test", pickle.dumps([1])), {}, r"/test: .*benchmark.root"),
-    "other-key": (write("test", pickle.dumps({1: 2})), {}, r"/test: .*benchmark.root"),
-    "no-data": (spoil("train", data=None), {}, "/train: data .*3072 bytes"),
-    "grey": (spoil("train", data=np.zeros((200, 1024), np.uint8)), {}, "/train: data .*3072"),
-    "floats": (spoil("train", data=np.zeros((200, 3072), np.float32)), {}, r"/train: .*'f4'.*; benchmark.root"),
-    "objects": (spoil("train", data=np.array([None, "x"])), {}, r"/train: .*'O8'"),
-    "cifar10": (spoil("train", fine_labels=None), {}, "/train: fine_labels .*0 to 99"),
-    "label": (spoil("test", fine_labels=[*range(99), 100]), {}, "/test: fine_labels .*0 to 99"),
-    "few-labels": (spoil("test", fine_labels=[0] * 99), {}, "/test: 100 images, but 99 labels; unpack"),
-    "one-side": (spoil("test", fine_labels=[0] * 100), {}, r"'ab' has no test images \(and 98 more classes\)"),
-    "no-names": (write("meta", pickle.dumps({})), {}, "/meta: no list fine_label_names; unpack"),
-    "odd-names": (spoil("meta", fine_label_names=[1] * 100), {}, "/meta: no list fine_label_names; unpack"),
-    "twice": (spoil("meta", fine_label_names=["a"] * 100), {}, "/meta: 100 classes, 1 of them different"),
-    "fewer-classes": (spoil("meta", fine_label_names=NAMES[:60]), {}, "/meta: 60 classes, .* 100; .*image_folder"),
+    "pipe": (pipe, {}, r"/train: cannot be read \(not a regular file\); benchmark.root must hold"),
+    "other-file": (evil, {}, "/meta: is not the published file .*; unpack cifar-100-python again"),
     "order": (lambda root: None, {"class_order": ["zz"]}, "class_order names 'zz', .* aa"),
     "too-many": (lambda root: None, {"num_tasks": 21}, "21 tasks of 5 .*num_tasks"),
     "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
@@ -164,10 +128,14 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("kind", MISTAKES)
-def test_mistakes_are_explained(config: Cifar100, explained, kind: str) -> None:
+def test_mistakes_are_explained(
+    config: Cifar100, explained, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     prepare, options, message = MISTAKES[kind]
     prepare(Path(config.root))
     explained(lambda: replace(config, **options).make(), message)
+    assert not Path("touched").exists()
 
 
 FOLDER_MISTAKES: dict[str, tuple[Callable[[Path], object], str]] = {
@@ -193,15 +161,3 @@ def test_mistakes_in_folders_are_explained(tmp_path: Path, explained, kind: str)
         (tmp_path / "test" / "ab" / "0.png").unlink()
     prepare(tmp_path)
     explained(Cifar100(str(tmp_path), cache=str(tmp_path / "cache")).make, message)
-
-
-@pytest.mark.parametrize("protocol", range(6))
-@pytest.mark.parametrize("name", ["train", "test", "meta"])
-def test_nothing_that_a_file_names_is_called(config: Cifar100, tmp_path: Path, name: str, protocol: int) -> None:
-    file = Path(config.root) / "cifar-100-python" / name
-    content = {**BATCHES[name], "other": Evil(tmp_path / "touched")}
-    file.write_bytes(pickle.dumps(content, protocol))
-    with pytest.raises(ValueError, match=rf"/{name}: .* not allowed"):
-        config.make()
-    assert not (tmp_path / "touched").exists()
-    assert pickle.loads(file.read_bytes()) and (tmp_path / "touched").exists(), "plain pickle does call it"

@@ -1,6 +1,8 @@
-"""Split CIFAR-100 (Krizhevsky, 2009): 20 tasks of five classes, from the Python batches or from image folders."""
+"""Split CIFAR-100 (Krizhevsky, 2009): 20 tasks of five classes, from the published batches or from image folders."""
 
+import hashlib
 import os
+import pickle
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,12 +12,18 @@ from dualnet.data.benchmark import Benchmark
 from dualnet.data.class_folders import class_folders, unpacked
 from dualnet.data.file_benchmark import FileBenchmark, check_complete
 from dualnet.data.image_folder import ImageFolder
-from dualnet.data.pickled import as_text, read_pickled
 from dualnet.data.splits import Split, benchmark_of
+from dualnet.files import describe_error, read_bytes
 
 ARCHIVE = "cifar-100-python"
 NUM_CLASSES = 100
 SIZE = 32  # pixels
+MAX_BYTES = 200_000_000  # of a file; the training images have 155 MB
+PUBLISHED_MD5 = {  # as torchvision states them; another file with one of these cannot be made on purpose
+    "train": "16019d7e3df5f24257cddd939b257f8d",
+    "test": "f0ef6b0ae62326f3e7ffdfab6717acfc",
+    "meta": "7973b15100ade9c7d40fb424638fde48",
+}
 REMEDY = (
     f"benchmark.root must hold {ARCHIVE}/ with the files train, test and meta, "
     "or the folders train/ and test/ with a sub-folder of images per class"
@@ -31,43 +39,33 @@ class Cifar100(FileBenchmark):
 
     def make(self) -> Benchmark:
         root = unpacked(self.root, ARCHIVE)
-        train, test, meta = (os.path.join(root, part) for part in ("train", "test", "meta"))
+        train, test = os.path.join(root, "train"), os.path.join(root, "test")
         if not os.path.isdir(train):
-            return self._from_batches(train, test, meta)
+            return self._from_batches(root)
         check_complete(train, class_folders(train), NUM_CLASSES)
         options: dict[str, Any] = vars(self) | {"root": train, "test_root": test, "image_size": SIZE}
         return ImageFolder(**options).make()
 
-    def _from_batches(self, train: str, test: str, meta: str) -> Benchmark:
-        names = _class_names(meta)
-        batches = [_read_batch(path) for path in (train, test)]
+    def _from_batches(self, root: str) -> Benchmark:
+        meta, train, test = (_read_published(root, name) for name in ("meta", "train", "test"))
+        names = [name.decode() for name in meta[b"fine_label_names"]]
         order, tasks = self.choose(names)
         numbers = np.array([order.index(name) if name in order else -1 for name in names])  # by label of the data set
-        labels = numbers[np.concatenate([labels for _, labels in batches])]
-        is_test = np.repeat([False, True], [len(pixels) for pixels, _ in batches])
+        labels = numbers[train[b"fine_labels"] + test[b"fine_labels"]]
+        is_test = np.repeat([False, True], [len(train[b"data"]), len(test[b"data"])])
         used = np.flatnonzero(labels >= 0)
         split = Split(labels[used], is_test[used], order, tasks, [str(row) for row in range(len(used))])
-        images = np.concatenate([pixels for pixels, _ in batches])[used].reshape(-1, 3, SIZE, SIZE)
+        images = np.concatenate([train[b"data"], test[b"data"]])[used].reshape(-1, 3, SIZE, SIZE)
         return benchmark_of(images, split, self.input_size)
 
 
-def _class_names(path: str) -> list[str]:
-    names = read_pickled(path, REMEDY).get("fine_label_names")
-    if not isinstance(names, list) or not all(isinstance(name, str | bytes) for name in names):
-        raise ValueError(f"{path}: no list fine_label_names; unpack {ARCHIVE} again")
-    names = [as_text(name) for name in names]
-    check_complete(path, names, NUM_CLASSES)
-    return names
-
-
-def _read_batch(path: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images as rows of red, green and blue planes, uint8 [n, 3072], and fine labels, int64 [n]."""
-    content = read_pickled(path, REMEDY)
-    pixels, labels = content.get("data"), content.get("fine_labels")
-    if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3 * SIZE**2:
-        raise ValueError(f"{path}: data is not an array of rows of {3 * SIZE**2} bytes; unpack {ARCHIVE} again")
-    if not isinstance(labels, list) or not all(type(label) is int and 0 <= label < NUM_CLASSES for label in labels):
-        raise ValueError(f"{path}: fine_labels is not a list of 0 to {NUM_CLASSES - 1}; unpack {ARCHIVE} again")
-    if len(labels) != len(pixels):
-        raise ValueError(f"{path}: {len(pixels)} images, but {len(labels)} labels; unpack {ARCHIVE} again")
-    return pixels, np.array(labels, np.int64)
+def _read_published(root: str, name: str) -> dict[bytes, Any]:
+    """The content of a file of the archive. Unpickling can run code, so only the published files are unpickled."""
+    path = os.path.join(root, name)
+    try:
+        data = read_bytes(path, MAX_BYTES)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: cannot be read ({describe_error(error)}); {REMEDY}") from None
+    if hashlib.md5(data, usedforsecurity=False).hexdigest() != PUBLISHED_MD5[name]:
+        raise ValueError(f"{path}: is not the published file (its MD5 differs); unpack {ARCHIVE} again; {REMEDY}")
+    return pickle.loads(data, encoding="bytes")
