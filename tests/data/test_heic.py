@@ -61,10 +61,8 @@ def square(image: Image.Image, size: int = 16) -> np.ndarray:
     return np.asarray(image.crop((left, top, left + side, top + side)).resize((size, size))).astype(int)
 
 
-@pytest.mark.parametrize("limit", [decode.LARGE, 300])
-def test_the_pixels_are_those_of_the_photo(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pixels_are_those_of_the_photo() -> None:
     """Turned as the file says, once; a file that is called .jpg is read as well."""
-    monkeypatch.setattr(decode, "LARGE", limit)
     exif = Image.Exif()
     exif[decode.ORIENTATION] = 6
     plain, turned = save(smooth(), "a.heic", quality=95), save(smooth(), "b.jpg", quality=95, exif=exif.tobytes())
@@ -89,18 +87,11 @@ def with_size(path: Path, width: int, height: int) -> Path:
     return path
 
 
-def test_too_many_pixels_are_refused_before_they_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
-    large = with_size(save(smooth(), "large.heic"), 5001, 5000)
-    with pytest.raises(UnreadableError, match="5001 x 5000 is more than 25 megapixels, for HEIF"):
+@pytest.mark.parametrize("side", [7072, 30000])
+def test_too_many_pixels_are_refused_before_they_are_decoded(side: int) -> None:
+    large = with_size(save(smooth(), "large.heic"), side, side)
+    with pytest.raises(UnreadableError, match="more than 50 megapixels"):
         read(large)
-    huge = with_size(save(smooth(), "huge.heic"), 30000, 30000)
-    with pytest.raises(UnreadableError, match="more than 64 megapixels"):
-        read(huge)
-    from_bytes("RGB;16", (32, 32), bytes(32 * 32 * 6)).save("deep.heic")
-    monkeypatch.setitem(decode.MAX_PIXELS, "HDR or transparent HEIF", 1000)
-    with pytest.raises(UnreadableError, match=r"is more than 0\.001 megapixels, for HDR or transparent HEIF"):
-        read(Path("deep.heic"))
-    assert read(save(smooth(), "good.heic")).shape == (16, 16, 3)
 
 
 def test_an_image_that_is_larger_than_its_header_is_refused() -> None:
@@ -122,7 +113,7 @@ def test_uploads_are_read_within_their_limit() -> None:
     with decoding():
         pixels = uploads.decode(data, 16, 10_000, "a")
         assert abs(pixels.transpose(1, 2, 0).astype(int) - square(smooth())).max() < 12
-        with pytest.raises(RequestError, match="96 x 64 pixels; at most 6000 are allowed"):
+        with pytest.raises(RequestError, match=r"96 x 64 is more than 0\.006 megapixels"):
             uploads.decode(data, 16, 6000, "a")
 
 

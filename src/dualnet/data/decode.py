@@ -1,33 +1,26 @@
-"""Decoding of an image to an RGB square: EXIF orientation applied, short side resized, centre cropped."""
+"""The one door for images: bytes to an RGB square. EXIF orientation applied, short side resized, centre cropped."""
 
 import contextlib
 import importlib.metadata
 import io
-import os
-import stat
 import threading
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import IO, Literal
+from typing import Literal
 
 import numpy as np
 from PIL import Image as Pillow
 from PIL import UnidentifiedImageError
 from PIL.Image import Image, Resampling, Transpose
 
+from dualnet import files
 from dualnet.text import escape, join_first, join_lines
 
 MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
-READ_AT_ONCE = 8_000_000  # bytes; Pillow reads larger files in pieces
-# So that decoding takes less than 300 MB: 4 bytes a pixel, 8 for a progressive JPEG, 16 for WebP (Pillow 13), 10 for
-# HEIC, 21 with transparency and more than 8 bits (pillow-heif 1.8).
-MAX_PIXELS = {"JPEG": 64_000_000, "progressive JPEG": 32_000_000, "WEBP": 12_500_000, "TIFF": 16_000_000}
-MAX_PIXELS |= {"HEIF": 25_000_000, "HDR or transparent HEIF": 14_000_000}
-DEFAULT_MAX_PIXELS = max(MAX_PIXELS.values())  # of the other formats
-LARGE = 8_000_000  # pixels: up to here, converting the whole image takes less than 300 MB too
-BAND_PIXELS = 1_000_000  # pixels of a large image that are converted at a time
-RESIZE_RULE = "short side, centre, bilinear; transparency on white; large ones reduced first"
+MAX_PIXELS = 50_000_000  # of an image, whose decoding takes up to 21 bytes a pixel
+LARGE = 8_000_000  # pixels: larger images are decoded one at a time
+RESIZE_RULE = "short side, centre, bilinear; transparency on white; JPEG from twice the size"
 try:  # earlier versions may not refuse images that are larger than their header says
     HAS_HEIC = tuple(map(int, importlib.metadata.version("pillow-heif").split(".")[:2])) >= (1, 8)
 except (importlib.metadata.PackageNotFoundError, ValueError):
@@ -35,7 +28,15 @@ except (importlib.metadata.PackageNotFoundError, ValueError):
 HEIC_HINT = "" if HAS_HEIC else ", and HEIC after pip install 'dualnet[heic]'"  # for messages, after formats
 FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", *(["HEIF"] if HAS_HEIC else []))  # of several images the first
 ORIENTATION = 0x0112  # an EXIF tag
-TRANSPOSES = {2: 0, 3: 3, 4: 1, 5: 5, 6: 4, 7: 6, 8: 2}  # values of Pillow's Transpose, by orientation
+TRANSPOSES = {  # by orientation
+    2: Transpose.FLIP_LEFT_RIGHT,
+    3: Transpose.ROTATE_180,
+    4: Transpose.FLIP_TOP_BOTTOM,
+    5: Transpose.TRANSPOSE,
+    6: Transpose.ROTATE_270,
+    7: Transpose.TRANSVERSE,
+    8: Transpose.ROTATE_90,
+}
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
 SUFFIXES |= {".heic", ".heif", ".hif"} if HAS_HEIC else set()
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, which can hold an orientation
@@ -66,30 +67,19 @@ class UnreadableError(ValueError):
 def read_image(path: str, into: np.ndarray) -> None:
     """Decode a file into uint8 [size, size, 3], within the context of `decoding`. Raises UnreadableError."""
     with _naming(path):
-        found = os.stat(path)
-        if stat.S_ISDIR(found.st_mode):
-            os.scandir(path).close()  # if it cannot be read, the reason
-        if not stat.S_ISREG(found.st_mode):  # a pipe would block, and a device might never end
-            raise ValueError("not a regular file")
-        _check_bytes(found.st_size)
-        with open(path, "rb") as file:  # creating a Path takes longer than reading the file
-            if found.st_size > READ_AT_ONCE or not _read_plain_jpeg(file.read(READ_AT_ONCE), into):
-                file.seek(0)
-                into[...] = _read_any(file, size=into.shape[0])
+        _decode(files.read_bytes(path, MAX_BYTES), into, MAX_PIXELS)
 
 
-def read_bytes(data: bytes, into: np.ndarray, name: str) -> None:
+def read_bytes(data: bytes, into: np.ndarray, name: str, max_pixels: int = MAX_PIXELS) -> None:
     """The same for the content of a file; `name` identifies the image in messages."""
     with _naming(name):
-        _check_bytes(len(data))
-        if not _read_plain_jpeg(data, into):
-            into[...] = _read_any(io.BytesIO(data), size=into.shape[0])
+        _decode(data, into, min(max_pixels, MAX_PIXELS))
 
 
 def read_pillow(image: Image, into: np.ndarray, name: str) -> None:
     """The same for a Pillow image."""
     with _naming(name):
-        into[...] = np.asarray(_square(_rgb(_upright(image, image)), into.shape[0]))
+        into[...] = np.asarray(_square(image, into.shape[0]))
 
 
 @contextlib.contextmanager
@@ -101,18 +91,11 @@ def _naming(name: str) -> Iterator[None]:
         raise UnreadableError({name: _reason(error)}) from None
 
 
-def _check_bytes(count: int) -> None:
-    if count == 0:
-        raise ValueError("empty file")
-    if count > MAX_BYTES:
-        raise ValueError(f"{count / 1e6:.0f} MB, at most {MAX_BYTES / 1e6:.0f} MB are read")
-
-
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"not an image, or none of {', '.join(FORMATS)}{HEIC_HINT}"
     if isinstance(error, Pillow.DecompressionBombError | Pillow.DecompressionBombWarning):
-        return f"more than {DEFAULT_MAX_PIXELS / 1e6:g} megapixels"
+        return f"more than {MAX_PIXELS / 1e6:g} megapixels"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return join_lines(text) or type(error).__name__
 
@@ -132,7 +115,22 @@ def decoding() -> Iterator[None]:
         yield
 
 
-def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
+def _decode(data: bytes, into: np.ndarray, max_pixels: int) -> None:
+    if not data:
+        raise ValueError("empty file")
+    if _decode_plain_jpeg(data, into):
+        return
+    with Pillow.open(io.BytesIO(data), formats=FORMATS) as image:
+        pixels, size = image.width * image.height, into.shape[0]
+        if pixels > max_pixels:
+            raise ValueError(f"{image.width} x {image.height} is more than {max_pixels / 1e6:g} megapixels")
+        with _large_image if pixels > LARGE else contextlib.nullcontext():
+            if image.format != "HEIF":  # of which this would be an embedded thumbnail
+                image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
+            into[...] = np.asarray(_square(image, size))
+
+
+def _decode_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
     """Decode a JPEG that needs neither resizing nor rotation with simplejpeg, which is faster; False for all others."""
     try:
         import simplejpeg
@@ -150,34 +148,26 @@ def _read_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
     return True
 
 
-def _read_any(file: IO[bytes], size: int) -> np.ndarray:
-    with Pillow.open(file, formats=FORMATS) as image:
-        kind = f"{_variant(image)}{image.format}"
-        most = MAX_PIXELS.get(kind, DEFAULT_MAX_PIXELS)
-        if image.width * image.height > most:
-            raise ValueError(f"{image.width} x {image.height} is more than {most / 1e6:g} megapixels, for {kind}")
-        if image.width * image.height <= LARGE:
-            return np.asarray(_square(_rgb(_upright(image, image)), size))
-        with _large_image:
-            return np.asarray(_upright(_large_square(image, size), image))
+def _square(image: Image, size: int) -> Image:
+    """The largest centred square, resized, in RGB and upright; the pixels of one that has this size are not resized."""
+    image.load()  # Pillow turns a TIFF here, and then removes the tag
+    orientation = _orientation(image)
+    if image.mode in ("1", "P", "PA") or "transparency" in image.info:  # whose values cannot be averaged
+        image = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    if image.size != (size, size):
+        side = min(image.size)
+        left, top = (image.width - side) // 2, (image.height - side) // 2
+        image = image.resize((size, size), Resampling.BILINEAR, box=(left, top, left + side, top + side))
+    image = _rgb(image)
+    return image if orientation is None else image.transpose(orientation)
 
 
-def _variant(image: Image) -> str:
-    """What makes an image of its format take more memory."""
-    if image.format == "HEIF" and (image.has_transparency_data or image.info["bit_depth"] > 8):
-        return "HDR or transparent "
-    return "progressive " if image.info.get("progressive") else ""
-
-
-def _upright(image: Image, tagged: Image) -> Image:
-    """The image rotated by the orientation tag of `tagged`. Other tags, which may be invalid, are not read."""
-    if tagged.format == "TIFF":
-        tagged.load()  # Pillow rotates a TIFF while loading, and then removes the tag
+def _orientation(image: Image) -> Transpose | None:
+    """What makes the image upright. Other tags, which may be invalid, are not read."""
     try:
-        transpose = TRANSPOSES.get(tagged.getexif().get(ORIENTATION, 1))
+        return TRANSPOSES.get(image.getexif().get(ORIENTATION, 1))
     except Exception:  # Pillow raises many types for invalid EXIF data
-        return image
-    return image if transpose is None else image.transpose(Transpose(transpose))
+        return None
 
 
 def _rgb(image: Image) -> Image:
@@ -189,27 +179,3 @@ def _rgb(image: Image) -> Image:
         image = image.convert("RGBA")
         return Pillow.alpha_composite(Pillow.new("RGBA", image.size, "white"), image).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")
-
-
-def _large_square(image: Image, size: int) -> Image:
-    """Like `_square`, but first reduced to twice the size, in bands, so that the whole image is not copied."""
-    if image.format != "HEIF":  # of which this would be an embedded thumbnail
-        image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    factor = max(1, side // (2 * size))
-    height = factor * max(1, BAND_PIXELS // (side * factor))
-    starts = range(top, top + side, height)
-    bands = (image.crop((left, start, left + side, min(start + height, top + side))) for start in starts)
-    reduced = Pillow.fromarray(np.concatenate([np.asarray(_rgb(band).reduce(factor)) for band in bands]))
-    exact = side / factor  # the last row and column may cover fewer pixels than the others
-    return reduced.resize((size, size), Resampling.BILINEAR, box=(0, 0, exact, exact))
-
-
-def _square(image: Image, size: int) -> Image:
-    """The largest centred square, resized; an image of the right size is returned unchanged."""
-    if image.size == (size, size):
-        return image
-    side = min(image.size)
-    left, top = (image.width - side) // 2, (image.height - side) // 2
-    return image.resize((size, size), Resampling.BILINEAR, box=(left, top, left + side, top + side))

@@ -9,7 +9,7 @@ import torch
 from PIL import Image as Pillow
 from torch import Tensor
 
-from dualnet.data.decode import DEFAULT_MAX_PIXELS, FORMATS, UnreadableError, read_bytes
+from dualnet.data.decode import UnreadableError, read_bytes
 from dualnet.serve.errors import RequestError
 
 
@@ -18,19 +18,9 @@ def decode(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
 
     No other metadata is read or stored. Raises RequestError if the data is not an image, or has too many pixels.
     """
-    try:
-        with Pillow.open(io.BytesIO(data), formats=FORMATS) as image:  # reads only the header
-            width, height = image.size
-    except (Pillow.DecompressionBombError, Pillow.DecompressionBombWarning) as error:  # before the size is known
-        most = min(most_pixels, DEFAULT_MAX_PIXELS)
-        raise RequestError(400, f"{name}: too many pixels; at most {most} are allowed (--most-pixels)") from error
-    except Exception as error:  # whatever Pillow raises for damaged files
-        raise RequestError(400, f"{name}: cannot be read as an image; send {', '.join(FORMATS)}") from error
-    if width * height > most_pixels:
-        raise RequestError(400, f"{name}: {width} x {height} pixels; at most {most_pixels} are allowed (--most-pixels)")
     into = np.empty((size, size, 3), np.uint8)
     try:
-        read_bytes(data, into, name)
+        read_bytes(data, into, name, most_pixels)
     except UnreadableError as error:
         raise RequestError(400, f"{error.summary(1)}; send another image") from None
     return np.ascontiguousarray(into.transpose(2, 0, 1))
