@@ -96,6 +96,11 @@ class OwnLearner(Learner):
 """
 
 
+def seeds_in(out: Path, experiment: Experiment, *seeds: int) -> dict[Path, Experiment]:
+    """The experiment with each seed, by run folder."""
+    return {out / f"seed-{seed}": experiment.with_seed(seed) for seed in seeds}
+
+
 def result_of(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
@@ -201,8 +206,8 @@ def run(tiny: Callable[..., Experiment], benchmark: Benchmark) -> Callable[..., 
     drawn = tiny().benchmark  # once for all tests
 
     def one(experiment: Experiment, folder: Path, display: RunDisplay | None = None) -> Path:
-        images = benchmark if experiment.benchmark == drawn else None
-        runner.run(experiment, {experiment.seed: folder}, CPU, display, images)
+        made: dict[str, Benchmark | Exception] = {repr(drawn): benchmark}
+        runner.run({folder: experiment}, CPU, display, runner.BenchmarkCache(made=made))
         return folder
 
     return one

@@ -66,12 +66,6 @@ def test_different_learners_side_by_side(quick_learner, random_batch, state_of, 
         assert not differing(state_of(one), state_of(other))
 
 
-def test_every_learner_needs_its_batch(quick_learner, random_batch):
-    engine = Engine([quick_learner("finetune"), quick_learner("finetune")], "fp32")
-    with pytest.raises(ValueError, match="zip"):
-        engine.step([random_batch()])
-
-
 def test_batches_without_labels(quick_learner, batches, without_labels, state_of, differing):
     stepped, plain = quick_learner("dualnet"), quick_learner("dualnet")
     engine = Engine([stepped], "fp32")
@@ -206,23 +200,6 @@ def test_replays_read_new_batches_and_keep_old_losses(capturing, quick_learner, 
         assert_equal_losses(one, plain.observe(batch))
     assert [captured.graph.replays for captured in engine.captured.values()] == [3]  # of size 4; 3 is too rare
     assert not differing(state_of(stepped), state_of(plain))
-
-
-@pytest.mark.parametrize("steps_before", range(EAGER_STEPS + 2))
-def test_a_bad_batch_moves_no_learner_and_ends_no_capturing(
-    steps_before, capturing, quick_learner, random_batch, state_of, differing
-):
-    engine = capturing([quick_learner("finetune"), quick_learner("er")])
-    batch = random_batch()
-    for _ in range(steps_before):
-        engine.step([batch, batch])
-    before = [state_of(learner) for learner in engine.learners]
-    with pytest.raises(ValueError, match="images are float32"):
-        engine.step([batch, Batch(batch.images.float(), batch.labels, batch.task_ids)])
-    assert not any(differing(*states) for states in zip(before, map(state_of, engine.learners), strict=True))
-    for _ in range(EAGER_STEPS + 1):
-        engine.step([batch, batch])
-    assert engine.captured
 
 
 def test_a_repeated_batch_is_captured_apart(capturing, quick_learner, random_batch, state_of, differing):

@@ -25,8 +25,9 @@ from test_files import JSON, YAML
 import dualnet
 from dualnet import cli
 from dualnet.cli.terminal import print_rich
-from dualnet.search.display import SearchDisplay, stage_table
-from dualnet.search.point import Point
+from dualnet.jobs.display import RowsDisplay
+from dualnet.search.points import Point
+from dualnet.search.stage_table import stage_table
 
 ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
 RUN = ["run", "tiny.yaml", "--out", "runs", "--device", "cpu"]
@@ -382,7 +383,7 @@ def test_names_of_classes_and_files_reach_the_terminal_escaped(capsys) -> None:
 def test_a_search_escapes_names_and_values(capsys) -> None:
     hostile = "a\x1b[2J\nb"
     point = Point({}, None, {hostile: hostile}, failed=hostile)
-    display = SearchDisplay(Console(stderr=True))
+    display = RowsDisplay(Console(stderr=True))
     display.begin(hostile, 1, 1)
     display.run_ended(hostile)
     display.end()

@@ -74,15 +74,13 @@ class Engine:
             keep_freed_memory()
 
     def step(self, batches: Sequence[Batch]) -> Losses:
-        """Each learner learns from its batch, after all batches were checked. The losses stay on the device."""
-        for learner, batch in zip(self.learners, batches, strict=True):
-            learner.check_batch(batch)
+        """Each learner learns from its batch, which is not checked: see `Learner.step`. Losses stay on the device."""
         with ExitStack() as entered:
             for learner in self.learners:
                 entered.enter_context(learner.thread_guard)
-            return self.step_checked(batches)
+            return self.step_or_replay(batches)
 
-    def step_checked(self, batches: Sequence[Batch]) -> Losses:
+    def step_or_replay(self, batches: Sequence[Batch]) -> Losses:
         if any(learner.spec is not spec for learner, spec in zip(self.learners, self.specs, strict=True)):
             self.specs = [learner.spec for learner in self.learners]  # classes were added: captured steps are invalid
             self.calls.clear()
@@ -114,7 +112,7 @@ class Engine:
 
     def learn(self, batches: Sequence[Batch], costs: Sequence[Cost]) -> Losses:
         if not self.streams:
-            return list(map(self.learn_one, self.learners, batches, costs))
+            return [self.learn_one(*each) for each in zip(self.learners, batches, costs, strict=True)]
         main = torch.cuda.current_stream(self.device)
         losses = []
         for stream, learner, batch, cost in zip(self.streams, self.learners, batches, costs, strict=True):

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from commands import (
     OWN_LEARNER,
@@ -32,7 +31,10 @@ def test_run_leaves_one_folder_per_seed(capsys) -> None:
     assert cli.main(run_tiny("--out", "out", "--seeds", "2,0", "--device", "cpu", "--learner.lr", "0.1")) == 0
     out, err = capsys.readouterr()
     assert out == "out: finished; `dualnet report out` shows the result\n"
-    assert [line.partition(":")[0] for line in err.splitlines()] == ["tiny seed 2"] * 3 + ["tiny seed 0"] * 3
+    assert [line.rpartition(": ACC")[0] for line in err.splitlines()[1:]] == [
+        "tiny, 1/2: tiny, seed 2",
+        "tiny, 2/2: tiny, seed 0",
+    ]
     assert names_in("out") == ["seed-0", "seed-2"]
     for seed in (0, 2):
         written = yaml.safe_load(Path(f"out/seed-{seed}/experiment.yaml").read_text())
@@ -103,19 +105,12 @@ def test_a_diverging_run_is_one_line_and_exit_code_1(capsys) -> None:
     assert not Path("out/seed-0/result.json").exists()
 
 
-def test_a_seed_that_diverges_does_not_stop_the_next(monkeypatch, capsys) -> None:
-    def diverges(self: Any, batch: Any) -> dict[str, torch.Tensor]:
-        return {"labels": torch.tensor(torch.nan if self.generator.initial_seed() == 1 else 0.0)}
-
-    monkeypatch.setattr("dualnet.learners.er.ER.learn", diverges)
-    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--seeds", "1,0")) == 1
+def test_seeds_that_diverge_are_named_and_the_others_reported(own_learner: str, capsys) -> None:
+    experiment_file("own.yaml", learner={"name": own_learner, "loss_breaks_at": 1, "only_seed": 1})
+    assert cli.main(["run", "own.yaml", "--out", "out", "--device", "cpu", "--seeds", "1,0"]) == 1
     out, err = capsys.readouterr()
-    lines = err.splitlines()
-    assert "tiny seed 1: diverged at step 2" in lines
-    assert lines[-1].startswith(
-        "dualnet: out/seed-1: loss 'labels' is not finite at step 2; there is no checkpoint yet"
-    )
-    assert out == "out: the other seeds are finished; `dualnet report out` shows the result\n"
+    assert err.splitlines()[-1].startswith("dualnet: out: seed-1: loss 'labels' is not finite at step ")
+    assert out == "out: not all finished; `dualnet report out` shows the result\n"
     assert Path("out/seed-0/result.json").exists() and not Path("out/seed-1/result.json").exists()
     assert cli.main(["report", "out"]) == 0
     assert "2, diverged" in Path("out/report.md").read_text()

@@ -15,7 +15,7 @@ from run_fixtures import result_of
 from dualnet import cli, make_learner, reproduce
 from dualnet.data.core50 import Core50
 from dualnet.experiments.runner import BenchmarkCache, stream_of
-from dualnet.reproduce.table import TableRow
+from dualnet.reproduce.table_file import TableRow
 
 FRAMES = 2
 

@@ -108,7 +108,7 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
         "log_every": 3,
     }
     torch.set_num_threads(1)
-    runner.run(parse(merged(base, options)), {0: folder}, torch.device("cpu"))
+    runner.run({folder: parse(merged(base, options))}, torch.device("cpu"))
     result = json.loads((folder / "result.json").read_text())
     found = checkpoint.newest(folder / "checkpoint")
     assert found is not None

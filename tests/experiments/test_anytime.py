@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from run_fixtures import CPU, KillAt, Killed, log_of, result_of
+from run_fixtures import CPU, KillAt, Killed, log_of, result_of, seeds_in
 
 from dualnet.experiments import runner
 from dualnet.experiments.stop import StopRequested
@@ -92,10 +92,9 @@ def test_stopped_killed_and_resumed_equals_never_stopped(quick_tiny, run, stop_a
     assert run_state(run(experiment, tmp_path / "resumed")) == whole
 
 
-def test_side_by_side_equals_one_after_the_other(quick_tiny, run, run_state, tmp_path, monkeypatch) -> None:
+def test_side_by_side_equals_one_after_the_other(quick_tiny, run, run_state, tmp_path) -> None:
     experiment = quick_tiny("er", **STREAMS["blurry"], evaluate_every=EVERY)
-    monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])  # as on CUDA
-    runner.run(experiment, {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU)
+    runner.run(seeds_in(tmp_path, experiment, 0, 1), CPU)
     alone = [run_state(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}")) for seed in (0, 1)]
     assert [run_state(tmp_path / f"seed-{seed}") for seed in (0, 1)] == alone
     assert alone[0]["result"]["metrics"]["A_AUC"] != alone[1]["result"]["metrics"]["A_AUC"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
-from run_fixtures import CPU, result_of
+from run_fixtures import CPU, result_of, seeds_in
 
 from dualnet import cli
 from dualnet.experiments import runner
@@ -27,25 +27,13 @@ def folders_in(out: Path) -> dict[int, Path]:
     return {seed: out / f"seed-{seed}" for seed in SEEDS}
 
 
-@pytest.fixture
-def side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All seeds in one group, as on CUDA."""
-    monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])
-
-
 @pytest.fixture(scope="module")
 def three_orders(quick_tiny, tmp_path_factory) -> Path:
     """Not to be written to."""
     out = tmp_path_factory.mktemp("orders")
-    runner.run(quick_tiny("er", benchmark=BY_SEED), folders_in(out), CPU)
+    for folder, experiment in seeds_in(out, quick_tiny("er", benchmark=BY_SEED), *SEEDS).items():
+        runner.run({folder: experiment}, CPU)
     return out
-
-
-def test_a_benchmark_that_is_given_has_one_order(quick_tiny, tmp_path) -> None:
-    experiment = quick_tiny("er", benchmark=BY_SEED)
-    with pytest.raises(ValueError, match="is made for each seed"):
-        runner.run(experiment, folders_in(tmp_path), CPU, benchmark=experiment.with_seed(0).ordered_benchmark.make())
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -56,18 +44,16 @@ def test_a_seed_has_the_order_of_that_number(seed, three_orders, quick_tiny, run
     assert len(set(names)) == len(SEEDS)
 
 
-@pytest.mark.usefixtures("side_by_side")
 def test_seeds_with_own_orders_run_side_by_side(three_orders, quick_tiny, stop_at, run_state, tmp_path) -> None:
-    experiment, folders = quick_tiny("er", benchmark=BY_SEED), folders_in(tmp_path)
+    runs = seeds_in(tmp_path, quick_tiny("er", benchmark=BY_SEED), *SEEDS)
     with pytest.raises(StopRequested):
-        runner.run(experiment, folders, CPU, stop_at(3))
-    runner.run(experiment, folders, CPU)
-    for seed, folder in folders.items():
+        runner.run(runs, CPU, stop_at(3))
+    runner.run(runs, CPU)
+    for seed, folder in folders_in(tmp_path).items():
         assert result_of(folder)["seeds_side_by_side"] == len(SEEDS)
         assert run_state(folder) == run_state(folders_in(three_orders)[seed])
 
 
-@pytest.mark.usefixtures("side_by_side")
 def test_seeds_whose_tasks_differ_in_size_run_one_after_the_other(tiny, run, run_state, tmp_path) -> None:
     """Their batches have other shapes, so they cannot be one group."""
     random = np.random.default_rng(0)
@@ -79,7 +65,7 @@ def test_seeds_whose_tasks_differ_in_size_run_one_after_the_other(tiny, run, run
     options = {"name": "image_folder", "root": str(tmp_path / "images"), "cache": str(tmp_path / "cache")}
     options |= {"image_size": 28, "classes_per_task": 2, "order_seed": "seed"}
     experiment = parse({**tiny("er").mapping(), "benchmark": options})
-    runner.run(experiment, folders_in(tmp_path), CPU)
+    runner.run(seeds_in(tmp_path, experiment, *SEEDS), CPU)
     sizes = {tuple(read_record(folder).stream["train_sizes"]) for folder in folders_in(tmp_path).values()}
     assert len(sizes) > 1
     for seed, folder in folders_in(tmp_path).items():
@@ -100,7 +86,7 @@ def test_the_report_has_one_row_for_all_orders(three_orders, quick_tiny, run, tm
 
 @pytest.mark.parametrize("protocol", ["task_aware", "task_free"])
 def test_classes_are_averaged_by_name(protocol, quick_tiny, tmp_path) -> None:
-    runner.run(quick_tiny("er", benchmark=BY_SEED, protocol=protocol), folders_in(tmp_path), CPU)
+    runner.run(seeds_in(tmp_path, quick_tiny("er", benchmark=BY_SEED, protocol=protocol), *SEEDS), CPU)
     (row,) = compare([tmp_path]).rows
     names, found = names_of(row.runs[0]), class_results(row)
     assert names == sorted(names) and tasks_table(row).rows == []

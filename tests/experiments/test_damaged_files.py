@@ -1,6 +1,5 @@
 """Damaged files of a run, a search and a saved model: each reader gives a ValueError of one line, or a warning."""
 
-import dataclasses
 import json
 import random
 import shutil
@@ -17,13 +16,11 @@ import dualnet
 from dualnet.experiments import checkpoint
 from dualnet.experiments.run import Run
 from dualnet.experiments.run_folder import RunFolder
-from dualnet.options import flat
+from dualnet.jobs.rows import read_outcome
 from dualnet.report import report
 from dualnet.report.rows import compare
 from dualnet.reproduce.ledger import make_ledger
-from dualnet.reproduce.table import read_rows
-from dualnet.search import Search, read_plan
-from dualnet.search.point import make_point
+from dualnet.reproduce.table_file import read_rows
 from dualnet.stream.stream import Stream
 
 NUM_MUTATIONS = 40  # of each file
@@ -176,26 +173,10 @@ def test_a_checkpoint_whose_digest_fits(tiny, benchmark, stopped: Path) -> None:
         assert_one_line(lambda: dualnet.load(stopped), f"load, tree {number}")
 
 
-@pytest.mark.parametrize("name", ["search.json", "points/*/seed-0/result.json", "points/*/seed-0/failed.json"])
-def test_a_search(name: str, make_run, tmp_path: Path) -> None:
-    file = tmp_path / "search.yaml"
-    experiment = {"benchmark": {"name": "procedural"}, "learner": {"name": "er"}}
-    file.write_text(yaml.safe_dump({"experiment": experiment, "grid": {"learner.lr": [0.1]}, "seeds": [0]}))
-    plan = read_plan(str(file))
-    point = make_point(plan, {"learner.lr": 0.1})
+@pytest.mark.parametrize("name", ["seed-0/result.json", "seed-0/failed.json"])
+def test_an_outcome(name: str, make_run, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
-    folder = make_run(point.folders(whole, [0])[0], None if "failed" in name else [[80.0, None], [60.0, 70.0]])
+    folder = make_run(whole / "seed-0", None if "failed" in name else [[80.0, None], [60.0, 70.0]])
     if "failed" in name:
         (folder / "failed.json").write_text('{"reason": "seed-0: loss is not finite"}')
-    before = Search(plan, whole, CPU, 1)
-    before.common, before.environment = flat(plan.experiment(point.written).mapping()), {"device": "cpu"}
-    before.stages = [before.points(0)]
-    before.write()
-
-    def resume(out: Path) -> None:
-        again = Search(plan, out, CPU, 1)
-        again.common, again.environment = before.common, before.environment
-        again.check_same_search()
-        dataclasses.replace(point).update(out, plan, {})
-
-    fuzz(whole, name, tmp_path / "damaged", resume)
+    fuzz(whole, name, tmp_path / "damaged", lambda out: read_outcome(out / "seed-0"))

@@ -14,7 +14,7 @@ import yaml
 from commands import class_folders
 from forked import CommandLine
 from PIL import Image
-from run_fixtures import CPU
+from run_fixtures import CPU, seeds_in
 
 from dualnet import cli
 from dualnet.experiments import runner
@@ -97,9 +97,9 @@ def test_a_finished_run_is_not_that_of_other_images(on, run) -> None:
     with pytest.raises(ValueError, match=rf"^out/seed-0: {OTHER}"):
         run(on("other"), Path("out/seed-0"))
     with pytest.raises(ValueError, match=rf"^out/seed-0: {OTHER}"):
-        runner.run(on("other"), {seed: Path(f"out/seed-{seed}") for seed in (0, 1)}, CPU)
+        runner.run(seeds_in(Path("out"), on("other"), 0, 1), CPU)
     assert not Path("out/seed-1").exists()
-    assert runner.run(on(**moved()), {0: Path("out/seed-0")}, CPU) == [0]
+    assert runner.run({Path("out/seed-0"): on(**moved())}, CPU) == [Path("out/seed-0")]
 
 
 @pytest.mark.filterwarnings("always")

@@ -12,16 +12,16 @@ from typing import Any
 import pytest
 import torch
 from commands import files, names_in
-from run_fixtures import CPU, log_of, result_of
+from run_fixtures import CPU, log_of, result_of, seeds_in
 
 from dualnet import load, metrics
 from dualnet.data import Benchmark
 from dualnet.engine import precision_on
 from dualnet.experiments import checkpoint, evaluation, runner
-from dualnet.experiments.progress import RunDisplay
-from dualnet.experiments.run import DivergedError, Run, SeedsDivergedError
+from dualnet.experiments.run import DivergedError, Run, RunsDivergedError
 from dualnet.experiments.run_folder import RunFolder
-from dualnet.experiments.stop import Stop, StopRequested
+from dualnet.experiments.runner import BenchmarkCache
+from dualnet.experiments.stop import StopRequested
 from dualnet.experiments.training_loop import TrainingLoop
 from dualnet.machine import choose_device
 from dualnet.stream.stream import Stream
@@ -83,35 +83,34 @@ def test_a_line_of_the_log_is_the_mean_since_the_last(tiny, run, finished: Path,
 
 def test_a_finished_folder_is_left_alone(tiny, finished: Path) -> None:
     before = files(finished)
-    assert runner.run(tiny(), {0: finished}, CPU) == [0]
+    assert runner.run({finished: tiny()}, CPU) == [finished]
     assert files(finished) == before
 
 
-def test_only_what_is_missing_is_run(tiny, benchmark, run, run_state, never_stopped, tmp_path: Path) -> None:
+def test_only_what_is_missing_is_run(tiny, run, run_state, never_stopped, tmp_path: Path) -> None:
     done = run(tiny(seed=1), tmp_path / "seed-1")
     before = files(done)
-    folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}
-    assert runner.run(tiny(), folders, CPU, benchmark=benchmark) == [1]
+    runs = seeds_in(tmp_path, tiny(), 0, 1)
+    assert runner.run(runs, CPU) == [done]
     assert files(done) == before
-    zero, one = (run_state(folder) for folder in folders.values())
+    zero, one = map(run_state, runs)
     assert zero == never_stopped
     assert one[".learner.slow.stem.weight"] != zero[".learner.slow.stem.weight"]
 
 
-def test_side_by_side_equals_one_after_the_other(tiny, benchmark, run, run_state, never_stopped, tmp_path) -> None:
-    stream = Stream(benchmark, "task_aware", 4, CPU)
-    folders = [RunFolder(tmp_path / f"seed-{seed}") for seed in (0, 1)]
-    for seed, folder in enumerate(folders):
-        folder.path.mkdir()
-        folder.prepare(tiny(seed=seed), benchmark, CPU)
-    with Stop() as stop:
-        TrainingLoop(
-            [Run(tiny(seed=seed), folder, stream) for seed, folder in enumerate(folders)], RunDisplay(), stop
-        ).run()
-    for folder in folders:
-        assert result_of(folder.path)["seeds_side_by_side"] == 2
+def test_seeds_and_learners_side_by_side_equal_each_alone(tiny, run, run_state, never_stopped, tmp_path) -> None:
+    others = {"seed-1": tiny(seed=1), "er": tiny("er"), "mir": tiny("mir")}
+    runner.run({tmp_path / name: experiment for name, experiment in {"seed-0": tiny(), **others}.items()}, CPU)
     assert run_state(tmp_path / "seed-0") == never_stopped
-    assert run_state(tmp_path / "seed-1") == run_state(run(tiny(seed=1), tmp_path / "alone"))
+    for name, experiment in others.items():
+        assert result_of(tmp_path / name)["seeds_side_by_side"] == 4
+        assert run_state(tmp_path / name) == run_state(run(experiment, tmp_path / "alone" / name))
+
+
+def test_runs_with_other_steps_are_trained_one_after_the_other(tiny, tmp_path) -> None:
+    others = {"late": tiny("er", labels={"delay": 1}), "offline": tiny("offline"), "bf16": tiny("er", precision="bf16")}
+    runner.run({tmp_path / name: experiment for name, experiment in {"er": tiny("er"), **others}.items()}, CPU)
+    assert {result_of(folder)["seeds_side_by_side"] for folder in tmp_path.iterdir()} == {1}
 
 
 def test_a_checkpoint_written_behind_holds_the_state_of_its_step(
@@ -162,7 +161,7 @@ def test_a_run_that_diverges_while_a_checkpoint_is_written(written, tiny, run, t
     monkeypatch.setattr(checkpoint, "write", slow_write)
     monkeypatch.setattr(TrainingLoop, "writes_in_background", True)
     monkeypatch.setattr(Run, "flush_losses", diverge_after(Run.flush_losses, step=4))
-    with pytest.raises(SeedsDivergedError if written else OSError) as caught:
+    with pytest.raises(RunsDivergedError if written else OSError) as caught:
         run(tiny(checkpoint_every=3), tmp_path / "run")
     if written:
         assert "the last good checkpoint is step 3" in str(caught.value)
@@ -182,20 +181,12 @@ def diverge_after(flush_losses, step: int):
     return diverged
 
 
-def test_seeds_that_stopped_at_different_places_go_on(tiny, benchmark, run, stop_at, tmp_path, run_state, monkeypatch):
-    """As on CUDA, where all seeds are one group."""
-    monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])
+def test_seeds_that_stopped_at_different_places_go_on(tiny, run, stop_at, tmp_path, run_state):
     for seed, step in ((0, 4), (1, 2)):
         with pytest.raises(StopRequested):
             run(tiny(seed=seed), tmp_path / f"seed-{seed}", stop_at(step))
-    runner.run(tiny(), {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU, benchmark=benchmark)
+    runner.run(seeds_in(tmp_path, tiny(), 0, 1), CPU)
     assert run_state(tmp_path / "seed-1") == run_state(run(tiny(seed=1), tmp_path / "alone"))
-
-
-def test_seeds_side_by_side_on_cuda_and_apart_on_the_cpu() -> None:
-    folders = {0: Path("a"), 1: Path("b")}
-    assert runner.seed_groups(folders, "cuda") == [folders] and runner.seed_groups({}, "cuda") == []
-    assert runner.seed_groups(folders, "cpu") == [{0: Path("a")}, {1: Path("b")}]
 
 
 def test_the_folder_is_free_after_the_run(tiny, run, tmp_path: Path) -> None:
@@ -203,11 +194,11 @@ def test_the_folder_is_free_after_the_run(tiny, run, tmp_path: Path) -> None:
         pass
 
 
-def test_another_experiment_is_refused_before_any_seed_runs(tiny, benchmark, run, finished: Path, tmp_path) -> None:
+def test_another_experiment_is_refused_before_any_seed_runs(tiny, run, finished: Path, tmp_path) -> None:
     run(tiny("finetune", seed=1), tmp_path / "seed-1")
     before = files(tmp_path)
     with pytest.raises(ValueError, match=r"seed-1: holds another experiment \(learner.name is finetune there, er here"):
-        runner.run(tiny("er"), {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU, benchmark=benchmark)
+        runner.run(seeds_in(tmp_path, tiny("er"), 0, 1), CPU)
     assert files(tmp_path) == before, "not even the folder of seed 0 was made"
     with pytest.raises(ValueError, match="holds another experiment"):
         run(tiny("er"), finished)
@@ -215,10 +206,10 @@ def test_another_experiment_is_refused_before_any_seed_runs(tiny, benchmark, run
 
 def test_a_seed_of_other_images_is_refused_beside_a_finished_one(tiny, benchmark, finished: Path, tmp_path) -> None:
     other = dataclasses.replace(benchmark, split_digest="of other images")
-    folders = {0: finished, 1: tmp_path / "seed-1"}
+    runs = {finished: tiny(), tmp_path / "seed-1": tiny(seed=1)}
     with pytest.raises(ValueError, match="other images or classes"):
-        runner.run(tiny(), folders, CPU, benchmark=other)
-    assert not folders[1].exists()
+        runner.run(runs, CPU, benchmarks=BenchmarkCache(made={repr(tiny().benchmark): other}))
+    assert not (tmp_path / "seed-1").exists()
 
 
 def test_a_learner_that_refuses_leaves_no_folder(tiny, run, tmp_path: Path) -> None:
@@ -267,46 +258,39 @@ def test_what_is_not_finite_is_never_saved(breaks, every, message, own_learner: 
     """Nor is it a result, even at the last step. The next start fails in the same way."""
     experiment = tiny({"name": own_learner, **breaks}, log_every=100, checkpoint_every=every)
     for _ in range(2):
-        with pytest.raises(SeedsDivergedError, match=f"{tmp_path}/run: {message};"):
+        with pytest.raises(RunsDivergedError, match=f"{tmp_path}/run: {message};"):
             run(experiment, tmp_path / "run")
         assert finite(tmp_path / "run")
         assert not (tmp_path / "run" / "result.json").exists()
 
 
-@pytest.mark.parametrize("side_by_side", [True, False], ids=["as on CUDA", "as on the CPU"])
 @pytest.mark.parametrize("breaks", [{"loss_breaks_at": 5}, {"weight_breaks_at": 5}])
-def test_a_seed_that_diverges_leaves_the_others_alone(
-    breaks, side_by_side, own_learner: str, tiny, benchmark, run, run_state, tmp_path, monkeypatch
-) -> None:
-    if side_by_side:
-        monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])
+def test_a_seed_that_diverges_leaves_the_others_alone(breaks, own_learner: str, tiny, run, run_state, tmp_path) -> None:
     learner = {"name": own_learner, "only_seed": 1, **breaks}
     folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1, 2)}
-    with pytest.raises(
-        SeedsDivergedError, match=r"seed-1: .* not finite at step 6; the last good checkpoint is"
-    ) as caught:
-        runner.run(tiny(learner, checkpoint_every=4), folders, CPU, benchmark=benchmark)
-    assert list(caught.value.reasons) == [1]
+    message = r"seed-1: .* not finite at step 6; the last good checkpoint is"
+    with pytest.raises(RunsDivergedError, match=message) as caught:
+        runner.run(seeds_in(tmp_path, tiny(learner, checkpoint_every=4), 0, 1, 2), CPU)
+    assert list(caught.value.reasons) == [folders[1]]
     assert log_of(folders[1])[-1]["event"] == "diverged" and not (folders[1] / "result.json").exists()
     assert finite(folders[1])
     for seed in (0, 2):
         alone = run(tiny(learner, seed=seed, checkpoint_every=4), tmp_path / "alone" / str(seed))
         assert run_state(folders[seed]) == run_state(alone)
-        assert result_of(folders[seed])["seeds_side_by_side"] == (3 if side_by_side else 1)
+        assert result_of(folders[seed])["seeds_side_by_side"] == 3
 
 
-def test_where_all_seeds_diverge_all_are_named(own_learner: str, tiny, benchmark, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])
-    folders = {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}
-    with pytest.raises(SeedsDivergedError) as caught:
-        runner.run(tiny({"name": own_learner, "loss_breaks_at": 1}), folders, CPU, benchmark=benchmark)
-    assert list(caught.value.reasons) == [0, 1] and "seed-1: loss" in caught.value.reasons[1]
+def test_where_all_seeds_diverge_all_are_named(own_learner: str, tiny, tmp_path) -> None:
+    runs = seeds_in(tmp_path, tiny({"name": own_learner, "loss_breaks_at": 1}), 0, 1)
+    with pytest.raises(RunsDivergedError) as caught:
+        runner.run(runs, CPU)
+    assert list(caught.value.reasons) == list(runs) and "seed-1: loss" in caught.value.reasons[tmp_path / "seed-1"]
 
 
 @pytest.mark.parametrize("name", ["er", "finetune", "dualnet"])
 def test_a_rate_that_is_much_too_high(name: str, tiny, run, tmp_path: Path) -> None:
     experiment = tiny({"name": name, "lr": 1e18, "width": 2}, checkpoint_every=1, log_every=3)
-    with pytest.raises(SeedsDivergedError, match=r"not finite at step \d; .*;"):
+    with pytest.raises(RunsDivergedError, match=r"not finite at step \d; .*;"):
         run(experiment, tmp_path)
     assert finite(tmp_path)
 
@@ -394,7 +378,7 @@ def test_a_fault_in_a_learner_keeps_its_traceback(tiny, run, tmp_path, monkeypat
         return {first: second}
 
     monkeypatch.setattr("dualnet.learners.er.ER.learn", faulty)
-    with pytest.raises(RuntimeError, match="er failed at step 1") as caught:
+    with pytest.raises(RuntimeError, match="tiny seed 0 failed at step 1") as caught:
         run(tiny("er"), tmp_path)
     assert "too many values to unpack" in str(caught.value.__cause__)
 

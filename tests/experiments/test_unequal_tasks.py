@@ -33,7 +33,7 @@ def test_every_learner(learner: str, protocol: str, quick_tiny, images: ImageFol
     experiment = dataclasses.replace(
         quick_tiny(learner, protocol=protocol), benchmark=images, benchmark_name="image_folder", batch_size=5
     )
-    runner.run(experiment, {0: tmp_path / "seed-0"}, CPU)
+    runner.run({tmp_path / "seed-0": experiment}, CPU)
     result = result_of(tmp_path / "seed-0")
     assert len(result["accuracy"]) == 3 and 0 <= result["metrics"]["ACC"] <= 100
     stored = yaml.safe_load((tmp_path / "seed-0" / "experiment.yaml").read_text())

@@ -8,6 +8,7 @@ from run_fixtures import CPU
 
 from dualnet.data import Benchmark, BenchmarkConfig
 from dualnet.experiments import runner
+from dualnet.experiments.runner import BenchmarkCache
 from dualnet.report.find_runs import find_runs
 
 
@@ -15,21 +16,8 @@ from dualnet.report.find_runs import find_runs
 def validated(tiny, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run on validation tasks. Not to be written to."""
     folder = tmp_path_factory.mktemp("search") / "seed-0"
-    assert runner.run(tiny("finetune"), {0: folder}, CPU, validation=True) == []
+    assert runner.run({folder: tiny("finetune")}, CPU, benchmarks=BenchmarkCache(validation=True)) == []
     return folder
-
-
-def test_a_run_refuses_validation_tasks(tiny, tmp_path: Path) -> None:
-    tasks = tiny().benchmark.make_validation()
-    with pytest.raises(ValueError, match=r"benchmark\.validation is True"):
-        runner.run(tiny(), {0: tmp_path / "out"}, CPU, benchmark=tasks)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_search_refuses_test_tasks(tiny, benchmark, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"benchmark\.validation is False"):
-        runner.run(tiny(), {0: tmp_path / "out"}, CPU, benchmark=benchmark, validation=True)
-    assert not (tmp_path / "out").exists()
 
 
 @dataclass(frozen=True)
@@ -49,7 +37,7 @@ class Mixed(BenchmarkConfig):
 def test_a_config_that_makes_the_wrong_kind_is_refused(validation, tiny, tmp_path: Path) -> None:
     experiment = replace(tiny(), benchmark=Mixed(tiny().benchmark))
     with pytest.raises(ValueError, match=r"benchmark\.validation is (True|False)"):
-        runner.run(experiment, {0: tmp_path / "out"}, CPU, validation=validation)
+        runner.run({tmp_path / "out": experiment}, CPU, benchmarks=BenchmarkCache(validation))
     assert not (tmp_path / "out").exists()
 
 
@@ -60,16 +48,16 @@ def test_the_images_are_those_of_validation(tiny, validated: Path) -> None:
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_folder_serves_one_purpose(tiny, benchmark, validated: Path, tmp_path: Path, finished: bool) -> None:
-    runner.run(tiny("finetune"), {0: tmp_path}, CPU, benchmark=benchmark)
+def test_a_folder_serves_one_purpose(tiny, validated: Path, tmp_path: Path, finished: bool) -> None:
+    runner.run({tmp_path: tiny("finetune")}, CPU)
     for folder in (validated, tmp_path):
         assert (folder / "result.json").exists()
     if not finished:
         (tmp_path / "result.json").unlink()
     with pytest.raises(ValueError, match="holds a run on the test tasks of an experiment; choose another --out"):
-        runner.run(tiny("finetune"), {0: tmp_path}, CPU, validation=True)
+        runner.run({tmp_path: tiny("finetune")}, CPU, benchmarks=BenchmarkCache(validation=True))
     with pytest.raises(ValueError, match="holds a run on validation tasks, for a search; choose another --out"):
-        runner.run(tiny("finetune"), {0: validated}, CPU, benchmark=benchmark)
+        runner.run({validated: tiny("finetune")}, CPU)
 
 
 def test_the_report_leaves_validation_out(finished: Path, validated: Path) -> None:

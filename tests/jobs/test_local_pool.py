@@ -21,7 +21,7 @@ from run_fixtures import result_of
 
 from dualnet.experiments.stop import Stop
 from dualnet.jobs.job import Job, JobResult
-from dualnet.jobs.local_pool import PRELOAD, LocalPool, result_of_exit, start_server
+from dualnet.jobs.local_pool import PRELOAD, LocalPool, num_jobs, num_threads, result_of_exit, start_server
 
 LEARNERS = """
 import os, signal, time
@@ -71,14 +71,20 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def job(tiny):
     def make(name: str, learner: str = "finetune", device: str = "cpu") -> Job:
         experiment = tiny({"name": learner, "width": 2, "updates": 1})
-        return Job(name, experiment.mapping(), {0: Path(name) / "seed-0"}, device)
+        return Job({Path(name) / "seed-0": experiment.mapping()}, device)
 
     return make
 
 
+def collected(pool: LocalPool, stop: Stop, *jobs: Job) -> list[tuple[Job, JobResult]]:
+    for job in jobs:
+        pool.submit(job)
+    return list(pool.collect(stop))
+
+
 def run(jobs: list[Job], size: int = 1) -> dict[str, JobResult]:
     with Stop() as stop, LocalPool(size, 1, Path("log")) as pool:
-        return {job.name: result for job, result in pool.run(jobs, stop)}
+        return {next(iter(job.runs)).parent.name: result for job, result in collected(pool, stop, *jobs)}
 
 
 def test_each_job_has_its_own_process_and_peak_of_memory(job) -> None:
@@ -102,7 +108,7 @@ def test_a_job_does_not_repeat_warnings_of_ignored_files(tiny) -> None:
     Path("images/b/empty.png").touch()
     benchmark = {"name": "image_folder", "root": "images", "classes_per_task": 2, "image_size": 28, "on_error": "skip"}
     experiment = tiny({"name": "finetune", "width": 2, "updates": 1}).mapping() | {"benchmark": benchmark}
-    found = run([Job("quiet", experiment, {0: Path("quiet/seed-0")}, "cpu")])
+    found = run([Job({Path("quiet/seed-0"): experiment}, "cpu")])
     assert found["quiet"] == JobResult("finished") and Path("log").read_text() == ""
 
 
@@ -152,14 +158,15 @@ def test_the_environment_is_changed_once_and_little() -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_whole_group_while_the_server_imports_is_a_stop(number: int, job) -> None:
-    Path("plan.yaml").write_text(yaml.safe_dump({"experiment": job("a").experiment, "grid": {"learner.lr": [0.1]}}))
+    (experiment,) = job("a").runs.values()
+    Path("plan.yaml").write_text(yaml.safe_dump({"experiment": experiment, "grid": {"learner.lr": [0.1]}}))
     process = CommandLine("search", "plan.yaml", "--out", "out", "--device", "cpu")
     wait_for_imports(process)
     os.killpg(process.pid, number)
     code, text = process.rest()
     said = text.splitlines()
     assert code == 130, said
-    assert len(said) == 2 and said[1].startswith("dualnet: out: stopped; "), said
+    assert len(said) == 2 and said[1].startswith("dualnet: stopped; "), said
 
 
 def wait_for_imports(process: CommandLine) -> None:
@@ -184,7 +191,7 @@ def stop_without_server(job: Job) -> None:
             os.kill(server, signal.SIGKILL)
 
         threading.Timer(0.3, end).start()
-        assert list(pool.run([job], stop)) == []
+        assert collected(pool, stop, job) == []
 
 
 def test_a_stop_that_has_ended_the_server_is_a_stop(job) -> None:
@@ -196,7 +203,7 @@ def test_a_stop_that_has_ended_the_server_is_a_stop(job) -> None:
 def test_once_a_stop_is_requested_no_job_is_started(job) -> None:
     with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
         stop.requested = True
-        assert list(pool.run([job("a")], stop)) == []
+        assert collected(pool, stop, job("a")) == []
     assert not Path("a").exists()
 
 
@@ -205,7 +212,7 @@ def test_a_stop_while_a_process_is_starting_is_not_lost(job) -> None:
     with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
         pool.start(job("a"))
         stop.requested = True
-        assert [result.status for _, result in pool.run([job("b")], stop)] == ["stopped"]
+        assert [result.status for _, result in collected(pool, stop, job("b"))] == ["stopped"]
     assert not Path("b").exists()
 
 
@@ -215,9 +222,19 @@ def test_a_process_that_ends_during_a_stop_is_stopped(job) -> None:
         pool.start(job("a", "pool_learners.Exits"))
         wait(list(pool.busy))
         stop.requested = True
-        assert [result for _, result in pool.run([], stop)] == [JobResult("stopped")]
+        assert [result for _, result in collected(pool, stop)] == [JobResult("stopped")]
 
 
 def test_how_a_process_has_ended() -> None:
     assert result_of_exit(-signal.SIGTERM).status == "stopped"
     assert "SIGSEGV" in result_of_exit(-signal.SIGSEGV).reason and "code 3" in result_of_exit(3).reason
+
+
+def test_how_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dualnet.jobs.local_pool.num_cores", lambda: 8)
+    for asked, jobs in (("4", 2), ("1", 8), ("99", 1), ("odd", 8)):
+        monkeypatch.setenv("OMP_NUM_THREADS", asked)
+        assert num_jobs("cpu", None) == jobs
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert (num_jobs("cpu", None), num_threads("cpu"), num_jobs("cpu", 3)) == (8, 1, 3)
+    assert (num_jobs("cuda", None), num_threads("cuda")) == (1, None)

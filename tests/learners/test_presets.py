@@ -11,7 +11,7 @@ from dualnet.experiments.experiment import Experiment, parse
 from dualnet.learners import DualNet
 from dualnet.learners.presets import BEST, FEW_LABELS_BELOW
 from dualnet.models.model import NEW_MODEL, Model
-from dualnet.reproduce.table import read_rows
+from dualnet.reproduce.table_file import read_rows
 
 
 def experiment(preset: str | None, protocol: str = "task_aware", share: float = 1.0, **options) -> Experiment:

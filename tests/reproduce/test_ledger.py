@@ -27,7 +27,7 @@ from dualnet.reproduce.ledger import (
     verdicts_by_authors_spread,
     verdicts_by_papers_runs,
 )
-from dualnet.reproduce.table import TableRow
+from dualnet.reproduce.table_file import TableRow
 from dualnet.reproduce.views import json_text, markdown_page, terminal_view
 from dualnet.ttest import Difference, Sample, welch
 

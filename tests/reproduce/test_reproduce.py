@@ -1,63 +1,27 @@
 """`dualnet reproduce`: runs missing rows, continues after failures and kills, and reports errors."""
 
-import fcntl
 import json
-import os
-import re
 import shutil
-import signal
-import subprocess
-import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import commands
 import pytest
 import yaml
-from forked import CommandLine
-from run_fixtures import log_of, result_of
+from run_fixtures import result_of
 
 from dualnet import cli
-from dualnet.data import Procedural
 from dualnet.experiments.experiment import read
 from dualnet.experiments.option_files import shipped_files
-from dualnet.experiments.runner import BenchmarkCache
-from dualnet.reproduce.run_rows import merge_shared_runs
-from dualnet.reproduce.table import TableRow
+from dualnet.reproduce.table_file import TableRow, rows_to_run
 
 BENCHMARK = {**commands.BENCHMARK, "train_per_class": 8}
 ER = {"learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4}}
-DEADLY = """
-import os, signal, time
-from dualnet import Finetune
-
-class Deadly(Finetune):
-    def learn(self, batch):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-class Wordy(Finetune):
-    def learn(self, batch):
-        raise RuntimeError("word " * 100_000)
-
-class Stopped(Finetune):
-    def learn(self, batch):
-        os.kill(os.getpid(), signal.SIGTERM)
-        return super().learn(batch)
-
-class Slow(Finetune):
-    def learn(self, batch):
-        time.sleep(0.1)
-        return super().learn(batch)
-"""
 
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "deadly.py").write_text(DEADLY)
-    monkeypatch.syspath_prepend(tmp_path)
     return tmp_path
 
 
@@ -80,26 +44,6 @@ def ledger(name: str = "tiny.yaml") -> dict[str, Any]:
     return {row["name"]: row for row in rows}
 
 
-def test_a_row_that_fails_does_not_stop_the_others(own_learner: str, capsys) -> None:
-    file = table(
-        diverges={"learner": {"name": own_learner, "loss_breaks_at": 2}},
-        dies={"learner": {"name": "deadly.Deadly", "width": 2}},
-        stops={"learner": {"name": "deadly.Stopped", "width": 2}},
-        er=ER,
-    )
-    assert reproduce(file) == 1
-    out, err = capsys.readouterr()
-    lines = [line for line in err.splitlines() if line.startswith("dualnet: ")]
-    assert len(lines) == 4
-    assert "tiny/g/diverges: " in lines[0] and "loss 'labels' is not finite" in lines[0]
-    assert "tiny/g/dies: " in lines[1] and "SIGKILL" in lines[1] and "memory" in lines[1]
-    assert "tiny/g/stops: " in lines[2] and "told to stop" in lines[2]
-    assert lines[3].startswith("dualnet: 3 of 4 rows failed")
-    assert [(row["verdict"], row["seeds"]) for row in ledger().values()] == [("not run", [])] * 3 + [("—", [0])]
-    assert "4 rows, settings of the authors" in out and "out/tiny: ledger.md, ledger.json, report.html" in out
-    assert ledger()["tiny/g/er"]["manifest"]["width"] == 2 and ledger()["tiny/g/er"]["options_changed"] == {}
-
-
 @pytest.mark.parametrize(
     ("row", "words", "line"),
     [
@@ -114,12 +58,14 @@ def test_options_of_all_rows_are_read_before_the_first_runs(row: dict, words: li
 
 
 def test_rows_that_share_their_runs_get_the_seeds_of_both() -> None:
-    more = [TableRow("a/g/er", {}, 3, "a/g/er")]
-    fewer = [TableRow("b/g/er", {}, 1, "a/g/er"), TableRow("b/g/mir", {}, 1, "b/g/mir")]
+    options = {"benchmark": BENCHMARK, **ER}
+    more = [TableRow("a/g/er", options, 3, "a/g/er")]
+    fewer = [TableRow("b/g/er", options, 1, "a/g/er"), TableRow("b/g/mir", options, 1, "b/g/mir")]
     for tables in ((more, fewer), (fewer, more)):
-        found = merge_shared_runs([row for rows in tables for row in rows], None)
-        assert {name: seeds for name, (_, seeds) in found.items()} == {"a/g/er": [0, 1, 2], "b/g/mir": [0]}
-    assert merge_shared_runs([*more, *fewer], [4, 2])["a/g/er"] == (more[0], [4, 2])
+        rows = rows_to_run([row for rows in tables for row in rows], Path("out"), None, {})
+        seeds = {str(row.folder): row.seeds for row in rows}
+        assert seeds == {"out/a/g/er": [0, 1, 2], "out/b/g/mir": [0]}
+    assert rows_to_run([*more, *fewer], Path("out"), [4, 2], {})[0].seeds == [4, 2]
 
 
 def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:
@@ -130,48 +76,6 @@ def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:
     lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("dualnet: ")]
     assert "two/g/none: nowhere" in lines[0] and lines[1].startswith("dualnet: 1 of 2 rows failed")
     assert [row["seeds"] for row in ledger("two.yaml").values()] == [[0], []]
-
-
-def test_a_benchmark_is_tried_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[type[Exception]] = []
-
-    def broken(kind: type[Exception]) -> Callable[[object], None]:
-        def make(_: object) -> None:
-            calls.append(kind)
-            raise kind("broken")
-
-        return make
-
-    benchmarks = BenchmarkCache()
-    for number, kind in enumerate((ValueError, OSError, RuntimeError)):
-        monkeypatch.setattr(Procedural, "make", broken(kind))
-        for _ in range(2):
-            with pytest.raises(kind, match="broken"):
-                benchmarks.get(Procedural(seed=number))
-    assert calls == [ValueError, OSError, RuntimeError]
-
-
-@pytest.mark.parametrize("kind", [OSError, RuntimeError])
-def test_a_benchmark_that_breaks_does_not_stop_the_other_rows(kind, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    make = Procedural.make
-
-    def breaks(config: Procedural) -> Any:
-        if config.seed == 1:
-            raise kind("broken disk")
-        return make(config)
-
-    monkeypatch.setattr(Procedural, "make", breaks)
-    assert reproduce(table(er=ER, other={"like": "tiny/g/er", "benchmark": {"seed": 1}})) == 1
-    assert "tiny/g/other: broken disk" in capsys.readouterr().err
-    assert [row["seeds"] for row in ledger().values()] == [[0], []]
-
-
-def test_a_row_that_fails_with_a_long_story_is_cut_short(capsys) -> None:
-    """One line that can be read, not 500,000 characters."""
-    assert reproduce(table(wordy={"learner": {"name": "deadly.Wordy", "width": 2}})) == 1
-    lines = capsys.readouterr().err.splitlines()
-    (line,) = (line for line in lines if line.startswith("dualnet: tiny/g/wordy: RuntimeError: word"))
-    assert len(line) < 1000
 
 
 def test_only_what_is_missing_is_run_and_two_at_a_time_are_the_same(capsys) -> None:
@@ -198,79 +102,6 @@ def alone() -> str:
     return "alone.yaml"
 
 
-def wait_for(happened: Callable[[], object], seconds: float = 600) -> None:
-    end = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < end, "it never happened"
-        time.sleep(0.02)
-
-
-def is_free(folder: Path) -> bool:
-    """Whether no process holds the lock of a folder."""
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            return False
-    return True
-
-
-def stopped_then_resumed(file: str, folder: Path) -> None:
-    """After it was stopped: the first row has a checkpoint and no result, and the same command goes on from there."""
-    assert not (folder / "result.json").exists() and not Path("out/tiny/g/er").exists()
-    steps = max(int(path.stem.removeprefix("step-")) for path in folder.glob("checkpoint/*.json"))
-    assert 0 < steps < 8
-    assert reproduce(file) == 0
-    assert [row["seeds"] for row in ledger().values()] == [[0], [0]]
-    assert [event["step"] for event in log_of(folder, "evaluation")] == [4, 8]
-
-
-SLOW = {"learner": {"name": "deadly.Slow", "width": 2, "updates": 1}}
-
-
-def test_a_reproduce_that_was_killed_goes_on() -> None:
-    """The process of a row sees that its parent is gone, saves itself and ends."""
-    file, folder = table(slow=SLOW, er=ER), Path("out/tiny/g/slow/seed-0")
-    process = CommandLine("reproduce", file, "--device", "cpu", "--out", "out")
-    wait_for(lambda: any(folder.glob("checkpoint/*.json")))
-    process.send_signal(signal.SIGKILL)
-    process.rest()
-    wait_for(lambda: is_free(folder))
-    stopped_then_resumed(file, folder)
-
-
-def processes(folder: Path, parent: int) -> list[int]:
-    """The server and the forks that work in a folder, without the process that has started them."""
-    words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    rows = [
-        (int(pid), int(above), *rest) for pid, above, *rest in (line.split(None, 3) for line in listed.splitlines())
-    ]
-    there = [
-        pid
-        for pid, above, stat, args in rows
-        if "multiprocessing.forkserver" in args and not stat.startswith("Z") and os.getpid() != above and pid != parent
-    ]
-    return [pid for pid in there if Path(f"/proc/{pid}/cwd").resolve() == folder.resolve()]
-
-
-@pytest.mark.skipif(not Path("/proc/self/cwd").exists(), reason="needs /proc")
-def test_nothing_is_left_behind_and_a_killed_job_costs_itself_only(here: Path) -> None:
-    """Two jobs: the process of one is killed, then the parent; every process ends, and the same command goes on."""
-    file, folder = table(slow=SLOW, other={"like": "tiny/g/slow"}, seeds=2), Path("out/tiny/g/slow")
-    process = CommandLine("reproduce", file, "--rows", "g/slow", "--jobs", "2", "--device", "cpu", "--out", "out")
-    wait_for(lambda: len({file.parent for file in folder.glob("seed-*/checkpoint/*.json")}) == 2)
-    there = processes(here, process.pid)
-    assert len(there) == 3, "a server and two forks"
-    os.kill(max(there), signal.SIGKILL)  # a fork
-    wait_for(lambda: len(processes(here, process.pid)) == 2)
-    process.send_signal(signal.SIGKILL)
-    process.rest()
-    wait_for(lambda: not processes(here, process.pid))
-    assert reproduce(file, "--rows", "g/slow") == 0
-    assert ledger()["tiny/g/slow"]["seeds"] == [0, 1]
-
-
 def test_the_files_keep_the_rows_that_an_earlier_command_has_run(capsys) -> None:
     file = table(
         er=ER, wide={"like": "tiny/g/er", "learner": {"width": 3}}, third={"like": "tiny/g/er", "learner": {"width": 4}}
@@ -282,22 +113,6 @@ def test_the_files_keep_the_rows_that_an_earlier_command_has_run(capsys) -> None
     assert [row["seeds"] for row in ledger().values()] == [[0], [0], []]
 
 
-def test_a_reproduce_that_is_asked_to_stop_saves_and_goes_on(capsys) -> None:
-    file, folder = table(slow=SLOW, er=ER), Path("out/tiny/g/slow/seed-0")
-
-    def ask() -> None:
-        wait_for(lambda: any(folder.glob("checkpoint/*.json")))
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    asking = threading.Thread(target=ask)
-    asking.start()
-    assert reproduce(file) == 130
-    asking.join()
-    assert capsys.readouterr().err.splitlines()[-1].startswith("dualnet: stopped; ")
-    assert is_free(folder)
-    stopped_then_resumed(file, folder)
-
-
 def test_the_paper_s_rows_are_listed(capsys) -> None:
     assert cli.main(["reproduce", "--list"]) == 0
     names = capsys.readouterr().out.splitlines()
@@ -307,16 +122,6 @@ def test_the_paper_s_rows_are_listed(capsys) -> None:
         "small-table-1/task-aware/er",
         "small-table-1/task-aware/er-aug",
     ]
-
-
-def test_a_seed_of_other_images_is_refused_before_it_runs(capsys) -> None:
-    file = table(er=ER)
-    assert reproduce(file) == 0
-    run = Path("out/tiny/g/er/seed-0/experiment.yaml")
-    run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
-    assert reproduce(table(er=ER, seeds=2)) == 2
-    assert "er: out/tiny/g/er/seed-0: was started with other images or classes" in capsys.readouterr().err
-    assert not Path("out/tiny/g/er/seed-1").exists()
 
 
 def test_a_copy_of_a_run_is_no_seed() -> None:
@@ -376,8 +181,8 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     ),
     "a seed": (["small-table-1", "--seed", "5"], "use --seeds"),
     "a name": (["small-table-1", "--name", "x"], "use --out"),
-    "out is a file": (["small-table-1", "--out", "deadly.py"], "deadly.py is a file; give --out a folder"),
-    "out is below a file": (["small-table-1", "--out", "deadly.py/x"], "deadly.py is a file; give --out a folder"),
+    "out is a file": (["small-table-1", "--out", "taken"], "taken is a file; give --out a folder"),
+    "out is below a file": (["small-table-1", "--out", "taken/x"], "taken is a file; give --out a folder"),
     "options without runs": (
         ["table-1", "--ledger-only", "--learner.lr", "1"],
         "--learner.lr: --list and --ledger-only",
@@ -388,6 +193,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
 @pytest.mark.parametrize("case", BAD_INPUT)
 def test_bad_input_is_one_line_and_leaves_nothing(case: str, here: Path, error_line) -> None:
     words, line = BAD_INPUT[case]
+    Path("taken").touch()
     before = sorted(here.rglob("*"))
     assert line in error_line("reproduce", *words)
     assert sorted(here.rglob("*")) == before

@@ -14,7 +14,7 @@ from dualnet.experiments.manifest import FIELDS
 from dualnet.learners import LEARNERS
 from dualnet.report.tables import METRICS
 from dualnet.reproduce.ledger import read_published
-from dualnet.reproduce.table import PAPER, SETTINGS, read_rows, read_table, select, shipped_tables
+from dualnet.reproduce.table_file import PAPER, SETTINGS, read_rows, read_table, select, shipped_tables
 from dualnet.ttest import Sample
 
 ROWS = {settings: {row.name: row for row in read_rows("all", settings)} for settings in SETTINGS}

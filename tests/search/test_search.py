@@ -1,33 +1,26 @@
-"""Searches in real processes: their files, and that a kill, a crash or a diverging point affects nothing else."""
+"""Searches: their files, their choice, and what they print. How their runs are run is tested in tests/jobs."""
 
 import contextlib
 import io
 import json
 import os
-import re
-import signal
 import subprocess
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from commands import BENCHMARK
-from forked import CommandLine
 from rich.console import Console
 from run_fixtures import CPU
 
 from dualnet import cli
 from dualnet.experiments.experiment import read
 from dualnet.experiments.run_folder import RunFolder
-from dualnet.jobs.job import Job, run_job
-from dualnet.jobs.local_pool import num_jobs, num_threads
-from dualnet.search import Search, SearchPlan, read_plan
-from dualnet.search.display import SearchDisplay, stage_table
-from dualnet.search.point import Point, folder_name, make_point, read_outcome
+from dualnet.jobs.display import RowsDisplay
+from dualnet.search import Search, read_plan
+from dualnet.search.points import Point, folder_name, make_point
+from dualnet.search.stage_table import stage_table
 
 EXPERIMENT = {
     "benchmark": {**BENCHMARK, "test_per_class": 4},
@@ -41,53 +34,11 @@ TINY = {  # nine steps a run
     "seeds": [0, 1],
     "stages": [{"learner.lr": [0.01, 1e25, 0.1]}, {"learner.replay_size": [4, 8]}],
 }
-# A learner that kills or stops its process, or raises, unless a file exists.
-FRAGILE = """
-import os, signal
-from dataclasses import dataclass
-from pathlib import Path
-from dualnet import Finetune
-from dualnet.learners import finetune
-
-@dataclass(frozen=True)
-class Config(finetune.Config):
-    ends: str = "well"
-
-class Fragile(Finetune):
-    Config = Config
-
-    def learn(self, batch):
-        print("a learner may print")
-        if not Path("repaired").exists():
-            if self.config.ends == "raise":
-                raise RuntimeError("no\\nluck")
-            if self.config.ends == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-            if self.config.ends == "stop":
-                os.kill(os.getpid(), signal.SIGTERM)
-        return super().learn(batch)
-"""
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    yield
-    assert children(os.getpid()) == [], "a process was left behind"
-
-
-def children(parent: int) -> list[int]:
-    """Processes of jobs, each in a session of its own, below the server that they are forked from."""
-    words = ["ps", "-A", "-ww", "-o", "pid=,ppid=,sess="]
-    listed = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-    parents = {int(pid): (int(ppid), int(session)) for pid, ppid, session in map(str.split, listed.splitlines())}
-    return [pid for pid, (ppid, own) in parents.items() if pid == own and parents.get(ppid, (0, 0))[0] == parent]
-
-
-def is_there(process: int) -> bool:
-    """Whether a process is running; a zombie is not."""
-    listed = subprocess.run(["ps", "-o", "stat=", "-p", str(process)], capture_output=True, text=True, check=False)
-    return bool(listed.stdout.strip()) and not listed.stdout.startswith("Z")
 
 
 def write(name: str, content: dict[str, Any]) -> str:
@@ -193,18 +144,6 @@ def test_a_finished_search_is_left_alone_and_a_grown_one_runs_what_is_new(search
     assert [point["options"]["learner.lr"] for point in read_search("out")["stages"][0]["points"]][1] == 0.02
 
 
-def test_figures_of_other_images_are_not_compared(capsys) -> None:
-    """As if the images had been replaced since."""
-    plan = {"experiment": EXPERIMENT, "grid": {"learner.lr": [0.01]}}
-    words = (write("images.yaml", plan), "--out", "out", "--jobs", "1")
-    assert run_search(*words) == 0
-    (run,) = Path("out").rglob("seed-0/experiment.yaml")
-    run.write_text(re.sub(r"\n  split: \w+", "\n  split: '0'", run.read_text()))
-    assert run_search(*words) == 2
-    assert Path("out/chosen.yaml").exists(), "nothing was done, and nothing is lost"
-    assert "seed-0: was started with other images or classes" in capsys.readouterr().err
-
-
 def test_stages_that_both_change_the_benchmark_can_be_repeated() -> None:
     """The second stage goes on from what the first chose: a benchmark that no first value made."""
     stages = [{"benchmark.seed": [0, 1]}, {"benchmark.train_per_class": [6, 8]}]
@@ -215,90 +154,6 @@ def test_stages_that_both_change_the_benchmark_can_be_repeated() -> None:
     assert read_search("out")["stages"] == first["stages"]
 
 
-# More steps, so that there is something to stop.
-LONG = {
-    **TINY,
-    "experiment": {
-        **EXPERIMENT,
-        "benchmark": {**EXPERIMENT["benchmark"], "train_per_class": 40},
-        "checkpoint_every": 5,
-    },
-    "stages": [{"learner.lr": [1e25, 0.01]}],
-}
-
-
-@pytest.fixture(scope="module")
-def long_search(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    out = tmp_path_factory.mktemp("long")
-    (out / "long.yaml").write_text(yaml.safe_dump(LONG, sort_keys=False))
-    Search(read_plan(str(out / "long.yaml")), out / "out", CPU, jobs=1).run()
-    return figures(out / "out")
-
-
-@pytest.mark.parametrize(("number", "jobs"), [(signal.SIGKILL, 2), (signal.SIGINT, 1)])
-def test_stopped_and_resumed_equals_never_stopped(number: int, jobs: int, long_search) -> None:
-    write("long.yaml", LONG)
-    process = CommandLine("search", "long.yaml", "--device", "cpu", "--jobs", jobs, "--out", "out")
-    lines = [process.output.readline() for _ in range(2)]
-    assert lines[0] == "stage 1/1: 4 runs\n" and "1/4: lr 1e+25, seed " in lines[1], lines
-    while not list(Path("out").rglob("checkpoint/step-*.json")):  # a run in the middle
-        time.sleep(0.01)
-    workers = children(process.pid)
-    assert 1 <= len(workers) <= jobs
-    process.send_signal(number)
-    code, said = process.rest()
-    if number == signal.SIGKILL:
-        assert code == -signal.SIGKILL
-    else:
-        assert code == 130, said
-        assert said.splitlines()[-1].startswith("dualnet: out: stopped; ")
-    late = time.monotonic() + 300
-    while any(map(is_there, workers)):
-        assert time.monotonic() < late, "orphans"
-        time.sleep(0.01)
-    assert not (Path("out") / "chosen.yaml").exists() and not read_search("out")["complete"]
-    settled = {path: path.stat().st_mtime_ns for path in Path("out").rglob("result.json")}
-    assert len(settled) < 2, "not stopped in the middle"
-    assert run_search("long.yaml", "--jobs", "1", "--out", "out") == 0
-    assert figures("out") == long_search
-    assert all(path.stat().st_mtime_ns == before for path, before in settled.items())
-
-
-@pytest.fixture
-def fragile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    Path("fragile_learner.py").write_text(FRAGILE)
-    monkeypatch.syspath_prepend(tmp_path)
-    learner = {"name": "fragile_learner.Fragile", "width": 2, "updates": 1}
-    grid = {"learner.ends": ["well", "raise", "kill", "stop"]}
-    return write("fragile.yaml", {"experiment": {**EXPERIMENT, "learner": learner}, "grid": grid})
-
-
-def test_a_process_that_ends_badly_is_tried_again_by_the_same_command(fragile: str, capsys) -> None:
-    words = (fragile, "--out", "out", "--jobs", "1")
-    assert run_search(*words) == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith("dualnet: out: 3 runs failed") and "out/processes.log" in last
-    well, raised, killed, stopped = read_search("out")["stages"][0]["points"]
-    assert well["mean"] is not None and not well["retried"]
-    assert (raised["failed"], raised["retried"]) == ("RuntimeError: no luck", True)
-    assert "SIGKILL" in killed["failed"] and "memory" in killed["failed"]
-    assert "told to stop" in stopped["failed"]
-    log = Path("out/processes.log").read_text()
-    assert "Traceback" in log and "a learner may print" in log
-    Path("repaired").touch()
-    assert run_search(*words) == 0
-    points = read_search("out")["stages"][0]["points"]
-    assert {point["mean"] for point in points} == {well["mean"]} and not any(point["failed"] for point in points)
-    assert read_search("out")["chosen"] == {"learner.ends": "well"}, "of equals, the first"
-
-
-def test_where_every_point_raises_the_log_is_named(fragile: str, capsys) -> None:
-    Path(fragile).write_text(Path(fragile).read_text().replace("- well\n", "").replace("- kill\n  - stop\n", ""))
-    assert run_search(fragile, "--out", "out", "--jobs", "1") == 1
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert "learner.ends raise: RuntimeError: no luck" in last and "out/processes.log" in last
-
-
 def leave(point: str, file: str, content: dict[str, Any]) -> None:
     """What a run of a search in `out` would have left."""
     folder = Path("out", "points", point, "seed-0")
@@ -307,8 +162,8 @@ def leave(point: str, file: str, content: dict[str, Any]) -> None:
 
 
 def leave_result(point: Point, **metrics: float) -> None:
-    folder = RunFolder(point.folders(Path("out"), [0])[0])
     assert point.experiment is not None
+    folder = RunFolder(Path("out", point.folder, "seed-0"))
     with folder.locked():
         folder.prepare(point.experiment, point.experiment.benchmark.make_validation(), CPU)
     all_metrics = {"ACC": 50.0, "FM": 5.0, "LA": 50.0, "BWT": 0.0, **metrics}
@@ -349,19 +204,13 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
     plan, out = read_plan("a.yaml"), Path("out")
     with RunFolder(out).locked(), pytest.raises(ValueError, match=r"^out: .*--out$"):
         Search(plan, out, CPU).run()
-    content = {"experiment": {"learner.width": 3, "log_every": 7}, "environment": {"device": "cpu"}}
-    (out / "search.json").write_text(json.dumps(content))
-    with pytest.raises(ValueError, match=r"^out: .*learner.width is 3 there, 2 here.*--out$"):
-        Search(plan, out, CPU).run()
-    (out / "search.json").write_text(json.dumps({**content, "environment": {"device": "cuda"}}))
-    with pytest.raises(ValueError, match=r"^out: .*--device cuda"):
-        Search(plan, out, CPU).run()
-    for damaged in ("{", '{"experiment": 3}', '{"environment": [1]}'):
-        (out / "search.json").write_text(damaged)
-        with pytest.raises(ValueError, match=r"^out/search.json: .*remove it"):
-            Search(plan, out, CPU).run()
-    (out / "search.json").write_text("[]")
-    with pytest.raises(ValueError, match=r"^out/search.json: "):
+    Path("there").mkdir()
+    wide = {
+        "experiment": {**EXPERIMENT, "learner": {**EXPERIMENT["learner"], "width": 3}},
+        "grid": {"learner.lr": [0.1]},
+    }
+    leave_result(make_point(read_plan(write("there/a.yaml", wide)), {"learner.lr": 0.1}))
+    with pytest.raises(ValueError, match=r"out/points/lr=0.1/seed-0: .*learner.width is 3 there, 2 here.*--out$"):
         Search(plan, out, CPU).run()
 
 
@@ -418,70 +267,12 @@ def test_folders_have_readable_names_that_differ() -> None:
     assert all("/" not in name and " " not in name and name.isascii() and len(name) < 120 for name in odd)
 
 
-def test_how_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dualnet.jobs.local_pool.num_cores", lambda: 8)
-    for asked, jobs in (("4", 2), ("1", 8), ("99", 1), ("odd", 8)):
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
-        assert num_jobs("cpu", None) == jobs
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    assert (num_jobs("cpu", None), num_threads("cpu"), num_jobs("cpu", 3)) == (8, 1, 3)
-    assert (num_jobs("cuda", None), num_threads("cuda")) == (1, None)
-
-
 def test_on_a_terminal_there_is_a_bar() -> None:
     console = Console(force_terminal=True, record=True, width=100, file=open(os.devnull, "w"))  # noqa: SIM115, PTH123
-    live = SearchDisplay(console)
+    live = RowsDisplay(console)
     live.begin("stage 1/1", todo=1, total=2)
     live.run_ended("lr 0.1 [b], seed 0: ACC 50.00")
     live.end()
     text = console.export_text()
     console.file.close()
     assert "lr 0.1 [b], seed 0: ACC 50.00" in text and "2/2" in text
-
-
-def test_on_cuda_the_seeds_of_a_point_are_one_job() -> None:
-    write("tiny.yaml", TINY)
-    plan = read_plan("tiny.yaml")
-    points = [make_point(plan, options) for options in plan.stages[0]]
-    leave_result(points[0])
-    leave("lr=1e+25,replay_size=4", "failed.json", {"reason": "diverged"})
-    for device, seeds in (("cuda", [[1], [1], [0, 1]]), ("cpu", [[1], [1], [0], [1]])):
-        jobs = Search(plan, Path("out"), torch.device(device), 1).pending_jobs(points)
-        assert [list(job.folders) for job in jobs] == seeds
-
-
-def diverging_job(plan: SearchPlan, point: Point) -> tuple[Search, Job]:
-    """As on CUDA, where all seeds of a point are one job."""
-    folders = point.folders(Path("out"), plan.seeds)
-    assert point.experiment is not None
-    job = Job("point", point.experiment.mapping(), folders, "cpu", validation=True)
-    return Search(plan, Path("out"), CPU, 1), job
-
-
-def run_recorded(found: Search, job: Job) -> str:
-    found.display.begin("stage", 2, 2)
-    result = run_job(job)
-    found.record(job, result)
-    assert not found.failures and not list(Path("out").rglob("checkpoint"))
-    return result.status
-
-
-def test_seeds_that_go_together_and_diverge_are_all_recorded() -> None:
-    plan = read_plan(write("tiny.yaml", TINY))
-    found, job = diverging_job(plan, make_point(plan, {"learner.lr": 1e25}))
-    assert run_recorded(found, job) == "diverged"
-    failures = [read_outcome(folder) for folder in job.folders.values()]
-    assert [reason[:8] for reason in failures if reason] == ["seed-0: ", "seed-1: "]
-
-
-def test_a_seed_that_diverges_alone_fails_alone(own_learner: str, monkeypatch) -> None:
-    """The point has failed all the same; the figures of the other seed are kept."""
-    monkeypatch.setattr("dualnet.experiments.runner.seed_groups", lambda folders, device: [folders])
-    learner = {"name": own_learner, "loss_breaks_at": 1, "only_seed": 1}
-    content = {"experiment": {**EXPERIMENT, "learner": learner}, "seeds": [0, 1], "grid": {"learner.lr": [0.1]}}
-    plan = read_plan(write("one.yaml", content))
-    point = make_point(plan, plan.stages[0][0])
-    assert run_recorded(*diverging_job(plan, point)) == "diverged"
-    point.update(Path("out"), plan, {})
-    assert point.is_done and point.mean is None and list(point.seeds) == ["0"]
-    assert point.failed is not None and point.failed.startswith("seed-1: loss")

@@ -10,7 +10,7 @@ import torch
 import yaml
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from run_fixtures import CPU, KillAt, Killed
+from run_fixtures import CPU, KillAt, Killed, seeds_in
 from torch import Tensor
 
 from dualnet import cli
@@ -195,10 +195,9 @@ def test_killed_between_two_checkpoints(quick_tiny, run, run_state, tmp_path) ->
     assert run_state(run(experiment, tmp_path / "killed")) == whole
 
 
-def test_side_by_side_equals_one_after_the_other(quick_tiny, run, run_state, tmp_path, monkeypatch) -> None:
+def test_side_by_side_equals_one_after_the_other(quick_tiny, run, run_state, tmp_path) -> None:
     experiment = quick_tiny("er", **OPTIONS)
-    monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])  # as on CUDA
-    runner.run(experiment, {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU)
+    runner.run(seeds_in(tmp_path, experiment, 0, 1), CPU)
     for seed in (0, 1):
         alone = run_state(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}"))
         assert run_state(tmp_path / f"seed-{seed}") == alone

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from run_fixtures import CPU, KillAt, Killed, log_of, result_of
+from run_fixtures import CPU, KillAt, Killed, log_of, result_of, seeds_in
 
 import dualnet.stream.stream as stream_module
 from dualnet import cli, load
@@ -265,12 +265,9 @@ def test_killed_between_two_checkpoints(kind, quick_tiny, run, run_state, tmp_pa
 
 
 @pytest.mark.parametrize("kind", ["batch", "few and late"])
-def test_side_by_side_equals_one_after_the_other(
-    kind, quick_tiny, benchmark, run, run_state, tmp_path, monkeypatch
-) -> None:
+def test_side_by_side_equals_one_after_the_other(kind, quick_tiny, run, run_state, tmp_path) -> None:
     experiment = quick_tiny("er", labels=KINDS[kind])
-    monkeypatch.setattr(runner, "seed_groups", lambda folders, device: [folders])  # as on CUDA
-    runner.run(experiment, {seed: tmp_path / f"seed-{seed}" for seed in (0, 1)}, CPU, benchmark=benchmark)
+    runner.run(seeds_in(tmp_path, experiment, 0, 1), CPU)
     for seed in (0, 1):
         alone = run_state(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}"))
         assert run_state(tmp_path / f"seed-{seed}") == alone

@@ -138,6 +138,7 @@ def add_search(commands: Commands[Parser]) -> None:
     add("--out", **OUT, help="output folder (default: runs/search-NAME)")
     add("--seeds", **SEEDS, help="number of seeds, or a list (default: those of the search)")
     add("--jobs", type=count, metavar="N", help="parallel processes (default: 1 on CUDA, otherwise one per core)")
+    add("--side-by-side", **SIDE_BY_SIDE)
     add("--device", **DEVICE)
 
 
@@ -158,6 +159,7 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     add("--settings", choices=("authors", "paper"), default="authors", help=settings)
     jobs = "parallel processes (default: 1); on the CPU one per core is fastest"
     add("--jobs", type=count, default=1, metavar="N", help=jobs)
+    add("--side-by-side", **SIDE_BY_SIDE)
     margin = "largest difference from the published value that counts as reproduced (default: %(default)s)"
     add("--margin", type=number, default=2.0, metavar="POINTS", help=margin)
     add("--ledger-only", "--dry-run", action="store_true", help="run nothing, show existing results")
@@ -294,6 +296,10 @@ def seeds(text: str) -> list[int]:
     return found
 
 
+def count(text: str) -> int:
+    return number(text, int, "a whole number", most=10_000)
+
+
 # Arguments of several commands
 RUN: Any = {"type": Path, "metavar": "RUN", "help": "a run folder, such as runs/demo-er/seed-0, or a saved model"}
 CSV: Any = {"type": Path, "metavar": "FILE"}
@@ -309,11 +315,12 @@ ON_ERROR: Any = {
     "default": "stop",
     "help": "if images cannot be read: list them and stop (default), or skip them",
 }
+SIDE_BY_SIDE: Any = {
+    "type": count,
+    "metavar": "N",
+    "help": "runs with the same stream that are trained together in a process (default: 5 on CUDA, 1 on the CPU)",
+}
 DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": "auto: the GPU if there is one"}
-
-
-def count(text: str) -> int:
-    return number(text, int, "a whole number", most=10_000)
 
 
 def percent(text: str) -> float:

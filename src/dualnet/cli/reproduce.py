@@ -5,6 +5,7 @@ import dataclasses
 from pathlib import Path
 
 from dualnet import machine, reproduce
+from dualnet.cli.run import run_rows
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.experiments.experiment import command_options
 from dualnet.experiments.run_folder import check_out
@@ -23,11 +24,12 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
         raise ValueError(f"TABLE is missing; choose one of {', '.join(reproduce.shipped_tables())}, or all")
     out: Path = arguments.out or Path("runs", "reproduce" if arguments.settings == "authors" else "reproduce-paper")
     check_out(out)
-    failed: dict[str, str] = {}
+    failed: dict[str, list[str]] = {}
     if not arguments.ledger_only:
         options = command_options(rest, arguments.flags)
-        device = machine.choose_device(arguments.device).type
-        failed = reproduce.run_rows(rows, arguments.seeds, out, device, arguments.jobs, options)
+        to_run = reproduce.rows_to_run(rows, out, arguments.seeds, options)
+        device = machine.choose_device(arguments.device)
+        failed = run_rows(Path(arguments.table).stem, to_run, device, arguments.jobs, arguments.side_by_side)
     ledger = reproduce.make_ledger(table, out, arguments.settings, arguments.margin)
     names = {row.name for row in rows}
     shown = dataclasses.replace(ledger, entries=[entry for entry in ledger.entries if entry.name in names])
@@ -35,6 +37,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     if out.is_dir():  # the files have all rows of the table, also those that an earlier command has run
         folder = reproduce.write(ledger, out, Path(arguments.table).stem)
         print_line(f"{folder}: ledger.md, ledger.json, report.html")
-    for row, reason in failed.items():
-        fail(f"{row}: {reason}", 1)
-    return fail(f"{len(failed)} of {len(rows)} rows failed; the same command tries them again", 1) if failed else 0
+    for row, reasons in failed.items():
+        fail(f"{row}: {reasons[0]}", 1)
+    tried = "the same command tries those again that have not diverged"
+    return fail(f"{len(failed)} of {len(rows)} rows failed; {tried}", 1) if failed else 0

@@ -1,16 +1,21 @@
 """`dualnet run`: run an experiment with one or more seeds."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from dualnet import machine
 from dualnet.cli.terminal import fail, print_line
 from dualnet.experiments import experiment, runner
 from dualnet.experiments.progress import RunDisplay
-from dualnet.experiments.run import SeedsDivergedError
+from dualnet.experiments.run import RunsDivergedError
 from dualnet.experiments.run_folder import check_out
+from dualnet.jobs.display import RowsDisplay
+from dualnet.jobs.local_pool import LocalPool, num_threads
+from dualnet.jobs.rows import Row, RowRunner
 from dualnet.options import check_absent
 
 QUICK_SIZE, QUICK_UPDATES = 48, 2  # input size of the networks in pixels, updates per batch
@@ -24,20 +29,39 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     device = machine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / chosen.name
     check_out(out)
-    folders = {seed: out / f"seed-{seed}" for seed in arguments.seeds or [chosen.seed]}
+    row = Row(chosen.name, chosen, arguments.seeds or [chosen.seed], out)
+    failed = run_here(row, device) if len(row.seeds) == 1 else run_apart(row, device)
+    for line in failed:
+        fail(line, 1)
+    print_line(f"{out}: {'not all ' if failed else ''}finished; `dualnet report {out}` shows the result")
+    return 1 if failed else 0
+
+
+def run_here(row: Row, device: torch.device) -> list[str]:
+    """Run a row of one seed in this process. Returns a line if it has diverged."""
+    faster = faster_options(row.experiment) if device.type == "cpu" else ""
     try:
-        faster = faster_options(chosen) if device.type == "cpu" else ""
-        finished_before = runner.run(chosen, folders, device, RunDisplay(Console(stderr=True), faster))
-    except SeedsDivergedError as error:
-        for reason in error.reasons.values():
-            fail(reason, 1)
-        if len(error.reasons) < len(folders):
-            print_line(f"{out}: the other seeds are finished; `dualnet report {out}` shows the result")
-        return 1
-    for seed in finished_before:
-        print_line(f"{folders[seed]}: already finished, nothing to do")
-    print_line(f"{out}: finished; `dualnet report {out}` shows the result")
-    return 0
+        for folder in runner.run(row.runs, device, RunDisplay(Console(stderr=True), faster)):
+            print_line(f"{folder}: already finished, nothing to do")
+    except RunsDivergedError as error:
+        return list(error.reasons.values())
+    return []
+
+
+def run_apart(row: Row, device: torch.device) -> list[str]:
+    """Run a row of several seeds in processes. Returns a line for each reason why some failed."""
+    return [f"{row.folder}: {reason}" for reason in run_rows(row.name, [row], device).get(row.name, [])]
+
+
+def run_rows(
+    title: str, rows: Sequence[Row], device: torch.device, jobs: int = 1, side_by_side: int | None = None
+) -> dict[str, list[str]]:
+    """Run what is missing, `jobs` processes at a time. Returns the reasons of failures by row."""
+    display = RowsDisplay(Console(stderr=True), bar=False)  # each process shows its own progress
+    with LocalPool(jobs, num_threads(device.type) if jobs > 1 else None) as pool:
+        runner = RowRunner(pool, device, side_by_side, display)
+        runner.run(title, rows)
+    return runner.failed(rows)
 
 
 def faster_options(chosen: experiment.Experiment) -> str:

@@ -9,8 +9,9 @@ from dualnet import machine
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.experiments.experiment import command_options
 from dualnet.experiments.run_folder import check_out
+from dualnet.jobs.display import RowsDisplay
 from dualnet.search import NothingChosenError, Search, read_plan
-from dualnet.search.display import SearchDisplay, stage_table
+from dualnet.search.stage_table import stage_table
 
 
 def main(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -19,15 +20,17 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
     check_out(out)
     try:
-        found = Search(plan, out, device, arguments.jobs, SearchDisplay(Console(stderr=True))).run()
+        search = Search(plan, out, device, arguments.jobs, RowsDisplay(Console(stderr=True)), arguments.side_by_side)
+        search.run()
     except NothingChosenError as error:
         return fail(str(error), 1)
-    for number, (points, chosen) in enumerate(zip(found.stages, found.chosen, strict=True), 1):
-        title = f"{plan.name}, stage {number} of {len(found.stages)}"
+    for number, (points, chosen) in enumerate(zip(search.stages, search.chosen, strict=True), 1):
+        title = f"{plan.name}, stage {number} of {len(search.stages)}"
         print_rich(stage_table(title, points, chosen, plan.metric), width=140)
         print_line("")
     print_line(f"{out}: finished; `dualnet run {out / 'chosen.yaml'}` evaluates the chosen options")
-    if not found.failures:
+    failures = search.rows.failures
+    if not failures:
         return 0
-    reason = f"{len(found.failures)} runs failed for reasons other than their options; see {found.log_file}"
+    reason = f"{len(failures)} runs failed for reasons other than their options; see {search.log_file}"
     return fail(f"{out}: {reason}; the same command tries them again", 1)

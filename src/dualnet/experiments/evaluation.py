@@ -42,21 +42,24 @@ def all_logits(logits: Logits, images: Tensor, task_ids: Tensor) -> Tensor:
     return torch.cat([logits(*part) for part in parts])
 
 
-def class_results(logits: Logits, stream: Stream) -> ClassResults:
-    """Evaluates all test images again: a run that was resumed at its end has no logits of its last evaluation."""
+def final_results(logits: Logits, stream: Stream) -> tuple[list[float], ClassResults]:
+    """The accuracy in percent on each task, and the results by class, on all test images."""
+    accuracies = []
     counts, confusions = np.zeros(stream.spec.num_classes, np.int64), Counter[tuple[int, int]]()
     mistakes: list[tuple[float, int, int, int, int]] = []  # probability, task, position in its test set, class, answer
     for task in range(stream.num_tasks):
         images, labels, task_ids = stream.test_set(task)
-        found = all_logits(logits, images, task_ids)
-        confidence = found.double().softmax(dim=1).amax(dim=1).nan_to_num().cpu()  # in float32 many would round to 1
-        answers, truths = found.argmax(dim=1).cpu().numpy(), labels.cpu().numpy()
+        outputs = all_logits(logits, images, task_ids)
+        confidence = outputs.double().softmax(dim=1).amax(dim=1).nan_to_num().cpu()  # in float32 many would round to 1
+        answers, truths = outputs.argmax(dim=1).cpu().numpy(), labels.cpu().numpy()
+        accuracies.append(100 * int((answers == truths).sum()) / len(truths))
         counts += np.bincount(truths, minlength=len(counts))
         for position in np.flatnonzero(answers != truths).tolist():
             pair = int(truths[position]), int(answers[position])
             confusions[pair] += 1
             mistakes.append((float(confidence[position]), task, position, *pair))
-    return ClassResults(counts.tolist(), confusions, list(islice(most_confident(mistakes, stream), MAX_MISTAKES)))
+    shown = list(islice(most_confident(mistakes, stream), MAX_MISTAKES))
+    return accuracies, ClassResults(counts.tolist(), confusions, shown)
 
 
 def most_confident(mistakes: list[tuple[float, int, int, int, int]], stream: Stream) -> Iterator[Mistake]:

@@ -5,6 +5,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,10 +32,10 @@ class DivergedError(RuntimeError):
         self.reason = reason
 
 
-class SeedsDivergedError(RuntimeError):
-    """Seeds of an experiment have diverged; `reasons` has a line for each."""
+class RunsDivergedError(RuntimeError):
+    """Runs have diverged; `reasons` has a line for each folder."""
 
-    def __init__(self, reasons: Mapping[int, str]) -> None:
+    def __init__(self, reasons: Mapping[Path, str]) -> None:
         super().__init__("; ".join(reasons.values()))
         self.reasons = dict(reasons)
 
@@ -55,14 +56,16 @@ class Run:
         self.anytime = torch.empty(0, dtype=torch.float64)  # an accuracy per evaluation of the classes seen so far
         self.pending: list[dict[str, Tensor]] = []  # losses of steps that are not logged yet
         self.saved: int | None = None  # step of the last checkpoint, which may still be being written
+        self.classes: ClassResults | None = None  # of the last evaluation
         self.resume()
 
     def resume(self) -> None:
         """Continue from the newest checkpoint, if there is one; the log is truncated to it."""
-        found = checkpoint.newest(self.folder.checkpoints, self.folder.identity)
+        started = self.folder.started
+        found = checkpoint.newest(self.folder.checkpoints, self.folder.identity) if started else None
         if found is None:
-            self.folder.log_file.write_bytes(b"")
             load_initial_weights(self.learner)
+            self.folder.log_file.write_bytes(b"")
             return
         self.step, state = found
         try:
@@ -160,9 +163,10 @@ class Run:
         with atomic.naming(self.folder.log_file), self.folder.log_file.open("a") as log:
             log.write(json.dumps(line) + "\n")
 
-    def write_result(self, side_by_side: int, classes: ClassResults) -> None:
+    def write_result(self, side_by_side: int) -> None:
         """Write the results. result.json is written last: a run that has it is finished."""
-        atomic.write(self.folder.classes_file, classes.text())
+        assert self.classes is not None
+        atomic.write(self.folder.classes_file, self.classes.text())
         matrix = self.accuracy.tolist()
         found = metrics.summary(matrix)
         if len(self.stability):

@@ -1,9 +1,10 @@
-"""The training loop of one or several seeds of an experiment: steps, evaluations and checkpoints."""
+"""The training loop of runs side by side in one engine: steps, evaluations and checkpoints."""
 
 import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from dualnet.batch import Batch
 from dualnet.engine import Engine, Losses, precision_on
 from dualnet.experiments import checkpoint
-from dualnet.experiments.evaluation import Logits, accuracy, anytime_accuracy, class_results
+from dualnet.experiments.evaluation import Logits, accuracy, anytime_accuracy, final_results
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.run import DivergedError, Run
 from dualnet.experiments.stop import Stop, StopRequested
@@ -23,9 +24,8 @@ Result = TypeVar("Result")
 
 
 class TrainingLoop:
-    """Trains runs that are at the same step, side by side in one engine.
+    """Trains runs with the same steps ahead, side by side in one engine. Their learners and images may differ.
 
-    Their streams have the same steps, and may have other images.
     A run that diverges is removed; the others continue.
     """
 
@@ -33,7 +33,7 @@ class TrainingLoop:
         self.runs, self.display, self.stop = list(runs), display, stop
         self.stream, self.experiment = runs[0].stream, runs[0].experiment
         self.side_by_side = len(runs)
-        self.diverged: dict[int, str] = {}  # reasons by seed
+        self.diverged: dict[Path, str] = {}  # reasons by folder
         self.engine = self.make_engine()
         self.pool = ThreadPoolExecutor(2 * len(runs))  # for `map_runs`, while checkpoints are written
         self.writing: list[Future[None]] = []  # checkpoints that are being written
@@ -57,10 +57,13 @@ class TrainingLoop:
 
     @property
     def title(self) -> str:
+        names = {run.experiment.name for run in self.runs}
+        if len(names) > 1:
+            return f"{len(names)} rows, {len(self.runs)} runs"
         return f"{self.experiment.name} seed {', '.join(str(run.experiment.seed) for run in self.runs)}"
 
-    def run(self) -> dict[int, str]:
-        """Train to the end of the stream. Returns the seeds that have diverged, with the reasons."""
+    def run(self) -> dict[Path, str]:
+        """Train to the end of the stream. Returns the folders of runs that have diverged, with the reasons."""
         self.display.begin(self.title, self.stream.num_steps, self.step)
         period, number = self.stream.position(self.step)
         try:
@@ -76,7 +79,9 @@ class TrainingLoop:
             self.display.end()
         self.wait_for_writing()
         for run in self.runs:
-            run.write_result(self.side_by_side, class_results(self.logits_of(run), run.stream))
+            if run.classes is None:  # it was resumed after its last evaluation
+                _, run.classes = final_results(self.logits_of(run), run.stream)
+            run.write_result(self.side_by_side)
         return self.diverged
 
     def train(self, period: Period, first: int) -> None:
@@ -102,7 +107,7 @@ class TrainingLoop:
         try:
             return self.engine.step(batches)
         except ValueError as error:
-            raise RuntimeError(f"{self.experiment.learner_name} failed at step {self.step + 1}") from error
+            raise RuntimeError(f"{self.title} failed at step {self.step + 1}") from error
 
     def evaluate_stability(self, task: int) -> None:
         """Every `stability_every` steps, evaluate some test images of earlier tasks."""
@@ -117,8 +122,8 @@ class TrainingLoop:
         every = self.experiment.evaluate_every
         if every == 0 or self.step % every or self.stream.epochs_over_all or not self.runs[0].classes_seen.any():
             return
-        found = [anytime_accuracy(self.logits_of(run), run.stream, run.classes_seen) for run in self.runs]
-        values = torch.stack(found).tolist()
+        measured = [anytime_accuracy(self.logits_of(run), run.stream, run.classes_seen) for run in self.runs]
+        values = torch.stack(measured).tolist()
         self.add_elapsed_time()
         for run, value in zip(self.runs, values, strict=True):
             run.record_anytime(value)
@@ -126,18 +131,29 @@ class TrainingLoop:
 
     def evaluate(self, task: int) -> None:
         self.flush_losses()
-        found = self.accuracies(task + 1, Stream.test_set)
-        for run, values in zip(self.runs, found, strict=True):
+        is_last = task + 1 == self.stream.num_tasks
+        rows = self.final_accuracies() if is_last else self.accuracies(task + 1, Stream.test_set)
+        for run, values in zip(self.runs, rows, strict=True):
             run.record_evaluation(task, values)
-        self.display.evaluated(task, self.stream.num_tasks, float(np.mean(found)))
+        self.display.evaluated(task, self.stream.num_tasks, float(np.mean(rows)))
+
+    def final_accuracies(self) -> list[list[float]]:
+        """Accuracy of each run on all tasks; its results by class are kept for the end."""
+        rows = []
+        for run in self.runs:
+            values, run.classes = final_results(self.logits_of(run), run.stream)
+            rows.append(values)
+        self.add_elapsed_time()
+        return rows
 
     def logits_of(self, run: Run) -> Logits:
         return functools.partial(self.engine.logits, run.learner)
 
     def accuracies(self, num_tasks: int, examples: Callable[[Stream, int], TestSet]) -> list[list[float]]:
         """Accuracy of each run on the first tasks; the host waits for the device once for all of them."""
-        found = [accuracy(self.logits_of(run), *examples(run.stream, i)) for run in self.runs for i in range(num_tasks)]
-        values = torch.stack(found).view(-1, num_tasks).tolist()
+        tests = [(run, examples(run.stream, task)) for run in self.runs for task in range(num_tasks)]
+        measured = [accuracy(self.logits_of(run), *examples) for run, examples in tests]
+        values = torch.stack(measured).view(-1, num_tasks).tolist()
         self.add_elapsed_time()
         return values
 
@@ -189,9 +205,8 @@ class TrainingLoop:
             try:
                 results.append(future.result())
             except DivergedError as error:
-                seed = run.experiment.seed
-                self.diverged[seed] = run.record_divergence(error.reason)
-                self.display.diverged(f"{run.experiment.name} seed {seed}", run.step)
+                self.diverged[run.folder.path] = run.record_divergence(error.reason)
+                self.display.diverged(f"{run.experiment.name} seed {run.experiment.seed}", run.step)
                 self.runs.remove(run)
                 if not self.runs:
                     raise

@@ -11,12 +11,12 @@ import threading
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import NoReturn
 
 import torch
 from rich.console import Console
@@ -24,7 +24,7 @@ from rich.console import Console
 from dualnet.data.class_folders import IgnoredFilesWarning
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.stop import Stop, blocked_signals
-from dualnet.jobs.job import Job, JobResult, run_job
+from dualnet.jobs.job import Executor, Job, JobResult, run_job
 from dualnet.machine import num_cores
 
 POLL = 0.2  # seconds between two checks whether a stop was requested
@@ -34,18 +34,13 @@ FORKED = multiprocessing.get_context("forkserver")
 PRELOAD = ["dualnet.jobs.fork_server", __name__]
 
 
-class LocalPool:
-    """Up to `size` processes at a time. Their output goes to a log file, or to stderr together with their progress.
-
-    Leaving the context stops the jobs that are still running; they can be resumed.
-    """
+class LocalPool(Executor):
+    """Up to `size` processes at a time. Their output goes to a log file, or to stderr together with their progress."""
 
     def __init__(self, size: int, threads: int | None, log: Path | None = None) -> None:
         self.size, self.threads, self.log = size, threads, log
+        self.waiting: deque[Job] = deque()
         self.busy: dict[Connection, tuple[ForkServerProcess, Job]] = {}
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         for link in self.busy:
@@ -55,16 +50,14 @@ class LocalPool:
             process.kill()
             process.join()
 
-    def run(self, jobs: Sequence[Job], stop: Stop) -> Iterator[tuple[Job, JobResult]]:
-        """Yield each job with its result, in the order in which they end.
+    def submit(self, job: Job) -> None:
+        self.waiting.append(job)
 
-        Once a stop is requested, running jobs save their state (`stopped`) and no other is started.
-        """
-        waiting = deque(jobs)
-        while self.busy or (waiting and not stop.requested):
-            while waiting and not stop.requested and len(self.busy) < self.size:
+    def collect(self, stop: Stop) -> Iterator[tuple[Job, JobResult]]:
+        while self.busy or (self.waiting and not stop.requested):
+            while self.waiting and not stop.requested and len(self.busy) < self.size:
                 try:
-                    self.start(waiting.popleft())
+                    self.start(self.waiting.popleft())
                 except (EOFError, OSError):  # the signal may have ended the fork server too
                     if not stop.requested:
                         raise

@@ -95,7 +95,7 @@ class Learner(nn.Module, ABC):
 
     @final
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        """Learn from a batch that has been checked, then update the averaged weights. The engine captures this."""
+        """Learn from a batch of the right form, then update the averaged weights. The engine captures this."""
         losses = self.learn(batch)
         if not are_losses(losses):
             name, what = type(self).__name__, "losses by name, each a detached scalar tensor"

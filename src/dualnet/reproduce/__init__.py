@@ -6,8 +6,7 @@ from dualnet import atomic
 from dualnet.experiments.record import EXPERIMENT_FILE
 from dualnet.report import report
 from dualnet.reproduce.ledger import Ledger, make_ledger, seed_folders
-from dualnet.reproduce.run_rows import run_rows
-from dualnet.reproduce.table import read_rows, select, shipped_tables
+from dualnet.reproduce.table_file import read_rows, rows_to_run, select, shipped_tables
 from dualnet.reproduce.views import json_text, markdown_page, terminal_view
 
 
@@ -23,4 +22,4 @@ def write(ledger: Ledger, out: Path, table: str) -> Path:
     return folder
 
 
-__all__ = ["make_ledger", "read_rows", "run_rows", "select", "shipped_tables", "terminal_view", "write"]
+__all__ = ["make_ledger", "read_rows", "rows_to_run", "select", "shipped_tables", "terminal_view", "write"]

@@ -23,7 +23,7 @@ from dualnet.files import read_yaml
 from dualnet.metrics import sample_of, summary
 from dualnet.report.rows import DASH, differing_keys
 from dualnet.report.tables import METRICS, mean_cost
-from dualnet.reproduce.table import FOLDER, PUBLISHED_FILE, TableRow
+from dualnet.reproduce.table_file import FOLDER, PUBLISHED_FILE, TableRow
 from dualnet.ttest import Difference, Sample, welch
 
 MAX_SEEDS = 100  # largest number that `seeds_needed` tries

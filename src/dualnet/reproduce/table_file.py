@@ -1,7 +1,7 @@
 """Result tables: YAML files of options shared by all rows, by a group of rows, or given for one row."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from functools import reduce
 from itertools import takewhile
@@ -11,7 +11,8 @@ from typing import Any
 from dualnet.experiments.experiment import Experiment, parse
 from dualnet.experiments.option_files import find, shipped_files
 from dualnet.files import read_yaml
-from dualnet.options import check_keys, merged, nearest, whole_number
+from dualnet.jobs.rows import Row
+from dualnet.options import check_absent, check_keys, merged, nearest, whole_number
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")
@@ -46,6 +47,26 @@ class TableRow:
     def names(self) -> tuple[str, str]:
         """The name with and without that of the table."""
         return self.name, self.name.partition("/")[2]
+
+
+def rows_to_run(
+    rows: Sequence[TableRow], out: Path, seeds: Sequence[int] | None, overrides: Mapping[str, Any]
+) -> list[Row]:
+    """The rows with their folders below `out`. Those that share runs become one, with the seeds of all of them.
+
+    Raises ValueError if an option of a row is invalid.
+    """
+    check_absent(
+        overrides,
+        seed="a table runs every row with its own seeds; use --seeds",
+        name="every row of a table has its own name; use --out for another folder",
+    )
+    shared: dict[str, Row] = {}
+    for row in rows:
+        wanted = list(seeds or range(row.num_seeds))
+        first = shared.get(row.runs_of) or Row(row.name, row.experiment(overrides), (), out / row.runs_of)
+        shared[row.runs_of] = replace(first, seeds=list(dict.fromkeys([*first.seeds, *wanted])))
+    return list(shared.values())
 
 
 def read_rows(name_or_file: str, settings: str = "authors") -> list[TableRow]:

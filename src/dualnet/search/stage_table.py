@@ -1,41 +1,13 @@
-"""Terminal output of a search: its progress, and a table of each stage."""
+"""The table of a stage of a search, for a terminal."""
 
 from collections.abc import Sequence
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from dualnet.experiments.progress import echo
-from dualnet.search.plan import options_text
-from dualnet.search.point import Point, shorten_names
+from dualnet.search.points import Point, shorten_names
+from dualnet.search.search_file import options_text
 from dualnet.text import compact_table, escape
-
-
-class SearchDisplay:
-    """Prints a line for each run that ends and, on a terminal, a progress bar for the stage. Silent by default."""
-
-    def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(quiet=True)
-        title, off = TextColumn("{task.description}", markup=False), not self.console.is_terminal
-        columns = (title, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-        self.bar = Progress(*columns, console=self.console, refresh_per_second=4, disable=off)
-
-    def begin(self, title: str, todo: int, total: int) -> None:
-        self.title, self.done, self.total = title, total - todo, total
-        self.task = self.bar.add_task(title, total=total, completed=self.done)
-        self.bar.start()
-        echo(self.console, f"{title}: {total} runs" + (f", {self.done} of them already finished" if self.done else ""))
-
-    def run_ended(self, line: str) -> None:
-        self.done += 1
-        self.bar.advance(self.task)
-        echo(self.console, f"{self.title}, {self.done}/{self.total}: {line}")
-
-    def end(self) -> None:
-        self.bar.stop()
-        self.bar.remove_task(self.task)  # the next stage must not draw it again
 
 
 def stage_table(title: str, points: Sequence[Point], chosen: Point, metric: str) -> Table:

@@ -1,23 +1,19 @@
 """A point of the grid: its experiment, its folder, and the results of its seeds."""
 
-import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from dualnet import atomic
 from dualnet.experiments.experiment import Experiment
-from dualnet.experiments.record import RESULT_FILE, mapping_in, read_result
-from dualnet.files import describe_file_error, read_json
+from dualnet.jobs.rows import Row, RowRunner
 from dualnet.metrics import sample_of
 from dualnet.options import flat
-from dualnet.search.plan import METRICS, SearchPlan, Values
+from dualnet.search.search_file import METRICS, SearchPlan, Values, options_text
 
-FAILED_FILE = "failed.json"  # in the run folder of a seed that diverged
 MAX_NAME_LENGTH = 100  # characters of a folder name; file systems allow 255 bytes
 
 
@@ -43,23 +39,23 @@ class Point:
     def is_done(self) -> bool:
         return self.mean is not None or self.failed is not None
 
-    def folders(self, out: Path, seeds: Sequence[int]) -> dict[int, Path]:
-        return {seed: out / self.folder / f"seed-{seed}" for seed in seeds}
+    def row(self, out: Path, seeds: Sequence[int]) -> Row:
+        assert self.experiment is not None
+        return Row(options_text(shorten_names(self.options)), self.experiment, seeds, out / self.folder)
 
-    def update(self, out: Path, plan: SearchPlan, failures: Mapping[Path, str]) -> None:
+    def update(self, row: Row, rows: RowRunner, metric: str) -> None:
         """Compute the metric once every seed has finished or failed; until then, change nothing."""
-        folders = self.folders(out, plan.seeds)
-        outcomes = {seed: read_outcome(folder) or failures.get(folder) for seed, folder in folders.items()}
+        outcomes = {run.seed: rows.outcome(folder) for folder, run in row.runs.items()}
         if None in outcomes.values():
             return
         results = {seed: outcome for seed, outcome in outcomes.items() if isinstance(outcome, dict)}
         reasons = [outcome for outcome in outcomes.values() if isinstance(outcome, str)]
-        values = [result["metrics"][plan.metric] for result in results.values()]
+        values = [result["metrics"][metric] for result in results.values()]
         if not reasons and None in values:
-            reasons = [f"{plan.metric} is undefined for a stream of one task and for Offline; use the metric ACC"]
+            reasons = [f"{metric} is undefined for a stream of one task and for Offline; use the metric ACC"]
         self.seconds = round(sum(result["seconds"] or 0 for result in results.values()), 2)
         self.seeds = {str(seed): result["metrics"] for seed, result in results.items()}
-        self.retried = any(folder in failures for folder in folders.values())
+        self.retried = any(folder in rows.failures for folder in row.runs)
         if reasons:
             self.failed = reasons[0]
         else:
@@ -99,26 +95,3 @@ def shorten_names(options: Values) -> Values:
     """Only the last part of each dotted name, if these parts are unique."""
     shortened = {option.rpartition(".")[2]: value for option, value in options.items()}
     return shortened if len(shortened) == len(options) else options
-
-
-def read_outcome(folder: Path) -> dict[str, Any] | str | None:
-    """The result of a seed, or the reason why it diverged; None if it has neither."""
-    if result := read_result(folder / RESULT_FILE):
-        return result
-    file = folder / FAILED_FILE
-    return str(read_search_file(file).get("reason") or "diverged") if file.exists() else None
-
-
-def write_failure(folder: Path, reason: str) -> None:
-    """Record a reason without its path, since the folder may be moved, and without the advice for a single run."""
-    what = reason.removeprefix(f"{folder}: ").partition(";")[0]
-    atomic.write(folder / FAILED_FILE, json.dumps({"reason": f"{folder.name}: {what}"}) + "\n")
-
-
-def read_search_file(file: Path) -> dict[str, Any]:
-    """Read search.json, which need not exist, or failed.json. Raises ValueError if the file is damaged."""
-    try:
-        content = read_json(file) if file.exists() else {}
-        return content | {key: mapping_in(content, key) for key in ("experiment", "environment")}
-    except ValueError as error:
-        raise ValueError(f"{describe_file_error(file, error)}; remove it, and the search creates it again") from error
