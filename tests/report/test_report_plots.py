@@ -21,6 +21,7 @@ from dualnet.report.rows import compare
 from dualnet.report.style import FEW_TASKS, PALETTE, task_colour
 from dualnet.report.tables import anytime_table, results_table, runs_table, stability_table, trend_tables
 from dualnet.report.trend import lines, trends
+from dualnet.ttest import two_sided_p
 
 ROUNDS, SHARE = "learner.slow_rounds", "labels.share"
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65
@@ -122,14 +123,6 @@ def few_labels(make_run, folder: Path, shares=(0.1, 1.0), rounds=(0, 8), seeds: 
     return accs
 
 
-def two_sided(t: float, freedom: float) -> float:
-    """P(|T| > t) by a sum over the density of Student's t, which is 1 - F(t) + F(-t)."""
-    x = np.linspace(-abs(t), abs(t), 200_001)
-    density = (1 + x**2 / freedom) ** (-(freedom + 1) / 2)
-    constant = math.gamma((freedom + 1) / 2) / math.gamma(freedom / 2) / math.sqrt(freedom * math.pi)
-    return 1 - constant * float(np.trapezoid(density, x))
-
-
 def test_the_table_of_two_lines_has_their_difference(tmp_path, make_run):
     accs = few_labels(make_run, tmp_path, rounds=(8, 0))
     table = trend_tables(compare([tmp_path], against=SHARE))[f"Accuracy against {SHARE}"]
@@ -142,8 +135,8 @@ def test_the_table_of_two_lines_has_their_difference(tmp_path, make_run):
         freedom = sum(parts) ** 2 / sum(part**2 / 2 for part in parts)
         mean, low, high = map(float, re.findall(r"[-+][0-9.]+", second[4]))
         assert mean == pytest.approx(b.mean() - a.mean(), abs=0.006) and first[4:] == ["", ""]
-        assert two_sided((high - low) / 2 / math.sqrt(sum(parts)), freedom) == pytest.approx(0.05, abs=1e-4)
-        assert float(second[5]) == pytest.approx(two_sided(mean / math.sqrt(sum(parts)), freedom), abs=0.001)
+        assert two_sided_p((high - low) / 2 / math.sqrt(sum(parts)), freedom) == pytest.approx(0.05, abs=1e-4)
+        assert float(second[5]) == pytest.approx(two_sided_p(mean / math.sqrt(sum(parts)), freedom), abs=0.001)
 
 
 def test_single_seeds_have_no_interval_and_three_lines_no_difference(tmp_path, make_run):
