@@ -30,7 +30,7 @@ from dualnet.models.model import Model
 from dualnet.options import merged
 from dualnet.serve.state_folder import DEFAULT_LEARNER
 from dualnet.stream.schedule import LabelsConfig
-from dualnet.ttest import Sample, welch
+from dualnet.ttest import Sample, p_text, welch
 
 SEEDS = (0, 1, 2)
 SMALL = {"width": 8, "start": None}
@@ -102,7 +102,7 @@ def background(train_per_class: int) -> None:
     difference = welch(on, off)
     for name, sample in (("on", on), ("off", off)):
         print(f"background {name}: {sample.mean:.2f} ± {sample.std:.2f} %")
-    print(f"difference {difference.mean:.2f} [{difference.low:.2f}, {difference.high:.2f}], p {difference.p_text}")
+    print(f"difference {difference.mean:.2f} [{difference.low:.2f}, {difference.high:.2f}], p {p_text(difference.p)}")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -16,7 +16,7 @@ from dualnet.experiments.experiment import read
 from dualnet.files import read_json
 from dualnet.report.findings import findings
 from dualnet.report.rows import compare
-from dualnet.report.tables import RESULT_HEADER, results_table
+from dualnet.report.tables import METRICS, heading, results_table
 from dualnet.reproduce import make_ledger, read_rows
 from dualnet.reproduce.views import json_text
 from dualnet.ttest import Sample, welch
@@ -287,8 +287,8 @@ def test_demo_figures_are_those_of_its_committed_runs() -> None:
     """Each line of the table: name, ACC, FM, LA and the images forward; and the sentence that says who is ahead."""
     comparison = compare([ROOT / "results/demo"])
     table = results_table(comparison.rows, comparison)
-    shown = [table.header.index(name) for name in (*RESULT_HEADER[1:4], "fwd")]
-    lines = [line for line in table.rows if line[0] != "chance"]
+    shown = [table.header.index(name) for name in (*map(heading, METRICS), "fwd")]
+    lines = [line for line in table.texts if line[0] != "chance"]
     expected = [" | ".join([line[0], *(line[column] for column in shown)]) for line in lines]
     written = [line.strip("| ").replace("*", "") for line in README.splitlines() if line.startswith("| few-labels-")]
     assert sorted(written) == sorted(expected) and len(written) == 4

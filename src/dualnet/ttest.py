@@ -52,15 +52,15 @@ class Difference:
     def high(self) -> float:
         return self.mean + self.half_width
 
-    @property
-    def p_text(self) -> str:
-        """Three decimals, or four where three would hide on which side of LEVEL it is.
 
-        >>> Difference(1.0, 1.0, 4, 0.0498).p_text, Difference(1.0, 1.0, 4, 0.0612).p_text
-        ('0.0498', '0.061')
-        """
-        digits = 4 if round(self.p, 3) == LEVEL else 3
-        return f"{self.p:.{digits}f}" if self.p >= 0.001 else "< 0.001"
+def p_text(p: float) -> str:
+    """Three decimals, or four where three would hide on which side of LEVEL it is.
+
+    >>> p_text(0.0498), p_text(0.0612)
+    ('0.0498', '0.061')
+    """
+    digits = 4 if round(p, 3) == LEVEL else 3
+    return f"{p:.{digits}f}" if p >= 0.001 else "< 0.001"
 
 
 def welch(ours: Sample, theirs: Sample) -> Difference:

@@ -15,7 +15,7 @@ from dualnet.experiments.experiment import parse
 from dualnet.experiments.manifest import manifest_of
 from dualnet.experiments.record import read_record
 from dualnet.experiments.stop import StopRequested
-from dualnet.report.classes import class_results, class_table, confusion_matrix, names_of, tasks_table
+from dualnet.report.class_tables import class_results, class_table, confusion_matrix, names_of, tasks_table
 from dualnet.report.rows import ReportRow, compare
 from dualnet.reproduce.ledger import check_same_experiment
 

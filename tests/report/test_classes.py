@@ -10,10 +10,16 @@ from dualnet import Model
 from dualnet.cli import main
 from dualnet.experiments.record import read_record
 from dualnet.report import report
-from dualnet.report.classes import class_table, confused_pairs_table, confusion_matrix, rows_with_classes, tasks_table
-from dualnet.report.data_set import chance, data_set_names, data_set_text
+from dualnet.report.class_tables import (
+    class_table,
+    confused_pairs_table,
+    confusion_matrix,
+    rows_with_classes,
+    tasks_table,
+)
 from dualnet.report.findings import findings
 from dualnet.report.rows import ReportRow, compare, top_rows
+from dualnet.report.stream_facts import chance, data_set_names, data_set_text
 from dualnet.report.style import PHONE_WIDTH
 from dualnet.report.tables import options_table, results_table
 
@@ -37,14 +43,14 @@ def page_of(folder: Path) -> str:
 def test_a_single_row_tells_what_a_class_is_taken_for(tmp_path, make_run):
     make_run(tmp_path / "0", TASKS, classes=CLASSES, protocol="task_free")
     rows = compare([tmp_path]).rows
-    assert class_table(rows).rows == [
+    assert class_table(rows).texts == [
         ["a", "60.0", "b (30 %)", "1", "10"],
         ["b", "100.0", "—", "1", "10"],
         ["c", "100.0", "—", "2", "10"],
         ["d", "80.0", "a (20 %)", "2", "10"],
     ]
-    assert confused_pairs_table(rows[0]).rows == [["a", "b", "30 %"], ["d", "a", "20 %"], ["a", "c", "10 %"]]
-    assert tasks_table(rows[0]).rows == [["1", "a, b"], ["2", "c, d"]]
+    assert confused_pairs_table(rows[0]).texts == [["a", "b", "30 %"], ["d", "a", "20 %"], ["a", "c", "10 %"]]
+    assert tasks_table(rows[0]).texts == [["1", "a, b"], ["2", "c, d"]]
 
 
 def test_seeds_are_one_column_and_rows_one_each_the_best_first(tmp_path, make_run):
@@ -55,7 +61,7 @@ def test_seeds_are_one_column_and_rows_one_each_the_best_first(tmp_path, make_ru
     make_run(tmp_path / "d", [[60.0, None], [99.0, 99.0]], name="older")
     table = class_table(rows_with_classes(compare([tmp_path]).rows))
     assert table.header == ["class", "better", "er", "all", "task", "test images"]
-    assert table.rows[0] == ["a", "60.0", "80.0 ± 28.3", "60.0", "1", "10"]
+    assert table.texts[0] == ["a", "60.0", "80.0 ± 28.3", "60.0", "1", "10"]
     assert "Most confident mistakes: better" in page_of(tmp_path)
 
 
@@ -81,7 +87,7 @@ def test_the_page_has_a_section_where_a_run_recorded_it(tmp_path, make_run):
         and "Confusion matrix of demo" not in page
     )
     assert "a predicted as b: 30.00 %" in page and f"data:image/jpeg;base64,{JPEG}" in page
-    assert "classes of the image&#x27;s task" in page
+    assert "classes of the image&#39;s task" in page
     assert "| a | 60.0 | b (30 %) | 1 | 10 |" in (tmp_path / "report.md").read_text()
 
 
@@ -112,7 +118,7 @@ def test_chance_is_a_line_of_the_table_and_of_the_plot(tmp_path, make_run):
     for protocol, expected in (("task_aware", "50.00"), ("task_free", "25.00")):
         make_run(tmp_path / protocol, TASKS, classes=CLASSES, protocol=protocol)
         comparison = compare([tmp_path / protocol])
-        assert results_table(comparison.rows, comparison).rows[-1][:3] == ["chance", expected, "—"]
+        assert results_table(comparison.rows, comparison).texts[-1][:3] == ["chance", expected, "—"]
         assert ">chance</text>" in page_of(tmp_path / protocol)
     assert chance(read_record(make_run(tmp_path / "older"))) is None
 

@@ -236,7 +236,7 @@ def test_another_protocol_is_named_and_marked(make_run, row, ledger) -> None:
 def test_options_of_a_command_line_are_named(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0, {"lr": 0.5})
     (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": PAPER})).entries
-    assert entry.options_changed == {"learner.lr": ("0.5", "0.03")}
+    assert entry.options_changed == {"learner.lr": (0.5, 0.03)}
     assert "run with learner.lr 0.5 (in the table 0.03)" in shown(made)
 
 
@@ -266,13 +266,14 @@ def test_earlier_runs_are_listed_and_do_not_count(make_run, row, ledger, tmp_pat
     assert dataclasses.replace(entry, earlier=[]) == before
     rate, code = entry.earlier
     assert (rate.name, rate.seeds, rate.metrics["ACC"]) == ("high-rate", [0, 3], sample_of([40.0, 42.0]))
-    assert rate.differs == {"learner.lr": ("0.5", "0.03"), "learner.encoder_lr": ("0.1", "null")}
+    assert rate.differs == {"learner.lr": (0.5, 0.03), "learner.encoder_lr": (0.1, None)}
     assert (code.name, code.seeds, code.differs) == ("other-code", [0], {})
-    for text in (terminal := shown(made), markdown := markdown_page(made)):
+    terminal, markdown = shown(made), markdown_page(made)
+    for text in (terminal, markdown.replace(" ± ", "±")):
         assert text.count(" earlier ") >= 2 and "41.00±1.41" in text and "30.00±—" in text
         assert "a: earlier runs other-code: with the same options" in text
     assert "earlier runs high-rate: learner.encoder_lr 0.1 (now null), learner.lr 0.5 (now 0.03)" in terminal
-    assert "| earlier | 2 | 41.00±1.41 | 0.00±0.00 | 41.00±1.41 |  |  |  |  |  | high-rate |" in markdown
+    assert "| earlier | 2 | 41.00 ± 1.41 | 0.00 ± 0.00 | 41.00 ± 1.41 |  |  |  |  |  | high-rate |" in markdown
     written = json.loads(json_text(made))["rows"][0]["earlier"][0]
     assert (written["seeds"], written["metrics"]["ACC"]["mean"]) == ([0, 3], 41.0)
     write(made, tmp_path, "t")
@@ -283,7 +284,7 @@ def test_earlier_runs_of_a_row_that_was_not_run_again_are_compared_with_its_tabl
     make_run("t/g/a/earlier/high-rate", 0, 40.0, {"lr": 0.5})
     one, two = ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {"t/g/a": PAPER}).entries
     assert (one.verdict, one.seeds, one.cost["seconds"]) == ("not run", [], None)
-    assert one.earlier == two.earlier and one.earlier[0].differs == {"learner.lr": ("0.5", "0.03")}
+    assert one.earlier == two.earlier and one.earlier[0].differs == {"learner.lr": (0.5, 0.03)}
 
 
 def test_an_earlier_run_under_another_protocol_says_so(make_run, row, ledger) -> None:

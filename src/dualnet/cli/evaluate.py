@@ -13,9 +13,8 @@ from dualnet.cli.terminal import fail, print_line, print_rich, show_warning
 from dualnet.data.image_folder import read_files
 from dualnet.models.model import load
 from dualnet.models.predictions import Evaluation
-from dualnet.report.rows import DASH
-from dualnet.report.tables import TextTable
-from dualnet.report.views import rich_table
+from dualnet.report.cells import Cell, Number, Table
+from dualnet.report.terminal import rich_table
 from dualnet.text import join_first, pluralise
 
 THRESHOLDS = (0.5, 0.8, 0.9, 0.95, 0.99)
@@ -74,21 +73,21 @@ def parts(found: Evaluation) -> dict[str, list[dict[str, Any]]]:
     return {"classes": classes, "thresholds": thresholds}
 
 
-def tables(found: Evaluation) -> list[tuple[TextTable, str]]:
+def tables(found: Evaluation) -> list[tuple[Table, str]]:
     content = parts(found)
-    classes, thresholds = [], []
-    for one in content["classes"]:
-        mistaken = ", ".join(f"{name} {count}" for name, count in list(one["mistaken_for"].items())[:MAX_CONFUSIONS])
-        classes.append([one["name"], str(one["images"]), percent(one["accuracy"]), percent(one["precision"]), mistaken])
-    for one in content["thresholds"]:
-        thresholds.append([str(one["threshold"]), percent(one["predicted"]), percent(one["correct"])])
-    header = ["class", "images", "accuracy", "precision", "mistaken for"]
-    by_threshold = ["threshold", "predicted", "correct of these"]
-    return [
-        (TextTable(header, classes, numeric=[1, 2, 3]), "classes, the least accurate first"),
-        (TextTable(by_threshold, thresholds, numeric=[0, 1, 2]), "with `predict --threshold`"),
+    classes: list[list[Cell]] = []
+    for of in content["classes"]:
+        mistaken = ", ".join(f"{name} {count}" for name, count in list(of["mistaken_for"].items())[:MAX_CONFUSIONS])
+        shares = [Number(of[share], "percent") for share in ("accuracy", "precision")]
+        classes.append([of["name"], Number(of["images"]), *shares, mistaken])
+    thresholds: list[list[Cell]] = [
+        [Number(of["threshold"], "label"), Number(of["predicted"], "percent"), Number(of["correct"], "percent")]
+        for of in content["thresholds"]
     ]
-
-
-def percent(share: float | None) -> str:
-    return DASH if share is None else f"{share:.1f} %"
+    return [
+        (
+            Table(["class", "images", "accuracy", "precision", "mistaken for"], classes),
+            "classes, the least accurate first",
+        ),
+        (Table(["threshold", "predicted", "correct of these"], thresholds), "with `predict --threshold`"),
+    ]

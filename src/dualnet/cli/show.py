@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet.cli.terminal import print_line, print_rich, show_warning
 from dualnet.experiments.record import EXPERIMENT_FILE, MODEL_FILE
-from dualnet.report.rows import DASH
-from dualnet.report.tables import TextTable
-from dualnet.report.views import rich_table, run_view
+from dualnet.report.cells import DASH, Cell, Number, Table
+from dualnet.report.run_summary import run_summary
+from dualnet.report.terminal import rich_table
 from dualnet.text import pluralise
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ TEST_SETS = {  # by name in the result of a session: column (of earlier classes,
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if (arguments.run / EXPERIMENT_FILE).is_file() or not (arguments.run / MODEL_FILE).is_file():
-        print_rich(run_view(arguments.run), width=100)
+        print_rich(run_summary(arguments.run), width=100)
         return
     from dualnet.models.model import load  # imports PyTorch, which is slow and not needed for runs
 
@@ -68,23 +68,22 @@ def by_class(numbers: Iterable[int], model: Model) -> str:
 def show_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
     """A table of the sessions of `dualnet learn`, and what the accuracies of the last one were measured on."""
     columns = {part: column for part, (column, _) in TEST_SETS.items() if any(part in one["after"] for one in sessions)}
-    rows = [[*facts(one), *(accuracy(one, part) for part in columns)] for one in sessions]
+    rows: list[list[Cell]] = [[*facts(one), *(accuracy(one, part) for part in columns)] for one in sessions]
     header = ["session", "images", "classes", *columns.values()]
-    table = TextTable(header, rows, numeric=range(1, len(header)))
-    print_rich(rich_table(table, "sessions, accuracy in %"), width=100)
-    if any(cell.endswith(MARK) for row in rows for cell in row):
+    print_rich(rich_table(Table(header, rows), "sessions, accuracy in %"), width=100)
+    if any(str(cell).endswith(MARK) for row in rows for cell in row):
         print_line(f"{MARK} some of these classes were not tested")
     if last := sessions[-1]["after"]:
         counts = (f"{column} {last[part][1]:,}" for part, column in columns.items() if part in last)
         print_line(f"images tested in the last session: {'; '.join(counts)}")
 
 
-def facts(session: Mapping[str, Any]) -> list[str]:
+def facts(session: Mapping[str, Any]) -> list[Cell]:
     """When it ended, and the numbers of images that it learned and of classes; earlier versions saved none of them."""
     if "time" not in session:
         return [DASH] * 3
     ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(session["time"]))
-    return [ended, f"{session['images']:,}", f"{session['classes']:,}"]
+    return [ended, Number(session["images"]), Number(session["classes"])]
 
 
 def accuracy(session: Mapping[str, Any], part: str) -> str:

@@ -56,6 +56,9 @@ RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options by learner: old name, new na
 REMOVED = {"logit_adjustment": 0.0}  # options that no longer exist, with the value that had no effect
 
 
+Scalar = str | float | int | bool | None
+
+
 @dataclass(frozen=True)
 class RunRecord:
     """One seed of one experiment. The fields from `accuracy` on are None or empty until it is finished."""
@@ -65,7 +68,7 @@ class RunRecord:
     seed: str
     experiment: dict[str, Any]  # nested options, as this version names them
     digest: str  # of the options that affect results
-    options: dict[str, str]  # those that runs of one experiment share: dotted name -> text; and IMAGES
+    options: dict[str, Scalar]  # those that runs of one experiment share, by dotted name; and IMAGES
     stream: dict[str, Any]
     manifest: dict[str, Any]
     environment: dict[str, str]
@@ -136,7 +139,7 @@ def read_record(folder: Path) -> RunRecord:
                 {key: value for key, value in compact(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
             ),
             options=compared_options(experiment) | images_option(metadata["manifest"]),
-            **{**metadata, "environment": options_as_text(metadata["environment"])},
+            **{**metadata, "environment": {key: str(value) for key, value in flat(metadata["environment"]).items()}},
             **result,
         )
     except READ_ERRORS as error:
@@ -181,11 +184,11 @@ def updated(options: Mapping[str, Any]) -> dict[str, Any]:
     return {**options, "labels": labels, "blurry": blurry, "learner": learner}
 
 
-def compared_options(experiment: Mapping[str, Any]) -> dict[str, str]:
+def compared_options(experiment: Mapping[str, Any]) -> dict[str, Scalar]:
     """The options that two runs of one experiment have in common."""
     excluded = ("seed", "stability_every", "evaluate_every", *UNCOMPARED_OPTIONS)
     # With the default too, so that a report against `blurry.share` has sharp boundaries as 0.
-    options = options_as_text({"blurry": experiment["blurry"], **compact(experiment)})
+    options = scalar_options({"blurry": experiment["blurry"], **compact(experiment)})
     return {key: value for key, value in options.items() if key not in excluded}
 
 
@@ -197,7 +200,7 @@ def compact(experiment: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key not in defaults or defaults[key] != value}
 
 
-def images_option(manifest: Mapping[str, Any]) -> dict[str, str]:
+def images_option(manifest: Mapping[str, Any]) -> dict[str, Scalar]:
     """The digest of the training and test images, as one more option."""
     digests = [str(manifest[key]) for key in ("class_order", "split") if manifest.get(key)]
     return {IMAGES: "-".join(digests)} if digests else {}
@@ -205,7 +208,7 @@ def images_option(manifest: Mapping[str, Any]) -> dict[str, str]:
 
 def with_common_root(records: Sequence[RunRecord]) -> list[RunRecord]:
     """Runs with the same images in different folders all get the options of the first such folder."""
-    first: dict[object, dict[str, str]] = {}
+    first: dict[object, dict[str, Scalar]] = {}
     result = []
     for record in records:
         if record.pixels:
@@ -234,10 +237,15 @@ def number(value: Any) -> Any:
     return value
 
 
-def options_as_text(mapping: Mapping[str, Any]) -> dict[str, str]:
-    """Nested options by their dotted names, as text.
+def scalar_options(mapping: Mapping[str, Any]) -> dict[str, Scalar]:
+    """Nested options by their dotted names; a list as its text.
 
-    >>> options_as_text({"learner": {"name": "er", "betas": [1, 2], "head": None}})
-    {'learner.name': 'er', 'learner.betas': '[1, 2]', 'learner.head': 'null'}
+    >>> scalar_options({"learner": {"name": "er", "lr": 0.1, "betas": [1, 2], "head": None}})
+    {'learner.name': 'er', 'learner.lr': 0.1, 'learner.betas': '[1, 2]', 'learner.head': None}
     """
-    return {key: value if isinstance(value, str) else json.dumps(value) for key, value in flat(mapping).items()}
+    return {key: value if isinstance(value, Scalar) else json.dumps(value) for key, value in flat(mapping).items()}
+
+
+def option_text(value: Any) -> str:
+    """An option as it stands in an experiment file."""
+    return value if isinstance(value, str) else json.dumps(value)

@@ -6,8 +6,9 @@ from pathlib import Path
 from rich.console import Group
 
 from dualnet import atomic
+from dualnet.report.markdown import markdown_page
 from dualnet.report.rows import compare
-from dualnet.report.views import markdown_page, terminal_view
+from dualnet.report.terminal import terminal_view
 
 
 def report(

@@ -15,14 +15,14 @@ def find_runs(folders: Sequence[Path]) -> list[RunRecord]:
     Runs of a search are left out: they were evaluated on validation tasks. So are replaced runs of a table's row, whose
     options may be the same as those of the present runs, unless their folder is given.
     """
-    found = {folder.resolve(): folder for root in folders for folder in _run_folders(Path(root))}
-    if not found:
+    run_folders = {folder.resolve(): folder for root in folders for folder in _run_folders(Path(root))}
+    if not run_folders:
         below = ", ".join(str(folder) for folder in folders) or "no folder"
         raise ValueError(f"no runs found in {below}; run an experiment first or give the folder that holds its runs")
-    runs = readable_runs(found.values())
+    runs = readable_runs(run_folders.values())
     results = [run for run in runs if not run.validation]
     if not results:
-        raise ValueError(f"{found.popitem()[1]}: a run of a search, evaluated on validation tasks; see its search.json")
+        raise ValueError(f"{runs[0].folder}: a run of a search, evaluated on validation tasks; see its search.json")
     if left_out := len(runs) - len(results):
         warnings.warn(
             f"{left_out} runs of a search are left out: they were evaluated on validation tasks", stacklevel=2
@@ -53,13 +53,13 @@ def _run_folders(root: Path) -> list[Path]:
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder; give a folder that holds runs")
     files = [*root.rglob(EXPERIMENT_FILE), *root.rglob(RESULT_FILE)]
-    found = {file.parent for file in files}
-    rows = {folder.parent for folder in found}
-    replaced = {folder for folder in found if folder.parent.parent.name == EARLIER and folder.parents[2] in rows}
+    folders = {file.parent for file in files}
+    rows = {folder.parent for folder in folders}
+    replaced = {folder for folder in folders if folder.parent.parent.name == EARLIER and folder.parents[2] in rows}
     if replaced:
         left_out = pluralise(len(replaced), "replaced run")
         warnings.warn(f"{left_out} left out; to report on some, give their folder {EARLIER}/NAME", stacklevel=2)
-    return sorted(found - replaced, key=_natural)
+    return sorted(folders - replaced, key=_natural)
 
 
 def _natural(folder: Path) -> tuple[list[str | float], str]:

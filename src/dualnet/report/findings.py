@@ -4,9 +4,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from dualnet.metrics import mean_and_spread, sample_of
-from dualnet.report.data_set import chance
 from dualnet.report.rows import Comparison, ReportRow, differing_sizes
-from dualnet.ttest import LEVEL, Sample, welch
+from dualnet.report.stream_facts import chance
+from dualnet.ttest import LEVEL, Sample, p_text, welch
 
 MAX_COMPARED = 5  # rows compared with the best one
 
@@ -35,7 +35,7 @@ def finding(rows: Sequence[ReportRow]) -> str:
     for row, sample in others:
         difference = welch(best, sample)
         verdict = "significant" if difference.p < LEVEL else "not significant"
-        behind.append(f"{row.label} is {difference.mean:.2f} below (p {difference.p_text}: {verdict})")
+        behind.append(f"{row.label} is {difference.mean:.2f} below (p {p_text(difference.p)}: {verdict})")
     correction = f", without correction for {len(behind)} comparisons" if len(behind) > 1 else ""
     text = f"{first.label} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds{correction}."
     return text + sizes_text([first, *(row for row, _ in others)])
@@ -62,7 +62,7 @@ def significantly_best(samples: Mapping[int, Sample], higher_is_better: bool) ->
         return None
     best = max(several, key=lambda i: sign * samples[i].mean)
     differences = [welch(samples[best], other) for i, other in samples.items() if i != best]
-    return best if all(sign * one.mean > 0 and one.p < LEVEL for one in differences) else None
+    return best if all(sign * difference.mean > 0 and difference.p < LEVEL for difference in differences) else None
 
 
 def single_row_text(row: ReportRow) -> str:

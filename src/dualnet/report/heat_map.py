@@ -5,14 +5,15 @@ SVG with a number and a tooltip in each cell, or a raster image if there are man
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from html import escape
 
 import numpy as np
 from matplotlib.axes import Axes
 
 from dualnet.metrics import Matrix
 from dualnet.report import style
+from dualnet.report.html import elements
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, MIN_TEXT_SIZE, PHONE_WIDTH, Limits
 
 CELL, TEXT = 40, 13  # size of a cell, and minimum size of text, in SVG units
@@ -42,6 +43,18 @@ def confusion_map(confusion: Matrix, names: Sequence[str], description: str) -> 
     return _heat_map(confusion, (0.0, 100.0), None, names, ("class", "prediction"), description, tip)
 
 
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A cell of a heat map. It is empty if it has no number."""
+
+    row: int
+    column: int
+    fill: str
+    ink: str = ""
+    number: str = ""
+    tip: str = ""
+
+
 def _heat_map(
     values: Matrix,
     limits: Limits,
@@ -53,31 +66,25 @@ def _heat_map(
 ) -> str:
     # With text as high as a cell.
     longest = min(MAX_NAME_LENGTH, int((PHONE_WIDTH / MIN_TEXT_SIZE - 2 - len(names)) / 0.6))
-    short = [_shortened(name, longest) for name in names]
+    short = [_shorten(name, longest) for name in names]
     size, margin, text = _layout(len(values), max(map(len, short)))
-    middle, edge = (margin + size) / 2, margin - 0.35 * text
-    parts = [
-        f'<svg class="heat{" dense" if len(values) > FEW_TASKS else ""}" role="img" viewBox="0 0 {size:.5g} {size:.5g}"'
-        f' style="--text: {text:.3g}px; max-width: {min(640, size * 1.15):.5g}px" aria-label="{escape(description)}">'
-        f'<text x="{middle:.5g}" y="{text:.3g}">{axes[1]}</text>'
-        f'<text transform="translate({text:.3g} {middle:.5g}) rotate(-90)">{axes[0]}</text>'
-    ]
-    turned = max(map(len, short)) > 2
-    for place, name in enumerate(map(escape, short)):
-        at = margin + CELL * (place + 0.5)
-        above = f'transform="translate({at:.5g} {edge:.5g}) rotate(-90)" class="column"'
-        above = above if turned else f'x="{at:.5g}" y="{edge:.5g}"'
-        parts.append(f'<text class="row" x="{edge:.5g}" y="{at:.5g}">{name}</text><text {above}>{name}</text>')
-    for i, j in np.argwhere(~np.isnan(values)).tolist():
-        corner = margin + CELL * j, margin + CELL * i
-        parts.append(_cell(*corner, float(values[i, j]), limits, digits, tip(i, j)))
-    return "".join([*parts, "</svg>"])
+    known = np.argwhere(~np.isnan(values)).tolist()
+    squares = [_square(i, j, float(values[i, j]), limits, digits, tip(i, j)) for i, j in known]
+    return elements().heat_map(squares, short, axes, description, size, margin, text, CELL, len(values) > FEW_TASKS)
 
 
-def _shortened(name: str, longest: int) -> str:
+def _square(row: int, column: int, value: float, limits: Limits, digits: int | None, tip: str) -> Square:
+    number = f"{value:.{digits or 0}f}" if value < 99.95 else "100"
+    if digits is None and number == "0":
+        return Square(row, column, "var(--grid)")
+    ink = "#fff" if value - limits[0] > DARK * (limits[1] - limits[0]) else "#17212b"
+    return Square(row, column, style.accuracy_colour(value, limits), ink, number, f"{tip}: {value:.2f} %")
+
+
+def _shorten(name: str, longest: int) -> str:
     """The beginning and the end of a long name, since class names may share either.
 
-    >>> _shortened("striped square", 9), _shortened("disc", 9)
+    >>> _shorten("striped square", 9), _shorten("disc", 9)
     ('stri…uare', 'disc')
     """
     kept = longest // 2
@@ -95,19 +102,6 @@ def _layout(count: int, longest: int) -> tuple[float, float, float]:
     if text * size < TEXT:
         size = CELL * count + TEXT * lines
     return size, size - CELL * count, max(TEXT, text * size)
-
-
-def _cell(x: float, y: float, value: float, limits: Limits, digits: int | None, tip: str) -> str:
-    number = f"{value:.{digits or 0}f}" if value < 99.95 else "100"
-    is_empty = digits is None and number == "0"
-    fill = "var(--grid)" if is_empty else style.accuracy_colour(value, limits)
-    place = f'x="{x + 1:.5g}" y="{y + 1:.5g}" width="{CELL - 2}" height="{CELL - 2}" rx="3"'
-    rect = f'<rect {place} style="fill: {fill}"/>'
-    if is_empty:
-        return rect
-    ink = "#fff" if value - limits[0] > DARK * (limits[1] - limits[0]) else "#17212b"
-    place = f'class="number" x="{x + CELL / 2:.5g}" y="{y + CELL / 2:.5g}" style="fill: {ink}"'
-    return f"<g><title>{escape(tip)}: {value:.2f} %</title>{rect}<text {place}>{number}</text></g>"
 
 
 def _image(accuracy: Matrix, limits: Limits, axes: Axes) -> None:

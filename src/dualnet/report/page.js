@@ -1,11 +1,8 @@
 // Clicking a column heading sorts its table. The page is complete without this script.
-const UNITS = { k: 1e3, M: 1e6, G: 1e9, MiB: 2 ** 20, GiB: 2 ** 30 };
-
 function valueOf(row, column) {
   const cell = row.cells[column];
   if (!cell.classList.contains("number")) return cell.textContent;
-  const found = cell.textContent.replaceAll(",", "").match(/^[<\s]*([-+]?[\d.]+)\s*([kMG](?:iB)?)?/);
-  return found ? found[1] * (UNITS[found[2]] ?? 1) : null; // a dash is not a number
+  return "value" in cell.dataset ? Number(cell.dataset.value) : null; // a dash is not a number
 }
 
 function sort(table, column, direction) {

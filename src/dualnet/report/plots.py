@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 
 from dualnet.metrics import Matrix, Vector, forgetting_per_task, mean_and_spread, seen_accuracy
 from dualnet.report import style
-from dualnet.report.data_set import chance
 from dualnet.report.rows import Comparison, ReportRow, stability_matrix
+from dualnet.report.stream_facts import chance
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, Limits
 from dualnet.report.trend import AXES, Trend, trends
 
@@ -26,7 +26,7 @@ MAX_TICKS = 9.5  # of an option's axis: values closer than 1 / MAX_TICKS of its 
 def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes) -> None:
     """Mean accuracy over the tasks learned so far, with bands for the spread over seeds."""
     for row in rows:
-        mean, spread = mean_and_spread([seen_accuracy(one) for one in row.accuracies], comparison.spread)
+        mean, spread = mean_and_spread([seen_accuracy(accuracy) for accuracy in row.accuracies], comparison.spread)
         if row.is_offline:  # it has only a final accuracy, drawn as a reference line
             axes.axhline(mean[-1], color=style.colour(row), linestyle="dashed", linewidth=1)
         style.line_with_band(axes, row, np.arange(1.0, len(mean) + 1), mean, spread)
@@ -176,11 +176,11 @@ def mean_over_seeds(points: Iterable[tuple[int, Any]]) -> tuple[Vector, Any]:
     (array([10., 20.]), array([[0., 0.],
            [2., 4.]]))
     """
-    found: dict[int, list[Any]] = {}
+    by_step: dict[int, list[Any]] = {}
     for step, values in points:
-        found.setdefault(step, []).append(values)
-    steps = sorted(found)
-    return np.array(steps, dtype=np.float64), np.array([np.mean(found[step], axis=0) for step in steps])
+        by_step.setdefault(step, []).append(values)
+    steps = sorted(by_step)
+    return np.array(steps, dtype=np.float64), np.array([np.mean(by_step[step], axis=0) for step in steps])
 
 
 def downsample(steps: Vector, values: Any, lowest: bool = False) -> tuple[Vector, Any]:

@@ -7,13 +7,14 @@ from statistics import fmean
 
 import numpy as np
 
-from dualnet.experiments.record import BLURRY, LABELS, RunRecord, options_as_text
+from dualnet.experiments.record import BLURRY, LABELS, RunRecord, Scalar, option_text, scalar_options
 from dualnet.metrics import Matrix, average_accuracy
-from dualnet.report.data_set import data_set_names
+from dualnet.options import is_whole
+from dualnet.report.cells import DASH, Number
 from dualnet.report.find_runs import find_runs
+from dualnet.report.stream_facts import data_set_names
 from dualnet.text import escape, pluralise
 
-DASH = "—"  # a missing value
 SIZES = {"memory_slots": "slots", "width": "width"}  # fields of the manifest, and their columns
 
 
@@ -33,7 +34,7 @@ class ReportRow(Series):
     data_set: str = ""  # its name
 
     @property
-    def options(self) -> dict[str, str]:
+    def options(self) -> dict[str, Scalar]:
         return self.runs[0].options
 
     @property
@@ -51,10 +52,10 @@ class ReportRow(Series):
 
     @property
     def setting_name(self) -> str:
-        tasks, order = pluralise(self.num_tasks, "task"), self.options.get("benchmark.order_seed", "null")
-        order = "" if order == "null" else f"order_seed {order}"
-        parts = (self.data_set, self.options.get("protocol"), tasks, order, *self.stream_options)
-        return ", ".join(filter(None, parts))
+        order = self.options.get("benchmark.order_seed")
+        parts = [self.data_set, self.options.get("protocol"), pluralise(self.num_tasks, "task")]
+        parts += [] if order is None else [f"order_seed {order}"]
+        return ", ".join(str(part) for part in [*parts, *self.stream_options] if part)
 
     @property
     def is_offline(self) -> bool:
@@ -65,9 +66,10 @@ class ReportRow(Series):
         only_last = self.num_tasks > 1 and bool(np.isnan(self.accuracies[0][:-1]).all())
         return only_last or self.options.get("learner.name") == "offline"
 
-    def size(self, field: str) -> str:
-        """A field of SIZES as text; a dash without a memory or width, and in folders of older versions."""
-        return str(self.runs[0].manifest.get(field) or DASH)
+    def size(self, field: str) -> Number:
+        """A field of SIZES; none without a memory or a width."""
+        size = self.runs[0].manifest.get(field)
+        return Number(size if size and is_whole(size) else None, "label")
 
     @property
     def stream_options(self) -> list[str]:
@@ -75,10 +77,11 @@ class ReportRow(Series):
 
         If no label is missing, the unit by which they are drawn is none of them.
         """
-        defaults = options_as_text({"labels": LABELS, "blurry": BLURRY})
+        defaults = scalar_options({"labels": LABELS, "blurry": BLURRY})
         if self.options.get("labels.share") == defaults["labels.share"]:
             del defaults["labels.drawn_per"]
-        return [f"{key} {value}" for key, value in self.options.items() if key in defaults and value != defaults[key]]
+        named = [key for key, value in self.options.items() if key in defaults and value != defaults[key]]
+        return [f"{key} {option_text(self.options[key])}" for key in named]
 
     @property
     def setting(self) -> tuple[object, ...]:
@@ -132,17 +135,17 @@ def top_rows(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:
 
 def differing_sizes(rows: Sequence[ReportRow]) -> list[str]:
     """The fields of SIZES that differ between the rows that have them."""
-    return [field for field in SIZES if len({row.size(field) for row in rows} - {DASH}) > 1]
+    return [field for field in SIZES if len({row.size(field).value for row in rows} - {None}) > 1]
 
 
-def differing_keys(options: Sequence[Mapping[str, str]]) -> list[str]:
+def differing_keys(options: Sequence[Mapping[str, Scalar]]) -> list[str]:
     """The keys whose values differ between the mappings, in the order of first occurrence.
 
-    >>> differing_keys([{"lr": "0.1", "size": "10"}, {"lr": "0.2", "size": "10", "n": "3"}])
+    >>> differing_keys([{"lr": 0.1, "size": 10}, {"lr": 0.2, "size": 10, "n": 3}])
     ['lr', 'n']
     """
     keys = dict.fromkeys(key for mapping in options for key in mapping)
-    return [key for key in keys if len({mapping.get(key) for mapping in options}) > 1]
+    return [key for key in keys if len({mapping.get(key, DASH) for mapping in options}) > 1]
 
 
 def has_stability(row: ReportRow) -> bool:
@@ -160,20 +163,25 @@ def stability_matrix(run: RunRecord) -> Matrix:
     return values
 
 
-def distinct_labels(names: Sequence[str], options: Sequence[dict[str, str]]) -> list[str]:
+def distinct_labels(names: Sequence[str], options: Sequence[Mapping[str, Scalar]]) -> list[str]:
     """The names, made unique by the options that differ between equal names or, if there are many, by a number.
 
-    >>> distinct_labels(["er", "mir", "er"], [{"a.lr": "1"}, {}, {"a.lr": "2"}])
+    >>> distinct_labels(["er", "mir", "er"], [{"a.lr": 1}, {}, {"a.lr": 2}])
     ['er (lr=1)', 'mir', 'er (lr=2)']
     """
     labels = list(names)
     for name in set(names):
-        same = [i for i, other in enumerate(names) if other == name]
-        keys = differing_keys([options[i] for i in same])
+        namesakes = [i for i, other in enumerate(names) if other == name]
+        keys = differing_keys([options[i] for i in namesakes])
         short = [key.rpartition(".")[2] for key in keys]
-        shown = short if len(set(short)) == len(keys) else keys
-        for number, i in enumerate(same, 1):
-            values = [f"{name}={options[i].get(key, DASH)}" for name, key in zip(shown, keys, strict=True)]
-            if len(same) > 1:
+        titles = short if len(set(short)) == len(keys) else keys
+        for number, i in enumerate(namesakes, 1):
+            values = [f"{title}={value_text(options[i], key)}" for title, key in zip(titles, keys, strict=True)]
+            if len(namesakes) > 1:
                 labels[i] += f" ({', '.join(values)})" if 1 <= len(keys) <= 3 else f" #{number}"
     return [escape(label) for label in labels]
+
+
+def value_text(options: Mapping[str, Scalar], key: str) -> str:
+    """The value of an option, or a dash if it is not among them."""
+    return option_text(options[key]) if key in options else DASH

@@ -5,7 +5,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from html import escape
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from dualnet.metrics import Matrix, Vector
+from dualnet.report.html import elements
 from dualnet.report.rows import Series
 
 # The colour-blind safe palette of Okabe and Ito, without black and yellow, which vanish on a dark or a white page.
@@ -144,13 +144,12 @@ def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # names like axes_1, the same in every plot
-    view = re.search(r'viewBox="[^"]*"', text)
+    view = re.search(r'viewBox="([^"]*)"', text)
     assert view is not None
-    head = f'<svg class="plot" role="img" aria-label="{escape(description)}" {view[0]}>'
     body = text[text.index(">") + 1 :]
     for placeholder, name in PAGE_COLOURS.items():
         body = body.replace(placeholder, name)
-    return head + body
+    return elements().plot(description, view[1], body)
 
 
 @contextmanager

@@ -14,14 +14,16 @@ from dualnet.experiments.record import (
     IMAGES,
     RESULT_FILE,
     RunRecord,
+    Scalar,
     compared_options,
-    options_as_text,
     read_record,
+    scalar_options,
     with_common_root,
 )
 from dualnet.files import read_yaml
 from dualnet.metrics import sample_of, summary
-from dualnet.report.rows import DASH, differing_keys
+from dualnet.report.cells import DASH
+from dualnet.report.rows import differing_keys
 from dualnet.report.tables import METRICS, mean_cost
 from dualnet.reproduce.table_file import FOLDER, PUBLISHED_FILE, TableRow
 from dualnet.ttest import Difference, Sample, welch
@@ -78,7 +80,9 @@ class Entry:
     seeds_asked: int  # number of seeds in the table
     metrics: dict[str, Metric]
     protocol_differs: dict[str, tuple[Any, Any]]  # fields in which our runs and the paper differ: ours, the paper's
-    options_changed: dict[str, tuple[str, str]]  # options in which our runs and the table differ: ours, the table's
+    options_changed: dict[
+        str, tuple[Scalar, Scalar]
+    ]  # options in which our runs and the table differ: ours, the table's
     unknown: list[str]  # protocol fields that the paper does not state
     manifest: dict[str, Any]  # of our runs; empty if there are none
     cost: dict[str, float | None]
@@ -258,7 +262,7 @@ def earlier_sets(row: TableRow, runs: Sequence[RunRecord], out: Path) -> list[Ea
     return [make_earlier(folder, options, manifest) for folder in folders]
 
 
-def make_earlier(folder: Path, options: Mapping[str, str], manifest: Mapping[str, Any]) -> Earlier:
+def make_earlier(folder: Path, options: Mapping[str, Scalar], manifest: Mapping[str, Any]) -> Earlier:
     runs = finished_runs(folder)
     if not runs:
         raise ValueError(f"{folder}: has no finished run; replaced runs are kept as ROW/{EARLIER}/NAME/seed-S")
@@ -270,12 +274,12 @@ def make_earlier(folder: Path, options: Mapping[str, str], manifest: Mapping[str
     )
 
 
-def table_options(row: TableRow) -> dict[str, str]:
+def table_options(row: TableRow) -> dict[str, Scalar]:
     return compared_options(row.experiment().mapping())
 
 
-def option_changes(one: Mapping[str, str], other: Mapping[str, str]) -> dict[str, tuple[str, str]]:
+def option_changes(one: Mapping[str, Scalar], other: Mapping[str, Scalar]) -> dict[str, tuple[Scalar, Scalar]]:
     """Options in which two experiments differ, with both values; options that were left out have their default."""
     keys = [key for key in differing_keys([one, other]) if key not in NOT_COMPARED]
-    defaults = dict.fromkeys(keys, DASH) | options_as_text(DIGEST_DEFAULTS)
+    defaults = dict.fromkeys(keys, DASH) | scalar_options(DIGEST_DEFAULTS)
     return {key: (one.get(key, defaults[key]), other.get(key, defaults[key])) for key in keys}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 from rich.console import Group
 from rich.text import Text
 
-from dualnet.report.rows import DASH
-from dualnet.report.tables import RESULT_HEADER, TextTable, cost_texts, number_text
-from dualnet.report.views import markdown_list, markdown_table, markdown_text, rich_table
+from dualnet.experiments.record import option_text
+from dualnet.report.cells import Cell, Number, Table
+from dualnet.report.markdown import markdown_list, markdown_table, markdown_text
+from dualnet.report.tables import COST_HEADER, METRICS, cost_cells, heading
+from dualnet.report.terminal import rich_table
 from dualnet.reproduce.ledger import (
     ABOVE,
     BELOW,
@@ -27,7 +30,6 @@ from dualnet.reproduce.ledger import (
 from dualnet.text import escape, pluralise
 from dualnet.ttest import Sample
 
-COST_HEADER = ("fwd", "bwd", "s / run", "peak memory")
 DIFFERS = "†"
 MARKS = {REPRODUCED: "=", ABOVE: ">", BELOW: "<", INCONCLUSIVE: "?"}
 DEFINITIONS = (
@@ -100,46 +102,45 @@ def definitions(ledger: Ledger) -> list[str]:
     return [line.format(margin=ledger.margin, **counts) for line in DEFINITIONS]
 
 
-def ledger_table(entries: Sequence[Entry]) -> TextTable:
+def ledger_table(entries: Sequence[Entry]) -> Table:
     """The lines of each row: ours with its cost, the published values, the difference, and earlier runs."""
-    header = ["row", "", "runs", *RESULT_HEADER[1:4], "verdict", *COST_HEADER, "source"]
-    lines = [line for entry in entries for line in entry_lines(entry)]
-    return TextTable(header, lines, numeric=[2, 3, 4, 5, 7, 8, 9, 10])
+    header = ["row", "", "runs", *map(heading, METRICS), "verdict", *COST_HEADER, "source"]
+    return Table(header, [line for entry in entries for line in entry_lines(entry)])
 
 
-def entry_lines(entry: Entry) -> Iterator[list[str]]:
+def entry_lines(entry: Entry) -> Iterator[list[Cell]]:
     metrics, no_cost = entry.metrics.values(), [""] * len(COST_HEADER)
     done, asked = len(entry.seeds), entry.seeds_asked
-    runs = str(done) if done >= asked else f"{done}/{asked}"
+    runs = Number(done, note="" if done >= asked else f"/{asked}")
     verdict = f"{entry.verdict} {DIFFERS}" if entry.protocol_differs or entry.options_changed else entry.verdict
-    ours = [sample_text(metric.ours) for metric in metrics]
-    yield [short_name(entry.name), "ours", runs, *ours, verdict, *cost_texts(entry.cost), ""]
+    ours = [sample_cell(metric.ours) for metric in metrics]
+    yield [short_name(entry.name), "ours", runs, *ours, verdict, *cost_cells(entry.cost), ""]
     if entry.source is not None:
-        theirs = [sample_text(metric.published) for metric in metrics]
-        yield ["", "paper", str(entry.published_runs), *theirs, "", *no_cost, entry.source]
+        theirs = [sample_cell(metric.published) for metric in metrics]
+        yield ["", "paper", Number(entry.published_runs), *theirs, "", *no_cost, entry.source]
         if entry.seeds:
             needed = entry.metrics["ACC"].seeds_needed or f"> {MAX_SEEDS}"
             needs = f"needs {needed}" if entry.verdict == INCONCLUSIVE else ""
-            yield ["", "diff", "", *difference_texts(entry), needs, *no_cost, ""]
+            yield ["", "diff", "", *difference_cells(entry), needs, *no_cost, ""]
     for earlier in entry.earlier:
-        samples = [sample_text(sample) for sample in earlier.metrics.values()]
-        yield ["", "earlier", str(len(earlier.seeds)), *samples, "", *no_cost, earlier.name]
+        samples = [sample_cell(sample) for sample in earlier.metrics.values()]
+        yield ["", "earlier", Number(len(earlier.seeds)), *samples, "", *no_cost, earlier.name]
 
 
 def short_name(name: str) -> str:
     return name.rpartition("/")[2]
 
 
-def difference_texts(entry: Entry) -> Iterator[str]:
+def difference_cells(entry: Entry) -> Iterator[Number]:
     for name, metric in entry.metrics.items():
-        found, mark = metric.difference, "" if name == "ACC" else MARKS.get(metric.verdict, "")
-        yield f"{found.mean:+.2f}±{number_text(found.half_width)}{mark}" if found else DASH
+        difference, mark = metric.difference, "" if name == "ACC" else MARKS.get(metric.verdict, "")
+        yield Number(difference.mean, "difference", difference.half_width, mark) if difference else Number(None)
 
 
-def sample_text(sample: Sample | None) -> str:
+def sample_cell(sample: Sample | None) -> Number:
     if sample is None:
-        return DASH
-    return f"{number_text(sample.mean)}±{DASH if sample.std is None else number_text(sample.std)}"
+        return Number(None)
+    return Number(sample.mean, "points", math.nan if sample.std is None else sample.std)
 
 
 def notes(group: str, entries: Sequence[Entry], ledger: Ledger) -> list[str]:
@@ -157,7 +158,9 @@ def entry_notes(entry: Entry) -> Iterator[str]:
         fields = ", ".join(f"{name} ({ours}, published {theirs})" for name, (ours, theirs) in changed.items())
         yield f"{DIFFERS} protocol differs in {fields}"
     if changed := entry.options_changed:
-        options = ", ".join(f"{name} {ours} (in the table {row})" for name, (ours, row) in changed.items())
+        options = ", ".join(
+            f"{name} {option_text(ours)} (in the table {option_text(row)})" for name, (ours, row) in changed.items()
+        )
         yield f"{DIFFERS} run with {options}"
     if entry.seeds and entry.unknown:
         yield f"not stated in the paper: {', '.join(entry.unknown)}"
@@ -166,7 +169,10 @@ def entry_notes(entry: Entry) -> Iterator[str]:
     if entry.note:
         yield entry.note
     for earlier in entry.earlier:
-        changed = ", ".join(f"{name} {theirs} (now {ours})" for name, (theirs, ours) in earlier.differs.items())
+        changed = ", ".join(
+            f"{name} {option_text(theirs)} (now {option_text(ours)})"
+            for name, (theirs, ours) in earlier.differs.items()
+        )
         yield f"earlier runs {earlier.name}: {changed or 'with the same options'}"
 
 

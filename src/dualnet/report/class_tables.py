@@ -9,9 +9,9 @@ import numpy as np
 from dualnet.experiments.class_results import ClassResults
 from dualnet.experiments.record import RunRecord
 from dualnet.metrics import Matrix, mean_and_spread
-from dualnet.report.data_set import class_names, class_tasks, is_task_aware
-from dualnet.report.rows import DASH, ReportRow, by_accuracy
-from dualnet.report.tables import TextTable
+from dualnet.report.cells import DASH, Cell, Number, Table
+from dualnet.report.rows import ReportRow, by_accuracy
+from dualnet.report.stream_facts import class_names, class_tasks, is_task_aware
 
 MAX_CLASSES, NUM_WEAKEST = 30, 15  # with more than MAX_CLASSES, only the NUM_WEAKEST weakest are shown
 MAX_PAIRS = 15
@@ -37,9 +37,9 @@ def tasks_of(row: ReportRow) -> list[list[int]]:
 
 
 def class_results(row: ReportRow) -> list[ClassResults]:
-    """The class results of the seeds that recorded them; run folders of older versions have none."""
-    found = [(run.classes, numbers_of(run)) for run in row.runs if names_of(run) == names_of(row.runs[0])]
-    return [classes.renumbered(numbers) for classes, numbers in found if classes is not None]
+    """The class results of the seeds that recorded them."""
+    runs = [run for run in row.runs if names_of(run) == names_of(row.runs[0])]
+    return [run.classes.renumbered(numbers_of(run)) for run in runs if run.classes is not None]
 
 
 def rows_with_classes(rows: Sequence[ReportRow]) -> list[ReportRow]:
@@ -47,40 +47,43 @@ def rows_with_classes(rows: Sequence[ReportRow]) -> list[ReportRow]:
     return [row for row in by_accuracy(rows) if class_results(row)]
 
 
-def tasks_table(row: ReportRow) -> TextTable:
+def tasks_table(row: ReportRow) -> Table:
     names = names_of(row.runs[0])
     lines = [[str(task), ", ".join(names[n] for n in of)] for task, of in enumerate(tasks_of(row), 1)]
-    return TextTable(["task", "classes"], lines)
+    return Table(["task", "classes"], lines)
 
 
-def class_tables(rows: Sequence[ReportRow]) -> list[TextTable]:
+def class_tables(rows: Sequence[ReportRow]) -> list[Table]:
     """Accuracy by class and the most confused pairs; no tables if no run recorded them."""
     known = rows_with_classes(rows)
     return [class_table(known, weakest_classes(known)), confused_pairs_table(known[0])] if known else []
 
 
-def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None) -> TextTable:
+def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None) -> Table:
     """A line for each class, or for some of them; a column for each row. For a single row also its confusions."""
     tasks, names, images = tasks_of(rows[0]), names_of(rows[0].runs[0]), class_results(rows[0])[0].counts
     tasks = tasks if all(tasks_of(row) == tasks for row in rows) else []
-    places = [", ".join(str(task) for task, of in enumerate(tasks, 1) if n in of) or DASH for n in range(len(names))]
-    header, columns = ["class", *(row.label for row in rows)], [names, *(_accuracy_texts(row) for row in rows)]
+    header, columns = ["class", *(row.label for row in rows)], [names, *map(_accuracies, rows)]
     if len(rows) == 1:
         header, columns = ["class", "accuracy ↑", "most often confused with"], [*columns, _confused_with(rows[0])]
-    columns += [places, [f"{count:,}" for count in images]]
-    numeric = [*range(1, 1 + len(rows)), len(header), len(header) + 1]
+    columns += [[_places(number, tasks) for number in range(len(names))], [Number(count) for count in images]]
     lines = [[column[n] for column in columns] for n in (range(len(names)) if classes is None else classes)]
-    return TextTable([*header, "task", "test images"], lines, numeric)
+    return Table([*header, "task", "test images"], lines)
 
 
-def _accuracy_texts(row: ReportRow) -> list[str]:
+def _accuracies(row: ReportRow) -> list[Cell]:
     """The accuracy of each class: mean over seeds, and standard deviation if there are several."""
-    figures = zip(*mean_and_spread([one.accuracies() for one in class_results(row)]), strict=True)
-    texts = ((mean, f"{mean:.1f}" + ("" if math.isnan(std) else f" ± {std:.1f}")) for mean, std in figures)
-    return [DASH if math.isnan(mean) else text for mean, text in texts]
+    figures = zip(*mean_and_spread([seed.accuracies() for seed in class_results(row)]), strict=True)
+    return [Number(mean, "accuracy", None if math.isnan(std) else std) for mean, std in figures]
 
 
-def _confused_with(row: ReportRow) -> list[str]:
+def _places(number: int, tasks: Sequence[Sequence[int]]) -> Number:
+    """The tasks of a class."""
+    first, *others = [task for task, of in enumerate(tasks, 1) if number in of] or [None]
+    return Number(first, note="".join(f", {task}" for task in others))
+
+
+def _confused_with(row: ReportRow) -> list[Cell]:
     """For each class the most frequent wrong prediction, with its share of the class's test images."""
     names, totals, most = names_of(row.runs[0]), num_test_images(row), dict[int, tuple[int, int]]()
     for (truth, answer), count in confusions(row).items():
@@ -93,7 +96,7 @@ def _confused_with(row: ReportRow) -> list[str]:
 
 def weakest_classes(rows: Sequence[ReportRow]) -> list[int]:
     """The classes with the lowest mean accuracy over the rows, or all classes if there are few."""
-    means = np.mean([np.mean([one.accuracies() for one in class_results(row)], axis=0) for row in rows], axis=0)
+    means = np.mean([np.mean([seed.accuracies() for seed in class_results(row)], axis=0) for row in rows], axis=0)
     if len(means) <= MAX_CLASSES:
         return list(range(len(means)))
     return np.argsort(means, kind="stable")[:NUM_WEAKEST].tolist()
@@ -101,12 +104,12 @@ def weakest_classes(rows: Sequence[ReportRow]) -> list[int]:
 
 def confusions(row: ReportRow) -> Counter[tuple[int, int]]:
     """The number of test images by class and wrong prediction, summed over seeds."""
-    return sum((Counter(one.confusions) for one in class_results(row)), Counter())
+    return sum((Counter(seed.confusions) for seed in class_results(row)), Counter())
 
 
 def num_test_images(row: ReportRow) -> list[int]:
     """The number of test images of each class, summed over seeds."""
-    return np.sum([one.counts for one in class_results(row)], axis=0).tolist()
+    return np.sum([seed.counts for seed in class_results(row)], axis=0).tolist()
 
 
 def confusion_matrix(row: ReportRow) -> Matrix:
@@ -128,8 +131,10 @@ def confusion_matrix(row: ReportRow) -> Matrix:
     return 100 * matrix / totals[:, None]
 
 
-def confused_pairs_table(row: ReportRow) -> TextTable:
+def confused_pairs_table(row: ReportRow) -> Table:
     names, totals = names_of(row.runs[0]), num_test_images(row)
     pairs = sorted(confusions(row).items(), key=lambda item: (-item[1], item[0]))[:MAX_PAIRS]
-    lines = [[names[truth], names[answer], f"{100 * count / totals[truth]:.0f} %"] for (truth, answer), count in pairs]
-    return TextTable(["class", "predicted as", "share of its images"], lines, numeric=[2])
+    lines = [
+        [names[truth], names[answer], Number(100 * count / totals[truth], "share")] for (truth, answer), count in pairs
+    ]
+    return Table(["class", "predicted as", "share of its images"], lines)

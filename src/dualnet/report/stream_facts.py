@@ -1,4 +1,4 @@
-"""The data set of a run: its name and size, the classes of each task, and the accuracy of random guessing."""
+"""What a run says of its stream: the data set and its size, the classes of each task, the accuracy of guessing."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,8 +13,8 @@ SPLITS = ("train", "training", "val", "test")  # folders named after a part of a
 
 def data_set_names(runs: Sequence[RunRecord]) -> list[str]:
     """The data set of each run: the image folder for `image_folder`, else the benchmark."""
-    names = [run.options.get("benchmark.name", "") for run in runs]
-    roots = [Path(run.options.get("benchmark.root", "")).parts for run in runs]
+    names = [str(run.options.get("benchmark.name", "")) for run in runs]
+    roots = [Path(str(run.options.get("benchmark.root", ""))).parts for run in runs]
     return [
         escape(short_path(root, roots)) if root and name == "image_folder" else name
         for name, root in zip(names, roots, strict=True)
@@ -35,7 +35,7 @@ def short_path(path: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
 
 
 def data_set_text(run: RunRecord, name: str) -> str:
-    """Name and size, without the parts that run folders of older versions do not record."""
+    """Name and size, as far as they are recorded."""
     shape, names, tasks = run.stream.get("image_shape"), class_names(run), class_tasks(run)
     parts = [pluralise(len(names), "class", "classes")] if names else []
     parts += [pluralise(len(tasks), "task")] if tasks else []
@@ -54,7 +54,7 @@ def class_names(run: RunRecord) -> list[str]:
 
 
 def class_tasks(run: RunRecord) -> list[list[int]]:
-    """Class numbers by task; empty if the run folder does not record them."""
+    """Class numbers by task; empty if they are not recorded."""
     tasks, num_classes = run.stream.get("tasks"), len(class_names(run))
     if not isinstance(tasks, list) or not all(isinstance(task, list) and task for task in tasks):
         return []

@@ -1,0 +1,70 @@
+"""The report as Markdown. All text is escaped."""
+
+import re
+from collections.abc import Iterable
+
+from dualnet.report.cells import Cell, Number, Table
+from dualnet.report.class_tables import class_tables
+from dualnet.report.findings import findings
+from dualnet.report.rows import Comparison
+from dualnet.report.stream_facts import data_set_text
+from dualnet.report.tables import (
+    ANYTIME_METRICS,
+    STABILITY_METRICS,
+    appendix_tables,
+    metrics_table,
+    result_notes,
+    results_table,
+    trend_tables,
+    unfinished_table,
+)
+from dualnet.text import escape
+
+
+def markdown_page(comparison: Comparison) -> str:
+    """The whole report, without the plots."""
+    parts = ["# Report"]
+    if comparison.rows:
+        parts.append(markdown_list(findings(comparison)))
+        for rows in comparison.settings():
+            data_set = data_set_text(rows[0].runs[0], rows[0].data_set)
+            parts += [f"## {markdown_text(rows[0].setting_name)}", markdown_text(data_set)]
+            measured = [results_table(rows, comparison), metrics_table(ANYTIME_METRICS, rows, comparison)]
+            parts += [markdown_table(table) for table in [*measured, *class_tables(rows)] if table.rows]
+        parts.append(markdown_list(result_notes(comparison)))
+    titled = {
+        "Not finished": unfinished_table(comparison),
+        **trend_tables(comparison),
+        "Stability over the stream": metrics_table(STABILITY_METRICS, comparison.rows, comparison),
+        **appendix_tables(comparison),
+    }
+    for title, table in titled.items():
+        parts += [f"## {title}", markdown_table(table)] if table.rows else []
+    return "\n\n".join(parts) + "\n"
+
+
+def markdown_table(table: Table) -> str:
+    """The table, with numeric columns aligned to the right."""
+    marks = ["---:" if i in table.numeric else "---" for i in range(len(table.header))]
+    lines = [[markdown_text(title) for title in table.header], marks]
+    lines += [[markdown_cell(cell) for cell in row] for row in table.rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def markdown_cell(cell: Cell) -> str:
+    text = markdown_text(str(cell))
+    return f"**{text}**" if isinstance(cell, Number) and cell.is_best else text
+
+
+def markdown_list(sentences: Iterable[str]) -> str:
+    return "\n".join(f"- {markdown_text(sentence)}" for sentence in sentences)
+
+
+def markdown_text(text: str) -> str:
+    r"""The text with Markdown and HTML syntax escaped.
+
+    >>> markdown_text("a|b <i> *c*")
+    'a\\|b &lt;i> \\*c\\*'
+    """
+    text = escape(" ".join(text.split())).replace("&", "&amp;").replace("<", "&lt;")
+    return re.sub(r"([\\|*`\[\]])", r"\\\1", text)

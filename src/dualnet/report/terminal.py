@@ -1,0 +1,56 @@
+"""The report and its tables for a terminal of 80 columns. All text is escaped."""
+
+from collections.abc import Collection
+from pathlib import Path
+
+from rich.console import Group
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from dualnet.report.cells import Number, Table
+from dualnet.report.findings import findings
+from dualnet.report.rows import Comparison
+from dualnet.report.tables import (
+    ANYTIME_METRICS,
+    metrics_table,
+    result_notes,
+    results_table,
+    trend_tables,
+    unfinished_table,
+)
+from dualnet.text import compact_table, escape
+
+
+def terminal_view(comparison: Comparison, page: Path) -> Group:
+    """Results, unfinished runs, findings, definitions, and the path of the HTML page."""
+    tables = []
+    for rows in comparison.settings():  # results and costs in two tables, so that long names fit
+        table = results_table(rows, comparison)
+        results = table.header.index("seeds") + 1
+        learners = Table(table.header, table.rows[: len(rows)])
+        tables.append(rich_table(table, rows[0].setting_name, range(results)))
+        tables.append(rich_table(learners, "cost", [0, *range(results, len(table.header))]))
+        if (anytime := metrics_table(ANYTIME_METRICS, rows, comparison)).rows:
+            tables.append(rich_table(anytime, "anytime accuracy"))
+    tables += [rich_table(table, title) for title, table in trend_tables(comparison).items()]
+    if comparison.unfinished:
+        tables.append(rich_table(unfinished_table(comparison), "not finished"))
+    sentences = [Text(escape(sentence)) for sentence in findings(comparison)]
+    notes = [Text(escape(note), style="dim") for note in result_notes(comparison)] if comparison.rows else []
+    return Group(*(part for table in tables for part in (table, "")), *sentences, *notes, Text(f"Page: {escape(page)}"))
+
+
+def rich_table(table: Table, title: str, columns: Collection[int] | None = None) -> RichTable:
+    """A table with all columns, or some. Lines without a name belong to the line above and are dim."""
+    columns, numeric = range(len(table.header)) if columns is None else columns, table.numeric
+    view = compact_table(title)
+    for i in columns:
+        heading = escape(table.header[i]).replace("peak memory", "peak\nmemory")  # so that a ledger fits its columns
+        justify = "right" if i in numeric else "left"
+        view.add_column(Text(heading), justify=justify, no_wrap=i in numeric, overflow="fold")
+    for row in table.rows:
+        cells = [row[i] for i in columns]
+        bold = ["bold" if isinstance(cell, Number) and cell.is_best else "" for cell in cells]
+        texts = [Text(escape(cell).replace(" ± ", "±"), style) for cell, style in zip(cells, bold, strict=True)]
+        view.add_row(*texts, style="" if row[0] else "dim")
+    return view
