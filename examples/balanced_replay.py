@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet import UNLABELLED, Batch, Learner, StreamSpec
+from dualnet.batch import change_rows
 from dualnet.losses import label_loss
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Classifier, Encoder
@@ -58,13 +58,9 @@ class BalancedReplay(Learner):
         self.register_buffer("shares", torch.zeros(spec.num_classes))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)
 
-    def grow(self, spec: StreamSpec) -> None:
-        super().grow(spec)
-        self.shares = F.pad(self.shares, (0, spec.num_classes - len(self.shares)))
-
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        super().shrink(spec, number)
-        self.shares = self.shares[torch.arange(len(self.shares), device=self.shares.device) != number]
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        super().change_classes(spec, removed)
+        self.shares = change_rows(self.shares, spec.num_classes, removed)
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         return self.mask_logits(self.net(self.network_input(images)), task_ids)

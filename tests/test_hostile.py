@@ -169,15 +169,15 @@ CASES: dict[str, Case] = {
     "learner is a list": (lambda: edit(EXPERIMENT, "learner", value=[1]), PREDICT, 2, EXPERIMENT),
     "learner.name is a number": (lambda: edit(EXPERIMENT, "learner", "name", value=5), PREDICT, 2, EXPERIMENT),
     "a task is a mapping": (lambda: edit(EXPERIMENT, "stream", "tasks", 0, 0, value={}), PREDICT, 2, EXPERIMENT),
-    "a class below 0": (lambda: edit(MODEL, "stream", "tasks", 0, 0, value=-1), PREDICT_MODEL, 2, "model.yaml"),
-    "a class too many": (lambda: edit(MODEL, "stream", "tasks", 0, 0, value=9), PREDICT_MODEL, 2, "model.yaml"),
+    "a class below 0": (lambda: edit(EXPERIMENT, "stream", "tasks", 0, 0, value=-1), PREDICT, 2, EXPERIMENT),
+    "a class too many": (lambda: edit(EXPERIMENT, "stream", "tasks", 0, 0, value=9), PREDICT, 2, EXPERIMENT),
     "an image of no size": (
         lambda: edit(EXPERIMENT, "stream", "image_shape", value=[3]),
         PREDICT,
         2,
         f"{EXPERIMENT}: ",
     ),
-    "a stream that is text": (lambda: edit(MODEL, "stream", value="x"), PREDICT_MODEL, 2, MODEL),
+    "a stream that is text": (lambda: edit(EXPERIMENT, "stream", value="x"), PREDICT, 2, EXPERIMENT),
     "a damaged run among others": (lambda: write(RESULT, DEEP_JSON), REPORT, 0, RESULT),
     "log.jsonl is a pipe": (lambda: fifo(LOG), REPORT, 2, LOG),
     # Checkpoints: one that cannot be used is passed over with a warning

@@ -96,6 +96,16 @@ class StreamSpec:
         return StreamSpec(self.image_shape, mask, self.input_size)
 
 
+def change_rows(rows: Tensor, count: int, removed: int | None = None, value: float = 0) -> Tensor:
+    """A tensor with a row per class or task after a change: without the `removed` row, and filled up to `count` rows.
+
+    >>> change_rows(torch.tensor([5, 6, 7]), 4, removed=1)
+    tensor([5, 7, 0, 0])
+    """
+    kept = rows if removed is None else torch.cat([rows[:removed], rows[removed + 1 :]])
+    return torch.cat([kept, rows.new_full((count - len(kept), *rows.shape[1:]), value)])
+
+
 def check_task(task: Any, num_tasks: int) -> int:
     """The number of a task as int. Raises ValueError if there is no such task."""
     if num_tasks == 1 and not (is_whole(task) and task == 0):

@@ -1,11 +1,13 @@
-"""Gradient steps, Look-ahead (Zhang et al., 2019; equations 3 and 4), and optimizers of networks that grow."""
+"""Gradient steps, Look-ahead (Zhang et al., 2019; equations 3 and 4), and momenta of networks whose classes change."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from dualnet.batch import change_rows
 
 
 def unwrapped(method: Any) -> Any:
@@ -73,21 +75,10 @@ def copy_tensors(tensors: Sequence[Tensor]) -> list[Tensor]:
     return copies
 
 
-def add_to_optimizers(module: nn.Module, known: set[nn.Parameter], optimizers: Iterable[Optimizer]) -> None:
-    """Add the parameters of a module that are new to the optimizers of those that were `known` before.
-
-    Weights and biases may be in different groups: each new parameter joins one with the same number of dimensions.
-    """
-    new = [parameter for parameter in module.parameters() if parameter not in known]
-    for optimizer in optimizers:
-        groups = [group for group in optimizer.param_groups if known & set(group["params"])]
-        for weight in new if groups else []:
-            alike = (group for group in groups if weight.dim() in {w.dim() for w in known & set(group["params"])})
-            next(alike, groups[0])["params"].append(weight)
-
-
-def grow_optimizer_state(shapes: dict[nn.Parameter, torch.Size], optimizers: Collection[Optimizer]) -> None:
-    """Extend the momenta of parameters that have grown from these shapes by zeros, and drop their gradients."""
+def change_optimizer_rows(
+    shapes: dict[nn.Parameter, torch.Size], removed: int | None, optimizers: Collection[Optimizer]
+) -> None:
+    """The momenta of parameters that had other shapes follow their rows: those of new rows are 0. Gradients go."""
     for weight, shape in shapes.items():
         if weight.shape == shape:
             continue
@@ -95,4 +86,4 @@ def grow_optimizer_state(shapes: dict[nn.Parameter, torch.Size], optimizers: Col
         for state in [optimizer.state.get(weight, {}) for optimizer in optimizers]:
             for key, value in state.items():
                 if isinstance(value, Tensor) and value.shape == shape:
-                    state[key] = torch.cat([value, value.new_zeros(len(weight) - len(value), *shape[1:])])
+                    state[key] = change_rows(value, len(weight), removed)

@@ -84,9 +84,12 @@ def digests(folder: Path, names: list[str] | None = None) -> dict[str, str]:
 def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     import torch
 
-    from dualnet.experiments import checkpoint, runner
+    from dualnet.experiments import runner
     from dualnet.experiments.experiment import parse
+    from dualnet.experiments.run import learner_state
     from dualnet.learners import learner_class
+    from dualnet.memory import Memory
+    from dualnet.models.model import load
     from dualnet.options import merged
 
     known = learner_class(options["learner"]["name"]).Config.__dataclass_fields__
@@ -110,14 +113,16 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     torch.set_num_threads(1)
     runner.run({folder: parse(merged(base, options))}, torch.device("cpu"))
     result = json.loads((folder / "result.json").read_text())
-    found = checkpoint.newest(folder / "checkpoint")
-    assert found is not None
-    step, state = found
+    learner = load(folder).learner
+    state = learner_state(learner)
+    for name, memory in learner.named_modules():  # with all slots: a state has only those that are filled
+        if isinstance(memory, Memory):
+            state["learner"] |= memory.named_buffers(prefix=name)
     hashed = hashlib.blake2b(digest_size=12)
     kept = {key: result[key] for key in ("accuracy", "metrics", "steps", "cost")}
     kept["metrics"] = {name: kept["metrics"][name] for name in METRICS}
-    hashed.update(json.dumps([step, kept], sort_keys=True).encode())
-    add(hashed, {"learner": state["learner"], "optimizers": state["optimizers"]})
+    hashed.update(json.dumps([result["steps"], kept], sort_keys=True).encode())
+    add(hashed, state)
     return hashed.hexdigest()
 
 

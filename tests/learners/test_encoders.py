@@ -10,7 +10,6 @@ import safetensors.torch
 import torch
 from own_encoder import ThreeMaps
 
-from dualnet.batch import StreamSpec
 from dualnet.cost import Cost, counted
 from dualnet.learners import LEARNERS
 from dualnet.nets import Adapter, BaseEncoder, Encoder, pooled
@@ -208,15 +207,6 @@ def test_encoder_lr_scales_the_step_of_the_encoder(name: str, small_learner: Any
     assert moved[0][0].abs().max() > 1e-4
     torch.testing.assert_close(moved[1][0], moved[0][0] / 2, rtol=1e-3, atol=1e-7)
     assert torch.equal(moved[1][1], moved[0][1])
-
-
-def test_classes_can_be_added_with_encoder_lr(small_learner: Any, spec: StreamSpec) -> None:
-    learner = small_learner("er", spec=spec.task_free(), encoder_lr=0.01)
-    learner.add_classes(1)
-    groups = {group["lr"]: group["params"] for group in learner.optimizer.param_groups}
-    new = learner.net.head.added[0].weight
-    assert any(weight is new for weight in groups[learner.config.lr])
-    assert not any(weight is new for weight in groups[0.01])
 
 
 # timm, which `make check` installs

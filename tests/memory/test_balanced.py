@@ -172,12 +172,12 @@ def test_every_example_of_a_class_is_equally_likely_to_be_held(labels):
 
 
 def test_classes_can_be_added():
-    """After `grow` the memory goes on as if it had had the classes from the start; the new ones get their share."""
+    """Then the memory goes on as if it had had the classes from the start; the new ones get their share."""
     first = StreamSpec((1, 1, 2), torch.ones(1, 2, dtype=torch.bool))
     few, many = (Balanced(spec, 6, with_logits=False) for spec in (first, SPEC))
     for memory in (few, many):
         memory.add(numbered([0, 1] * 10), torch.Generator().manual_seed(0))
-    few.grow(SPEC)
+    few.change_classes(SPEC)
     for memory in (few, many):
         memory.add(numbered([4, 0, 2, 4, 1, 2], 20), torch.Generator().manual_seed(1))
     assert contents(few) == contents(many) and shares(few) == [1, 1, 2, 0, 2]

@@ -80,19 +80,6 @@ def test_names_that_cannot_be_used_are_refused_in_one_line(old: Any, new: Any, m
     assert model.class_names == ("kat", "dog", "owl")
 
 
-def test_a_model_that_an_earlier_version_saved_is_read(tmp_path: Path) -> None:
-    """Its checkpoint has the names of the classes that were added, and no others."""
-    model = made()
-    model.save(tmp_path / "model")
-    folder = tmp_path / "model" / "checkpoint"
-    step, state = checkpoint.newest(folder) or (0, {})
-    assert state.pop("class_names") == ["kat", "dog", "owl"]
-    assert state.pop("changes") == [{"count": 1, "task": None}]
-    state["added"] = [{"classes": ["owl"], "task": None}]
-    checkpoint.write(folder, step + 1, checkpoint.snapshot(state))
-    assert dualnet.load(tmp_path / "model").class_names == ("kat", "dog", "owl")
-
-
 def test_the_command_renames_in_place_or_elsewhere(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["edit", "model", "--rename", "kat", "cat", "--rename", "owl", "kat", "--out", "other"]) == 0
     assert capsys.readouterr().out == "other: kat renamed to cat, owl renamed to kat\n"

@@ -6,10 +6,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.batch import UNLABELLED, Batch, StreamSpec, change_rows
 from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
 from dualnet.learners.options import MemoryOptions
@@ -104,12 +103,9 @@ class CTN(Learner):
         first_task = self.class_mask.long().argmax(dim=0).expand(1, len(features), -1)
         return torch.stack(logits).gather(0, first_task)[0].float()
 
-    def grow(self, spec: StreamSpec) -> None:
-        super().grow(spec)
-        self.offered = F.pad(self.offered, (0, spec.num_tasks - len(self.offered)))
-
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        super().shrink(spec, number)  # the tasks stay
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        super().change_classes(spec, removed)
+        self.offered = change_rows(self.offered, spec.num_tasks)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         losses: dict[str, Tensor] = {}

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from dualnet.batch import change_rows
 from dualnet.memory import Memory
 from dualnet.objectives import Objective
 
@@ -25,25 +26,17 @@ class EMA(nn.Module):
         super().__init__()
         self.rate = rate
         self.register_buffer("steps", torch.zeros(()))
-        self.register_load_state_dict_pre_hook(self.allocate_means)
+        self.register_load_state_dict_pre_hook(self.match_names)
 
     @torch.no_grad()
     def update(self, learner: nn.Module) -> None:
         values = dict(prediction_tensors(learner))
-        known = self.means()
-        for name in [name for name in values if name not in known]:
-            self.register_buffer(name.replace(".", "/"), values[name].clone())
-        means = self.means()
-        for name, mean in means.items():
-            if mean.stride() != values[name].stride():  # the fused kernel needs the memory format of the values
-                mean.data = torch.empty_like(values[name]).copy_(mean)
-        rate = (WARM_UP / (WARM_UP + self.steps)).clamp(min=self.rate)
-        # A single multi-tensor kernel that reads the rate from the device, which `_foreach_lerp_` cannot do: a
-        # maximising SGD step with the gradient `value` and weight decay 1 is mean - rate (mean - value).
-        torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
-            [means[name] for name in values], [*values.values()], [], lr=rate, weight_decay=1.0, maximize=True,
-            momentum=0.0, dampening=0.0, nesterov=False, is_first_step=False,
-        )  # fmt: skip
+        if not self.means():
+            for name, value in values.items():
+                self.register_buffer(name.replace(".", "/"), value.clone())
+        rate = (WARM_UP / (WARM_UP + self.steps)).clamp(min=self.rate)  # on the device, for a captured step
+        for name, mean in self.means().items():
+            mean.addcmul_(mean - values[name], rate, value=-1)
         self.steps += 1
 
     def means(self) -> dict[str, Tensor]:
@@ -51,26 +44,23 @@ class EMA(nn.Module):
         return {name.replace("/", "."): mean for name, mean in self.named_buffers() if name != "steps"}
 
     @torch.no_grad()
-    def grow(self, learner: nn.Module) -> None:
-        """The averages of new rows start with their values. Those of new weights are created at the next step."""
-        means = self.means()
-        for name, value in prediction_tensors(learner):
-            if name in means and len(means[name]) < len(value):
-                means[name].data = torch.cat([means[name], value[len(means[name]) :]])
+    def follow(self, learner: nn.Module, removed: int | None) -> None:
+        """After a change of classes: the average of a removed row goes, those of new rows start with their values."""
+        values = dict(prediction_tensors(learner))
+        for name, mean in self.means().items():
+            if len(mean) != len(value := values[name]):
+                kept = change_rows(mean, len(mean) - (removed is not None), removed)
+                mean.data = torch.cat([kept, value[len(kept) :]])
 
-    def allocate_means(self, _: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Before a state is loaded: a buffer for each of its averages, reusing those that a captured step refers to."""
-        known = self._buffers.copy()
-        self._buffers.clear()
-        self._buffers["steps"] = known["steps"]
-        for key in [key for key in state_dict if key.startswith(prefix) and key != f"{prefix}steps"]:
-            name, new = key.removeprefix(prefix), state_dict[key]
-            old = known.get(name)
-            if old is None or old.shape != new.shape:
-                old = torch.empty_like(new, device=self.steps.device)
-                if old.dim() == 4:  # the memory format of the weights, since a prediction may come before a step
-                    old = old.to(memory_format=torch.channels_last)
-            self.register_buffer(name, old)
+    def match_names(self, _: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Before a state is loaded: a buffer for each of its averages. Those that a captured step refers to stay."""
+        names = [key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)]
+        for name in self._buffers.keys() - {*names, "steps"}:
+            del self._buffers[name]
+        for name in [name for name in names if name not in self._buffers]:
+            mean = torch.empty_like(state_dict[prefix + name], device=self.steps.device)
+            # The memory format of the weights, since a prediction may come before a step.
+            self.register_buffer(name, mean.to(memory_format=torch.channels_last) if mean.dim() == 4 else mean)
 
 
 def prediction_tensors(learner: nn.Module) -> Iterator[tuple[str, Tensor]]:

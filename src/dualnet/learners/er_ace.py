@@ -3,10 +3,9 @@
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from dualnet.batch import Batch, StreamSpec
+from dualnet.batch import Batch, StreamSpec, change_rows
 from dualnet.learners.er import ER
 from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss, mask_logits
@@ -32,13 +31,9 @@ class ERACE(ER):
         super().__init__(spec, config)
         self.register_buffer("seen", torch.zeros(spec.num_classes, dtype=torch.bool))
 
-    def grow(self, spec: StreamSpec) -> None:
-        super().grow(spec)
-        self.seen = F.pad(self.seen, (0, spec.num_classes - len(self.seen)))
-
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        super().shrink(spec, number)
-        self.seen = self.seen[torch.arange(len(self.seen), device=self.seen.device) != number]
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        super().change_classes(spec, removed)
+        self.seen = change_rows(self.seen, spec.num_classes, removed)
 
     def update(self, batch: Batch, labels: Tensor) -> dict[str, Tensor]:
         present = (labels[:, None] == torch.arange(len(self.seen), device=labels.device)).any(dim=0)  # bool [classes]

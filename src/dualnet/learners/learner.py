@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self, final
 
@@ -18,7 +18,7 @@ from dualnet.learners.input_check import InputCheck
 from dualnet.learners.options import option
 from dualnet.memory import Memory, MemoryConfig, Replay, check_slots, memory_class
 from dualnet.nets import SMALLEST_IMAGE, forward_batches
-from dualnet.optim import add_to_optimizers, grow_optimizer_state
+from dualnet.optim import change_optimizer_rows
 
 SOFT_LABEL_BATCH = 250  # stored examples per forward pass at the end of a task
 NORMALISED_BATCH = 64  # the same where BatchNorm uses the statistics of these examples; as in the authors' code
@@ -39,13 +39,11 @@ class Learner(nn.Module, ABC):
     Config: ClassVar[type]
     capturable: ClassVar[bool] = True  # whether `learn` can be replayed as a CUDA graph; False: it runs eagerly
     class_mask: Tensor  # bool [tasks, classes]
-    changes: list[dict[str, Any]]  # of the classes since `initial_spec`: arguments of `add_classes` and `remove_class`
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__()
         self.check(spec, config)
         self.spec, self.config = spec, config
-        self.initial_spec, self.changes = spec, []
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
         self.input_check, self.thread_guard = InputCheck(spec), ThreadGuard()
@@ -170,68 +168,49 @@ class Learner(nn.Module, ABC):
         finally:
             self.train(was_training)
 
-    # Adding classes
+    # Adding and removing classes
 
     @final
     def add_classes(self, count: int, task: int | None = None) -> None:
-        """Add new classes, numbered from `spec.num_classes` on. The logits of the existing ones stay bit-identical.
+        """Add new classes, numbered from `spec.num_classes` on, to the given task, else to the only one or a new one.
 
-        The new classes belong to the given task, else to the only task, else to a new one. A learner that owns tensors
-        indexed by class or task extends `grow`; a submodule that does implements `grow(spec)`.
+        The logits of the others stay equal to 1e-5 until the next update.
         """
         spec = self.spec.with_classes(count, task)
         self.check(spec, self.config)
         with self.thread_guard, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator, device=self.generator.device)))
-            shapes, optimizers = {weight: weight.shape for weight in self.parameters()}, self.optimizers().values()
-            self.grow(spec)
-            for module in [module for module in self.modules() if module not in (self, self.ema)]:
-                grow: Any = getattr(module, "grow", None)
-                if grow is not None:
-                    known = set(module.parameters())
-                    grow(spec)
-                    add_to_optimizers(module, known, optimizers)
-            grow_optimizer_state(shapes, optimizers)
-            if self.ema is not None:
-                self.ema.grow(self)
-        self.changes.append({"count": int(count), "task": None if task is None else int(task)})
-
-    def grow(self, spec: StreamSpec) -> None:
-        """Adopt a spec with additional classes. A learner that extends this extends `shrink` too."""
-        self.spec, self.input_check = spec, InputCheck(spec)
-        self.class_mask = spec.class_mask.to(self.class_mask.device)
+            self.follow(spec)
 
     @final
     def remove_class(self, number: int) -> None:
-        """Remove a class and its stored examples. The logits of the others stay bit-identical, in the same order.
+        """Remove a class and its stored examples. Classes with higher numbers move down by one.
 
-        Classes with higher numbers move down by one. A class of Python that implements `grow(spec)` also implements
-        `shrink(spec, number)`; otherwise the removal is refused.
+        The logits of the others stay equal to 1e-5 until the next update.
         """
         spec = self.spec.without_class(number)
-        owners = [module for module in self.modules() if module is not self.ema and hasattr(module, "grow")]
-        for owner in owners:
-            implemented = next(vars(kind) for kind in type(owner).__mro__ if "grow" in vars(kind))
-            if "shrink" not in implemented:
-                name = type(owner).__name__
-                raise ValueError(f"class: {name} implements `grow` but not `shrink`, so that no class can be removed")
-        with self.thread_guard, torch.no_grad():
-            for owner in owners:
-                owner.shrink(spec, int(number))  # pyright: ignore[reportCallIssue]
-        self.changes.append({"removed": int(number)})
-
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        """Adopt a spec without a class."""
-        Learner.grow(self, spec)
+        self.check(spec, self.config)
+        with self.thread_guard:
+            self.follow(spec, int(number))
 
     @final
-    def repeat_changes(self, changes: Iterable[dict[str, Any]]) -> None:
-        """Make the changes of another learner that was like this one."""
-        for change in changes:
-            if "removed" in change:
-                self.remove_class(change["removed"])
-            else:
-                self.add_classes(**change)
+    @torch.no_grad()
+    def follow(self, spec: StreamSpec, removed: int | None = None) -> None:
+        """Change the classes of all modules that depend on them, then the optimizers and the averaged weights."""
+        shapes = {weight: weight.shape for weight in self.parameters()}
+        for module in [module for module in self.modules() if hasattr(module, "change_classes")]:
+            module.change_classes(spec, removed)  # pyright: ignore[reportCallIssue]
+        change_optimizer_rows(shapes, removed, self.optimizers().values())
+        if self.ema is not None:
+            self.ema.follow(self, removed)
+
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        """Adopt a spec with new classes at the end, or without the class `removed`.
+
+        A learner extends this, and a submodule implements it, if it owns tensors indexed by class or task.
+        """
+        self.spec, self.input_check = spec, InputCheck(spec)
+        self.class_mask = spec.class_mask.to(self.class_mask.device)
 
     # Building blocks of `learn`, `forward` and `end_task`
 

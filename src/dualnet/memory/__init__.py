@@ -47,7 +47,8 @@ class MemoryConfig:
         return ("ring" if spec.num_tasks > 1 else "reservoir") if self.policy == "auto" else self.policy
 
     def num_slots(self, spec: StreamSpec) -> int:
-        return self.slots_per_class * spec.num_classes if self.slots is None else self.slots
+        # After all classes are removed there is still a memory for those to come.
+        return self.slots_per_class * max(spec.num_classes, 1) if self.slots is None else self.slots
 
 
 __all__ = ["MEMORIES", "Balanced", "Memory", "MemoryConfig", "Replay", "Reservoir", "Ring"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields
+from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor, nn
 
-from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.batch import UNLABELLED, Batch, StreamSpec, change_rows
 from dualnet.losses import MASKED
 
 # The buffers with a row per slot, and what a row holds while its slot is empty.
@@ -53,18 +53,15 @@ class Memory(nn.Module, ABC):
     ) -> None:
         super().__init__()
         check_slots(num_slots, spec)
-        self.num_slots, self.only_earlier_tasks, self.with_logits = num_slots, only_earlier_tasks, with_logits
-        self.drop = num_slots  # the slot for examples that are not stored
-        self.num_classes = spec.num_classes
+        self.only_earlier_tasks, self.with_logits, self.num_classes = only_earlier_tasks, with_logits, spec.num_classes
         try:
-            self.allocate(spec)
+            self.allocate(spec, num_slots + 1)
         except RuntimeError as error:
             size = (num_slots + 1) * (math.prod(spec.image_shape) + 18 + 4 * spec.num_classes * with_logits)
             needed = f"{num_slots} slots of images {list(spec.image_shape)} need {size:,} bytes of memory"
             raise ValueError(f"memory.slots: {needed}, which cannot be allocated; give fewer") from error
 
-    def allocate(self, spec: StreamSpec) -> None:
-        rows = self.num_slots + 1
+    def allocate(self, spec: StreamSpec, rows: int) -> None:
         self.register_buffer("images", torch.zeros(rows, *spec.image_shape, dtype=torch.uint8))
         self.register_buffer("labels", torch.full((rows,), UNLABELLED))
         self.register_buffer("task_ids", torch.full((rows,), UNLABELLED))
@@ -72,6 +69,15 @@ class Memory(nn.Module, ABC):
         self.register_buffer("has_logits", torch.zeros(rows, dtype=torch.bool))
         self.register_buffer("filled", torch.zeros(rows, dtype=torch.bool))
         self.register_buffer("seen", torch.zeros(spec.num_tasks, dtype=torch.int64))
+
+    @property
+    def num_slots(self) -> int:
+        return len(self.filled) - 1
+
+    @property
+    def drop(self) -> int:
+        """The slot for examples that are not stored."""
+        return self.num_slots
 
     @abstractmethod
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
@@ -138,27 +144,23 @@ class Memory(nn.Module, ABC):
         )
 
     @torch.no_grad()
-    def grow(self, spec: StreamSpec) -> None:
-        """Add the new classes and tasks of the spec. Stored soft labels give new classes no probability."""
-        rows = self.slots_for_tasks(spec.num_tasks - len(self.seen))
-        for name in EMPTY:
-            buffer = getattr(self, name)  # its last row is empty
-            setattr(self, name, torch.cat([buffer, buffer[-1:].expand(rows, *buffer.shape[1:])]))
-        self.num_slots = self.drop = self.num_slots + rows
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        """Add new classes and tasks, to which stored soft labels give no probability; or remove a class."""
+        if removed is not None:
+            self.remove((self.labels == removed).nonzero().flatten())
+            self.labels -= (self.labels > removed).long()
+        self.change_slots(self.num_slots + self.slots_for_tasks(spec.num_tasks - len(self.seen)))
         if self.with_logits:
-            self.logits = F.pad(self.logits, (0, spec.num_classes - self.num_classes), value=MASKED)
-        self.seen = F.pad(self.seen, (0, spec.num_tasks - len(self.seen)))
+            self.logits = change_rows(self.logits.T, spec.num_classes, removed, MASKED).T.contiguous()
+            self.logits[~self.filled] = 0
+        self.seen = change_rows(self.seen, spec.num_tasks)
         self.num_classes = spec.num_classes
-        self.clear(self.drop)
 
-    @torch.no_grad()
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        """Remove a class: its examples and its column of the soft labels. Higher labels move down by one."""
-        self.remove((self.labels == number).nonzero().flatten())
-        self.labels -= (self.labels > number).long()
-        if self.with_logits:
-            self.logits = self.logits[:, torch.arange(self.num_classes, device=self.logits.device) != number]
-        self.num_classes = spec.num_classes
+    def change_slots(self, count: int) -> None:
+        """More or fewer slots at the end."""
+        if count != self.num_slots:
+            for name, value in EMPTY.items():
+                setattr(self, name, change_rows(getattr(self, name)[:count], count + 1, value=value))
 
     def slots_for_tasks(self, added: int) -> int:
         """The number of slots to add with new tasks: none, the total is fixed."""
@@ -179,6 +181,30 @@ class Memory(nn.Module, ABC):
         """Store the learner's logits of the examples in these slots, int64 [n]."""
         self.logits[slots] = logits.to(self.logits.dtype)
         self.has_logits[slots] = True
+
+    # State: of the slots only those that are filled, so that it weighs what the memory holds
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name in EMPTY.keys() - {"filled"}:
+            destination[prefix + name] = destination[prefix + name][self.filled]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        """The memory gets as many slots as the state; with an equal number the buffers stay, for a captured step."""
+        filled = state_dict.get(prefix + "filled")
+        if filled is not None:
+            self.change_slots(len(filled) - 1)
+            for name in EMPTY.keys() - {"filled"}:
+                if (key := prefix + name) in state_dict:
+                    state_dict[key] = unpacked(state_dict[key], filled.bool(), EMPTY[name])
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+
+def unpacked(rows: Tensor, filled: Tensor, empty: float) -> Tensor:
+    """The rows of all slots from those of the filled ones."""
+    slots = rows.new_full((len(filled), *rows.shape[1:]), empty)
+    slots[filled] = rows
+    return slots
 
 
 def check_slots(num_slots: int, spec: StreamSpec) -> None:

@@ -1,10 +1,9 @@
 """The policies of episodic memories: which slot each example of a batch gets."""
 
 import torch
-import torch.nn.functional as F
 from torch import Generator, Tensor
 
-from dualnet.batch import Batch, StreamSpec
+from dualnet.batch import Batch, StreamSpec, change_rows
 from dualnet.memory.memory import EMPTY, Memory, num_earlier_equal
 
 
@@ -43,17 +42,13 @@ class Balanced(Memory):
 
     offered: Tensor  # int64 [classes]: labelled examples offered so far
 
-    def allocate(self, spec: StreamSpec) -> None:
-        super().allocate(spec)
+    def allocate(self, spec: StreamSpec, rows: int) -> None:
+        super().allocate(spec, rows)
         self.register_buffer("offered", torch.zeros(spec.num_classes, dtype=torch.int64))
 
-    def grow(self, spec: StreamSpec) -> None:
-        super().grow(spec)
-        self.offered = F.pad(self.offered, (0, spec.num_classes - len(self.offered)))
-
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        super().shrink(spec, number)
-        self.offered = self.offered[torch.arange(len(self.offered), device=self.offered.device) != number]
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        super().change_classes(spec, removed)
+        self.offered = change_rows(self.offered, spec.num_classes, removed)
 
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
         assert batch.labels is not None

@@ -21,7 +21,7 @@ from dualnet.experiments import checkpoint
 from dualnet.experiments.experiment import open_ended, parse, parse_learner
 from dualnet.experiments.record import MODEL_FILE, updated
 from dualnet.experiments.run import finite_means, learner_state, load_state
-from dualnet.experiments.run_folder import RunFolder
+from dualnet.experiments.run_folder import RunFolder, describe_stream
 from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
 from dualnet.learners import Learner, make_learner
 from dualnet.models import model_folder
@@ -41,7 +41,6 @@ class Model:
 
     learner: Learner
     class_names: Sequence[str]  # by class number
-    initial_names: Sequence[str] = field(init=False, repr=False, compare=False)  # when the learner was made, for `save`
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
     unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
     held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
@@ -49,9 +48,6 @@ class Model:
 
     def __post_init__(self) -> None:
         self.check_names()
-        initial = self.learner.initial_spec.num_classes
-        removed = any("removed" in change for change in self.learner.changes)  # then their names are not known
-        self.initial_names = tuple(map(str, range(initial)) if removed else self.class_names[:initial])
 
     def __repr__(self) -> str:
         names = [*self.class_names[:3], *(["..."] if len(self.class_names) > 3 else [])]
@@ -270,13 +266,13 @@ class Model:
     def save_with_state(self, folder: Path, **more: Any) -> None:
         """Save the model and more content of its checkpoint, which `load_with_state` returns."""
         self.check_names()
-        classes = {"class_names": [*map(str, self.class_names)], "changes": self.learner.changes}
-        state = {**learner_state(self.learner), **classes, "device": self.learner.class_mask.device.type}
+        stream = describe_stream(self.learner.spec, self.class_names)
+        state = {**learner_state(self.learner), "stream": stream, "device": self.learner.class_mask.device.type}
         if self.held_out.every:
             state["held_out"] = self.held_out.content()
         if self.sessions:
             state["sessions"] = self.sessions
-        model_folder.write(folder, self.learner, self.initial_names, {**state, **more})
+        model_folder.write(folder, self.learner, {**state, **more})
 
 
 def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
@@ -296,27 +292,22 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
     model_folder.check_trusted(content.get("learner"), file, trust)
     try:
         name, config = parse_learner(updated(content)["learner"])
-        spec, names = model_folder.stream_spec(content["stream"])
-        if not is_model:
-            if flat(content).get("benchmark.name") in BENCHMARKS:  # the code of another one is not imported
-                parse(folder.record.experiment)  # checks the options
-            if content.get("protocol", "task_aware") != "task_aware":
-                spec = spec.task_free()
-        model = Model(make_learner(name, spec, config, content["seed"], checked_device(device), fresh=False), names)
+        if not is_model and flat(content).get("benchmark.name") in BENCHMARKS:  # code of another one is not imported
+            parse(folder.record.experiment)  # checks the options
         identity = model_folder.identity(content) if is_model else folder.identity
-        found = checkpoint.newest(folder.checkpoints, identity)
+        found, model = checkpoint.newest(folder.checkpoints, identity), None
         if found is not None:
-            state = found[1] if "changes" in found[1] else converted(found[1], content, names)
-            model.learner.repeat_changes(state["changes"])
-            model.class_names = tuple(state["class_names"])
-            model.check_names()
+            spec, names = model_folder.stream_spec((found[1] if is_model else content)["stream"])
+            if not is_model and content.get("protocol", "task_aware") != "task_aware":
+                spec = spec.task_free()
+            model = Model(make_learner(name, spec, config, content["seed"], checked_device(device), fresh=False), names)
             model.held_out = read_held_out(found[1].get("held_out", {}), model.learner.spec)
             model.sessions = found[1].get("sessions") or last_session(found[1].get("session", {}))
     except READ_ERRORS as error:
         raise ValueError(
             f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"
         ) from error
-    if found is None:
+    if found is None or model is None:
         # `dualnet run` skips a finished run.
         again = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
         remedy = "save the model again" if is_model else f"{again} with `dualnet run`"
@@ -331,13 +322,6 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
         done = f"at step {session['step']} of {session['steps']}"
         model.unfinished = f"{path}: its session is {done} and not finished; the same `dualnet learn` continues it"
     return model, found[1]
-
-
-def converted(state: Mapping[str, Any], content: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """The classes in a checkpoint, or in the model file, of an earlier version, which had no changes but additions."""
-    added = state.get("added", content.get("added", ()))
-    changes = [{"count": len(one["classes"]), "task": one["task"]} for one in added]
-    return {"changes": changes, "class_names": [*names, *(name for one in added for name in one["classes"])]}
 
 
 def last_session(record: Mapping[str, Any]) -> list[dict[str, Any]]:

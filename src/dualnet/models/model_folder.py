@@ -1,7 +1,7 @@
-"""The folder of a saved model: model.yaml describes it as it was created, checkpoint/ holds its state."""
+"""The folder of a saved model: model.yaml has the options of its learner, checkpoint/ its classes and its state."""
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,22 +13,21 @@ from dualnet.data.splits import class_mask
 from dualnet.experiments import checkpoint
 from dualnet.experiments.experiment import parse_learner
 from dualnet.experiments.record import MODEL_FILE, digest_of, updated
-from dualnet.experiments.run_folder import LOCK_FILE, RunFolder, describe_stream, environment
+from dualnet.experiments.run_folder import LOCK_FILE, RunFolder, environment
 from dualnet.files import READ_ERRORS, describe_error, read_yaml
 from dualnet.learners import Learner, learner_name
 from dualnet.options import plain, whole_number
 from dualnet.text import escape
 
-IDENTITY_KEYS = ("learner", "seed", "stream", "added")  # `added`: classes added later, in folders of an older version
+IDENTITY_KEYS = ("learner", "seed")
 
 
-def write(path: Path, learner: Learner, initial_names: Sequence[str], state: Mapping[str, Any]) -> None:
+def write(path: Path, learner: Learner, state: Mapping[str, Any]) -> None:
     """Save a model to a new folder, or again to its own, where the previous checkpoint is kept."""
-    file, checkpoints, spec = path / MODEL_FILE, RunFolder(path).checkpoints, learner.initial_spec
+    file, checkpoints = path / MODEL_FILE, RunFolder(path).checkpoints
     content = {
         "learner": {"name": learner_name(learner), **plain(dataclasses.asdict(learner.config))},
         "seed": learner.generator.initial_seed(),
-        "stream": describe_stream(spec, initial_names),
         "environment": environment(learner.class_mask.device),
     }
     if file.is_file():
@@ -51,7 +50,7 @@ def check_same(path: Path, stored: Mapping[str, Any], content: Mapping[str, Any]
         same_learner = parse_learner(updated(stored)["learner"]) == parse_learner(content["learner"])
     except READ_ERRORS:
         same_learner = False
-    same = {"learner": same_learner, **{key: stored.get(key) == content[key] for key in ("seed", "stream")}}
+    same = {"learner": same_learner, "seed": stored.get("seed") == content["seed"]}
     if different := [key for key in same if not same[key]]:
         raise ValueError(f"{path}: holds another model (its `{different[0]}` differs); choose another folder")
 
@@ -70,7 +69,7 @@ def check_free(folder: Path) -> None:
 
 def identity(content: Mapping[str, Any]) -> dict[str, str]:
     """What the checkpoints of this model state in their field `run`."""
-    return {"model": digest_of({key: content[key] for key in IDENTITY_KEYS if key in content})}
+    return {"model": digest_of({key: content[key] for key in IDENTITY_KEYS})}
 
 
 def code_paths(learner: Any) -> dict[str, str]:

@@ -1,54 +1,26 @@
-"""The baselines' network: an encoder and one linear head over all classes, to which classes can be added."""
+"""The baselines' network: an encoder and one linear head over all classes."""
 
 import torch
 from torch import Tensor, nn
 
-from dualnet.batch import StreamSpec
+from dualnet.batch import StreamSpec, change_rows
 from dualnet.nets.encoder import BaseEncoder, pooled
 
 
 class Head(nn.Linear):
-    """The logits of all classes. Each addition of classes has its own weight matrix.
-
-    With a single larger matrix the logits of the existing classes would be rounded differently, and with a smaller one
-    too: the rows of a class that is removed stay, and only their outputs are left out.
-    """
-
-    columns: Tensor | None  # int64 [classes]: the outputs of the classes; None: all
-
-    def __init__(self, in_features: int, num_classes: int) -> None:
-        super().__init__(in_features, num_classes)
-        self.added = nn.ModuleList()
-        self.num_classes = num_classes
-        self.register_buffer("columns", None, persistent=False)
+    """The logits of all classes."""
 
     def reset_parameters(self) -> None:
         if self.out_features > 0:  # PyTorch warns about empty weights
             super().reset_parameters()
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002, the name in nn.Linear
-        logits = super().forward(input)
-        logits = torch.cat([logits, *(block(input) for block in self.added)], dim=1) if self.added else logits
-        return logits if self.columns is None else logits.index_select(1, self.columns)
-
-    def grow(self, spec: StreamSpec) -> None:
-        """Add the new classes of the spec."""
-        new = spec.num_classes - self.num_classes
-        if self.columns is not None:
-            first = self.num_outputs()
-            self.columns = torch.cat([self.columns, torch.arange(first, first + new, device=self.columns.device)])
-        self.added.append(nn.Linear(self.in_features, new).to(self.weight))
-        self.num_classes = spec.num_classes
-
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        """Leave out the output of a class."""
-        device = self.weight.device
-        columns = torch.arange(self.num_outputs(), device=device) if self.columns is None else self.columns
-        self.columns = columns[torch.arange(len(columns), device=device) != number]
-        self.num_classes = spec.num_classes
-
-    def num_outputs(self) -> int:
-        return self.out_features + sum(block.out_features for block in self.added)  # pyright: ignore
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        """Delete the row of the removed class, and append freshly initialised rows of new ones."""
+        num_kept = self.out_features - (removed is not None)
+        new = Head(self.in_features, spec.num_classes - num_kept).to(self.weight)
+        for own, added in zip(self.parameters(), new.parameters(), strict=True):
+            own.data = torch.cat([change_rows(own.data, num_kept, removed), added.data])
+        self.out_features = spec.num_classes
 
 
 class Classifier(nn.Module):

@@ -19,14 +19,11 @@ class Controller(nn.Module):
         scale, shift = self.film(self.embedding(task_ids)).float().chunk(2, dim=1)
         return unit_vectors(scale), unit_vectors(shift)
 
-    def grow(self, spec: StreamSpec) -> None:
-        """Add an embedding for each new task of the spec, as new rows of the same parameter."""
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        """Append an embedding for each new task. The tasks of a removed class stay."""
         new = torch.randn(spec.num_tasks - self.embedding.num_embeddings, self.embedding.embedding_dim)
         self.embedding.weight.data = torch.cat([self.embedding.weight.data, new.to(self.embedding.weight)])
         self.embedding.num_embeddings = spec.num_tasks
-
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        """The tasks stay."""
 
 
 def unit_vectors(vectors: Tensor) -> Tensor:

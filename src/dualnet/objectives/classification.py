@@ -21,11 +21,8 @@ class Classification(Objective):
         self.head = Head(num_features, spec.num_classes)
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
 
-    def grow(self, spec: StreamSpec) -> None:
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
         self.class_mask = spec.class_mask.to(self.class_mask.device)
-
-    def shrink(self, spec: StreamSpec, number: int) -> None:
-        self.grow(spec)
 
     def forward(self, encoder: BaseEncoder, view_a: Tensor, view_b: Tensor, batch: Batch) -> Tensor:
         logits = torch.cat(embed(encoder, lambda features, parts: self.head(features), view_a, view_b))

@@ -18,40 +18,28 @@ class ServingModel:
     """A model with the weights of one publication."""
 
     def __init__(self, options: Options) -> None:
-        self.options, self.version = options, ""
-        self.lock = threading.Lock()
-        self.reload()
-
-    @torch.no_grad()
-    def reload(self) -> None:
-        """Load the saved model, with the averaged weights as its weights: publications contain only those."""
-        self.model = load(self.options.state / state_folder.MODEL, state_folder.device_of(self.options))
+        """The saved model, with the averaged weights as its weights: publications contain only those."""
+        self.version, self.lock = "", threading.Lock()
+        self.model = load(options.state / state_folder.MODEL, state_folder.device_of(options))
         self.write(prediction_weights(self.model))
         self.model.learner.ema = None
 
+    @torch.no_grad()
     def write(self, flat: Tensor) -> None:
         values = [value for _, value in prediction_tensors(self.model.learner)]
         for value, new in zip(values, flat.split([value.numel() for value in values]), strict=True):
             value.copy_(new.view(value.shape))
 
-    @torch.no_grad()
     def update(self, status: dict[str, Any], weights: bytes) -> None:
         flat = torch.from_numpy(np.frombuffer(weights, np.float32).copy())  # NumPy copies without holding the GIL
         with self.lock:
-            if not self.is_before(status):  # the learner restarted from its checkpoint
-                self.reload()
-            self.version = status["version"]
-            if not self.is_before(status):
-                return  # the checkpoint is newer than this publication
+            self.version, self.model.class_names = status["version"], status["classes"]
             learner = self.model.learner
-            learner.repeat_changes(status["changes"][len(learner.changes) :])
-            self.model.class_names = status["classes"]
+            while learner.spec.num_classes > len(self.model.class_names):
+                learner.remove_class(0)
+            if missing := len(self.model.class_names) - learner.spec.num_classes:
+                learner.add_classes(missing)
             self.write(flat)
-
-    def is_before(self, status: dict[str, Any]) -> bool:
-        """Whether the classes of a publication come from those of this model."""
-        changes = self.model.learner.changes
-        return status["changes"][: len(changes)] == changes
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
         """The version of the model, and a prediction for each image; without classes while the model has none."""

@@ -251,7 +251,6 @@ class Worker:
             "version": f"{self.started}.{self.version}",
             "position": self.position,
             "classes": list(self.model.class_names),
-            "changes": list(self.model.learner.changes),
             "losses": self.losses,
             "accuracy": self.last_good.accuracy(),
             "background": {"activity": activity, "steps": self.background.steps},
