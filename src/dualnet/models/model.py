@@ -89,7 +89,7 @@ class Model:
             raise ValueError(f"class_names: {needed} names are needed, one for each class of the learner")
 
     def add_classes(self, names: Sequence[str], task: int | None = None) -> None:
-        """Add classes. The logits of the others do not change until the next learning step.
+        """Add classes. The logits of the others stay equal to 1e-5 until the next learning step.
 
         They are added to the given task; without one to the only task, or to a new task if there are several.
         """
@@ -104,7 +104,7 @@ class Model:
         self.class_names = (*self.class_names[:number], name, *self.class_names[number + 1 :])
 
     def remove_class(self, name: str) -> None:
-        """Remove a class with its stored and held-out images. The logits of the others do not change by this.
+        """Remove a class with its stored and held-out images. The logits of the others stay equal to 1e-5.
 
         What the weights have learned from the images remains. `save` keeps the previous save, which has them.
         """
