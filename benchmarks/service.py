@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from dualnet.cli.teach import Client, form
+from dualnet.cli.teach import Client
 
 MAX_IMAGES = 50  # per request, by default
 
@@ -35,21 +34,21 @@ class Service:
         return self.status()["background"]["steps"]
 
     def teach(self, images: Sequence[bytes], labels: Sequence[str | None]) -> None:
-        fields = [("new_class", "true"), *(("label", label or "") for label in labels)]
-        status, answer = self.client.request("POST", "/v1/examples", *form(fields, *images))
+        fields = {"new_class": "true", "label": [label or "" for label in labels]}
+        status, answer = self.client.request("POST", "/v1/examples", data=fields, files=fields_of(images))
         assert status == 201, answer
 
     def names(self, images: Sequence[bytes]) -> list[str]:
         """The most probable class of each image; "" while there are no classes."""
-        found: list[str] = []
+        names: list[str] = []
         for begin in range(0, len(images), MAX_IMAGES):
-            body = form((), *images[begin : begin + MAX_IMAGES])
-            answer = self.client.request("POST", "/v1/predict?top=1", *body)[1]
-            found += [one["classes"][0]["name"] if one["classes"] else "" for one in answer["predictions"]]
-        return found
+            files = fields_of(images[begin : begin + MAX_IMAGES])
+            answer = self.client.request("POST", "/v1/predict?top=1", files=files)[1]
+            names += [one["classes"][0]["name"] if one["classes"] else "" for one in answer["predictions"]]
+        return names
 
     def pause(self, paused: bool) -> None:
-        self.client.request("POST", "/v1/background", json.dumps({"paused": paused}).encode(), "application/json")
+        self.client.request("POST", "/v1/background", json={"paused": paused})
 
     def wait_until_learned(self) -> None:
         while self.status()["waiting"] > 0:
@@ -71,6 +70,10 @@ def served(*options: object) -> Iterator[Service]:
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate()
+
+
+def fields_of(images: Sequence[bytes]) -> list[tuple[str, bytes]]:
+    return [("image", image) for image in images]
 
 
 def encoded(image: np.ndarray, kind: str = "PNG") -> bytes:

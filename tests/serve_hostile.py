@@ -13,9 +13,7 @@ from collections import Counter
 from collections.abc import Iterator
 from urllib.parse import quote
 
-from serving import picture, png
-
-from dualnet.cli.teach import form
+from serving import form, picture, png
 
 WAIT = 20.0  # seconds after which a request counts as hanging
 NAMES = [
@@ -141,7 +139,7 @@ def message(method: str, path: str, body: bytes = b"", kind: str = "", *more: st
 
 
 def upload(path: str, image: bytes, **fields: str) -> bytes:
-    return message("POST", path, *form(fields.items(), image))
+    return message("POST", path, *form(fields, image))
 
 
 def bad_image(draw: random.Random) -> bytes:
@@ -157,7 +155,7 @@ def bad_image(draw: random.Random) -> bytes:
 
 
 def bad_form(draw: random.Random) -> bytes:
-    body, kind = form([("label", "red")], png(picture("red", 1)))
+    body, kind = form({"label": "red"}, png(picture("red", 1)))
     cut = body[: draw.randrange(len(body))]
     bodies = [
         cut,

@@ -2,23 +2,25 @@
 
 import http.client
 import io
+import itertools
 import json
 import os
 import resource
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, Self
 
+import httpx
 import numpy as np
 from commands import PROGRAM, environment
 from forked import CommandLine
 from PIL import Image
 
-from dualnet.cli.teach import form
+from dualnet.models.held_out import is_held_out, pixel_digest
 
 SIZE = 28
 SMALL = {"width": 4, "start": None, "updates": 2, "replay_size": 6, "slow_batch_size": 4, "memory": {"slots": 400}}
@@ -119,8 +121,8 @@ class Server:
     def send(self, method: str, path: str, content: Any = None) -> tuple[int, Any]:
         return self.request(method, path, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
-    def upload(self, path: str, *images: bytes, **fields: str) -> tuple[int, Any]:
-        body, kind = form(fields.items(), *images)
+    def upload(self, path: str, *images: bytes, **fields: str | list[str]) -> tuple[int, Any]:
+        body, kind = form(fields, *images)
         return self.request("POST", path, body, {"Content-Type": kind})
 
     def teach(self, image: bytes, label: str | None = None, **fields: str) -> tuple[int, Any]:
@@ -140,10 +142,23 @@ class Server:
         return self.status_when(lambda status: status["waiting"] == 0)
 
 
+def form(fields: Mapping[str, str | list[str]], *images: bytes) -> tuple[bytes, str]:
+    """The body of a multipart/form-data request, and its content type."""
+    request = httpx.Request("POST", "http://localhost", data=fields, files=[("image", image) for image in images])
+    return request.read(), request.headers["Content-Type"]
+
+
 def picture(colour: str, number: int, size: tuple[int, int] = (SIZE, SIZE)) -> np.ndarray:
     """Coloured noise; `number` is its seed."""
     noise = np.random.default_rng(number).integers(0, 60, (*size, 3))
     return (noise + np.array(COLOURS[colour]) * 0.75).clip(0, 255).astype(np.uint8)
+
+
+def pictures(colour: str, every: int, first: int = 0, held_out: bool = False) -> Iterator[int]:
+    """The numbers of the pictures that are held out, one in so many, or of those that are learned."""
+    for number in itertools.count(first):
+        if is_held_out(pixel_digest(picture(colour, number).transpose(2, 0, 1).tobytes()), every) == held_out:
+            yield number
 
 
 def png(array: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
@@ -158,6 +173,17 @@ def files_with(state: Path, content: bytes) -> list[str]:
         with suppress(FileNotFoundError):  # an older checkpoint that is removed meanwhile
             found += [path.name] if content in path.read_bytes() else []
     return sorted(found)
+
+
+def open_model(options: Any) -> Any:
+    """The model of a state folder, as the service opens it."""
+    from dualnet.serve import state_folder
+    from dualnet.serve.journal import Journal
+
+    options.state.mkdir(exist_ok=True)
+    journal = Journal(options.state / state_folder.JOURNAL, options)
+    with closing(journal.database):
+        return state_folder.open_model(options, journal)[0]
 
 
 def small_model(folder: Path, **options: Any) -> Path:

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 from commands import class_folders, file_times
+from serving import open_model
 
 import dualnet
 from dualnet import Model
 from dualnet.cli import main
 from dualnet.experiments import checkpoint
 from dualnet.serve.options import Options
-from dualnet.serve.state_folder import open_model
 
 IMAGES = torch.randint(0, 256, (8, 3, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 SMALL = {"name": "er", "width": 4, "memory": {"slots": 6, "policy": "balanced"}, "ema_rate": 0.3}
@@ -180,7 +180,6 @@ def test_an_unfinished_session_and_the_model_of_a_service_are_refused(saved: Pat
     state["session"] = {"plan": "", "step": 1, "steps": 3}
     checkpoint.write(folder, step + 1, checkpoint.snapshot(state))
     assert "its session is at step 1 of 3 and not finished" in error_line(*["edit", "model", "--rename", "kat", "cat"])
-    Path("live").mkdir()
     open_model(Options(Path("live"), image_size=28, device="cpu"))
     assert "belongs to a service" in error_line(*["edit", "live/model", "--rename", "kat", "cat"])
     class_folders(["owl"], 2, "photos")

@@ -13,6 +13,7 @@ from commands import class_folders, picture
 from forked import CommandLine
 from hypothesis import given
 from hypothesis import strategies as st
+from serving import open_model
 
 import dualnet
 from dualnet import Model, cli
@@ -20,7 +21,6 @@ from dualnet.experiments import checkpoint
 from dualnet.models import held_out
 from dualnet.models.held_out import HeldOut, is_held_out, pixel_digest
 from dualnet.serve.options import Options
-from dualnet.serve.state_folder import open_model
 
 EVERY = 3
 LEARNER = "--image-size 28 --learner.preset best --learner.width 2 --learner.updates 1 --learner.replay_size 4"
@@ -324,8 +324,7 @@ def test_held_out_images_that_do_not_match_the_model_are_refused(change: Any, er
 def test_a_service_does_not_take_over_the_images() -> None:
     class_folders(["cat", "dog"], 12, "photos")
     assert learn("photos", "--out", "m", *NEW) == 0
-    Path("live").mkdir()
-    model, _ = open_model(Options(Path("live"), model=Path("m"), device="cpu"))
+    model = open_model(Options(Path("live"), model=Path("m"), device="cpu"))
     held = dualnet.load("m").held_out
     assert model.held_out.every == 0 and len(held.images)
     files = [file.read_bytes() for file in Path("live").rglob("*.safetensors")]

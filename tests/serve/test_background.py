@@ -7,10 +7,10 @@ from serving import SIZE, SMALL
 
 from dualnet.models.model import Model
 from dualnet.options import merged
+from dualnet.serve.background import Background
 from dualnet.serve.options import Options
 from dualnet.serve.rollback import RollbackPoint
 from dualnet.serve.state_folder import DEFAULT_LEARNER
-from dualnet.serve.training import Background
 
 NEW = {"position": 0, "steps": 0, "steps_since_taught": 0}
 

@@ -1,12 +1,12 @@
 """Access control before a request reaches the application."""
 
 import asyncio
-from collections import Counter
 from collections.abc import MutableMapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import Counter
 
 from dualnet.serve.guard import Guard
 from dualnet.serve.options import Options
@@ -30,7 +30,8 @@ def status(path: str) -> int:
 
     headers = [(b"content-length", b"9")]
     scope = {"type": "http", "method": "POST", "path": path, "headers": headers}
-    guard = Guard(app, Options(Path(), body_seconds=0.1), "a token of some length", Counter())
+    responses = Counter("responses", "By status.", ["status"], registry=None)
+    guard = Guard(app, Options(Path(), body_seconds=0.1), "a token of some length", responses)
     asyncio.run(guard(scope, never, send))
     return sent[0]["status"]
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from serving import SIZE, small_model
+from serving import SIZE, open_model, small_model
 
 from dualnet.serve import state_folder
 from dualnet.serve.options import Options
@@ -37,28 +37,28 @@ def test_an_invalid_value_is_reported_with_its_option(name: str, value: Any) -> 
 @pytest.mark.parametrize("size", [0, 100_000])
 def test_the_images_of_a_new_model_have_a_size_that_can_be_decoded(tmp_path: Path, size: int) -> None:
     with pytest.raises(ValueError, match=f"--image-size: {size}"):
-        state_folder.open_model(Options(tmp_path, image_size=size, device="cpu"))
+        open_model(Options(tmp_path, image_size=size, device="cpu"))
 
 
 def test_another_image_size_than_that_of_the_model_is_refused(tmp_path: Path) -> None:
     model = small_model(tmp_path / "model")
     state = tmp_path / "state"
     with pytest.raises(ValueError, match=f"--image-size 64: .* {SIZE} pixels; omit --image-size"):
-        state_folder.open_model(Options(state, model=model, image_size=64, device="cpu"))
-    state_folder.open_model(Options(state, model=model, device="cpu"))
-    state_folder.open_model(Options(state, model=model, image_size=SIZE, device="cpu"))  # as a learner that restarts
+        open_model(Options(state, model=model, image_size=64, device="cpu"))
+    open_model(Options(state, model=model, device="cpu"))
+    open_model(Options(state, model=model, image_size=SIZE, device="cpu"))  # as a learner that restarts
     with pytest.raises(ValueError, match=r"^--image-size 64: [^\n]* omit --image-size[^\n]*$"):
-        state_folder.open_model(Options(state, image_size=64, device="cpu"))
+        open_model(Options(state, image_size=64, device="cpu"))
 
 
 def test_a_model_that_is_not_used_is_a_warning(tmp_path: Path) -> None:
     """The first command can be repeated, even if the folder of its model is gone."""
     options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu")
     state_folder.warn_of_unused_model(options)
-    state_folder.open_model(options)
+    open_model(options)
     with pytest.warns(UserWarning, match=f"--model {options.model}: not used"):
         state_folder.warn_of_unused_model(options)
-    state_folder.open_model(dataclasses.replace(options, model=tmp_path / "gone"))
+    open_model(dataclasses.replace(options, model=tmp_path / "gone"))
 
 
 def test_a_model_or_a_run_is_not_a_state_folder(

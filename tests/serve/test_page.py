@@ -9,12 +9,14 @@ import re
 import shutil
 import threading
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
-from serving import START_SECONDS, Server, picture, png, small_model
+from serving import START_SECONDS, Server, picture, pictures, png, small_model
 
 pytest.importorskip("fastapi")
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install 'dualnet[dev]'")
@@ -24,6 +26,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 if CHROMIUM is None:
     pytest.skip("needs Chromium: apt-get install chromium", allow_module_level=True)
 
+EVERY = 3  # one image in so many is held out
 HTML = "<img src=x onerror=\"document.title='broken into'\">"
 DROPPED = """([element, images]) => {
     const data = new DataTransfer();
@@ -39,9 +42,18 @@ PASTED = (
 )
 
 
-def files(colour: str, first: int, count: int) -> list[dict[str, object]]:
-    numbers = range(first, first + count)
-    return [{"name": f"{n}.png", "mimeType": "image/png", "buffer": png(picture(colour, n))} for n in numbers]
+def files(colour: str, first: int, count: int, held_out: bool = False) -> list[dict[str, object]]:
+    """Images that are learned, or held out."""
+    images = [png(picture(colour, n)) for n in islice(pictures(colour, EVERY, first, held_out), count)]
+    return [{"name": "a.png", "mimeType": "image/png", "buffer": image} for image in images]
+
+
+def six(colour: str) -> list[dict[str, object]]:
+    return files(colour, 0, 4) + files(colour, 0, 2, held_out=True)
+
+
+def as_text(images: list[dict[str, Any]]) -> list[str]:
+    return [base64.b64encode(image["buffer"]).decode() for image in images]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +61,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("page")
     model = small_model(folder / "model")
     state = folder / ("state" * 12)  # a notice of the page shows it: longer than a line on a phone
-    server = Server(state, "--model", model, "--held-out-every", 3, "--share", 0.3)
+    server = Server(state, "--model", model, "--held-out-every", EVERY, "--share", 0.3)
     assert server.port, server.log
     yield server
     server.end()
@@ -102,15 +114,13 @@ def expect_prediction(page: playwright.Page, colour: str) -> None:
 def teach_colours(page: playwright.Page) -> None:
     """One after another: chosen, dropped and pasted."""
     add_class(page, "red")
-    page.get_by_label("Add images to red").set_input_files(files("red", 0, 6))
-    dropped = [base64.b64encode(png(picture("green", n))).decode() for n in range(6)]
-    page.evaluate(DROPPED, [add_class(page, "green").element_handle(), dropped])
-    expect(class_card(page, "green").locator(".memory img")).to_have_count(4)  # two of six are held out
+    page.get_by_label("Add images to red").set_input_files(six("red"))
+    page.evaluate(DROPPED, [add_class(page, "green").element_handle(), as_text(six("green"))])
+    expect(class_card(page, "green").locator(".memory img")).to_have_count(4)
     expect_prediction(page, "red")
     expect_prediction(page, "green")
-    pasted = [base64.b64encode(png(picture("blue", n))).decode() for n in range(6)]
     button = add_class(page, "blue").get_by_role("button", name="Take photos of blue")
-    page.evaluate(PASTED, [button.element_handle(), pasted])
+    page.evaluate(PASTED, [button.element_handle(), as_text(six("blue"))])
     expect(class_card(page, "blue").locator(".memory img")).to_have_count(4)
 
 
@@ -148,7 +158,7 @@ def test_a_photo_is_taken_with_the_camera(page: playwright.Page) -> None:
     expect(page.locator("video")).to_have_js_property("readyState", 4)
     page.get_by_role("button", name="Take photo", exact=True).click()
     page.keyboard.press("Escape")
-    expect(card.locator(".memory img")).to_have_count(1)
+    expect(card.locator(".facts")).to_contain_text("1 image ")
     assert page.evaluate("document.querySelector('video').srcObject.active") is False
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import http.client
 import io
-import itertools
 import json
 import os
 import re
@@ -25,11 +24,10 @@ from commands import SOURCE
 from forked import CommandLine
 from PIL import Image
 from serve_hostile import attack
-from serving import COLOURS, SIZE, Program, Server, files_with, picture, png, small_model
+from serving import COLOURS, SIZE, Program, Server, files_with, picture, pictures, png, small_model
 
 import dualnet
 from dualnet.cli import main
-from dualnet.models.held_out import is_held_out, pixel_digest
 from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 from dualnet.serve.service import Service
@@ -73,14 +71,9 @@ def teach_two(server: Server) -> None:
     assert server.port, server.log
     for number in range(10):
         for colour in ("red", "green"):
-            image = picture(colour, number if number < 9 else held_out_number(colour))
+            image = picture(colour, number if number < 9 else next(pictures(colour, 10, held_out=True)))
             status, content = server.teach(png(image), colour, id=f"{colour}-{number}")
             assert (status, content) == (201, [{"id": f"{colour}-{number}", "duplicate": False}])
-
-
-def held_out_number(colour: str) -> int:
-    images = ((number, picture(colour, number).transpose(2, 0, 1)) for number in itertools.count())
-    return next(number for number, image in images if is_held_out(pixel_digest(image.tobytes()), 10))
 
 
 def predicted(server: Server, colour: str, number: int = 1000) -> str:
@@ -129,6 +122,17 @@ def test_predictions_are_in_the_order_of_the_images(server: Server) -> None:
     singles = [server.upload("/v1/predict?top=1", image)[1]["predictions"][0]["classes"][0]["name"] for image in images]
     assert status == 200 and [one["classes"][0]["name"] for one in found["predictions"]] == singles
     assert all(len(one["classes"]) == 1 for one in found["predictions"])
+
+
+def test_an_image_that_is_taught_is_sent_once_and_predicted_before_and_after(server: Server) -> None:
+    image = png(picture("blue", 600))
+    before = server.upload("/v1/predict?top=2", image)[1]["predictions"][0]
+    status, [added] = server.upload("/v1/examples?top=2", image, id="once")
+    assert (status, added) == (201, {"id": "once", "duplicate": False, "prediction": before})
+    after = server.get("/v1/predictions?id=once&id=unknown&id=once&top=1")["predictions"]
+    assert after == [{"classes": before["classes"][:1]}, {"classes": []}, {"classes": before["classes"][:1]}]
+    assert server.request("GET", "/v1/predictions?id=a%2fb")[0] == server.request("GET", "/v1/predictions")[0] == 422
+    assert server.request("GET", "/v1/predictions?" + "&".join(["id=once"] * 51))[0] == 413
 
 
 def test_an_id_is_stored_once_however_often_it_is_sent(server: Server) -> None:
@@ -327,7 +331,10 @@ def test_metrics_and_openapi(server: Server) -> None:
     lines = server.get("/metrics").decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(values["dualnet_examples"]) == server.get("/v1/status")["examples"]
-    assert float(values['dualnet_requests_total{status="404"}']) >= 1 and values["dualnet_learner_up"] == "1"
+    assert float(values['dualnet_requests_total{status="404"}']) >= 1 and values["dualnet_learner_up"] == "1.0"
+    for name in ("predict", "learn"):
+        assert float(values[f'dualnet_{name}_seconds_bucket{{le="5.0"}}']) > 0
+        assert 0 < float(values[f"dualnet_{name}_seconds_sum"]) < 10 * float(values[f"dualnet_{name}_seconds_count"])
     assert "/v1/examples/{id}/label" in server.get("/openapi.json")["paths"]
 
 

@@ -11,7 +11,6 @@ import torch
 from serving import Server, png
 
 import dualnet
-from dualnet.cli.teach import form
 from dualnet.data import Benchmark
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.runner import stream_of
@@ -40,9 +39,8 @@ def test_a_stream_taught_over_http_ends_with_the_weights_of_a_run(
             for batch in stream.batches(period, experiment.seed):
                 images = [png(image.permute(1, 2, 0).numpy()) for image in batch.images]
                 numbers = [-1] * len(images) if batch.labels is None else batch.labels.tolist()
-                fields = [("label", "" if number < 0 else names[number]) for number in numbers]
-                body, kind = form(fields, *images)
-                assert server.request("POST", "/v1/examples", body, {"Content-Type": kind})[0] == 201
+                labels = ["" if number < 0 else names[number] for number in numbers]
+                assert server.upload("/v1/examples", *images, label=labels)[0] == 201
         assert server.get("/v1/status")["waiting"] == 0
         archive = zipfile.ZipFile(io.BytesIO(server.get("/v1/export")))
         archive.extractall(tmp_path / "export")

@@ -102,8 +102,7 @@ def test_a_service_that_ends_is_not_called_absent(address: Callable[..., str], m
     monkeypatch.setattr(teach, "RETRY_SECONDS", 0.0)
     client = teach.Client(address(body=b'{"learner": "running"}'), None)
     assert client.request("GET", "/v1/status") == (200, {"learner": "running"})
-    client.connection.close()
-    client.connection.port = 9
+    client.http.base_url = "http://127.0.0.1:9"
     with pytest.raises(teach.NoServiceError, match=r"no response \(.*\); try the same command again later: "):
         client.request("GET", "/v1/status")
 

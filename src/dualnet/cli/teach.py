@@ -1,16 +1,11 @@
 """`dualnet teach`: send a folder of images to the service, each image once."""
 
 import argparse
-import contextlib
-import http.client
-import json
-import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from rich.console import Console
 from rich.progress import track
@@ -18,6 +13,11 @@ from rich.progress import track
 from dualnet.cli.terminal import fail, print_line, show_warning
 from dualnet.data.class_folders import class_folders, files_by_class, images_in
 from dualnet.serve.options import Options, is_loopback, read_token
+
+try:
+    import httpx
+except ModuleNotFoundError as error:
+    raise ValueError("`dualnet teach` needs httpx; install it with pip install 'dualnet[serve]'") from error
 
 RETRY_SECONDS = 30.0  # how long to retry while the service is busy or restarting
 TIMEOUT_SECONDS = 60.0  # of a request
@@ -40,7 +40,7 @@ def teach_folder(arguments: argparse.Namespace) -> int:
     token = None if arguments.token_file is None else read_token(arguments.token_file)
     client, console = Client(arguments.url, token), Console(stderr=True)
     counts = {"taught": 0, "already stored": 0, "deleted": 0, "rejected": 0}
-    with contextlib.closing(client.connection):
+    with client.http:
         status, response = client.request("GET", "/v1/status")
         if status != 200 and (message := error_message(response)):
             raise ValueError(f"--url {arguments.url}: {message} (--token-file)")
@@ -76,7 +76,7 @@ def teach(client: "Client", file: str, label: str | None) -> str:
     if status == 410:
         return "deleted"
     fields = {"id": example_id, **({} if label is None else {"label": label, "new_class": "true"})}
-    status, response = client.request("POST", "/v1/examples", *form(fields.items(), data))
+    status, response = client.request("POST", "/v1/examples", data=fields, files={"image": data})
     if status != 201:
         raise ValueError(error_message(response) or f"status {status}")
     return "taught"
@@ -88,59 +88,42 @@ def error_message(response: Any) -> str | None:
     return str(error["message"]) if isinstance(error, dict) and "message" in error else None
 
 
-def form(fields: Iterable[tuple[str, str]], *images: bytes) -> tuple[bytes, str]:
-    """The body of a multipart/form-data request, and its content type."""
-    boundary = os.urandom(16).hex()
-    parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{value}'.encode() for name, value in fields]
-    parts += [b'Content-Disposition: form-data; name="image"; filename="image"\r\n\r\n' + image for image in images]
-    body = b"".join(b"--" + boundary.encode() + b"\r\n" + part + b"\r\n" for part in parts)
-    return body + f"--{boundary}--\r\n".encode(), f"multipart/form-data; boundary={boundary}"
-
-
 class Client:
-    """A persistent connection that retries while the service is busy or unreachable."""
+    """Sends requests, and retries them while the service is busy or unreachable."""
 
     def __init__(self, url: str, token: str | None) -> None:
-        self.url, self.token = url, token
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.url, self.has_responded = url, False
         try:
-            parts = urlsplit(url)
-            kind = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}[parts.scheme]
-            if not parts.hostname:
-                raise ValueError("no host")
-            self.prefix = parts.path.rstrip("/")
-            self.has_responded = False
-            self.connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_SECONDS)
-        except (KeyError, ValueError) as error:  # such as a port that is not a number
-            raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000") from error
+            self.http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
+            self.address = self.http.base_url
+            valid = self.address.scheme in ("http", "https") and self.address.host
+        except httpx.InvalidURL:
+            valid = False
+        if not valid:
+            raise ValueError(f"--url {url}: give an address such as http://127.0.0.1:8000")
 
-    def request(self, method: str, path: str, body: bytes | None = None, kind: str = "") -> tuple[int, Any]:
-        """The status and the parsed body, None if it is not JSON.
+    def request(self, method: str, path: str, **content: Any) -> tuple[int, Any]:
+        """The status and the parsed body, None if it is not JSON. `content` is that of `httpx.Client.request`.
 
         Retrying is safe: an example is stored once, however often its id is sent.
         """
-        headers = {"Content-Type": kind} if kind else {}
-        headers |= {"Authorization": f"Bearer {self.token}"} if self.token else {}
         deadline, failures = time.monotonic() + RETRY_SECONDS, 0
         while True:
             try:
-                self.connection.request(method, self.prefix + path, body, headers)
-                response = self.connection.getresponse()
-                content, data = None, response.read()
-                self.has_responded = True
-                with contextlib.suppress(ValueError):  # not JSON
-                    content = json.loads(data)
-                if response.status not in BUSY:
-                    return response.status, content
-                asked = response.headers.get("Retry-After", "")  # seconds, or the date that a proxy may send
-                delay = min(int(asked), RETRY_SECONDS) if asked.isdecimal() else 1.0
-                problem = error_message(content) or f"status {response.status}"
-            except (OSError, http.client.HTTPException) as error:
-                self.connection.close()
+                response = self.http.request(method, path, **content)
+            except httpx.RequestError as error:
                 delay, problem, failures = 0.5, f"no response ({error})", failures + 1
                 if failures == 2:  # the first may be a connection that the service closed after a pause
-                    show_warning(
-                        f"{self.url}: {problem}; is `dualnet serve` running? Retrying for up to {RETRY_SECONDS:.0f} s"
-                    )
+                    retrying = f"is `dualnet serve` running? Retrying for up to {RETRY_SECONDS:.0f} s"
+                    show_warning(f"{self.url}: {problem}; {retrying}")
+            else:
+                self.has_responded, body = True, parsed(response)
+                if response.status_code not in BUSY:
+                    return response.status_code, body
+                asked = response.headers.get("Retry-After", "")  # seconds, or the date that a proxy may send
+                delay = min(int(asked), RETRY_SECONDS) if asked.isdecimal() else 1.0
+                problem = error_message(body) or f"status {response.status_code}"
             if time.monotonic() > deadline:
                 raise NoServiceError(f"{self.url}: {problem}; {self.remedy()}")
             time.sleep(delay)
@@ -149,7 +132,14 @@ class Client:
         """What to do after giving up."""
         if self.has_responded:
             return "try the same command again later: it sends only the images that the service does not have"
-        host, port = self.connection.host, self.connection.port
-        where = "" if is_loopback(host) else " there"
+        port = self.address.port or 80
+        where = "" if is_loopback(self.address.host) else " there"
         command = "dualnet serve --state live" + (f" --port {port}" if not where and port != Options.port else "")
         return f"no service at this address: start one{where} with `{command}`, or give another --url"
+
+
+def parsed(response: httpx.Response) -> Any:
+    try:
+        return response.json()
+    except ValueError:
+        return None

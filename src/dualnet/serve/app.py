@@ -6,8 +6,7 @@ import shutil
 import sqlite3
 import tempfile
 import threading
-import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -20,6 +19,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
 from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
@@ -27,9 +27,9 @@ from starlette.formparsers import MultiPartParser
 from dualnet import __version__
 from dualnet.serve import schema, state_folder
 from dualnet.serve.errors import RequestError, disk_message, validation_message
-from dualnet.serve.images import decode, to_png
+from dualnet.serve.images import decode, to_png, to_tensor
 from dualnet.serve.onnx import exclusive, export_onnx
-from dualnet.serve.service import Service, metrics
+from dualnet.serve.service import Service
 
 STATIC = Path(__file__).with_name("static")
 EXPORTS: Any = {200: {"content": {"application/zip": {}, "application/octet-stream": {}}}}
@@ -51,36 +51,49 @@ def make_app(service: Service) -> FastAPI:
         exception_handlers=dict.fromkeys(HANDLED, handle_error),
     )
 
-    def decode_all(images: list[UploadFile]) -> list[np.ndarray]:
+    def check_number(images: Sequence[Any]) -> None:
         if len(images) > options.most_images:
             raise RequestError(413, f"{len(images)} images; at most {options.most_images} are allowed (--most-images)")
+
+    def decode_all(images: list[UploadFile]) -> list[np.ndarray]:
+        check_number(images)
         contents = enumerate(image.file.read() for image in images)
         return [decode(data, service.image_size, options.most_pixels, f"image {number}") for number, data in contents]
 
     # Prediction
 
     @app.post("/v1/predict")
-    def predict(image: schema.Images, top: Annotated[int, Query(ge=1, le=1000)] = 5) -> schema.Predictions:
+    def predict(image: schema.Images, top: schema.Top = 5) -> schema.Predictions:
         """The most probable classes of one or several images."""
-        assert service.model is not None
-        began = time.perf_counter()
-        version, found = service.model.predict(torch.from_numpy(np.stack(decode_all(image))), top)
-        service.counters["predictions"] += len(found)
-        service.counters["predict_microseconds"] += int(1e6 * (time.perf_counter() - began))
-        rows = [zip(one.classes, one.probabilities, strict=True) for one in found]
-        predictions = [{"classes": [{"name": name, "probability": p} for name, p in row]} for row in rows]
-        return schema.Predictions.model_validate({"version": version, "predictions": predictions})
+        version, predictions = service.predict(torch.from_numpy(np.stack(decode_all(image))), top)
+        return schema.Predictions(version=version, predictions=predictions)
+
+    @app.get("/v1/predictions")
+    def predict_stored(
+        id: Annotated[list[schema.Id], Query(min_length=1, description="one for each example")], top: schema.Top = 5
+    ) -> schema.Predictions:
+        """The most probable classes of stored examples; none for an example whose image is no longer stored."""
+        check_number(id)
+        stored = journal.images(id)
+        version, predictions = service.predict(to_tensor([*stored.values()]), top) if stored else ("", [])
+        by_id = dict(zip(stored, predictions, strict=True))
+        nothing = schema.Prediction(classes=[])
+        return schema.Predictions(version=version, predictions=[by_id.get(one, nothing) for one in id])
 
     # Examples and classes
 
-    @app.post("/v1/examples", status_code=201)
+    @app.post("/v1/examples", status_code=201, response_model_exclude_none=True)
     def add_examples(
         image: schema.Images,
         label: Annotated[list[schema.Name | Literal[""]] | None, Form(description=schema.LABELS)] = None,
         id: Annotated[list[schema.Id] | None, Form(description="one per image; generated if omitted")] = None,
         new_class: schema.NewClass = False,
+        top: schema.Top | None = None,
     ) -> list[schema.Acknowledged]:
-        """Add images, with or without labels. They are on disk when the response is sent."""
+        """Add images, with or without labels. They are on disk when the response is sent.
+
+        With `top`, the response also has the most probable classes of each, predicted before it is learned.
+        """
         ids = id or [uuid4().hex for _ in image]
         if len(ids) != len(image):
             raise RequestError(422, f"{len(ids)} ids for {len(image)} images; give one per image, or none")
@@ -90,9 +103,12 @@ def make_app(service: Service) -> FastAPI:
         labels = labels * len(image) if len(labels) == 1 else labels
         if len(labels) != len(image):
             raise RequestError(422, f"{len(labels)} labels for {len(image)} images; give one per image, or one for all")
-        position, duplicates = journal.add_examples(ids, decode_all(image), labels, new_class)
+        images = decode_all(image)
+        answers = service.predict(torch.from_numpy(np.stack(images)), top)[1] if top else [None] * len(ids)
+        position, duplicates = journal.add_examples(ids, images, labels, new_class)
         service.notify_learner(position)
-        return [schema.Acknowledged(id=one, duplicate=same) for one, same in zip(ids, duplicates, strict=True)]
+        rows = zip(ids, duplicates, answers, strict=True)
+        return [schema.Acknowledged(id=one, duplicate=same, prediction=answer) for one, same, answer in rows]
 
     @app.get("/v1/examples")
     def get_unlabelled(most: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[str]:
@@ -101,9 +117,9 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/v1/examples/{id}")
     def get_example(id: schema.Id) -> dict[str, Any]:
-        one = journal.example(id)
-        found = {"id": id, "label": one.label, "time": one.time}
-        return {**found, "held_out": bool(one.held_out), "image": one.pixels is not None}
+        example = journal.example(id)
+        fields = {"id": id, "label": example.name, "time": example.time, "held_out": bool(example.held_out)}
+        return {**fields, "image": example.pixels is not None}
 
     @app.get("/v1/examples/{id}/image", response_class=Response, responses={200: {"content": {"image/png": {}}}})
     def get_image(id: schema.Id) -> Response:
@@ -133,18 +149,18 @@ def make_app(service: Service) -> FastAPI:
         if len(set(classes.classes)) != len(classes.classes):
             raise RequestError(422, "names must be unique")
         service.notify_learner(journal.add_classes(classes.classes))
-        return journal.classes()
+        return list(journal.classes().values())
 
     @app.put("/v1/classes/{number}/name")
     def rename_class(number: schema.Number, name: schema.NewName) -> list[dict[str, Any]]:
         """Rename a class. Its examples keep their ids."""
-        service.call("rename", (number, name.name))
-        return service.status()["classes"]
+        journal.rename_class(number, name.name)
+        return service.add_event("status", service.status())[2]["classes"]
 
     @app.delete("/v1/classes/{number}", status_code=204)
     def remove_class(number: schema.Number) -> None:
         """Remove a class and its examples; what the weights have learned from them remains."""
-        service.call("remove", number)
+        service.notify_learner(journal.remove_class(number))
 
     @app.get("/v1/memory")
     def get_memory() -> list[dict[str, Any]]:
@@ -172,9 +188,9 @@ def make_app(service: Service) -> FastAPI:
         return StreamingResponse(event_stream(service, start), headers=at_once, media_type="text/event-stream")
 
     @app.get("/metrics", response_class=PlainTextResponse)
-    def get_metrics() -> str:
+    def get_metrics() -> Response:
         """Metrics in Prometheus text format."""
-        return metrics(service)
+        return Response(generate_latest(service.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     @app.get("/healthz")
     def healthz() -> dict[str, bool]:
@@ -182,15 +198,20 @@ def make_app(service: Service) -> FastAPI:
 
     # Snapshots
 
+    def named(snapshot: dict[str, Any]) -> dict[str, Any]:
+        names = journal.classes()
+        return {**snapshot, "classes": [names[number] for number in snapshot["classes"] if number in names]}
+
     @app.get("/v1/snapshots")
     def get_snapshots() -> list[dict[str, Any]]:
-        return state_folder.list_snapshots(options)
+        """The snapshots, with the current names of their classes that still exist."""
+        return [named(snapshot) for snapshot in state_folder.list_snapshots(options)]
 
     @app.post("/v1/snapshots", status_code=201)
     def add_snapshot(title: schema.Title | None = None) -> dict[str, Any]:
         """Save a copy of the model, once it has learned everything acknowledged so far."""
         service.wait_until_learned()
-        return service.call("snapshot", "" if title is None else title.title)
+        return named(service.call("snapshot", "" if title is None else title.title))
 
     @app.post("/v1/snapshots/{number}/restore")
     def restore(number: schema.Number) -> dict[str, Any]:
@@ -244,18 +265,18 @@ async def handle_error(request: Request, error: Exception) -> JSONResponse:
     """All error responses have the same body."""
     match error:
         case RequestError():
-            found = error
+            response = error
         case RequestValidationError():
-            found = RequestError(422, validation_message(error.errors()[0]))
+            response = RequestError(422, validation_message(error.errors()[0]))
         case HTTPException():  # raised by FastAPI itself
-            found = RequestError(error.status_code, error.detail)
+            response = RequestError(error.status_code, error.detail)
         case OSError() | sqlite3.OperationalError():
-            found = RequestError(507, disk_message(error))
+            response = RequestError(507, disk_message(error))
         case _:
-            found = RequestError(500, f"internal error ({type(error).__name__}); see the log of the service")
-    if found.status == 405:  # Starlette lists only the methods of the first matching route
+            response = RequestError(500, f"internal error ({type(error).__name__}); see the log of the service")
+    if response.status == 405:  # Starlette lists only the methods of the first matching route
         routes = [route for route in request.app.routes if isinstance(route, APIRoute)]
         matching = [route for route in routes if route.path_regex.match(request.url.path)]
         methods = sorted({method for route in matching for method in route.methods or ()})
-        found.headers["Allow"] = ", ".join(methods) or "GET, HEAD"  # the latter: static files
-    return JSONResponse(found.body, found.status, found.headers)
+        response.headers["Allow"] = ", ".join(methods) or "GET, HEAD"  # the latter: static files
+    return JSONResponse(response.body, response.status, response.headers)

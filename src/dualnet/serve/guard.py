@@ -2,9 +2,9 @@
 
 import asyncio
 import hmac
-from collections import Counter
 from urllib.parse import SplitResult, urlsplit
 
+from prometheus_client import Counter
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -23,8 +23,8 @@ DRAIN_SECONDS = 1.0  # so that a client that is still sending can read the error
 class Guard:
     """Checks token, host, origin, the number of concurrent requests, and the size and duration of a body."""
 
-    def __init__(self, app: ASGIApp, options: Options, token: str | None, counters: Counter[str]) -> None:
-        self.app, self.options, self.counters = app, options, counters
+    def __init__(self, app: ASGIApp, options: Options, token: str | None, responses: Counter) -> None:
+        self.app, self.options, self.responses = app, options, responses
         self.token = None if token is None else token.encode()
         self.requests, self.listeners = asyncio.Semaphore(options.most_requests), asyncio.Semaphore(MAX_LISTENERS)
 
@@ -79,7 +79,7 @@ class Guard:
     def count_status(self, send: Send) -> Send:
         async def wrapped(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self.counters[f"status_{message['status']}"] += 1
+                self.responses.labels(message["status"]).inc()
             await send(message)
 
         return wrapped

@@ -1,7 +1,7 @@
 """The journal: every example, label and class, written to disk before it is acknowledged, in the order received.
 
-SQLite in WAL mode with synchronous=FULL. The HTTP process writes; the learner process reads, renames and removes
-classes, and deletes images that are no longer needed.
+SQLite in WAL mode with synchronous=FULL. The HTTP process writes; the learner process reads, and deletes images that
+are no longer needed. A class has a number that is never used again; its name is in the table of classes only.
 """
 
 import json
@@ -21,10 +21,10 @@ from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS classes (number INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE IF NOT EXISTS classes (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS examples (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, time REAL NOT NULL, digest BLOB NOT NULL,
-    pixels BLOB, label TEXT, held_out INTEGER NOT NULL DEFAULT 0);
+    pixels BLOB, label INTEGER, held_out INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
 CREATE INDEX IF NOT EXISTS by_label ON examples (label);
 CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
@@ -34,7 +34,7 @@ CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value INTEGER NOT NULL)
 CREATE TABLE IF NOT EXISTS history (number INTEGER PRIMARY KEY, status TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS log (
     position INTEGER PRIMARY KEY AUTOINCREMENT, request INTEGER NOT NULL, kind TEXT NOT NULL,
-    example INTEGER, name TEXT, digest BLOB);
+    example INTEGER, label INTEGER, digest BLOB);
 """
 UNLABELLED = "label IS NULL AND pixels IS NOT NULL"
 HELD_OUT = "held_out AND label IS NOT NULL AND pixels IS NOT NULL"
@@ -45,14 +45,14 @@ Event = tuple[int, str, dict[str, Any]]  # number, kind (`status` or `notice`), 
 
 
 class Entry(NamedTuple):
-    """A log entry. `kind`: class, example, label or delete; `name`: the class."""
+    """A log entry. `kind`: class, example, label, delete or remove; `label`: the number of the class."""
 
     position: int
     request: int  # entries of one request have the same number
     kind: str
     example: int | None
-    name: str | None
-    digest: bytes | None  # of a deleted example's pixels
+    label: int | None
+    digest: bytes | None  # of the example's pixels
     pixels: bytes | None  # None: not an example, or a deleted one
     held_out: bool
 
@@ -61,8 +61,8 @@ class Example(NamedTuple):
     number: int
     time: float
     digest: bytes
-    pixels: bytes | None
-    label: str | None
+    pixels: bytes | None  # None: deleted by `prune`
+    name: str | None  # of its class
     held_out: bool
 
 
@@ -98,25 +98,41 @@ class Journal:
 
     def add_classes(self, names: Sequence[str]) -> int:
         with self.transaction():
-            known = self.classes()
-            if existing := [name for name in names if name in known]:
-                raise RequestError(409, f"class {existing[0]!r} already exists")
-            return [self.create_class(name) for name in names][-1]
+            for name in names:
+                self.check_new(name)
+                self.create_class(name)
+            return self.last_position()
+
+    def rename_class(self, number: int, name: str) -> None:
+        with self.transaction():
+            if self.class_name(number) != name:
+                self.check_new(name)
+                self.execute("UPDATE classes SET name = ? WHERE number = ?", name, number)
+
+    def remove_class(self, number: int) -> int:
+        """Remove a class, and delete its examples as `delete` does."""
+        with self.transaction():
+            self.class_name(number)  # raises RequestError if there is none
+            self.execute("INSERT OR IGNORE INTO deleted SELECT digest FROM examples WHERE label = ?", number)
+            self.execute("INSERT INTO deleted_ids SELECT id FROM examples WHERE label = ?", number)
+            self.execute("DELETE FROM examples WHERE label = ?", number)
+            self.execute("DELETE FROM log WHERE label = ?", number)
+            self.execute("DELETE FROM classes WHERE number = ?", number)
+            return self.append("remove", label=number)
 
     def add_examples(
-        self, ids: Sequence[str], images: Sequence[np.ndarray], labels: Sequence[str | None], new_class: bool
+        self, ids: Sequence[str], images: Sequence[np.ndarray], names: Sequence[str | None], new_class: bool
     ) -> tuple[int, list[bool]]:
-        """Store images with their labels. Also returns which of them were duplicates.
+        """Store images with the names of their classes. Also returns which of them were duplicates.
 
         An existing id with the same image and label is a duplicate and not stored again; with others it is a conflict.
         """
         with self.transaction():
-            for name in dict.fromkeys(label for label in labels if label is not None):
-                self.ensure_class(name, new_class)
-            duplicates = [self.add_example(*one) for one in zip(ids, images, labels, strict=True)]
+            labels = {name: self.label_of(name, new_class) for name in dict.fromkeys(names)}
+            duplicates = [self.add_example(*row) for row in zip(ids, images, map(labels.get, names), strict=True)]
             return self.last_position(), duplicates
 
-    def add_example(self, id: str, image: np.ndarray, label: str | None) -> bool:
+    def add_example(self, id: str, image: np.ndarray, label: int | None) -> bool:
         pixels = image.tobytes()
         digest = pixel_digest(pixels)
         if existing := self.execute("SELECT digest, label FROM examples WHERE id = ?", id):
@@ -124,22 +140,21 @@ class Journal:
                 message = f"id {id!r} exists with another image or label; use another id, or PUT its label"
                 raise RequestError(409, message)
             return True
-        values = (id, time.time(), digest, pixels, label, self.is_held_out(label, digest))
+        values = (id, time.time(), digest, pixels, label, is_held_out(digest, self.options.held_out_every))
         query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
         self.append("example", self.value(f"{query} RETURNING number", *values), label)
         self.execute("DELETE FROM deleted_ids WHERE id = ?", id)
         return False
 
-    def set_label(self, id: str, label: str, new_class: bool) -> int:
+    def set_label(self, id: str, name: str, new_class: bool) -> int:
         with self.transaction():
             example = self.example(id)
-            if example.label == label:
+            if example.name == name:
                 return self.last_position()
             if example.pixels is None:
                 raise RequestError(409, f"the image of {id!r} is no longer stored; post it again with its label")
-            self.ensure_class(label, new_class)
-            held_out = self.is_held_out(label, example.digest) if example.label is None else example.held_out
-            self.execute("UPDATE examples SET label = ?, held_out = ? WHERE id = ?", label, held_out, id)
+            label = self.label_of(name, new_class)
+            self.execute("UPDATE examples SET label = ? WHERE id = ?", label, id)
             return self.append("label", example.number, label)
 
     def delete(self, id: str) -> int:
@@ -149,66 +164,75 @@ class Journal:
             self.execute("DELETE FROM examples WHERE id = ?", id)
             self.execute("INSERT OR IGNORE INTO deleted VALUES (?)", digest)
             self.execute("INSERT INTO deleted_ids VALUES (?)", id)
-            return self.append("delete", None, digest=digest)
+            return self.append("delete", digest=digest)
 
     # Helpers, called within a transaction
 
-    def append(self, kind: str, example: int | None, name: str | None = None, digest: bytes | None = None) -> int:
-        query = "INSERT INTO log (request, kind, example, name, digest) VALUES (?, ?, ?, ?, ?) RETURNING position"
-        return self.value(query, self.request, kind, example, name, digest)
+    def append(
+        self, kind: str, example: int | None = None, label: int | None = None, digest: bytes | None = None
+    ) -> int:
+        query = "INSERT INTO log (request, kind, example, label, digest) VALUES (?, ?, ?, ?, ?) RETURNING position"
+        return self.value(query, self.request, kind, example, label, digest)
 
     def create_class(self, name: str) -> int:
         most = self.options.most_classes
         if self.value("SELECT COUNT(*) FROM classes") >= most:
             raise RequestError(409, f"the limit of {most} classes is reached (--most-classes)")
-        self.insert_class(name)
-        return self.append("class", None, name)
+        number = self.value("INSERT INTO classes (name) VALUES (?) RETURNING number", name)
+        self.append("class", label=number)
+        return number
 
-    def insert_class(self, name: str) -> None:
-        self.execute("INSERT INTO classes VALUES (?, ?)", self.last_class() + 1, name)
+    def check_new(self, name: str) -> None:
+        if self.class_number(name) is not None:
+            raise RequestError(409, f"class {name!r} already exists")
 
-    def ensure_class(self, name: str, create: bool) -> None:
-        if name not in self.classes():
-            if not create:
-                raise RequestError(409, f"class {name!r} does not exist; add it, or send new_class=true")
-            self.create_class(name)
+    def label_of(self, name: str | None, create: bool) -> int | None:
+        """The number of a class; None without a name."""
+        number = self.class_number(name)
+        if name is None or number is not None:
+            return number
+        if not create:
+            raise RequestError(409, f"class {name!r} does not exist; add it, or send new_class=true")
+        return self.create_class(name)
+
+    def class_number(self, name: str | None) -> int | None:
+        return self.value("SELECT number FROM classes WHERE name = ?", name)
 
     def class_name(self, number: int) -> str:
-        if (name := self.classes_by_number().get(number)) is None:
+        if (name := self.value("SELECT name FROM classes WHERE number = ?", number)) is None:
             raise RequestError(404, f"class {number} does not exist")
         return name
 
-    def last_class(self) -> int:
-        """The largest number that a class ever had: those of removed classes are not used again."""
-        query = "SELECT MAX(number) FROM (SELECT number FROM classes UNION SELECT value FROM notes WHERE name = ?)"
-        return self.value(query, "last_class") or 0
-
-    def is_held_out(self, label: str | None, digest: bytes) -> bool:
-        return label is not None and is_held_out(digest, self.options.held_out_every)
-
     # Queries
 
-    def classes(self) -> list[str]:
-        return list(self.classes_by_number().values())
-
-    def classes_by_number(self) -> dict[int, str]:
+    def classes(self) -> dict[int, str]:
+        """The names by number."""
         return dict(self.execute("SELECT number, name FROM classes ORDER BY number"))
 
-    def counts(self) -> dict[str | None, int]:
+    def counts(self) -> dict[int | None, int]:
         """Number of examples by label."""
         return dict(self.execute("SELECT label, COUNT(*) FROM examples GROUP BY label"))
 
     def example(self, id: str) -> Example:
-        found = self.execute(f"SELECT {', '.join(Example._fields)} FROM examples WHERE id = ?", id)
-        if not found and self.execute("SELECT id FROM deleted_ids WHERE id = ?", id):
+        rows = self.execute(
+            """SELECT examples.number, time, digest, pixels, name, held_out
+            FROM examples LEFT JOIN classes ON classes.number = label WHERE id = ?""", id
+        )  # fmt: skip
+        if rows:
+            return Example(*rows[0])
+        if self.execute("SELECT id FROM deleted_ids WHERE id = ?", id):
             raise RequestError(410, f"example {id!r} was deleted")
-        if not found:
-            raise RequestError(404, f"example {id!r} does not exist")
-        return Example(*found[0])
+        raise RequestError(404, f"example {id!r} does not exist")
+
+    def images(self, ids: Iterable[str]) -> dict[str, bytes]:
+        """The pixels of examples by id, without those that are no longer stored."""
+        query = "SELECT id, pixels FROM examples WHERE id = ? AND pixels IS NOT NULL"
+        return dict(row for id in ids for row in self.execute(query, id))
 
     def examples_with(self, digests: Iterable[bytes]) -> list[tuple[str, str | None]]:
-        """Id and label of the examples whose pixels have these digests, oldest first."""
-        query = "SELECT number, id, label FROM examples WHERE digest = ?"
+        """Id and class of the examples whose pixels have these digests, oldest first."""
+        query = """SELECT examples.number, id, name
+            FROM examples LEFT JOIN classes ON classes.number = label WHERE digest = ?"""
         return [row[1:] for row in sorted(row for digest in digests for row in self.execute(query, digest))]
 
     def newest_unlabelled(self, most: int) -> list[str]:
@@ -228,50 +252,25 @@ class Journal:
 
     # For the learner process
 
-    def adopt(self, names: Sequence[str]) -> None:
-        """Add the classes of a model given by `--model`, when the journal is new."""
+    def adopt(self, names: Sequence[str]) -> list[int]:
+        """The numbers of the classes of a model given by `--model`, which are added."""
         with self.transaction():
-            for name in names if self.last_class() == 0 else ():
-                self.insert_class(name)
+            for name in names:
+                self.execute("INSERT OR IGNORE INTO classes (name) VALUES (?)", name)
+            numbers = {name: number for number, name in self.classes().items()}
+            return [numbers[name] for name in names]
 
-    def rename_class(self, number: int, name: str) -> None:
-        """Rename a class everywhere.
-
-        Only the learner process does this, between two batches, when it holds no entry with the old name.
-        """
-        with self.transaction():
-            old = self.class_name(number)
-            if name == old:
-                return
-            if name in self.classes():
-                raise RequestError(409, f"class {name!r} already exists")
-            for table, column in (("classes", "name"), ("examples", "label"), ("log", "name")):
-                self.execute(f"UPDATE {table} SET {column} = ? WHERE {column} = ?", name, old)
-
-    def remove_class(self, number: int) -> None:
-        """Remove a class, and delete its examples as `delete` does. Only the learner process does this."""
-        with self.transaction():
-            name, of_class = self.class_name(number), "FROM examples WHERE label = ?"
-            self.execute(f"INSERT OR IGNORE INTO deleted SELECT digest {of_class}", name)
-            self.execute(f"INSERT INTO deleted_ids SELECT id {of_class}", name)
-            self.execute("DELETE FROM log WHERE name = ?", name)
-            entries = f"SELECT ?, 'delete', digest {of_class} AND pixels IS NOT NULL"
-            self.execute(f"INSERT INTO log (request, kind, digest) {entries}", self.request, name)
-            self.execute(f"DELETE {of_class}", name)
-            self.execute("INSERT OR REPLACE INTO notes VALUES ('last_class', ?)", self.last_class())
-            self.execute("DELETE FROM classes WHERE number = ?", number)
-            self.append("delete", None)  # so that the learner passes the position of the entries deleted here
-
-    def learned_labels(self, digest: bytes, position: int) -> Counter[str] | None:
+    def learned_labels(self, digest: bytes, position: int) -> Counter[int] | None:
         """How often the memory may hold an image, by label; None if it did not come from the journal.
 
         Examples with a log entry at the position or later do not count: the learner has yet to learn them.
         """
         pending = "number IN (SELECT example FROM log WHERE position >= ?)"
-        found = self.execute(f"SELECT label, held_out OR {pending} FROM examples WHERE digest = ?", position, digest)
-        if not found and not self.execute("SELECT * FROM deleted WHERE digest = ?", digest):
+        query = f"SELECT label, held_out OR {pending} FROM examples WHERE digest = ? AND label IS NOT NULL"
+        rows = self.execute(query, position, digest)
+        if not rows and not self.execute("SELECT * FROM deleted WHERE digest = ?", digest):
             return None
-        return Counter(label for label, excluded in found if not excluded)
+        return Counter(label for label, excluded in rows if not excluded)
 
     def is_paused(self) -> bool:
         """Whether the background is paused, which outlives a restart."""
@@ -281,16 +280,18 @@ class Journal:
         self.execute("INSERT OR REPLACE INTO notes VALUES ('paused', ?)", int(paused))
 
     def entries_after(self, position: int, most: int) -> list[Entry]:
-        query = """SELECT position, request, kind, example, log.name, log.digest, pixels, COALESCE(held_out, 0)
+        query = """SELECT position, request, kind, example, log.label, COALESCE(log.digest, examples.digest),
+            pixels, COALESCE(held_out, 0)
             FROM log LEFT JOIN examples ON number = example WHERE position > ? ORDER BY position LIMIT ?"""
         return [Entry(*row) for row in self.execute(query, position, most)]
 
-    def held_out(self) -> list[tuple[int, str, bytes]]:
+    def held_out(self) -> list[tuple[int, int, bytes]]:
+        """Number, label and pixels of the held-out examples."""
         return self.execute(f"SELECT number, label, pixels FROM examples WHERE {HELD_OUT} ORDER BY number")
 
     def sample_unlabelled(self, count: int) -> list[bytes]:
-        """Pixels of random unlabelled examples."""
-        drawn = f"SELECT number FROM examples WHERE {UNLABELLED} ORDER BY random() LIMIT ?"
+        """Pixels of random unlabelled examples, which are not held out."""
+        drawn = f"SELECT number FROM examples WHERE {UNLABELLED} AND NOT held_out ORDER BY random() LIMIT ?"
         return [row[0] for row in self.execute(f"SELECT pixels FROM examples WHERE number IN ({drawn})", count)]
 
     def prune(self, position: int, in_memory: Collection[bytes]) -> None:

@@ -64,18 +64,17 @@ class Options:
 
     def token(self) -> str | None:
         """Raises ValueError if the file holds no valid token."""
-        if self.token_file is None:
-            return None
-        token = read_token(self.token_file)
-        self.check("token_file", len(token) >= 16 and token.isascii(), "a token needs at least 16 ASCII characters")
-        return token
+        return None if self.token_file is None else read_token(self.token_file)
 
 
 def read_token(file: Path) -> str:
     try:
-        return file.read_text().strip()
+        token = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--token-file {file}: cannot be read ({error})") from error
+    if len(token) < 16 or not token.isascii():
+        raise ValueError(f"--token-file {file}: a token needs at least 16 ASCII characters")
+    return token
 
 
 def is_loopback(host: str) -> bool:

@@ -11,16 +11,19 @@ from dualnet.serve.images import to_tensor
 
 MIN_EXAMPLES = 10  # held-out examples needed to measure a drop in accuracy
 
-Results = Mapping[tuple[int, str], bool]  # whether held-out examples are classified correctly, by number and label
+Results = Mapping[tuple[int, int], bool]  # whether held-out examples are classified correctly, by number and class
 
 
-def held_out_results(model: Model, examples: Sequence[tuple[int, str, bytes]]) -> Results:
-    """`examples` are number, label and pixels."""
-    known = [example for example in examples if example[1] in model.class_names]
+def held_out_results(model: Model, examples: Sequence[tuple[int, int, bytes]]) -> Results:
+    """`examples` are number, class and pixels."""
+    known = [example for example in examples if str(example[1]) in model.class_names]
     if not known:
         return {}
     predictions = model.predict(to_tensor([pixels for *_, pixels in known]), top=1)
-    return {(number, label): found.name == label for (number, label, _), found in zip(known, predictions, strict=True)}
+    return {
+        (number, label): prediction.name == str(label)
+        for (number, label, _), prediction in zip(known, predictions, strict=True)
+    }
 
 
 class RollbackPoint:
@@ -38,19 +41,14 @@ class RollbackPoint:
         self.state = {
             name: value.clone() for name, value in state if name != "_extra_state" and not name.startswith(memories)
         }
-        self.optimizers = deepcopy({name: one.state_dict() for name, one in learner.optimizers().items()})
+        self.optimizers = deepcopy({name: optimizer.state_dict() for name, optimizer in learner.optimizers().items()})
 
-    def rename(self, names: Mapping[str, str]) -> None:
-        """Give the classes of the measured examples their new names, and forget those that have none."""
-        known = {(number, label): found for (number, label), found in self.correct.items() if label in names}
-        self.correct = {(number, names[label]): found for (number, label), found in known.items()}
-
-    def accuracy(self) -> dict[str, float]:
+    def accuracy(self) -> dict[int, float]:
         """Accuracy in percent, by class."""
-        by_class: dict[str, list[bool]] = {}
-        for (_, name), is_correct in self.correct.items():
-            by_class.setdefault(name, []).append(is_correct)
-        return {name: 100 * sum(results) / len(results) for name, results in sorted(by_class.items())}
+        by_class: dict[int, list[bool]] = {}
+        for (_, label), is_correct in self.correct.items():
+            by_class.setdefault(label, []).append(is_correct)
+        return {label: 100 * sum(results) / len(results) for label, results in by_class.items()}
 
     def accuracy_drop(self, correct: Results) -> float:
         """Percentage points lost since this state, on the examples measured both times; 0 if these are too few."""

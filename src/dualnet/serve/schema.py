@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from fastapi import File, Form, Path, UploadFile
+from fastapi import File, Form, Path, Query, UploadFile
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from dualnet.serve.errors import ERRORS, RequestError
@@ -20,6 +20,7 @@ Images = Annotated[
     list[UploadFile],
     File(min_length=1, description="JPEG, PNG, BMP, GIF, TIFF, WEBP, or HEIC with dualnet[heic]; one field per image"),
 ]
+Top = Annotated[int, Query(ge=1, le=1000, description="the number of classes")]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 LABELS = "one for all images, or one per image; empty: unknown"
 NewClass = Annotated[bool, Form(description="create the class if it does not exist")]
@@ -42,6 +43,7 @@ class Predictions(BaseModel):
 class Acknowledged(BaseModel):
     id: str
     duplicate: bool = Field(description="the example existed already and was not stored again")
+    prediction: Prediction | None = None
 
 
 class Body(BaseModel):

@@ -43,7 +43,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
             raise state_folder.failure(error, options) from error
         try:
             service.start()
-            app = Guard(make_app(service), options, token, service.counters)
+            app = Guard(make_app(service), options, token, service.metrics.requests)
             config = uvicorn.Config(
                 app, log_level="error", access_log=False, server_header=False, date_header=False,
                 timeout_graceful_shutdown=STOP_SECONDS, ws="none", lifespan="off", headers=list(HEADERS.items()),
@@ -70,8 +70,8 @@ def locked_state(options: Options) -> Iterator[None]:
 def bound_socket(options: Options) -> Iterator[socket.socket]:
     """Raises ValueError if the address is not available."""
     try:
-        found = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
-        family, kind, protocol, _, address = found[0]
+        addresses = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP)
+        family, kind, protocol, _, address = addresses[0]
         # asyncio disables Nagle's algorithm, which delays responses by 40 ms, only if the socket has the TCP protocol.
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

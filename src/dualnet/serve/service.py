@@ -1,4 +1,4 @@
-"""The state of the HTTP process: the journal, the model that predicts, events, the learner process; its metrics."""
+"""The state of the HTTP process: the journal, the model that predicts, events, the learner process."""
 
 import itertools
 import multiprocessing
@@ -12,11 +12,15 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
+from torch import Tensor
+
 from dualnet.experiments.stop import blocked_signals
 from dualnet.serve import state_folder, worker
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Event, Journal
+from dualnet.serve.metrics import Metrics
 from dualnet.serve.options import Options
+from dualnet.serve.schema import Class, Prediction
 from dualnet.serve.serving_model import ServingModel
 
 MAX_EVENTS = 1000  # in memory
@@ -45,7 +49,9 @@ class Service:
         self.replies: dict[int, tuple[Any, tuple[int, str] | None] | None] = {}
         self.sending = threading.Lock()
         self.changed = threading.Condition()  # notified after every message from the learner
-        self.counters: Counter[str] = Counter()
+        self.notices: Counter[str] = Counter()  # by kind
+        self.metrics = Metrics(lambda: (self.status(), self.notices))
+        self.unpublished: deque[tuple[int, float]] = deque()  # positions that were written, and when
         self.model: ServingModel | None = None  # predicts
         self.spare: ServingModel | None = None  # receives the next weights, while the other one predicts
         self.stopping = False
@@ -115,6 +121,8 @@ class Service:
         self.learner_status = self.learner_status or status
         self.model, self.spare = spare, self.model or ServingModel(self.options)
         self.on_status(status)
+        while self.unpublished and self.unpublished[0][0] <= status["position"]:
+            self.metrics.learn_seconds.observe(time.monotonic() - self.unpublished.popleft()[1])
 
     def on_status(self, status: dict[str, Any]) -> None:
         self.learner_status = status
@@ -125,7 +133,7 @@ class Service:
                 self.history = self.journal.add_status(self.history, event)
 
     def on_notice(self, kind: str, text: str) -> None:
-        self.counters[kind] += 1
+        self.notices[kind] += 1
         self.add_event("notice", {"kind": kind, "text": text})
 
     def on_reply(self, ticket: int, result: Any, error: tuple[int, str] | None) -> None:
@@ -139,8 +147,9 @@ class Service:
             self.on_notice("learner_failed", str(reason))
 
     def add_event(self, kind: str, content: dict[str, Any]) -> Event:
-        event = next(self.event_numbers), kind, {"time": time.time(), **content}
-        self.events.append(event)
+        with self.changed:  # in the order of their numbers
+            event = next(self.event_numbers), kind, {"time": time.time(), **content}
+            self.events.append(event)
         return event
 
     def events_after(self, number: int) -> list[Event]:
@@ -180,7 +189,8 @@ class Service:
         self.wait(lambda: self.learner_status.get("position", 0) >= target)
 
     def notify_learner(self, position: int) -> None:
-        """Call after every write to the journal. In synchronous mode, waits until the learner has read it."""
+        """Call after every write to the log. In synchronous mode, waits until the learner has read it."""
+        self.unpublished.append((position, time.monotonic()))
         self.send("wake")
         if self.options.synchronous:
             self.wait_until_learned(position)
@@ -202,20 +212,31 @@ class Service:
         assert self.model is not None
         return self.model.model.learner.spec.image_shape[1]
 
+    def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
+        """The version of the model, and the most probable classes of each image."""
+        assert self.model is not None
+        with self.metrics.predict_seconds.time():
+            version, predictions = self.model.predict(images, top)
+        self.metrics.predictions.inc(len(images))
+        names = self.journal.classes()  # a class that was just removed is not among them
+        rows = [zip(map(int, row.classes), row.probabilities, strict=True) for row in predictions]
+        classes = [[Class(name=names[number], probability=p) for number, p in row if number in names] for row in rows]
+        return version, [Prediction(classes=row) for row in classes]
+
     def status(self) -> dict[str, Any]:
         """The response to `GET /v1/status`, and the content of `status` events."""
-        learner, counts = self.learner_status, self.journal.counts()
+        learner, counts, names = self.learner_status, self.journal.counts(), self.journal.classes()
+        accuracy = {number: percent for number, percent in learner["accuracy"].items() if number in names}
         classes = [
             {
                 "number": number,
                 "name": name,
-                "examples": counts.get(name, 0),
-                "in_memory": learner["memory"]["examples"].get(name, 0),
-                "held_out_accuracy": learner["accuracy"].get(name),
+                "examples": counts.get(number, 0),
+                "in_memory": learner["memory"]["examples"].get(number, 0),
+                "held_out_accuracy": accuracy.get(number),
             }
-            for number, name in self.journal.classes_by_number().items()
+            for number, name in names.items()
         ]
-        accuracies = list(learner["accuracy"].values())
         return {
             "time": time.time(),
             "version": learner["version"],
@@ -227,37 +248,9 @@ class Service:
             "unlabelled": counts.get(None, 0),
             "waiting": max(0, self.journal.last_position() - learner["position"]),
             "classes": classes,
-            "held_out_accuracy": sum(accuracies) / len(accuracies) if accuracies else None,
+            "held_out_accuracy": sum(accuracy.values()) / len(accuracy) if accuracy else None,
             "losses": learner["losses"],
             "background": learner["background"],
             "memory_slots": learner["memory"]["slots"],
-            "rolled_back": self.counters["rolled_back"],
+            "rolled_back": self.notices["rolled_back"],
         }
-
-
-def metrics(service: Service) -> str:
-    """The response to `GET /metrics`, in Prometheus text format."""
-    status, counters = service.status(), service.counters
-    lines = [
-        *metric("examples", "gauge", "Examples in the journal.", status["examples"]),
-        *metric("examples_unlabelled", "gauge", "Examples without a label.", status["unlabelled"]),
-        *metric("journal_waiting", "gauge", "Journal entries not learned yet.", status["waiting"]),
-        *metric("classes", "gauge", "Classes of the model.", len(status["classes"])),
-        *metric("background_steps_total", "counter", "Background training steps.", status["background"]["steps"]),
-        *metric("learner_up", "gauge", "Whether the learner process is running.", int(service.alive)),
-        *metric("learner_restarts_total", "counter", "Unexpected learner exits.", counters["learner_ended"]),
-        *metric("rolled_back_total", "counter", "Updates that were rolled back.", counters["rolled_back"]),
-        *metric("predictions_total", "counter", "Images classified.", counters["predictions"]),
-        *metric("predict_seconds_total", "counter", "Time spent predicting.", counters["predict_microseconds"] / 1e6),
-    ]
-    if status["held_out_accuracy"] is not None:
-        lines += metric("held_out_accuracy", "gauge", "Mean over classes, in percent.", status["held_out_accuracy"])
-    lines += ["# HELP dualnet_requests_total Responses by HTTP status.", "# TYPE dualnet_requests_total counter"]
-    for name, count in sorted(counters.items()):
-        if name.startswith("status_"):
-            lines.append(f'dualnet_requests_total{{status="{name.removeprefix("status_")}"}} {count}')
-    return "\n".join(lines) + "\n"
-
-
-def metric(name: str, kind: str, text: str, value: float) -> list[str]:
-    return [f"# HELP dualnet_{name} {text}", f"# TYPE dualnet_{name} {kind}", f"dualnet_{name} {value}"]

@@ -1,11 +1,12 @@
 """The files in the state folder: the model with the journal position up to which it has learned, and snapshots."""
 
 import contextlib
+import copy
 import json
 import shutil
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -20,7 +21,6 @@ from dualnet.machine import choose_device
 from dualnet.models.held_out import HeldOut
 from dualnet.models.model import Model, load, load_with_state
 from dualnet.options import whole_number
-from dualnet.serve import classes
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Journal
 from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
@@ -35,13 +35,16 @@ def device_of(options: Options) -> str:
     return choose_device(options.device).type  # pyright: ignore[reportArgumentType]
 
 
-def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
-    """The saved model and its progress: journal position and background steps. Creates the model if there is none."""
+def open_model(options: Options, journal: Journal) -> tuple[Model, dict[str, Any]]:
+    """The saved model and its progress: journal position and background steps. Creates the model if there is none.
+
+    The names of its classes are their numbers in the journal.
+    """
     device = device_of(options)
     if has_model(options):
         model, state = load_with_state(options.state / MODEL, device, trust=False)
         check_model(model, options)
-        return model, NEW_PROGRESS | state["serve"]
+        return model, state["serve"]
     if options.model is None:
         size = DEFAULT_IMAGE_SIZE if options.image_size is None else options.image_size
         size = whole_number(size, "--image-size", 1, MAX_SIZE)
@@ -51,6 +54,7 @@ def open_model(options: Options) -> tuple[Model, dict[str, Any]]:
         model = load(options.model, device)
         model.held_out = HeldOut()  # the service holds out examples of its own
     check_model(model, options)
+    model.class_names = tuple(map(str, journal.adopt(model.class_names)))
     save(model, options, NEW_PROGRESS)
     return model, dict(NEW_PROGRESS)
 
@@ -93,18 +97,25 @@ def save(model: Model, options: Options, progress: dict[str, Any]) -> None:
     model.save_with_state(options.state / MODEL, serve=progress)
 
 
-def create_snapshot(model: Model, options: Options, title: str, numbers: Sequence[int]) -> dict[str, Any]:
-    """Save a copy of the model. `numbers` are those of its classes in the journal."""
+def export(model: Model, folder: Path, names: Mapping[int, str]) -> None:
+    """Save a copy of the model with the names of its classes."""
+    exported = copy.copy(model)
+    # A class that is not in the journal has just been removed there, which the learner has not read yet.
+    exported.class_names = tuple(names.get(int(number), f"removed class {number}") for number in model.class_names)
+    exported.save(folder)
+
+
+def create_snapshot(model: Model, options: Options, title: str) -> dict[str, Any]:
     folder = options.state / SNAPSHOTS
     if len(list_snapshots(options)) >= options.most_snapshots:
         raise ValueError(f"the limit of {options.most_snapshots} snapshots is reached (--most-snapshots); delete one")
     last = folder / LAST_FILE  # numbers of deleted snapshots are not reused
     number = (int(last.read_text()) if last.exists() else 0) + 1
     atomic.write(last, str(number))
-    info = {"number": number, "title": title, "time": time.time(), "classes": list(model.class_names)}
+    info = {"number": number, "title": title, "time": time.time(), "classes": [*map(int, model.class_names)]}
     unfinished = folder / f"{number}{atomic.TEMPORARY}"
     try:
-        model.save_with_state(unfinished, serve={"classes": list(numbers)})
+        model.save(unfinished)
         atomic.write(unfinished / INFO_FILE, json.dumps(info))
         unfinished.rename(folder / str(number))
     finally:
@@ -115,11 +126,11 @@ def create_snapshot(model: Model, options: Options, title: str, numbers: Sequenc
 
 def list_snapshots(options: Options) -> list[dict[str, Any]]:
     """Number, title, time and classes of each snapshot, oldest first."""
-    found = []
+    snapshots = []
     for file in (options.state / SNAPSHOTS).glob(f"*/{INFO_FILE}"):
         with contextlib.suppress(FileNotFoundError):  # deleted in the meantime
-            found += [] if file.parent.name.endswith(atomic.TEMPORARY) else [json.loads(file.read_text())]
-    return sorted(found, key=lambda info: info["number"])
+            snapshots += [] if file.parent.name.endswith(atomic.TEMPORARY) else [json.loads(file.read_text())]
+    return sorted(snapshots, key=lambda info: info["number"])
 
 
 def snapshot_folder(options: Options, number: int) -> Path:
@@ -129,11 +140,13 @@ def snapshot_folder(options: Options, number: int) -> Path:
 def load_snapshot(options: Options, number: int, journal: Journal) -> Model:
     """The model, with the current classes of the journal. Raises ValueError if the snapshot cannot be read."""
     try:
-        model, state = load_with_state(snapshot_folder(options, number), device_of(options), trust=False)
+        model = load(snapshot_folder(options, number), device_of(options))
     except (ValueError, OSError) as error:
         raise ValueError(f"snapshot {number} cannot be read ({error})") from error
-    classes.follow(model, classes.saved_numbers(model, state.get("serve", {})), journal)
-    for name in journal.classes():  # one by one, as the learner added them
+    current = [*map(str, journal.classes())]
+    for name in [name for name in model.class_names if name not in current]:
+        model.remove_class(name)
+    for name in current:  # one by one, as the learner added them
         if name not in model.class_names:
             model.add_classes([name])
     return model

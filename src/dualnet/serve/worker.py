@@ -6,7 +6,7 @@ import signal
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import takewhile
 from multiprocessing.connection import Connection
@@ -17,16 +17,16 @@ from filelock import FileLock
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED
-from dualnet.models.held_out import pixel_digest
 from dualnet.models.model import Model
-from dualnet.serve import classes, memory_contents, state_folder
+from dualnet.serve import state_folder
+from dualnet.serve.background import Background, catch_up, next_batch
 from dualnet.serve.errors import RequestError, disk_message
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Entry, Journal
+from dualnet.serve.memory_contents import MemoryContents
 from dualnet.serve.options import Options
 from dualnet.serve.rollback import RollbackPoint, held_out_results
 from dualnet.serve.serving_model import prediction_weights
-from dualnet.serve.training import Background, catch_up, next_batch
 
 PUBLISH_SECONDS = 1.0  # between publications during background training
 PUBLISH_SOON_SECONDS = 0.1  # between publications while journal entries arrive
@@ -60,19 +60,15 @@ class Worker:
         self.options, self.link = options, link
         self.started = int(time.time())  # in the version, so that it differs from those of earlier processes
         self.journal = Journal(options.state / state_folder.JOURNAL, options)
-        self.model, progress = state_folder.open_model(options)
+        self.model, progress = state_folder.open_model(options, self.journal)
+        self.contents, self.last_good = MemoryContents(self.model), RollbackPoint(self.model)
         self.position: int = progress["position"]
         self.background = Background(options, progress, self.journal.is_paused())
-        self.journal.adopt(self.model.class_names)
-        num_saved = len(self.model.class_names)
-        kept = classes.follow(self.model, classes.saved_numbers(self.model, progress), self.journal)
-        self.last_good = RollbackPoint(self.model)
         self.version, self.saved_at = 0, time.monotonic()
         self.older_position = self.saved_position = self.position  # of the two checkpoints
         self.losses: dict[str, float] = {}
         self.unmeasured = self.unsaved = self.save_failed = False
-        # Saves until no checkpoint contains a deleted image or a removed class
-        self.saves_due: int = progress["saves_due"] if len(kept) == num_saved else 2
+        self.saves_due: int = progress["saves_due"]  # until no checkpoint contains a deleted image or a removed class
         self.published_at = self.evaluate_at = 0.0  # on the monotonic clock
         self.publish_at = math.inf  # infinite: nothing to publish
 
@@ -122,42 +118,42 @@ class Worker:
         done = batch or entries[:1]
         if batch:
             self.learn(batch)
-        elif first.kind == "class" and first.name not in self.model.class_names:
-            assert first.name is not None
-            self.add_class(first.name)
-        elif first.kind == "delete":
-            done = list(takewhile(lambda entry: entry.kind == "delete", entries))
-            deleted = {entry.digest for entry in done if entry.digest is not None}
-            memory_contents.remove_outdated(self.model, self.journal, first.position, deleted)
-            self.saves_due = 2
+        elif first.kind == "class":
+            self.add_class(str(first.label))
+        elif first.kind in ("delete", "remove"):
+            done = list(takewhile(lambda entry: entry.kind in ("delete", "remove"), entries))
+            self.remove([str(entry.label) for entry in done if entry.kind == "remove"], first.position)
         self.position = done[-1].position
-        self.background.on_new_entries(taught=first.kind == "class" or any(entry.name for entry in batch))
+        self.background.on_new_entries(taught=first.kind == "class" or any(entry.label for entry in batch))
         self.unsaved = True
         self.unmeasured |= first.kind != "class"
         self.publish_at = 0.0 if self.options.synchronous else self.published_at + PUBLISH_SOON_SECONDS
 
     def add_class(self, name: str) -> None:
-        if self.unmeasured:  # only evaluated weights become the last good state
-            self.evaluate()
+        if name in self.model.class_names:  # in that of a snapshot that was restored
+            return
+        self.evaluate_unmeasured()
         if self.background.steps_since_taught >= SETTLED_STEPS:
-            memory_contents.refresh_soft_labels(self.model)
+            self.contents.refresh_soft_labels()
         self.model.add_classes([name])
         self.last_good.update(self.model)
 
-    def change_classes(self, change: Callable[..., None], *arguments: Any) -> None:
-        """Change a class in the journal, then in the model."""
-        numbers = classes.numbers(self.model, self.journal)
-        change(*arguments)
-        self.last_good.rename(classes.follow(self.model, numbers, self.journal))
-        self.unsaved = True
-        self.publish()
+    def remove(self, names: Sequence[str], position: int) -> None:
+        """Remove classes, and from the memory what was deleted, as of a position."""
+        for name in [name for name in names if name in self.model.class_names]:
+            self.evaluate_unmeasured()
+            self.model.remove_class(name)
+            self.last_good.update(self.model)
+        self.contents.remove_outdated(self.journal, position)
+        self.saves_due = 2
 
     def learn(self, batch: Sequence[Entry]) -> None:
-        images = [entry.pixels for entry in batch if entry.pixels is not None]
-        # A corrected example may be in the memory with its old label.
-        if corrected := [pixel_digest(entry.pixels) for entry in batch if entry.kind == "label" and entry.pixels]:
-            memory_contents.remove_outdated(self.model, self.journal, batch[0].position, corrected)
-        pixels, names = to_tensor(images), [entry.name for entry in batch]
+        digests = {entry.pixels: entry.digest for entry in batch if entry.pixels and entry.digest}
+        if any(entry.kind == "label" for entry in batch):  # a corrected example may be in the memory with its old label
+            self.contents.remove_outdated(self.journal, batch[0].position)
+        pixels = to_tensor([entry.pixels for entry in batch if entry.pixels])
+        names = [None if entry.label is None else str(entry.label) for entry in batch]
+        self.contents.learned |= digests
         self.losses |= self.step(pixels, names)
         if not self.options.synchronous:
             catch_up(self.model, pixels, names)
@@ -179,7 +175,7 @@ class Worker:
         """Train on unlabelled images, or on images of the memory if there are none."""
         began = time.monotonic()
         images = self.journal.sample_unlabelled(BACKGROUND_BATCH_SIZE)
-        pixels = to_tensor(images) if images else memory_contents.sample_images(self.model, BACKGROUND_BATCH_SIZE)
+        pixels = to_tensor(images) if images else self.contents.sample_images(BACKGROUND_BATCH_SIZE)
         if pixels is None:
             self.background.has_images = False
             return
@@ -200,15 +196,21 @@ class Worker:
         except ValueError as error:
             self.notice("not_restored", str(error))
             raise ValueError(f"{error}; nothing was restored") from error
-        memory_contents.remove_outdated(model, self.journal, self.position + 1)
+        contents = MemoryContents(model)
+        contents.remove_outdated(self.journal, self.position + 1)
         self.saves_due = 2  # the older checkpoint, used if the newest is damaged, must not undo this
         self.write_checkpoint(model)
-        self.model, self.last_good = model, RollbackPoint(model)
+        self.model, self.contents, self.last_good = model, contents, RollbackPoint(model)
         self.losses, self.unmeasured = {}, False
         self.notice("restored", f"snapshot {number}")
         self.publish()
 
     # Evaluation
+
+    def evaluate_unmeasured(self) -> None:
+        """Only evaluated weights become the last good state, which a change of classes replaces."""
+        if self.unmeasured:
+            self.evaluate()
 
     def evaluate(self) -> None:
         """Measure the accuracy on held-out examples, and roll back if it has dropped by more than `--margin`."""
@@ -254,23 +256,22 @@ class Worker:
             "losses": self.losses,
             "accuracy": self.last_good.accuracy(),
             "background": {"activity": activity, "steps": self.background.steps},
-            "memory": memory_contents.counts(self.model),
+            "memory": self.contents.counts(),
         }
 
     def write_checkpoint(self, model: Model) -> None:
-        saves_due, numbers = max(0, self.saves_due - 1), classes.numbers(model, self.journal)
-        progress = {**self.background.progress(), "position": self.position, "saves_due": saves_due, "classes": numbers}
+        saves_due = max(0, self.saves_due - 1)
+        progress = {**self.background.progress(), "position": self.position, "saves_due": saves_due}
         state_folder.save(model, self.options, progress)
         self.older_position, self.saved_position = self.saved_position, self.position
         self.saves_due = saves_due
 
     def save(self) -> None:
         """Write a checkpoint, and prune the journal. After a failure the next attempt waits for `--save-seconds`."""
-        if self.unmeasured:
-            self.evaluate()
+        self.evaluate_unmeasured()
         try:
             self.write_checkpoint(self.model)
-            self.journal.prune(self.older_position, memory_contents.digests(self.model))
+            self.journal.prune(self.older_position, self.contents.digests())
             self.unsaved = self.save_failed = False
         except (OSError, sqlite3.OperationalError) as error:  # such as a full disk; the journal has everything
             self.save_failed = True
@@ -300,19 +301,13 @@ class Worker:
                 self.publish()
             match command:
                 case "memory":
-                    return memory_contents.digests(self.model), None
+                    return self.contents.digests(), None
                 case "snapshot":
-                    numbers = classes.numbers(self.model, self.journal)
-                    return state_folder.create_snapshot(self.model, self.options, argument, numbers), None
+                    return state_folder.create_snapshot(self.model, self.options, argument), None
                 case "restore":
                     self.restore(argument)
                 case "export":
-                    self.model.save(argument)
-                case "rename":
-                    self.change_classes(self.journal.rename_class, *argument)
-                case "remove":
-                    self.change_classes(self.journal.remove_class, argument)
-                    self.saves_due = 2
+                    state_folder.export(self.model, argument, self.journal.classes())
                 case "pause":
                     self.journal.set_paused(argument)
                     self.background.pause(argument)

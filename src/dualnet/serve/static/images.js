@@ -4,7 +4,7 @@ import { colourOf } from "./classes.js";
 import { byId, fromTemplate, make, percent, showMessage } from "./dom.js";
 
 const MAX_SIDE = 512; // pixels; the model sees fewer, and resizing removes the metadata of photos
-const [MAX_CARDS, MAX_UNLABELLED, MAX_ROWS] = [24, 6, 5];
+const [MAX_CARDS, MAX_UNLABELLED, MAX_ROWS, MAX_CLASSES] = [24, 6, 5, 1000];
 
 const cards = []; // newest first
 let queue = Promise.resolve();
@@ -40,7 +40,7 @@ export async function openUnlabelled() {
 /** Update the predictions of all cards after the model has changed. */
 export async function refresh() {
   const shown = cards.filter((card) => card.ready && card.element.isConnected);
-  if (shown.length > 0) (await predict(shown)).forEach((prediction, index) => shown[index].show(prediction));
+  await predict(shown);
 }
 
 /** Show the new names of classes, given by the old ones; two may have exchanged theirs. */
@@ -60,10 +60,19 @@ export function removeLabel(name) {
   for (const card of cards) if (card.rows.has(name)) card.removeRow(name);
 }
 
+/** Show the predictions of cards. An image that is stored on the server is not sent again. */
 async function predict(cards) {
-  const form = new FormData();
-  for (const card of cards) form.append("image", card.blob);
-  return (await json("POST", "v1/predict?top=1000", form)).predictions.map((one) => one.classes);
+  const [stored, others] = [cards.filter((card) => card.stored), cards.filter((card) => !card.stored)];
+  const show = (cards, { predictions }) => predictions.forEach(({ classes }, index) => cards[index].show(classes));
+  if (stored.length > 0) {
+    const query = new URLSearchParams([["top", MAX_CLASSES], ...stored.map(({ id }) => ["id", id])]);
+    show(stored, await json("GET", `v1/predictions?${query}`));
+  }
+  if (others.length > 0) {
+    const form = new FormData();
+    for (const card of others) form.append("image", card.blob);
+    show(others, await json("POST", `v1/predict?top=${MAX_CLASSES}`, form));
+  }
 }
 
 class Card {
@@ -85,12 +94,12 @@ class Card {
     for (const old of cards.slice(MAX_CARDS).filter((card) => card.ready)) old.remove();
   }
 
-  /** Predict before teaching, to show what the model predicts for an image that it has not seen. */
+  /** Show what the model predicts for an image before it is taught. */
   start(label, store) {
     return this.run(async () => {
-      this.blob = await shrink(this.blob);
-      this.show((await predict([this]))[0]);
+      if (!this.stored) this.blob = await shrink(this.blob);
       if (label || store) await this.send(label);
+      else await predict([this]);
       this.ready = true;
     });
   }
@@ -103,7 +112,8 @@ class Card {
       const form = new FormData();
       const fields = { image: this.blob, id: this.id, ...(label && { label, new_class: true }) };
       for (const [name, value] of Object.entries(fields)) form.append(name, value);
-      await request("POST", "v1/examples", form);
+      const [{ prediction }] = await json("POST", `v1/examples?top=${MAX_CLASSES}`, form);
+      this.show(prediction.classes);
     }
     this.stored = true;
     this.label = label ?? null;
@@ -139,6 +149,7 @@ class Card {
   }
 
   show(prediction) {
+    if (prediction.length === 0 && this.prediction) return; // its image is no longer stored on the server
     this.prediction = prediction[0]?.name ?? "";
     this.firstPrediction ??= this.prediction;
     const best = prediction.slice(0, MAX_ROWS);

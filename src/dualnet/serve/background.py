@@ -30,7 +30,7 @@ def next_batch(entries: Sequence[Entry], options: Options) -> list[Entry]:
 
 
 def is_learned(entry: Entry, options: Options) -> bool:
-    has_label = entry.name is not None or options.synchronous  # otherwise the background learns from the image
+    has_label = entry.label is not None or options.synchronous  # otherwise the background learns from the image
     return entry.kind in ("example", "label") and entry.pixels is not None and not entry.held_out and has_label
 
 
@@ -44,7 +44,7 @@ def catch_up(model: Model, images: Tensor, labels: Sequence[str | None]) -> None
         return
     for _ in range(MAX_CATCH_UP_STEPS):
         predictions = model.predict(images, top=1)
-        if all(label in (None, found.name) for label, found in zip(labels, predictions, strict=True)):
+        if all(label in (None, best.name) for label, best in zip(labels, predictions, strict=True)):
             return
         average.steps.fill_(WARM_UP)  # sets the rate to one half
         average.update(model.learner)
