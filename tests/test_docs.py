@@ -16,7 +16,7 @@ from dualnet.reproduce import shipped_tables
 from dualnet.stream.stream import Protocol
 
 ROOT = Path(__file__).parent.parent
-PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/*.md")]
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/*.md")]
 
 
 def words_of(page: str) -> set[str]:
