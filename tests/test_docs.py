@@ -1,7 +1,8 @@
-"""The documents name everything that is registered, and their links lead somewhere."""
+"""The documents name everything that is registered, their commands exist, and their links lead somewhere."""
 
 import dataclasses
 import re
+import shlex
 from pathlib import Path
 from typing import get_args
 
@@ -9,6 +10,8 @@ import pytest
 
 from dualnet.cli import flags
 from dualnet.data import BENCHMARKS
+from dualnet.experiments import experiment
+from dualnet.experiments.option_files import shipped_files
 from dualnet.learners import LEARNERS
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.objectives import OBJECTIVES
@@ -17,6 +20,8 @@ from dualnet.stream.stream import Protocol
 
 ROOT = Path(__file__).parent.parent
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("results/**/*.md")]
+BLOCK = re.compile(r"^( *)```(\w*)\n(.*?)^\1```", re.M | re.S)
+COMMANDS = flags.make_parser()[1].choices
 
 
 def words_of(page: str) -> set[str]:
@@ -41,7 +46,7 @@ def test_every_learner_has_a_page_with_all_of_its_options(name: str) -> None:
         ("docs/learners/er.md", [field.name for field in dataclasses.fields(MemoryConfig)]),
         ("docs/protocols.md", get_args(Protocol)),
         ("docs/reproduce.md", [f"{table}.yaml" for table in shipped_tables()]),
-        ("docs/architecture.md", ["list", *(name for name in flags.SYNONYMS.values() if " " not in name)]),
+        ("docs/architecture.md", COMMANDS),
     ],
 )
 def test_every_name_is_documented(page: str, names: object) -> None:
@@ -57,3 +62,55 @@ def test_every_file_of_the_top_is_on_the_map() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text())]
     assert [link for link in links if "://" not in link and not (page.parent / link).exists()] == []
+
+
+def commands_in(page: Path) -> list[list[str]]:
+    """The command lines of `dualnet` in the blocks of code of a page, as words after the name of the program."""
+    blocks = [code for _, language, code in BLOCK.findall(page.read_text()) if language in ("", "sh")]
+    lines = [line for code in blocks for line in code.replace("\\\n", " ").splitlines()]
+    found = [re.fullmatch(r"\s*(?:\w+=\S+ )*dualnet (.*)", line) for line in lines]
+    return [shlex.split(re.split(r" [|>&]| -- ", line[1])[0], comments=True) for line in found if line]
+
+
+def mentions_in(page: Path) -> list[list[str]]:
+    """The commands within sentences, which may be incomplete: `dualnet predict --task N`."""
+    text = BLOCK.sub("", page.read_text())
+    return [code.split()[1:] for code in re.findall(r"`([^`]+)`", text) if code.startswith("dualnet ")]
+
+
+LINES = [(page, words) for page in PAGES for words in commands_in(page)]
+MENTIONS = [(page, words) for page in PAGES for words in mentions_in(page)]
+
+
+@pytest.mark.parametrize(("page", "words"), LINES, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_the_commands_of_the_documents_are_valid(page: Path, words: list[str]) -> None:
+    """All flags and names exist; of an experiment that is shipped, also the options and their values."""
+    arguments, rest = flags.parse(words)
+    options = experiment.command_options(rest, arguments.flags)
+    shipped = [path.stem for path in shipped_files()]
+    if arguments.command == "run" and arguments.experiment in shipped:
+        experiment.read(arguments.experiment, options)
+    elif arguments.command == "run":
+        assert arguments.experiment.endswith((".yaml", ".yml"))
+    elif arguments.command == "learn":
+        learner = {"name": "dualnet", **options.pop("learner", {})}
+        experiment.parse({"name": "x", "benchmark": {"name": "procedural"}, "learner": learner})
+        assert not options
+    elif arguments.command == "reproduce" and arguments.table:
+        assert arguments.table in (*shipped_tables(), "all") or arguments.table.endswith(".yaml")
+    elif arguments.command == "search":
+        names = [path.stem for path in shipped_files("search")]
+        assert arguments.search in names or arguments.search.endswith(".yaml")
+
+
+def test_every_command_is_shown() -> None:
+    assert {words[0] for _, words in LINES} == set(COMMANDS)
+
+
+@pytest.mark.parametrize(("page", "words"), MENTIONS)
+def test_the_commands_within_sentences_exist(page: Path, words: list[str]) -> None:
+    if words[0].startswith("--"):
+        return
+    parser = COMMANDS[words[0]]
+    known = [flag for action in parser._actions for flag in action.option_strings]
+    assert not [word for word in words[1:] if word.startswith("--") and "." not in word and word not in known]

@@ -19,7 +19,7 @@ CONTINUED = {"run", "learn", "search", "reproduce", "teach"}  # commands whose r
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    words = sys.argv[1:] if argv is None else list(argv)
+    words = sys.argv[1:] if argv is None else [*argv]
     with handled_signals() as interruptible:
         try:
             prepare_streams()
@@ -47,8 +47,7 @@ def run_command(argv: list[str], interruptible: Callable[[], None]) -> int:
 
     try:
         arguments, options = flags.parse(argv)
-        # A module `list` would become an attribute of this package and shadow the built-in.
-        command = import_module(f"dualnet.cli.{'listing' if arguments.command == 'list' else arguments.command}")
+        command = import_module(f"dualnet.cli.{arguments.command}")
         interruptible()
         code = command.main(arguments, options) or 0  # None: it fails only by an exception
     except SystemExit as done:  # --help and --version

@@ -29,19 +29,8 @@ EXAMPLES = """examples:
 `dualnet COMMAND --help` shows the options of a command, `dualnet list` all names, `dualnet list NAME` the options of
 one experiment, learner or benchmark.
 """
-SYNONYMS = {  # names of commands in other programs
-    **dict.fromkeys(("train", "fit", "start", "resume", "continue"), "run"),
-    **dict.fromkeys(("compare", "plot", "results", "summary"), "report"),
-    **dict.fromkeys(("eval", "test", "score", "accuracy", "validate"), "evaluate"),
-    **dict.fromkeys(("infer", "inference", "classify"), "predict"),
-    **dict.fromkeys(("tune", "sweep", "grid", "hpo", "optimize"), "search"),
-    **dict.fromkeys(("ls", "options"), "list"),
-    **dict.fromkeys(("info", "describe", "inspect", "status"), "show"),
-    **dict.fromkeys(("rename", "remove", "delete"), "edit"),
-    "table": "reproduce",
-    "help": "dualnet --help",
-    "bench": "python -m benchmarks, in a checkout",
-}
+
+Commands = argparse._SubParsersAction
 
 
 class Parser(argparse.ArgumentParser):
@@ -59,6 +48,17 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
 
     The attribute `flags` lists the command's own flags, to suggest one for an unknown option.
     """
+    parser, commands = make_parser()
+    arguments, rest = parser.parse_known_args(argv)
+    command = commands.choices[arguments.command]
+    if rest and arguments.command not in ("run", "learn", "search", "reproduce"):
+        command.error(f"unrecognized arguments: {' '.join(rest)}")
+    arguments.flags = [action.dest for action in command._actions if action.option_strings and action.dest != "help"]
+    return arguments, rest
+
+
+def make_parser() -> tuple[Parser, Commands[Parser]]:
+    """The parser of the command line, and those of the commands."""
     parser = Parser("dualnet", description="Continual learning with fast and slow learners.", epilog=EXAMPLES)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
@@ -67,30 +67,12 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     models = (add_show, add_predict, add_evaluate, add_export, add_edit)
     for add_command in (*training, add_report, *models, add_serve, add_teach, add_list):
         add_command(commands)
-    name = next((word for word in argv if not word.startswith("-")), None)
-    if name is not None and name not in commands.choices:
-        from dualnet.options import nearest
-
-        hint = f"; did you mean {SYNONYMS[name]}?" if name in SYNONYMS else nearest(name, commands.choices)
-        raise ValueError(f"{name}: no such command{hint or '; see `dualnet --help`'}")
-    arguments, rest = parser.parse_known_args(argv)
-    if rest and rest[0].isdigit() and "--seeds" in argv:
-        raise ValueError(f"{rest[0]}: unexpected argument; seeds are separated by commas, as in --seeds 0,1,2")
-    if rest and arguments.command not in ("run", "learn", "search", "reproduce"):
-        kind = "unknown option" if rest[0].startswith("-") else "unexpected argument"
-        raise ValueError(f"{rest[0]}: {kind}; see `dualnet {arguments.command} --help`")
-    actions = commands.choices[arguments.command]._actions
-    arguments.flags = [action.dest for action in actions if action.option_strings and action.dest != "help"]
-    return arguments, rest
-
-
-Commands = argparse._SubParsersAction
+    return parser, commands
 
 
 def add_run(commands: Commands[Parser]) -> None:
-    epilog = """Any option of the experiment can follow, by its dotted name: --learner.slow_rounds 10 --benchmark.seed
-    1. `dualnet list NAME` shows the options of an experiment, a learner or a benchmark. Paths, such as benchmark.root
-    in a file, are relative to the working directory."""
+    epilog = """Any option of the experiment can follow, by its dotted name: --learner.lr 0.1 --benchmark.seed 1.
+    `dualnet list NAME` shows the options of an experiment, a learner or a benchmark."""
     summary = "run an experiment, or continue an interrupted one"
     add = commands.add_parser("run", help=summary, epilog=epilog).add_argument
     add("experiment", metavar="NAME_OR_FILE", help="name of a built-in experiment, or a YAML file")
@@ -283,17 +265,12 @@ def add_list(commands: Commands[Parser]) -> None:
 
 def seeds(text: str) -> list[int]:
     """`5` means the seeds 0 to 4; with a comma it is a list, so `3,` means only seed 3."""
-    if text == "0":
-        raise argparse.ArgumentTypeError("'0' is not a number of seeds; `0,` means only seed 0")
     if "," not in text:
         return list(range(count(text)))
-    try:
-        found = [int(word) for word in text.removesuffix(",").split(",")]
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers such as 0,1,2") from error
-    if len(set(found)) != len(found) or min(found) < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: seeds must be distinct and not negative")
-    return found
+    words = text.removesuffix(",").split(",")
+    if len(set(words)) < len(words) or not all(word.isdecimal() for word in words):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of distinct seeds such as 0,1,2")
+    return [int(word) for word in words]
 
 
 def count(text: str) -> int:
