@@ -11,6 +11,7 @@ import torch
 from dualnet.cli.predict import STDOUT, check_table, write_table
 from dualnet.cli.terminal import fail, print_line, print_rich, show_warning
 from dualnet.data.image_folder import read_files
+from dualnet.data.inputs import square_side
 from dualnet.models.model import load
 from dualnet.models.predictions import Evaluation
 from dualnet.report.cells import Cell, Number, Table
@@ -25,10 +26,8 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
     if arguments.csv:
         check_table(arguments.csv, arguments.json)
     model = load(arguments.run, trust=arguments.trust)
-    channels, height, width = model.learner.spec.image_shape
-    if channels != 3 or height != width:
-        raise ValueError(f"images are read as colour squares; this model has {channels}x{height}x{width}")
-    files = read_files(arguments.folder, None, height, arguments.on_error, "evaluate")
+    size = square_side(model.learner.spec.image_shape)
+    files = read_files(arguments.folder, None, size, arguments.on_error, "evaluate")
     known = {row: name for row, name in enumerate(files.names) if name in model.class_names}
     if others := sorted({*files.classes} - {*model.class_names}):
         if not known:

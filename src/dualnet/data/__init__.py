@@ -25,7 +25,7 @@ __all__ = ["BENCHMARKS", "Benchmark", "BenchmarkConfig", "Examples", "Task", "be
 
 def benchmark_class(name: str) -> type[BenchmarkConfig]:
     """The options of that benchmark, or the class at an import path such as `my_package.my_module.MyBenchmark`."""
-    found = find_object(name, BENCHMARKS, "benchmark.name")
-    if not (isinstance(found, type) and issubclass(found, BenchmarkConfig) and is_dataclass(found)):
+    config = find_object(name, BENCHMARKS, "benchmark.name")
+    if not (isinstance(config, type) and issubclass(config, BenchmarkConfig) and is_dataclass(config)):
         raise ValueError(f"benchmark.name: {name!r} is not a dataclass of BenchmarkConfig; see CONTRIBUTING.md")
-    return found
+    return config

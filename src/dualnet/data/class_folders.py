@@ -38,8 +38,8 @@ def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
     """The content of a folder. Raises ValueError if it cannot be read."""
     path = absolute(folder)
     try:
-        with os.scandir(path) as found:
-            return list(found)
+        with os.scandir(path) as content:
+            return list(content)
     except (OSError, ValueError) as error:
         where = "" if path == folder else f" (looked for {path}: a relative path starts at the working directory)"
         reason = getattr(error, "strerror", error)
@@ -66,12 +66,12 @@ def files_by_class(root: str, names: Sequence[str], command: str = "run") -> dic
 
     Messages advise options of the command: `run`, with a benchmark, `learn`, `teach` or `evaluate`.
     """
-    found = {name: entries(os.path.join(root, name)) for name in names}
-    files = {name: sorted(entry.path for entry in found[name] if is_image(entry.name)) for name in names}
+    content = {name: entries(os.path.join(root, name)) for name in names}
+    files = {name: sorted(entry.path for entry in content[name] if is_image(entry.name)) for name in names}
     if empty := [name for name in names if not files[name]]:
         raise ValueError(_without_images(root, empty, command))
-    other_entries = [entry for content in found.values() for entry in content if not is_image(entry.name)]
-    if others := [entry.path for entry in other_entries if not entry.name.startswith(".")]:
+    all_entries = [entry for folder in content.values() for entry in folder]
+    if others := [e.path for e in all_entries if not is_image(e.name) and not e.name.startswith(".")]:
         reason = f"only files directly in a class folder are read: {SUFFIX_LIST}"
         warnings.warn(f"{join_first(sorted(others), 1)}: ignored; {reason}", IgnoredFilesWarning, stacklevel=2)
     return files

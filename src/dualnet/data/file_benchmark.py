@@ -57,8 +57,8 @@ def split_of(
 
 def check_complete(path: str, classes: Sequence[str], wanted: int) -> None:
     if len(classes) != wanted or len(set(classes)) != wanted:
-        found = f"{len(classes)} classes, {len(set(classes))} of them different, instead of {wanted}"
-        raise ValueError(f"{path}: {found}; complete it, or use image_folder for your own classes")
+        classes_there = f"{len(classes)} classes, {len(set(classes))} of them different, instead of {wanted}"
+        raise ValueError(f"{path}: {classes_there}; complete it, or use image_folder for your own classes")
 
 
 def read_rows(path: str, delimiter: str, remedy: str) -> list[tuple[str, list[str]]]:

@@ -12,7 +12,7 @@ from dualnet.data.class_folders import IgnoredFilesWarning, absolute, class_fold
 from dualnet.data.decode import OnError
 from dualnet.data.file_benchmark import FileBenchmark, split_of
 from dualnet.data.image_cache import CachedImages, unreadable
-from dualnet.data.splits import Split, Tasks, held_out, stream_order, text_digest
+from dualnet.data.splits import Split, Tasks, held_out, text_digest
 from dualnet.text import join_first
 
 Files = Mapping[str, Sequence[str]]  # by class
@@ -54,13 +54,12 @@ class ImageFolder(FileBenchmark):
 
     def _split(self) -> Split:
         """The split of all images; those of `test_root` come last."""
-        found = class_folders(self.root)
-        files = files_by_class(self.root, stream_order(found, self.class_order, self.order_seed))
-        names, tasks = self.choose(found)
-        files = {name: files[name] for name in names}
+        classes = class_folders(self.root)
+        names, tasks = self.choose(classes)
+        files = files_by_class(self.root, names)
         if self.test_root is None:
             return self._held_out(self._readable(files)[0], tasks)
-        _check_test_root(self.root, found, self.test_root)
+        _check_test_root(self.root, classes, self.test_root)
         parts = enumerate(self._readable(files, files_by_class(self.test_root, names)))
         listed = [(path, name, test == 1) for test, part in parts for name in sorted(names) for path in part[name]]
         return split_of(listed, names, tasks)

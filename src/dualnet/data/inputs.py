@@ -37,12 +37,8 @@ def readable(images: Any, image_shape: tuple[int, int, int]) -> tuple[Tensor, di
         return (torch.from_numpy(to_uint8(numpy_of(images), "images")) if images.is_floating_point() else images), {}
     if isinstance(images, np.ndarray) and images.ndim == 4:
         return batch_of(images), {}
-    channels, height, width = image_shape
-    singles = list_images(images)
-    if channels != 3 or height != width:
-        shape = f"uint8 [B, {channels}, {height}, {width}]"
-        raise ValueError(f"images: single images are read as colour squares, but this model needs {shape}; give that")
-    pixels = np.empty((len(singles), height, width, 3), np.uint8)
+    singles, size = list_images(images), square_side(image_shape)
+    pixels = np.empty((len(singles), size, size, 3), np.uint8)
     errors: dict[int, UnreadableError] = {}
     with decoding():
         for number, image in enumerate(singles):
@@ -53,6 +49,17 @@ def readable(images: Any, image_shape: tuple[int, int, int]) -> tuple[Tensor, di
     return torch.from_numpy(pixels[: len(singles) - len(errors)]).permute(0, 3, 1, 2).contiguous(), errors
 
 
+def square_side(image_shape: tuple[int, int, int]) -> int:
+    """The side of the colour squares to which single images are decoded. Raises ValueError if a model needs others."""
+    channels, height, width = image_shape
+    if channels != 3 or height != width:
+        shape = f"uint8 [B, {channels}, {height}, {width}]"
+        raise ValueError(
+            f"images: files are read as colour squares, but this model needs {shape}; give that from Python"
+        )
+    return height
+
+
 def list_images(images: Any) -> list[Any]:
     """The single images; a folder is replaced by the files in it and below, sorted."""
     if isinstance(images, np.ndarray) and images.dtype.kind in "OU":  # mostly of paths
@@ -61,7 +68,7 @@ def list_images(images: Any) -> list[Any]:
         images = [images]
     if not isinstance(images, Iterable):
         raise ValueError(f"images: {type(images).__name__} is not an image; give {FORMS}")
-    return [one for image in images for one in (images_below(os.fspath(image)) if is_folder(image) else [image])]
+    return [each for image in images for each in (images_below(os.fspath(image)) if is_folder(image) else [image])]
 
 
 def is_single(image: Any) -> bool:

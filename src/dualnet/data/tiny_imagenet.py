@@ -51,14 +51,14 @@ def _test_images(folder: str, ids: set[str]) -> Mapping[str, str]:
     """The class ids by file, from val_annotations.txt."""
     images = os.path.join(folder, "images")
     existing = set(images_in(images, REMEDY))
-    found: dict[str, str] = {}
+    labels: dict[str, str] = {}
     for place, columns in read_rows(os.path.join(folder, "val_annotations.txt"), "\t", REMEDY):
         if len(columns) < 2 or columns[1] not in ids:
             raise ValueError(f"{place}: not `image<tab>id` with an id of wnids.txt; unpack it again")
         path = os.path.join(images, columns[0])
         if path not in existing:
             raise ValueError(f"{place}: {path} is missing; unpack the images there or remove the line")
-        if path in found:
+        if path in labels:
             raise ValueError(f"{place}: {path} is named twice; remove a line")
-        found[path] = columns[1]
-    return found
+        labels[path] = columns[1]
+    return labels

@@ -17,6 +17,7 @@ from torch import Tensor
 from dualnet.data.decode import MAX_SIZE, OnError
 from dualnet.data.image_cache import CachedImages
 from dualnet.data.image_folder import ImageFiles, read_files
+from dualnet.data.inputs import square_side
 from dualnet.experiments import checkpoint
 from dualnet.experiments.evaluation import accuracy
 from dualnet.experiments.progress import RunDisplay
@@ -71,11 +72,9 @@ class Session:
 
     def __init__(self, model: Model, options: LearnOptions) -> None:
         self.model, self.options, self.task = model, options, options.task
-        channels, height, width = model.learner.spec.image_shape
-        if channels != 3 or height != width:
-            raise ValueError(f"images are read as colour squares; this model has {channels}x{height}x{width}")
-        self.test = None if options.test is None else read_files(options.test, None, height, options.on_error)
-        self.files = read_files(options.train, options.unlabelled, height, options.on_error)
+        size = square_side(model.learner.spec.image_shape)
+        self.test = None if options.test is None else read_files(options.test, None, size, options.on_error)
+        self.files = read_files(options.train, options.unlabelled, size, options.on_error)
         self.new = [name for name in self.files.classes if name not in model.class_names]
         plan = {name: getattr(options, name) for name in ("batch_size", "epochs", "task")}
         plan |= {"images": self.files.digest, "test": self.test and self.test.digest}

@@ -14,6 +14,7 @@ from uuid import uuid4
 from dualnet import atomic
 from dualnet.data.class_folders import is_image
 from dualnet.data.decode import MAX_SIZE
+from dualnet.data.inputs import square_side
 from dualnet.experiments import checkpoint
 from dualnet.experiments.record import MODEL_FILE
 from dualnet.experiments.run_folder import RunFolder
@@ -84,13 +85,11 @@ def warn_of_unused_model(options: Options) -> None:
 def check_model(model: Model, options: Options) -> None:
     """Raises ValueError if the service cannot use the model, or `--image-size` is given and the model has another."""
     spec, size = model.learner.spec, options.image_size
-    channels, height, width = spec.image_shape
-    if size not in (None, height):
-        raise ValueError(f"--image-size {size}: the model has images of {height} pixels; omit --image-size")
+    side = square_side(spec.image_shape)
+    if size not in (None, side):
+        raise ValueError(f"--image-size {size}: the model has images of {side} pixels; omit --image-size")
     if spec.num_tasks > 1:
         raise ValueError(f"--model {options.model}: it was trained with {spec.num_tasks} tasks; give a task-free model")
-    if channels != 3 or height != width:
-        raise ValueError(f"--model {options.model}: its images are {list(spec.image_shape)}; square colour is needed")
 
 
 def save(model: Model, options: Options, progress: dict[str, Any]) -> None:
