@@ -4,7 +4,7 @@ BIN := .venv/bin
 DEMO := dualnet er dualnet-n0 finetune # the longest first
 WORKERS ?= 2
 
-.PHONY: demo serve test check format clean $(DEMO:%=demo-%)
+.PHONY: demo serve test check tables format clean $(DEMO:%=demo-%)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,6 +33,10 @@ check: .venv/ready
 	$(BIN)/lint-imports
 	$(BIN)/deptry src
 	$(MAKE) --no-print-directory test
+
+# The figures of README.md and docs/ from the run folders of results/.
+tables: .venv/ready
+	$(BIN)/python -m benchmarks.tables
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

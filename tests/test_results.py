@@ -1,0 +1,101 @@
+"""The figures of the documents, the ledgers and the report are those of the run folders below results/."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks import tables
+from dualnet.experiments.experiment import read
+from dualnet.report.rows import compare
+from dualnet.reproduce import make_ledger, read_rows
+from dualnet.reproduce.views import json_text
+
+ROOT = Path(__file__).parent.parent
+
+
+def test_the_tables_of_the_documents_are_those_of_the_results() -> None:
+    texts = {page: page.read_text() for page in tables.pages()}
+    old = [page.name for page, text in texts.items() if tables.fill_in(text) != text]
+    assert not old, "run `make tables`"
+    used = {block[2] for text in texts.values() for block in tables.BLOCK.finditer(text)}
+    assert used == set(tables.templates())
+
+
+def test_the_fields_of_a_table() -> None:
+    """Of the demo, worked from its files."""
+    accuracy = {
+        name: [
+            json.loads(file.read_text())["accuracy"] for file in (ROOT / f"results/demo/{name}").glob("*/result.json")
+        ]
+        for name in ("er", "dualnet")
+    }
+    er, dualnet = (np.array([matrix[-1] for matrix in runs]).mean(axis=1) for runs in accuracy.values())
+    assert tables.field_text("demo/er") == f"{er.mean():.1f} ± {er.std(ddof=1):.1f}"
+    assert tables.field_text("demo/er seeds") == "3"
+    assert tables.field_text("demo/er - demo/dualnet").startswith(f"{er.mean() - dualnet.mean():.1f} ± ")
+    assert tables.field_text("demo/er - demo/dualnet p") == "0.518"
+    assert tables.field_text("reproduce/table-1/mini-imagenet-ta/er paper") == "58.4 (53.4) >"
+    with pytest.raises(ValueError, match="results/demo/no: has no finished run"):
+        tables.field_text("demo/no")
+
+
+@pytest.mark.parametrize("table", ["all", "beyond"])
+def test_the_ledger_is_that_of_the_runs(table: str) -> None:
+    """Also fails if an option is new and older runs count as having another value, see DIGEST_DEFAULTS."""
+    ledger = make_ledger(read_rows(table), ROOT / "results/reproduce", "authors", 2.0)
+    assert json_text(ledger) == (ROOT / f"results/reproduce/{table}/ledger.json").read_text()
+    assert not [entry.name for entry in ledger.entries if entry.options_changed]
+
+
+def test_every_run_has_the_name_of_its_row() -> None:
+    """Otherwise `dualnet reproduce` refuses to continue it."""
+    runs = ROOT / "results/reproduce"
+    files = list(runs.glob("*/*/*/seed-*/experiment.yaml"))
+    assert len(files) > 250
+    for file in files:
+        name = file.read_text().partition("\n")[0].removeprefix("name: ")
+        assert name == file.parent.parent.relative_to(runs).as_posix()
+
+
+def test_the_ledger_has_every_run_that_was_replaced() -> None:
+    runs = ROOT / "results/reproduce"
+    ledger = json.loads((runs / "all/ledger.json").read_text())
+    rows = [row for row in ledger["rows"] if row["runs_of"] == row["name"]]
+    listed = [
+        f"{row['name']}/earlier/{earlier['name']}/seed-{seed}"
+        for row in rows
+        for earlier in row["earlier"]
+        for seed in earlier["seeds"]
+    ]
+    files = list(runs.glob("table-*/*/*/earlier/*/*/result.json"))
+    assert sorted(listed) == sorted(file.parent.relative_to(runs).as_posix() for file in files) and len(files) >= 67
+    results = [file.read_bytes() for file in runs.rglob("result.json")]
+    assert len(set(results)) == len(results), "no run is listed twice"
+
+
+def test_the_report_of_results_has_every_run() -> None:
+    """results/report.md is made by hand (`dualnet report results`) when runs are added."""
+    page = (ROOT / "results/report.md").read_text()
+    with pytest.warns(UserWarning, match="replaced runs left out"):
+        comparison = compare([ROOT / "results"])
+    for row in comparison.rows:
+        assert f"| {row.label} |" in page, f"{row.label}: make results/report.md again"
+
+
+SEARCHES = ("few-labels-er", "few-labels-dualnet")
+
+
+@pytest.mark.parametrize("name", SEARCHES)
+def test_demo_runs_what_its_search_chose(name: str) -> None:
+    def options(source: str) -> Mapping[str, object]:
+        return read(source).mapping() | {"name": ""}
+
+    assert options(name) == options(str(ROOT / f"results/search/{name}/chosen.yaml"))
+
+
+def test_demo_without_the_slow_phase_is_else_the_same() -> None:
+    one, other = read("few-labels-dualnet", {"learner": {"slow_rounds": 0}}), read("few-labels-dualnet-n0")
+    assert one.mapping() | {"name": ""} == other.mapping() | {"name": ""}
