@@ -34,9 +34,17 @@ class EMA(nn.Module):
         if not self.means():
             for name, value in values.items():
                 self.register_buffer(name.replace(".", "/"), value.clone())
-        rate = (WARM_UP / (WARM_UP + self.steps)).clamp(min=self.rate)  # on the device, for a captured step
-        for name, mean in self.means().items():
-            mean.addcmul_(mean - values[name], rate, value=-1)
+        means = self.means()
+        for name, mean in means.items():
+            if mean.stride() != values[name].stride():  # the kernel below needs the memory format of the values
+                mean.data = torch.empty_like(values[name]).copy_(mean)
+        rate = (WARM_UP / (WARM_UP + self.steps)).clamp(min=self.rate)
+        # One kernel for all tensors that reads the rate from the device, as no `_foreach` operation does: a maximising
+        # SGD step with the gradient `value` and weight decay 1 is mean + rate (value - mean).
+        torch._fused_sgd_(  # pyright: ignore[reportPrivateImportUsage]
+            [means[name] for name in values], [*values.values()], [], lr=rate, weight_decay=1.0, maximize=True,
+            momentum=0.0, dampening=0.0, nesterov=False, is_first_step=False,
+        )  # fmt: skip
         self.steps += 1
 
     def means(self) -> dict[str, Tensor]:
