@@ -52,7 +52,7 @@ class EMA(nn.Module):
         return {name.replace("/", "."): mean for name, mean in self.named_buffers() if name != "steps"}
 
     @torch.no_grad()
-    def follow(self, learner: nn.Module, removed: int | None) -> None:
+    def change_rows(self, learner: nn.Module, removed: int | None) -> None:
         """After a change of classes: the average of a removed row goes, those of new rows start with their values."""
         values = dict(prediction_tensors(learner))
         for name, mean in self.means().items():

@@ -116,8 +116,8 @@ class Learner(nn.Module, ABC):
 
     def optimizers(self) -> dict[str, Optimizer]:
         """The optimizers by their names in a checkpoint: `optimizer` is "net", `fast_optimizer` is "fast"."""
-        found = {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
-        return {name.removesuffix("optimizer").rstrip("_") or "net": value for name, value in found.items()}
+        attributes = {name: value for name, value in vars(self).items() if isinstance(value, Optimizer)}
+        return {name.removesuffix("optimizer").rstrip("_") or "net": value for name, value in attributes.items()}
 
     @property
     def memories(self) -> list[Memory]:
@@ -180,7 +180,7 @@ class Learner(nn.Module, ABC):
         self.check(spec, self.config)
         with self.thread_guard, torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(torch.randint(2**31, (), generator=self.generator, device=self.generator.device)))
-            self.follow(spec)
+            self.change_all(spec)
 
     @final
     def remove_class(self, number: int) -> None:
@@ -191,18 +191,19 @@ class Learner(nn.Module, ABC):
         spec = self.spec.without_class(number)
         self.check(spec, self.config)
         with self.thread_guard:
-            self.follow(spec, int(number))
+            self.change_all(spec, int(number))
 
     @final
     @torch.no_grad()
-    def follow(self, spec: StreamSpec, removed: int | None = None) -> None:
-        """Change the classes of all modules that depend on them, then the optimizers and the averaged weights."""
+    def change_all(self, spec: StreamSpec, removed: int | None = None) -> None:
+        """Change the classes of this learner and its parts, then the rows of its momenta and averages."""
         shapes = {weight: weight.shape for weight in self.parameters()}
-        for module in [module for module in self.modules() if hasattr(module, "change_classes")]:
-            module.change_classes(spec, removed)  # pyright: ignore[reportCallIssue]
+        for module in self.modules():
+            if change := getattr(module, "change_classes", None):
+                change(spec, removed)
         change_optimizer_rows(shapes, removed, self.optimizers().values())
         if self.ema is not None:
-            self.ema.follow(self, removed)
+            self.ema.change_rows(self, removed)
 
     def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
         """Adopt a spec with new classes at the end, or without the class `removed`.

@@ -13,12 +13,12 @@ MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir, "bala
 
 def memory_class(name: str) -> type[Memory]:
     """The memory with that policy, or the class at an import path such as `my_package.my_module.MyMemory`."""
-    found = find_object(name, MEMORIES, "memory.policy")
-    if not (isinstance(found, type) and issubclass(found, Memory)):
+    policy = find_object(name, MEMORIES, "memory.policy")
+    if not (isinstance(policy, type) and issubclass(policy, Memory)):
         raise ValueError(f"memory.policy: {name!r} is not a Memory; see CONTRIBUTING.md")
-    if missing := sorted(found.__abstractmethods__):
+    if missing := sorted(policy.__abstractmethods__):
         raise ValueError(f"memory.policy: {name!r} does not implement {', '.join(missing)}; see CONTRIBUTING.md")
-    return found
+    return policy
 
 
 @dataclass(frozen=True)

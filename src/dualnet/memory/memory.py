@@ -15,6 +15,7 @@ from dualnet.losses import MASKED
 
 # The buffers with a row per slot, and what a row holds while its slot is empty.
 EMPTY = {"images": 0, "labels": UNLABELLED, "task_ids": UNLABELLED, "logits": 0, "has_logits": False, "filled": False}
+CONTENT = EMPTY.keys() - {"filled"}  # a state has only the rows of filled slots, so that it weighs what is stored
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +150,6 @@ class Memory(nn.Module, ABC):
         if removed is not None:
             self.remove((self.labels == removed).nonzero().flatten())
             self.labels -= (self.labels > removed).long()
-        self.change_slots(self.num_slots + self.slots_for_tasks(spec.num_tasks - len(self.seen)))
         if self.with_logits:
             self.logits = change_rows(self.logits.T, spec.num_classes, removed, MASKED).T.contiguous()
             self.logits[~self.filled] = 0
@@ -161,10 +161,6 @@ class Memory(nn.Module, ABC):
         if count != self.num_slots:
             for name, value in EMPTY.items():
                 setattr(self, name, change_rows(getattr(self, name)[:count], count + 1, value=value))
-
-    def slots_for_tasks(self, added: int) -> int:
-        """The number of slots to add with new tasks: none, the total is fixed."""
-        return 0
 
     def composition(self) -> Tensor:
         """How many examples of each task and class are stored: int64 [tasks, classes]."""
@@ -182,11 +178,9 @@ class Memory(nn.Module, ABC):
         self.logits[slots] = logits.to(self.logits.dtype)
         self.has_logits[slots] = True
 
-    # State: of the slots only those that are filled, so that it weighs what the memory holds
-
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in EMPTY.keys() - {"filled"}:
+        for name in CONTENT:
             destination[prefix + name] = destination[prefix + name][self.filled]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
@@ -194,9 +188,8 @@ class Memory(nn.Module, ABC):
         filled = state_dict.get(prefix + "filled")
         if filled is not None:
             self.change_slots(len(filled) - 1)
-            for name in EMPTY.keys() - {"filled"}:
-                if (key := prefix + name) in state_dict:
-                    state_dict[key] = unpacked(state_dict[key], filled.bool(), EMPTY[name])
+            for name in [name for name in CONTENT if prefix + name in state_dict]:
+                state_dict[prefix + name] = unpacked(state_dict[prefix + name], filled.bool(), EMPTY[name])
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
 
 

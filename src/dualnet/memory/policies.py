@@ -10,12 +10,17 @@ from dualnet.memory.memory import EMPTY, Memory, num_earlier_equal
 class Ring(Memory):
     """First in, first out, with an equal share of the slots per task (Lopez-Paz and Ranzato, 2017)."""
 
-    def slots_for_tasks(self, added: int) -> int:
+    @property
+    def share(self) -> int:
+        return self.num_slots // len(self.seen)
+
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
         """Each new task gets as many slots as every existing one."""
-        return added * (self.num_slots // len(self.seen))
+        self.change_slots(self.num_slots + self.share * (spec.num_tasks - len(self.seen)))
+        super().change_classes(spec, removed)
 
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
-        task_ids, share = batch.task_ids, self.num_slots // len(self.seen)
+        task_ids, share = batch.task_ids, self.share
         return task_ids * share + (self.seen[task_ids] + num_earlier_equal(task_ids, labelled)) % share
 
 
