@@ -107,6 +107,22 @@ def test_the_first_average_is_the_weights(averaging, stream):
         torch.testing.assert_close(mean, values[key])
 
 
+def test_weights_of_another_memory_format_are_averaged_alike(averaging, stream):
+    """The kernel walks through memory, so the averages must follow."""
+    plain, channels_last = (trained(averaging("er"), stream[:1]) for _ in range(2))
+    for weight in plain.parameters():
+        weight.data = weight.data.contiguous()
+    for learner in (plain, channels_last):
+        with torch.no_grad():
+            for number, weight in enumerate(learner.parameters()):
+                weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(number)))
+        learner.ema.update(learner)
+    other = channels_last.ema.means()
+    assert any(not mean.is_contiguous() for mean in other.values())
+    for key, mean in plain.ema.means().items():
+        assert torch.equal(mean, other[key])
+
+
 def test_soft_labels_come_from_the_average(averaging, stream):
     learner = trained(averaging("dualnet"), stream)
     memory = learner.memory
