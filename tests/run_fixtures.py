@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import shutil
 import signal
 import sys
@@ -23,6 +24,7 @@ from dualnet.experiments.experiment import Experiment, parse
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.stop import StopRequested
 from dualnet.learners import learner_class
+from dualnet.metrics import summary
 from dualnet.options import merged
 
 # Options that make any learner small; those that it lacks are left out.
@@ -380,7 +382,14 @@ def write_run(
     ]
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, log)) + "\n")
     if accuracy is not None:
-        result = {"accuracy": accuracy, "metrics": {}, "seconds": 61.2, "peak_memory_bytes": 300 * 2**20, "steps": 80}
+        measured = {name: None if math.isnan(value) else value for name, value in summary(accuracy).items()}
+        result = {
+            "accuracy": accuracy,
+            "metrics": measured,
+            "seconds": 61.2,
+            "peak_memory_bytes": 300 * 2**20,
+            "steps": 80,
+        }
         result |= {"cost": cost} if cost else {}
         (folder / "result.json").write_text(json.dumps(result))
     if classes is not None:

@@ -143,7 +143,8 @@ def make_run(tmp_path: Path, tiny, benchmark: Benchmark):
         content = {**experiment.mapping(), "stream": {}, "manifest": manifest_of(experiment, benchmark)}
         (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
         matrix = [[accuracy, None], [accuracy, accuracy]]
-        written = {"accuracy": matrix, "seconds": 2.0, "peak_memory_bytes": 2**28, **result}
+        metrics = {"ACC": accuracy, "FM": 0.0, "LA": accuracy}
+        written = {"accuracy": matrix, "metrics": metrics, "seconds": 2.0, "peak_memory_bytes": 2**28, **result}
         (folder / "result.json").write_text(json.dumps(written))
         return folder
 

@@ -5,7 +5,6 @@ Nothing here imports PyTorch or a learner: reading many folders is fast, and no 
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from typing import Any
 from dualnet.experiments.class_results import CLASSES_FILE, ClassResults, read_class_results
 from dualnet.experiments.run_log import Log, read_log
 from dualnet.files import READ_ERRORS, describe_file_error, read_json, read_yaml
-from dualnet.metrics import Matrix, accuracy_matrix, summary
+from dualnet.metrics import Matrix, accuracy_matrix
 from dualnet.options import BY_SEED, flat, is_whole
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
@@ -153,10 +152,9 @@ def read_result(file: Path) -> dict[str, Any]:
     try:
         result = read_json(file)
         accuracy, cost = accuracy_matrix(result["accuracy"]), mapping_in(result, "cost")
-        measured = {name: None if math.isnan(value) else value for name, value in summary(accuracy).items()}
         return {
             "accuracy": accuracy,
-            "metrics": measured | {name: number(value) for name, value in mapping_in(result, "metrics").items()},
+            "metrics": {name: number(value) for name, value in mapping_in(result, "metrics").items()},
             "steps": result["steps"] if is_whole(result.get("steps")) else None,
             "seconds": number(result.get("seconds")),
             "peak_memory": number(result.get("peak_memory_bytes")),

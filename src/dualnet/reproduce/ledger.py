@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dualnet.experiments.manifest import FIELDS, FORGETTING_DEFINITION, LATER_FIELDS, differences
+from dualnet.experiments.manifest import FIELDS, LATER_FIELDS, differences
 from dualnet.experiments.option_files import shipped_files
 from dualnet.experiments.record import (
     DIGEST_DEFAULTS,
@@ -21,7 +21,7 @@ from dualnet.experiments.record import (
     with_common_root,
 )
 from dualnet.files import read_yaml
-from dualnet.metrics import sample_of, summary
+from dualnet.metrics import sample_of
 from dualnet.report.cells import DASH
 from dualnet.report.rows import differing_keys
 from dualnet.report.tables import METRICS, mean_cost
@@ -248,9 +248,9 @@ def check_same_experiment(runs: Sequence[RunRecord]) -> None:
 
 
 def our_sample(runs: Sequence[RunRecord], metric: str) -> Sample | None:
-    values = [summary(run.accuracy, FORGETTING_DEFINITION)[metric] for run in runs if run.accuracy is not None]
-    is_known = values and not math.isnan(values[0])  # a stream of one task has no FM
-    return sample_of(values) if is_known else None
+    """None if there is no run, or the metric is undefined, as FM is for a stream of one task."""
+    values = [value for run in runs if (value := run.metrics.get(metric)) is not None]
+    return sample_of(values) if values else None
 
 
 def earlier_sets(row: TableRow, runs: Sequence[RunRecord], out: Path) -> list[Earlier]:

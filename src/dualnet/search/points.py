@@ -50,7 +50,7 @@ class Point:
             return
         results = {seed: outcome for seed, outcome in outcomes.items() if isinstance(outcome, dict)}
         reasons = [outcome for outcome in outcomes.values() if isinstance(outcome, str)]
-        values = [result["metrics"][metric] for result in results.values()]
+        values = [result["metrics"].get(metric) for result in results.values()]
         if not reasons and None in values:
             reasons = [f"{metric} is undefined for a stream of one task and for Offline; use the metric ACC"]
         self.seconds = round(sum(result["seconds"] or 0 for result in results.values()), 2)
