@@ -15,9 +15,10 @@ from torch import nn
 
 from dualnet import atomic
 from dualnet.batch import Batch, StreamSpec
-from dualnet.engine import Engine, choose_device, precision_on
+from dualnet.engine import Engine, precision_on
 from dualnet.image_ops import network_input
 from dualnet.learners import make_learner
+from dualnet.machine import choose_device
 from dualnet.nets import BaseEncoder, BatchNorm, Encoder
 from dualnet.nets.weights import load_weights
 from starter.card import Accuracy, card, evaluate
