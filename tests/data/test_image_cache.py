@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import resource
 import struct
 import sys
@@ -21,7 +20,7 @@ from forked import FORKED, forked
 from PIL import Image, ImageOps
 
 from dualnet.data import image_cache
-from dualnet.data.decode import MAX_BYTES, UnreadableError
+from dualnet.data.decode import UnreadableError
 from dualnet.data.image_cache import CachedImages, unreadable
 
 RNG = np.random.default_rng(0)
@@ -143,14 +142,6 @@ def test_what_is_transparent_is_white(tmp_path: Path, folder: Path, mode: str, n
     image.convert(mode).save(tmp_path / name, **({"lossless": True} if "webp" in name else {}))
     image = CachedImages([tmp_path / name], 4, folder)[0]
     assert image[:, 0, 0].tolist() == [255] * 3 and image[:, 3, 3].tolist() == [10] * 3
-
-
-@pytest.mark.usefixtures("either_decoder")
-def test_orientation_is_applied(tmp_path: Path, folder: Path) -> None:
-    exif = Image.Exif()
-    exif[0x0112] = 6  # to be turned a quarter clockwise
-    turned = jpeg(tmp_path / "a.jpg", exif=exif.tobytes())
-    assert np.array_equal(CachedImages([turned], 16, folder)[0], np.rot90(plain(turned), -1, axes=(1, 2)))
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.tif"])
@@ -290,35 +281,20 @@ def png_bomb(path: Path, side: int) -> None:
     path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
 
 
-def sparse(path: Path, num_bytes: int) -> None:
-    path.touch()
-    os.truncate(path, num_bytes)
-
-
 def jpeg_bomb(path: Path, side: int, **options: object) -> None:
     data = jpeg(path, **options).read_bytes()
     path.write_bytes(data.replace(struct.pack(">HH", 16, 16), struct.pack(">HH", side, side)))
 
 
-def gif_bomb(path: Path, side: int) -> None:
-    Image.new("P", (16, 16)).save(path, "GIF")
-    path.write_bytes(path.read_bytes().replace(struct.pack("<HH", 16, 16), struct.pack("<HH", side, side)))
-
-
 BAD: dict[str, tuple[Callable[[Path], object], str]] = {
     "empty": (lambda path: path.touch(), "empty file"),
     "text": (lambda path: path.write_text("no image"), "not an image"),
-    "only-jpeg-magic": (lambda path: path.write_bytes(b"\xff\xd8\xff\xe0"), "not an image"),
     "truncated-jpeg": (lambda path: truncated(path, "JPEG", 16), "[Tt]runcated"),
-    "truncated-large-jpeg": (lambda path: truncated(path, "JPEG", 99), "truncated"),
     "truncated-png": (lambda path: truncated(path, "PNG", 99), "truncated|broken"),
     "other-format": (lambda path: Image.new("RGB", (16, 16)).save(path, "PPM"), "none of JPEG, PNG"),
     "png-bomb": (lambda path: png_bomb(path, 60000), "more than 50 megapixels"),
     "small-png-bomb": (lambda path: png_bomb(path, 7072), "7072 x 7072 is more than 50 megapixels"),
-    "gif-bomb": (lambda path: gif_bomb(path, 9000), "9000 x 9000 is more than 50 megapixels"),
     "truncated-tiff": (lambda path: truncated(path, "TIFF", 99), "not an image|truncated|-2"),
-    "truncated-gif": (lambda path: truncated(path, "GIF", 99), "truncated|broken"),
-    "large-file": (lambda path: sparse(path, MAX_BYTES + 1), "200000001 bytes, more than the limit"),
     "png-that-pillow-warns-of": (lambda path: png_bomb(path, 10000), "more than 50 megapixels"),
     "jpeg-bomb": (lambda path: jpeg_bomb(path, 65000), "more than 50 megapixels"),
 }
@@ -355,19 +331,6 @@ def test_an_unreadable_image_that_is_given_twice_is_all_there_is(tmp_path: Path,
     file.touch()
     with pytest.raises(UnreadableError, match=r"bad.png: unreadable image \(empty file\)"):
         unreadable([str(file)] * 2, 8, "skip", str(folder))
-
-
-def test_missing_and_odd_paths(tmp_path: Path, folder: Path) -> None:
-    (tmp_path / "folder.jpg").mkdir()
-    os.mkfifo(tmp_path / "pipe.jpg")
-    for names, message in {
-        ("gone.jpg", "gone-too.jpg"): r"^2 of 2 .*/gone.jpg \(No such file.*/gone-too.jpg \(No such.*; replace them",
-        ("folder.jpg",): r"/folder.jpg: .*Is a directory\); replace it or leave it out",
-        ("pipe.jpg",): r"/pipe.jpg: .*not a regular file\); replace it or leave it out",
-    }.items():
-        with pytest.raises(ValueError, match=message):
-            CachedImages([tmp_path / name for name in names], 16, folder)
-    assert caches(folder) == []
 
 
 def test_nonsense_is_refused(tmp_path: Path, folder: Path) -> None:
