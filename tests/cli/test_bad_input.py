@@ -56,7 +56,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     ),
     "a folder of splits to teach": (
         lambda: ["teach", str(class_folders().rename("train").parent)],
-        ".: looks like a folder of splits; use dualnet teach ./train\n",
+        ".: looks like a folder of splits; give ./train for training\n",
         "",
     ),
     # Addresses, and flags that are none

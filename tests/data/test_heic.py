@@ -158,7 +158,7 @@ from dualnet.data.inputs import pixels_of
 warnings.simplefilter("always")
 warnings.showwarning = lambda message, *_, **__: print(message)
 print(*files_by_class("mixed", ["cat"])["cat"])
-for read in (lambda: files_by_class("only", ["cat"], "learn"), lambda: pixels_of("only/cat/0.heic", (3, 8, 8))):
+for read in (lambda: files_by_class("only", ["cat"]), lambda: pixels_of("only/cat/0.heic", (3, 8, 8))):
     try:
         read()
     except ValueError as error:

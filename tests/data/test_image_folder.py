@@ -87,9 +87,9 @@ def test_a_folder_of_splits_is_recognised(train: str, test: str | None, config: 
     with pytest.raises(ValueError) as caught:
         replace(config, root=str(splits)).make()
     message = str(caught.value)
-    assert f"root: {splits / train}" in message and ("test_root" in message) == (test is not None)
+    assert f"give {splits / train} for training" in message and ("testing" in message[-8:]) == (test is not None)
     if test is not None:
-        assert f"test_root: {splits / test}" in message
+        assert f"{splits / test} for testing" in message
         assert replace(config, root=str(splits / train), test_root=str(splits / test)).make().tasks
 
 
@@ -190,16 +190,8 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "no-root": (lambda root: None, {"root": ""}, "root: is empty"),
     "nul": (lambda root: None, {"root": "/no\0where"}, "cannot be read as a folder .*null"),
     "missing": (lambda root: None, {"root": "/nowhere"}, r"^/nowhere: .*\(No such file"),
-    "a-file": (lambda root: None, {"root": __file__}, r"\(Not a directory\)"),
     "no-classes": (lambda root: None, {"root": "{root}/a"}, "/a: no class sub-folders"),
     "empty-class": (lambda root: (root / "e").mkdir(), {"num_tasks": 1, "classes_per_task": 5}, "/images/e: no images"),
-    "too-many": (lambda root: None, {"num_tasks": 3}, "3 tasks of 2 .*num_tasks"),
-    "list": (lambda root: None, {"classes_per_task": (3, 2)}, r"classes_per_task: \[3, 2\] for 4 classes"),
-    "zero": (lambda root: None, {"classes_per_task": (4, 0)}, r"classes_per_task: \(4, 0\) is not 1 or more"),
-    "order": (lambda root: None, {"class_order": ["a", "x"]}, "class_order names 'x', .* a"),
-    "share": (lambda root: None, {"test_share": 0.0}, "test_share: 0.0"),
-    "seed": (lambda root: None, {"split_seed": -1}, "split_seed: -1"),
-    "on-error": (lambda root: None, {"on_error": "ignore"}, "on_error: 'ignore' is not one of stop, skip"),
     "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),
     "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
     "one-image": (
@@ -228,12 +220,6 @@ def spoil(root: Path) -> None:
     (root / "b" / "1.png").write_text("no image")
     (root / "c" / "2.png").unlink()
     (root / "c" / "2.png").symlink_to("nowhere")
-
-
-def test_all_unreadable_images_are_named_at_once(config: ImageFolder) -> None:
-    spoil(Path(config.root))
-    with pytest.raises(ValueError, match=r"^3 of 20 images .*a/0.png \(.*b/1.png \(.*c/2.png \(.*on_error: skip"):
-        config.make()
 
 
 def test_unreadable_images_are_left_out_as_if_they_were_not_there(

@@ -138,15 +138,6 @@ def test_classes_that_the_model_does_not_have_are_left_out(capsys: pytest.Captur
     )
 
 
-def test_a_folder_of_splits_is_answered_with_the_test_folder(error_line) -> None:
-    write("splits/train", red=("red", 1))
-    assert error_line("evaluate", "model", "splits").endswith(
-        "looks like a folder of splits; use a folder of test images\n"
-    )
-    write("splits/test", red=("red", 1))
-    assert error_line("evaluate", "model", "splits").endswith("use dualnet evaluate MODEL splits/test\n")
-
-
 def test_a_printed_table_names_files_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
     write("test", red=("red", 1))
     Path("test/red/0.png").rename("test/red/\udcff.png")

@@ -333,7 +333,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "no image": ("empty --out m", "in this class folder; add images or remove the folder\n"),
     "splits": (
         "splits --out m",
-        "splits: looks like a folder of splits; use dualnet learn splits/train --test splits/val",
+        "splits: looks like a folder of splits; give splits/train for training, and splits/val for testing",
     ),
     "no class": ("photos/cat --out m", "photos/cat: no class sub-folders"),
     "a file": ("photos/cat/0.png --out m", "photos/cat/0.png: "),

@@ -27,7 +27,7 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
         check_table(arguments.csv, arguments.json)
     model = load(arguments.run, trust=arguments.trust)
     size = square_side(model.learner.spec.image_shape)
-    files = read_files(arguments.folder, None, size, arguments.on_error, "evaluate")
+    files = read_files(arguments.folder, None, size, arguments.on_error)
     known = {row: name for row, name in enumerate(files.names) if name in model.class_names}
     if others := sorted({*files.classes} - {*model.class_names}):
         if not known:

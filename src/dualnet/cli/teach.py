@@ -61,7 +61,7 @@ def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]
     if unlabelled:
         yield from ((file, None) for file in images_in(folder))
         return
-    by_class = files_by_class(folder, sorted(class_folders(folder)), "teach")
+    by_class = files_by_class(folder, sorted(class_folders(folder)))
     for turn in range(max(map(len, by_class.values()))):
         yield from ((files[turn], name) for name, files in by_class.items() if turn < len(files))
 

@@ -9,12 +9,6 @@ from dualnet.text import join_first
 
 ONE_PER_CLASS = "name a folder with a sub-folder of images per class"
 SUFFIX_LIST = " ".join(sorted(SUFFIXES)) + HEIC_HINT  # for messages
-SPLIT_OPTIONS = {  # how a command is given a folder of training images alone, and with one of test images
-    "run": ("root: {train}", "root: {train} and test_root: {test}"),
-    "learn": ("dualnet learn {train}", "dualnet learn {train} --test {test}"),
-    "teach": ("dualnet teach {train}", "dualnet teach {train}"),
-    "evaluate": ("a folder of test images", "dualnet evaluate MODEL {test}"),
-}
 SYSTEM_FOLDERS = {"__macosx", "__pycache__", "@eadir", "$recycle.bin", "system volume information", "lost+found"}
 TRAIN, TEST = ("train", "training"), ("test", "testing", "val", "valid", "validation")  # names of splits
 
@@ -61,15 +55,12 @@ def class_folders(root: str) -> list[str]:
     return names
 
 
-def files_by_class(root: str, names: Sequence[str], command: str = "run") -> dict[str, list[str]]:
-    """The images of each class, sorted by name. One warning names other files, which are ignored.
-
-    Messages advise options of the command: `run`, with a benchmark, `learn`, `teach` or `evaluate`.
-    """
+def files_by_class(root: str, names: Sequence[str]) -> dict[str, list[str]]:
+    """The images of each class, sorted by name. One warning names other files, which are ignored."""
     content = {name: entries(os.path.join(root, name)) for name in names}
     files = {name: sorted(entry.path for entry in content[name] if is_image(entry.name)) for name in names}
     if empty := [name for name in names if not files[name]]:
-        raise ValueError(_without_images(root, empty, command))
+        raise ValueError(_without_images(root, empty))
     all_entries = [entry for folder in content.values() for entry in folder]
     if others := [e.path for e in all_entries if not is_image(e.name) and not e.name.startswith(".")]:
         reason = f"only files directly in a class folder are read: {SUFFIX_LIST}"
@@ -77,18 +68,16 @@ def files_by_class(root: str, names: Sequence[str], command: str = "run") -> dic
     return files
 
 
-def _without_images(root: str, empty: Sequence[str], command: str) -> str:
+def _without_images(root: str, empty: Sequence[str]) -> str:
     """The message for class folders without images: they may be splits that contain the class folders."""
     lower = {name.lower(): name for name in reversed(empty)}
     train, test = (next((lower[name] for name in split if name in lower), None) for split in (TRAIN, TEST))
     if train is not None:
-        use = SPLIT_OPTIONS[command][test is not None]
-        use = use.format(train=os.path.join(root, train), test=os.path.join(root, test or ""))
-        return f"{root}: looks like a folder of splits; use {use}"
+        testing = f", and {os.path.join(root, test)} for testing" if test else ""
+        return f"{root}: looks like a folder of splits; give {os.path.join(root, train)} for training{testing}"
     more = f" (and {len(empty) - 1} more)" if len(empty) > 1 else ""
-    remedy = "add images, remove the folder, or list the other classes in class_order"
-    remedy = remedy if command == "run" else "add images or remove the folder"
-    return f"{os.path.join(root, empty[0])}: no images ({SUFFIX_LIST}) in this class folder{more}; {remedy}"
+    where = f"{os.path.join(root, empty[0])}: no images ({SUFFIX_LIST}) in this class folder{more}"
+    return f"{where}; add images or remove the folder"
 
 
 def images_in(folder: str, remedy: str = "name a folder that contains images") -> list[str]:

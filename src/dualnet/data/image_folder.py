@@ -110,9 +110,9 @@ class ImageFiles:
         return text_digest("".join(lines))
 
 
-def read_files(root: str, unlabelled: str | None, size: int, on_error: OnError, command: str = "learn") -> ImageFiles:
+def read_files(root: str, unlabelled: str | None, size: int, on_error: OnError) -> ImageFiles:
     """The images of the class sub-folders of `root`, sorted, then those directly in the folder `unlabelled`."""
-    files = files_by_class(root, sorted(class_folders(root)), command)
+    files = files_by_class(root, sorted(class_folders(root)))
     pairs: list[tuple[str, str | None]] = [(path, name) for name, paths in files.items() for path in paths]
     if unlabelled is not None:
         pairs += [(path, None) for path in images_in(unlabelled, "name a folder of unlabelled images")]
