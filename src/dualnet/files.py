@@ -4,26 +4,15 @@ import json
 import math
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from dualnet.text import escape, join_lines
-
-try:
-    from yaml import CSafeLoader as SafeLoader  # ten times as fast; not every build of PyYAML has it
-except ImportError:
-    from yaml import SafeLoader
 
 MEGABYTE = 1 << 20
 MAX_YAML_BYTES, MAX_JSON_BYTES = MEGABYTE, 64 * MEGABYTE
 MAX_DEPTH, MAX_DEPTH_RELAXED = 50, 300  # levels of nesting
-MAX_NODES = 250_000  # values in a YAML file with its aliases expanded
-MAX_NUMBER_LENGTH = 40
-NUMBERS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("int", "float", "timestamp"))
-MERGE = "tag:yaml.org,2002:merge"  # of the key `<<`
 # What reading a damaged file, or using its content, can raise.
 READ_ERRORS = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
@@ -41,7 +30,7 @@ def read_json(path: Path, relaxed: bool = False) -> dict[str, Any]:
 def mapping_in_file(path: Path, kind: str, limit: int, parse: Callable[[str], Any]) -> dict[str, Any]:
     try:
         content = parse(read_text(path, limit))
-    except (*READ_ERRORS, yaml.YAMLError) as error:
+    except READ_ERRORS as error:
         raise ValueError(f"{escape(path)}: cannot be read as {kind} ({describe_error(error)})") from error
     if not isinstance(content, dict):
         raise ValueError(f"{escape(path)}: is not a {kind} mapping")
@@ -56,25 +45,18 @@ def read_bytes(path: str | Path, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes. Raises ValueError for others, OSError if missing."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO without a writer would block
     with os.fdopen(handle, "rb") as file:
-        found = os.fstat(handle)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
             raise ValueError("not a regular file")
-        if found.st_size > limit:
-            raise ValueError(f"{found.st_size} bytes, more than the limit of {limit}")
-        return file.read(found.st_size)
+        if status.st_size > limit:
+            raise ValueError(f"{status.st_size} bytes, more than the limit of {limit}")
+        return file.read(status.st_size)
 
 
 def parsed_yaml(text: str) -> Any:
-    check_depth(yaml.parse(text, SafeLoader))
-    loader = SafeLoader(text)
-    node = loader.get_single_node()
-    if node is None:
-        return None
-    check_nodes(node, {})
-    try:
-        value = loader.construct_document(node)
-    except (KeyError, IndexError, AttributeError, OverflowError) as error:
-        raise ValueError(f"a value does not fit its tag, such as !!int: {error}") from error
+    from dualnet.safe_yaml import parse_yaml  # not at the top: images and JSON need no PyYAML
+
+    value = parse_yaml(text, MAX_DEPTH)
     check_values(value)
     return value
 
@@ -83,46 +65,6 @@ def parsed_json(text: str, relaxed: bool) -> Any:
     value = json.loads(text, object_pairs_hook=mapping_of_pairs)
     check_values(value, relaxed)
     return value
-
-
-def check_depth(events: Iterable[yaml.Event]) -> None:
-    """Limit the nesting before nodes are composed: that is recursive, and PyYAML's C code would crash."""
-    depth = 0
-    for event in events:
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > MAX_DEPTH:
-            raise ValueError(f"line {event.start_mark.line + 1}: nested more than {MAX_DEPTH} levels deep")
-
-
-def check_nodes(node: yaml.Node, sizes: dict[int, int]) -> int:
-    """Limit and return the number of nodes with aliases expanded; `sizes` caches it by the id of a node."""
-    line = node.start_mark.line + 1
-    if id(node) not in sizes:
-        sizes[id(node)] = 0  # until it is known
-        children = []
-        if isinstance(node, yaml.MappingNode):
-            check_unique_keys([key for key, _ in node.value])
-            children = [child for pair in node.value for child in pair]
-        elif isinstance(node, yaml.SequenceNode):
-            children = node.value
-        elif node.tag in NUMBERS and len(node.value) > MAX_NUMBER_LENGTH:
-            raise ValueError(f"line {line}: a number of {len(node.value)} characters")
-        sizes[id(node)] = 1 + sum(check_nodes(child, sizes) for child in children)
-    if sizes[id(node)] == 0:
-        raise ValueError(f"line {line}: an alias refers to itself")
-    if sizes[id(node)] > MAX_NODES:
-        raise ValueError(f"line {line}: more than {MAX_NODES} values with aliases expanded")
-    return sizes[id(node)]
-
-
-def check_unique_keys(keys: Iterable[yaml.Node]) -> None:
-    """YAML forbids duplicate keys, of which PyYAML keeps the last. Keys merged by `<<` may be given again."""
-    seen: set[tuple[str, str]] = set()
-    for key in keys:
-        identity = (key.tag, str(key.value))
-        if identity in seen and key.tag != MERGE:
-            raise ValueError(f"line {key.start_mark.line + 1}: `{key.value}` is given twice; keep one of them")
-        seen.add(identity)
 
 
 def mapping_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -155,8 +97,6 @@ def check_values(value: Any, relaxed: bool = False, depth: int = 0) -> None:
 
 def describe_error(error: Exception) -> str:
     """What is wrong with a file, and where, in one line."""
-    if isinstance(error, yaml.MarkedYAMLError) and error.problem_mark:
-        return f"line {error.problem_mark.line + 1}, column {error.problem_mark.column + 1}: {error.problem}"
     if isinstance(error, json.JSONDecodeError):
         return f"line {error.lineno}, column {error.colno}: {error.msg}"
     if isinstance(error, UnicodeDecodeError):
