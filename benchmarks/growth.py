@@ -11,6 +11,7 @@ from benchmarks.report import Figure
 from benchmarks.sizes import CLASSES_PER_TASK, Sizes, Stepper, spec_of, warm_up
 from benchmarks.timing import in_turns, ratio
 from dualnet.learners import ER
+from dualnet.learners.options import EncoderOptions
 from dualnet.memory import MemoryConfig
 
 WIDTH, IMAGE_SIZE = 8, 32  # so small that an effect of the stored data would show
@@ -27,7 +28,7 @@ def growth(device: torch.device, sizes: Sizes) -> list[Figure]:
 
 
 def er_with(num_tasks: int, slots_per_class: int, device: torch.device) -> Stepper:
-    config = ER.Config(width=WIDTH, memory=MemoryConfig(slots_per_class=slots_per_class))
+    config = ER.Config(EncoderOptions(width=WIDTH), memory=MemoryConfig(slots_per_class=slots_per_class))
     return Stepper("er", config, spec_of(num_tasks, IMAGE_SIZE), device)
 
 

@@ -27,7 +27,7 @@ FINETUNE = {
     "name": "finetune",
     "ema_rate": 0.02,
     "lr": 0.03,
-    **{key: LIVE[key] for key in ("width", "start", "updates")},
+    **{key: LIVE[key] for key in ("encoder", "updates")},
 }
 HALF = 5  # classes
 MAX_WAIT = 30.0  # seconds to wait for a right answer

@@ -33,7 +33,7 @@ from dualnet.stream.schedule import LabelsConfig
 from dualnet.ttest import Sample, p_text, welch
 
 SEEDS = (0, 1, 2)
-SMALL = {"width": 8, "start": None}
+SMALL = {"encoder": {"width": 8, "weights": None}}
 ON, OFF = ("--steps-per-example", 1, "--flat-steps", 1_000_000), ("--steps-per-example", 0)
 ALL_TAUGHT = ("--held-out-every", 0, "--device", "cpu")
 

@@ -10,6 +10,7 @@ import torch
 from dualnet.batch import Batch, StreamSpec
 from dualnet.engine import EAGER_STEPS, Engine, precision_on
 from dualnet.learners import DualNet, Learner, learner_class, make_learner
+from dualnet.options import build
 
 CLASSES_PER_TASK = 5
 BATCH_SIZE = 10
@@ -19,8 +20,8 @@ BATCH_SIZE = 10
 class Sizes:
     """The defaults are those of the paper on Split miniImageNet, with the default options of the learners."""
 
-    dualnet_width: int = DualNet.Config.width
-    slow_rounds: int = DualNet.Config.slow_rounds
+    dualnet_width: int = DualNet.Config().encoder.width
+    slow_rounds: int = DualNet.Config().slow.rounds
     er_width: int = 20
     image_size: int = 84
     num_tasks: int = 17
@@ -58,8 +59,8 @@ def choose_sizes(small: bool, num_images: int | None = None, repeats: int | None
 
 def config_of(name: str, sizes: Sizes) -> Any:
     if name == "dualnet":
-        return DualNet.Config(width=sizes.dualnet_width, slow_rounds=sizes.slow_rounds)
-    return learner_class(name).Config(width=sizes.er_width)
+        return build(DualNet.Config, {"encoder": {"width": sizes.dualnet_width}, "slow": {"rounds": sizes.slow_rounds}})
+    return build(learner_class(name).Config, {"encoder": {"width": sizes.er_width}})
 
 
 def spec_of(num_tasks: int, image_size: int) -> StreamSpec:

@@ -49,8 +49,8 @@ def description(bench: Stepper, sizes: Sizes) -> str:
     if bench.engine.streams and bench.captures and not bench.engine.captured:
         return "could not be captured; measured eagerly"
     config = bench.learner.config
-    note = f"width {config.width}, {sizes.image_size} px, batch {BATCH_SIZE}, {bench.engine.precision}"
-    return f"{note}, n={config.slow_rounds}" if hasattr(config, "slow_rounds") else note
+    note = f"width {config.encoder.width}, {sizes.image_size} px, batch {BATCH_SIZE}, {bench.engine.precision}"
+    return f"{note}, n={config.slow.rounds}" if hasattr(config, "slow") else note
 
 
 def operations_of(name: str, eager: Stepper, seconds: float, peak: float) -> list[Figure]:
@@ -68,10 +68,9 @@ def operations_of(name: str, eager: Stepper, seconds: float, peak: float) -> lis
 def samples_per_step(config: Any) -> int:
     """Images passed forward and backward for one labelled batch and one seed."""
     fast = config.updates * (BATCH_SIZE + config.replay_size)
-    views = (
-        2 * config.slow_rounds * config.inner_steps * config.slow_batch_size if hasattr(config, "slow_rounds") else 0
-    )
-    return fast + views
+    if not hasattr(config, "slow"):
+        return fast
+    return fast + 2 * config.slow.rounds * config.slow.inner_steps * config.slow.batch_size
 
 
 def evaluation(device: torch.device, sizes: Sizes) -> list[Figure]:
@@ -84,7 +83,7 @@ def evaluation(device: torch.device, sizes: Sizes) -> list[Figure]:
             f"{NAMES[name]} predictions",
             sizes.evaluation_size / median(times[name]),
             "images/s",
-            f"width {bench.learner.config.width}, {sizes.image_size} px, {sizes.evaluation_size} in one pass",
+            f"width {bench.learner.config.encoder.width}, {sizes.image_size} px, {sizes.evaluation_size} in one pass",
         )
         for name, bench in benches.items()
     ]

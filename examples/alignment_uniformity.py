@@ -1,6 +1,8 @@
 """Alignment and uniformity (Wang and Isola, 2020): an objective in a file of its own, outside of the package.
 
-Run it: `PYTHONPATH=examples dualnet run demo-dualnet --learner.objective alignment_uniformity.AlignmentUniformity`.
+Run it:
+
+    PYTHONPATH=examples dualnet run demo-dualnet --learner.slow.objective alignment_uniformity.AlignmentUniformity
 """
 
 from dataclasses import dataclass

@@ -9,37 +9,31 @@ Run it: `PYTHONPATH=examples dualnet run examples/balanced-replay.yaml`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from dualnet import UNLABELLED, Batch, Learner, StreamSpec
 from dualnet.batch import change_rows
+from dualnet.learners.encoders import make_encoder
+from dualnet.learners.options import ReplayOptions
 from dualnet.losses import label_loss
-from dualnet.memory import MemoryConfig
-from dualnet.nets import Classifier, Encoder
+from dualnet.nets import Classifier
 from dualnet.optim import gradient_step
-from dualnet.options import check_at_least
 
 SMALLEST_SHARE = 1e-3  # of a class that was not seen lately: its logarithm must be finite
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ReplayOptions):
     """The options of balanced replay."""
 
-    width: int = 20  # channels of the first stage
-    lr: float = 0.03
-    updates: int = 2  # gradient steps per batch
-    replay_size: int = 10
     balance: float = 1.0  # how much of the shares is made up for: 0 is plain experience replay
     decay: float = 0.9  # what remains of the shares from one update to the next
-    memory: MemoryConfig = field(default_factory=MemoryConfig)
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "width", "updates", "replay_size")
-        check_at_least(self, 0, "lr", "balance", "decay")
+        super().__post_init__()
         if self.decay >= 1:
             raise ValueError(f"decay: {self.decay} is not below 1")
 
@@ -53,7 +47,7 @@ class BalancedReplay(Learner):
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
-        self.net = Classifier(Encoder(config.width, spec.image_shape[0]), spec.num_classes)
+        self.net = Classifier(make_encoder(spec, config), spec.num_classes)
         self.memory = config.memory.make(spec, with_logits=False)
         self.register_buffer("shares", torch.zeros(spec.num_classes))
         self.optimizer = torch.optim.SGD(self.net.parameters(), lr=config.lr)

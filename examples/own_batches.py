@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dualnet import ER, Batch, StreamSpec, make_learner
+from dualnet.learners.options import EncoderOptions
 from dualnet.memory import MemoryConfig
 
 
@@ -21,7 +22,7 @@ def pictures(labels: Tensor, generator: torch.Generator) -> Tensor:
 def main() -> None:
     generator = torch.Generator().manual_seed(0)
     spec = StreamSpec(image_shape=(3, 32, 32), class_mask=torch.ones(1, 4, dtype=torch.bool))  # one task, four classes
-    config = ER.Config(width=8, memory=MemoryConfig(policy="reservoir", slots_per_class=10))
+    config = ER.Config(EncoderOptions(width=8), memory=MemoryConfig(policy="reservoir", slots_per_class=10))
     learner = make_learner("er", spec, config, seed=0)
     for step in range(40):
         labels = torch.randint(0, 2, (10,), generator=generator) + 2 * (step // 20)  # classes 0 and 1, then 2 and 3

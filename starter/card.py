@@ -20,7 +20,7 @@ BATCH = 500  # images per forward pass
 CARD = """# starter, width {width}
 
 Pretrained weights of DualNet's slow learner (`src/dualnet/nets/encoder.py`), for use with few images:
-`learner: {{name: dualnet, width: {width}, start: starter}}`. Documentation: docs/encoders.md.
+`learner: {{name: dualnet, encoder: {{width: {width}, weights: starter}}}}`. Documentation: docs/encoders.md.
 
 | | |
 | --- | --- |

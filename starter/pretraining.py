@@ -40,7 +40,7 @@ class Pretraining(Learner):
 
     def __init__(self, spec: StreamSpec, config: Config) -> None:
         super().__init__(spec, config)
-        self.net = Classifier(Encoder(config.width), spec.num_classes)
+        self.net = Classifier(Encoder(config.encoder.width), spec.num_classes)
         self.objective = BarlowTwins(self.net.encoder.channels[-1], spec)
         weights = [*self.net.parameters(), *self.objective.parameters()]
         groups = [

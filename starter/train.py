@@ -18,6 +18,7 @@ from dualnet.batch import Batch, StreamSpec
 from dualnet.engine import Engine, precision_on
 from dualnet.image_ops import network_input
 from dualnet.learners import make_learner
+from dualnet.learners.options import EncoderOptions
 from dualnet.machine import choose_device
 from dualnet.nets import BaseEncoder, BatchNorm, Encoder
 from dualnet.nets.weights import load_weights
@@ -89,9 +90,9 @@ def train(options: argparse.Namespace, command: list[str]) -> None:
 def write(file: Path, learner: Pretraining, engine: Engine, photos: Images, held_out: Images) -> Accuracy:
     """Write the weights to the file. Returns the accuracy of the weights as stored."""
     _, height, width = learner.spec.image_shape
-    metadata = {"width": str(learner.config.width), "image_size": f"{height} {width}", "data": "miniImageNet"}
+    metadata = {"width": str(learner.config.encoder.width), "image_size": f"{height} {width}", "data": "miniImageNet"}
     atomic.write(file, save_weights(learner.net.encoder, metadata))
-    stored = Encoder(learner.config.width).to(engine.device)
+    stored = Encoder(learner.config.encoder.width).to(engine.device)
     load_weights(stored, file)
     return evaluate(stored, learner.net.head, engine, photos, held_out)
 
@@ -121,7 +122,7 @@ class Clock:
 def new_learner(options: argparse.Namespace, num_classes: int, device: torch.device) -> Pretraining:
     classes = torch.ones(1, num_classes, dtype=torch.bool)
     spec = StreamSpec((3, options.image_size, options.image_size), classes, options.view_size)
-    config = Config(width=options.width, lr=options.lr, num_glyphs=options.batch_size // 8)
+    config = Config(EncoderOptions(width=options.width), lr=options.lr, num_glyphs=options.batch_size // 8)
     learner = make_learner("starter.pretraining.Pretraining", spec, config, options.seed, str(device))
     assert isinstance(learner, Pretraining)
     return learner

@@ -18,7 +18,7 @@ BENCHMARK = {"name": "procedural", "num_tasks": 2, "classes_per_task": 2, "image
 BENCHMARK |= {"train_per_class": 6, "test_per_class": 2}
 TINY = {
     "benchmark": {**BENCHMARK, "train_per_class": 4},
-    "learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4},
+    "learner": {"name": "er", "encoder": {"width": 2}, "updates": 1, "replay_size": 4},
     "batch_size": 4,
 }
 OWN_LEARNER = """

@@ -14,21 +14,20 @@ from torch.autograd import profiler
 from dualnet import image_ops
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import Learner, learner_class, make_learner
-from dualnet.memory import MemoryConfig
 from dualnet.objectives import barlow_twins
+from dualnet.options import build, merged
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # for tests/kernels; Triton reads it once, at its import
 
 CLASSES_PER_TASK = 2
-SMALL = {  # options that make any learner small; those that it lacks are left out
-    "width": 4,
+SMALL = {
+    "encoder": {"width": 4},
     "replay_size": 4,
     "candidates": 6,
     "embedding_size": 8,
-    "slow_batch_size": 6,
-    "slow_rounds": 1,
-    "memory": MemoryConfig(slots_per_class=3),
+    "slow": {"batch_size": 6, "rounds": 1},
+    "memory": {"slots_per_class": 3},
 }
 # What waits for the device, or has a shape that depends on the values: none of it can be captured in a CUDA graph.
 SYNCHRONISING = {
@@ -76,12 +75,12 @@ def without_labels() -> Callable[[Batch], Batch]:
 
 @pytest.fixture(scope="session")
 def small_config() -> Callable[..., Any]:
-    """small_config(name, **options): the learner's Config with small networks and memories."""
+    """small_config(name, **options): the learner's Config with small networks and memories; `slow={"rounds": 0}`."""
 
     def make(name: str, **options: Any) -> Any:
         config = learner_class(name).Config
         known = {field.name for field in dataclasses.fields(config)}
-        return config(**{key: value for key, value in SMALL.items() if key in known} | options)
+        return build(config, merged({key: value for key, value in SMALL.items() if key in known}, options))
 
     return make
 
@@ -99,15 +98,10 @@ def small_learner(spec: StreamSpec, small_config: Callable[..., Any]) -> Callabl
 
 @pytest.fixture(scope="session")
 def quick_learner(small_learner: Callable[..., Learner]) -> Callable[..., Learner]:
-    """As small_learner, with an encoder of three convolutions: a third of the time, if the encoder does not matter.
-
-    A learner without that option keeps its own.
-    """
+    """As small_learner, with an encoder of three convolutions: a third of the time, if the encoder does not matter."""
 
     def make(name: str, *given: Any, **options: Any) -> Learner:
-        has_encoder = any(field.name == "encoder" for field in dataclasses.fields(learner_class(name).Config))
-        encoder = {"encoder": "own_encoder.ThreeMaps"} if has_encoder else {}
-        return small_learner(name, *given, **encoder | options)
+        return small_learner(name, *given, **merged({"encoder": {"name": "own_encoder.ThreeMaps"}}, options))
 
     return make
 

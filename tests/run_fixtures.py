@@ -30,11 +30,8 @@ from dualnet.options import merged
 # Options that make any learner small; those that it lacks are left out.
 # Momentum gives the slow optimizer a state that a checkpoint must hold.
 SMALL = {
-    "width": 2,
-    "slow_rounds": 1,
-    "inner_steps": 1,
-    "slow_batch_size": 4,
-    "slow_momentum": 0.9,
+    "encoder": {"width": 2},
+    "slow": {"rounds": 1, "inner_steps": 1, "batch_size": 4, "momentum": 0.9},
     "updates": 1,
     "replay_size": 4,
     "memory": {"slots_per_class": 2},
@@ -54,10 +51,11 @@ OWN_LEARNER = """
 from dataclasses import dataclass
 import torch
 from dualnet import Learner
+from dualnet.learners.options import CommonOptions
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(CommonOptions):
     lr: float = 0.1
     loss_breaks_at: int = 0
     weight_breaks_at: int = 0
@@ -145,8 +143,8 @@ def quick_tiny(tiny: Callable[..., Experiment]) -> Callable[..., Experiment]:
 
     def make(learner: str | Mapping[str, Any] = "dualnet", **options: Any) -> Experiment:
         experiment = tiny(learner, **options)
-        quick = dataclasses.replace(experiment.learner, encoder="own_encoder.ThreeMaps")
-        return dataclasses.replace(experiment, learner=quick)
+        encoder = dataclasses.replace(experiment.learner.encoder, name="own_encoder.ThreeMaps")
+        return dataclasses.replace(experiment, learner=dataclasses.replace(experiment.learner, encoder=encoder))
 
     return make
 
@@ -370,7 +368,7 @@ def write_run(
         "learner": learner or {"name": "er", "lr": 0.03},
         "stream": stream_of(classes),
         "environment": {"dualnet": "0.1.0", "device": "cpu"},
-        **({"labels": labels} if labels else {}),
+        "labels": {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0, **(labels or {})},
     }
     (folder / "experiment.yaml").write_text(yaml.safe_dump(experiment))
     log = [

@@ -23,7 +23,13 @@ from PIL import Image
 from dualnet.models.held_out import is_held_out, pixel_digest
 
 SIZE = 28
-SMALL = {"width": 4, "start": None, "updates": 2, "replay_size": 6, "slow_batch_size": 4, "memory": {"slots": 400}}
+SMALL = {
+    "encoder": {"width": 4, "weights": None},
+    "updates": 2,
+    "replay_size": 6,
+    "slow": {"batch_size": 4},
+    "memory": {"slots": 400},
+}
 COLOURS = {"red": (230, 30, 30), "green": (30, 230, 30), "blue": (30, 30, 230)}
 START_SECONDS = 120.0  # on a machine that is busy with other tests
 

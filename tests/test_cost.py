@@ -7,6 +7,7 @@ from dualnet.batch import Batch, StreamSpec
 from dualnet.cost import Cost, counted
 from dualnet.engine import Engine
 from dualnet.learners import DualNet, make_learner
+from dualnet.learners.dualnet import SlowEncoder
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Encoder
 
@@ -56,28 +57,29 @@ def test_mir_steps_virtually_and_looks_at_the_candidates_twice(cost_of):
 @pytest.mark.parametrize("rounds", [0, 1, 3])  # n
 @pytest.mark.parametrize("inner_steps", [1, 2])  # K
 def test_dualnet_sees_two_views_and_learns_fast(rounds, inner_steps, cost_of):
-    options = {"slow_rounds": rounds, "inner_steps": inner_steps, "slow_batch_size": 6, "updates": 2, "replay_size": 4}
+    options = {"slow": {"rounds": rounds, "inner_steps": inner_steps, "batch_size": 6}, "updates": 2, "replay_size": 4}
     samples = rounds * inner_steps * 2 * 6 + 2 * (BATCH + 4)
     assert cost_of("dualnet", **options) == Cost(samples, samples)
 
 
 def test_dualnet_with_the_batch_among_the_slow_images_and_answers_at_insertion(cost_of):
     slow, fast = 1 * 2 * 2 * (6 + BATCH), 1 * (BATCH + 4)
-    options = {"slow_source": "memory_and_batch", "slow_batch_size": 6, "soft_labels": "insertion"}
-    found = cost_of("dualnet", slow_rounds=1, inner_steps=2, updates=1, replay_size=4, **options)
+    slow_options = {"source": "memory_and_batch", "batch_size": 6, "rounds": 1, "inner_steps": 2}
+    options = {"slow": slow_options, "soft_labels": {"when": "insertion"}}
+    found = cost_of("dualnet", updates=1, replay_size=4, **options)
     assert found == Cost(slow + fast + BATCH, slow + fast)
 
 
 def test_byol_s_target_is_passed_forward_only(cost_of):
     slow, fast = 1 * 1 * 2 * 6, 1 * (BATCH + 4)
-    options = {"objective": "byol", "slow_batch_size": 6, "slow_rounds": 1, "inner_steps": 1}
+    options = {"slow": {"objective": "byol", "batch_size": 6, "rounds": 1, "inner_steps": 1}}
     assert cost_of("dualnet", updates=1, replay_size=4, **options) == Cost(2 * slow + fast, slow + fast)
 
 
 def test_dualnet_answers_what_is_stored_when_a_task_ends(small_learner, random_batch):
     """Once: what has an answer is not asked again. A ring holds two tasks of two classes, three slots each."""
     memory = MemoryConfig(slots_per_class=3, policy="ring")
-    engine = Engine([small_learner("dualnet", slow_rounds=0, updates=1, replay_size=4, memory=memory)], "fp32")
+    engine = Engine([small_learner("dualnet", slow={"rounds": 0}, updates=1, replay_size=4, memory=memory)], "fp32")
     engine.step([random_batch(0, size=4)])
     assert engine.costs == [Cost(8, 8)]
     engine.end_task()
@@ -88,7 +90,7 @@ def test_dualnet_answers_what_is_stored_when_a_task_ends(small_learner, random_b
 
 def test_a_batch_without_labels_costs_a_baseline_nothing(small_learner, random_batch, without_labels):
     batch = without_labels(random_batch(size=BATCH))
-    engine = Engine([small_learner("er"), small_learner("dualnet", slow_batch_size=6, inner_steps=1)], "fp32")
+    engine = Engine([small_learner("er"), small_learner("dualnet", slow={"batch_size": 6, "inner_steps": 1})], "fp32")
     engine.step([batch, batch])
     assert engine.costs == [Cost(), Cost(2 * (6 + BATCH), 2 * (6 + BATCH))]
 
@@ -127,7 +129,7 @@ def test_counting_leaves_no_hook_behind_and_changes_no_bit(small_learner, random
 def test_the_default_dualnet_on_a_batch_of_ten():
     """The authors' settings: n = 3, K = 2, N = 2, 32 images in two views, 10 replayed."""
     spec = StreamSpec((3, 28, 28), torch.eye(2, dtype=torch.bool))
-    learner = make_learner("dualnet", spec, DualNet.Config(width=8))  # a width changes no count
+    learner = make_learner("dualnet", spec, DualNet.Config(SlowEncoder(width=8)))  # a width changes no count
     engine = Engine([learner], "fp32")
     engine.step([Batch(torch.zeros(10, 3, 28, 28, dtype=torch.uint8), torch.zeros(10).long(), torch.zeros(10).long())])
     assert engine.costs == [Cost(3 * 2 * 64 + 2 * 20, 3 * 2 * 64 + 2 * 20)]

@@ -25,9 +25,9 @@ COMMANDS = flags.make_parser()[1].choices
 
 
 def words_of(page: str) -> set[str]:
-    """What stands in code quotes, `learner.beta` as `beta` too."""
+    """What stands in code quotes, `learner.slow.beta` as `beta`, and its section, too."""
     quoted = re.findall(r"`([^`\n]+)`", (ROOT / page).read_text())
-    return {word for text in quoted for word in (text, text.rpartition(".")[2])}
+    return {word for text in quoted for word in (text, text.partition(".")[0], text.rpartition(".")[2])}
 
 
 @pytest.mark.parametrize("name", LEARNERS)

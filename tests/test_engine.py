@@ -114,7 +114,7 @@ def test_half_precision_casts_the_weights_after_every_update(small_learner, rand
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_weights_are_channels_last_and_a_step_leaves_them_so(small_learner, random_batch, precision):
-    learner = small_learner("dualnet", slow_momentum=0.9)
+    learner = small_learner("dualnet", slow={"momentum": 0.9})
     engine = Engine([learner], precision)
     engine.step([random_batch()])
     maps = [weight for weight in learner.parameters() if weight.dim() == 4]
@@ -361,11 +361,19 @@ def test_replayed_steps_equal_eager_ones(name, batch_size, cuda_learner, random_
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("dualnet", {"slow_momentum": 0.9, "slow_weight_decay": 5e-4, "slow_source": "memory_and_batch"}),
-        ("dualnet", {"slow_statistics": "keep", "beta": 0.5, "soft_labels": "insertion"}),
-        ("dualnet", {"soft_label_statistics": "batch"}),
-        ("dualnet", {"ema_rate": 0.1, "augment": "resized_crop", "joint_statistics": True, "soft_labels": "insertion"}),
-        ("ctn", {"batch_pass": "outer", "soft_label_statistics": "batch"}),
+        ("dualnet", {"slow": {"momentum": 0.9, "weight_decay": 5e-4, "source": "memory_and_batch"}}),
+        ("dualnet", {"slow": {"statistics": "keep", "beta": 0.5}, "soft_labels": {"when": "insertion"}}),
+        ("dualnet", {"soft_labels": {"statistics": "batch"}}),
+        (
+            "dualnet",
+            {
+                "ema_rate": 0.1,
+                "augment": "resized_crop",
+                "joint_statistics": True,
+                "soft_labels": {"when": "insertion"},
+            },
+        ),
+        ("ctn", {"batch_pass": "outer", "soft_labels": {"statistics": "batch"}}),
         ("derpp", {"augment": "views", "stored_logits": "augmented"}),
         ("derpp", {"augment": "crop", "stored_logits": "augmented", "ema_rate": 0.1}),
     ],

@@ -28,8 +28,8 @@ EXPECTED_TO_FAIL = {
 SKIPPED = {
     "check_array_api_input": "scikit-learn runs it if SCIPY_ARRAY_API is set before SciPy is imported; it passes then"
 }
-ER = {"name": "er", "width": 4, "memory": {"slots": 20}}
-QUICK = {**ER, "encoder": "own_encoder.ThreeMaps"}
+ER = {"name": "er", "encoder": {"width": 4}, "memory": {"slots": 20}}
+QUICK = {**ER, "encoder": {"name": "own_encoder.ThreeMaps"}}
 # An accuracy of 0.83 is asked for, from ten steps on two features: the preset, made for images, does not learn that.
 CHECKED = {**QUICK, "updates": 4, "lr": 0.1, "memory": {"slots": 60}}
 

@@ -17,7 +17,7 @@ from dualnet import DualNetClassifier
 from dualnet.data.inputs import pixels_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:y. no label is known")
-LEARNER = {"name": "er", "width": 4, "memory": {"slots": 6}}
+LEARNER = {"name": "er", "encoder": {"width": 4}, "memory": {"slots": 6}}
 sides = st.integers(4, 40)
 
 

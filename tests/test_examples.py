@@ -162,8 +162,8 @@ def test_a_benchmark_that_cannot_be_used_is_one_line(
         (
             "alignment_uniformity.AlignmentUniformity",
             [
-                "  objective: alignment_uniformity.AlignmentUniformity  # loss of the slow phase",
-                "    uniformity: 1.0  # float: weight of the uniformity term",
+                "    objective: alignment_uniformity.AlignmentUniformity  # loss of the slow phase",
+                "      uniformity: 1.0  # float: weight of the uniformity term",
             ],
         ),
     ],

@@ -29,7 +29,7 @@ from dualnet.jobs.display import RowsDisplay
 from dualnet.search.points import Point
 from dualnet.search.stage_table import stage_table
 
-ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
+ER = {"name": "er", "encoder": {"width": 2}, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
 RUN = ["run", "tiny.yaml", "--out", "runs", "--device", "cpu"]
 REPORT = ["report", "runs", "--out", "report"]
 PREDICT = ["predict", "runs/seed-0", "image.png", "--task", "0"]
@@ -142,7 +142,7 @@ CASES: dict[str, Case] = {
     "NUL in a folder of runs": (lambda: None, ["report", "a\0b"], 2, r"a\x00b"),
     "NUL in a table": (lambda: None, ["reproduce", "a\0b.yaml"], 2, r"a\x00b.yaml: "),
     "NUL in a name to list": (lambda: None, ["list", "a\0b.yaml"], 2, r"a\x00b.yaml: "),
-    "a huge number": (lambda: None, [*RUN, "--learner.width", "9" * 400], 2, "learner.width: "),
+    "a huge number": (lambda: None, [*RUN, "--learner.encoder.width", "9" * 400], 2, "learner.encoder.width: "),
     "a huge seed": (lambda: None, [*RUN, "--seeds", "9" * 5000], 2, "--seeds: "),
     "many seeds": (lambda: None, ["reproduce", "small-table-1", "--seeds", "9" * 12], 2, "--seeds: "),
     "many processes": (lambda: None, ["search", "demo-er", "--jobs", "9" * 12], 2, "--jobs: "),

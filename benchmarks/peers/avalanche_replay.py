@@ -33,6 +33,7 @@ from dualnet.data.procedural import Procedural
 from dualnet.engine import Engine
 from dualnet.image_ops import normalise
 from dualnet.learners import ER, make_learner
+from dualnet.learners.options import EncoderOptions
 from dualnet.machine import cpu_name
 from dualnet.nets import Classifier, Encoder
 
@@ -109,7 +110,7 @@ class PlainClassifier(nn.Module):
 
 def ours(precision: Literal["fp32", "bf16"]) -> Make:
     def make(benchmark: Benchmark) -> Learn:
-        config = ER.Config(width=WIDTH, lr=LR, updates=UPDATES, replay_size=BATCH_SIZE)
+        config = ER.Config(EncoderOptions(width=WIDTH), lr=LR, updates=UPDATES, replay_size=BATCH_SIZE)
         engine = Engine([make_learner("er", benchmark.spec, config)], precision)
 
         def learn(number: int) -> Times:

@@ -29,7 +29,7 @@ def build(kind: type[Config], options: Any, prefix: str = "") -> Config:
     if not isinstance(options, Mapping):
         raise ValueError(f"{prefix}: a section of options is needed, not {shown(options)}")
     types = field_types(kind)
-    check_keys(options, types, prefix)
+    check_keys(options, option_names(kind), prefix)
     for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
         if field.name not in options and field.default is MISSING and field.default_factory is MISSING and field.init:
             raise ValueError(f"{join(prefix, field.name)}: missing, and has no default; give it a value")
@@ -48,6 +48,14 @@ type_hints = functools.cache(get_type_hints)  # evaluating them takes most of th
 def field_types(kind: Any) -> dict[str, Any]:
     hints = type_hints(kind)
     return {field.name: hints[field.name] for field in dataclasses.fields(kind) if field.init}
+
+
+def option_names(kind: Any, prefix: str = "") -> list[str]:
+    """The names of the options of a dataclass, then the dotted names of those in its sections."""
+    types = field_types(kind)
+    sections = {name: hint for name, hint in types.items() if dataclasses.is_dataclass(hint)}
+    nested = [name for section, hint in sections.items() for name in option_names(hint, join(prefix, section))]
+    return [*(join(prefix, name) for name in types), *nested]
 
 
 def join(prefix: str, name: Any) -> str:
@@ -164,12 +172,18 @@ def shown(value: Any) -> str:
 
 
 def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "") -> None:
-    """Raises ValueError for the first invalid key, with the nearest valid one."""
-    valid = list(valid)
+    """Raises ValueError for the first invalid key, with the nearest valid one, which may be in a section (`a.b`)."""
+    by_last_part = {name.rpartition(".")[2]: name for name in reversed([*valid])}
+    here = [name for name in valid if "." not in name]
     for key in options:
-        if key not in valid:
-            near = nearest(str(key), valid, prefix) or f"; there are {', '.join(valid) or 'none'}"
-            raise ValueError(f"{join(prefix, str(key)[:SHOWN])}: unknown option{near}")
+        if key not in here:
+            near = difflib.get_close_matches(str(key)[:SHOWN], by_last_part, n=1, cutoff=0.5)
+            hint = (
+                f"did you mean {join(prefix, by_last_part[near[0]])}?"
+                if near
+                else f"there are {', '.join(here) or 'none'}"
+            )
+            raise ValueError(f"{join(prefix, str(key)[:SHOWN])}: unknown option; {hint}")
 
 
 def check_absent(options: Mapping[str, Any], **reasons: str) -> None:
@@ -188,8 +202,8 @@ def nearest(word: str, valid: Iterable[str], prefix: str = "") -> str:
 def dotted(words: Sequence[str]) -> dict[str, Any]:
     """The options of a command line as nested mappings, with values as text.
 
-    >>> dotted(["--learner.slow_rounds", "10", "--batch_size=20"])
-    {'learner': {'slow_rounds': '10'}, 'batch_size': '20'}
+    >>> dotted(["--learner.slow.rounds", "10", "--batch_size=20"])
+    {'learner': {'slow': {'rounds': '10'}}, 'batch_size': '20'}
     """
     out: dict[str, Any] = {}
     rest = iter(words)
@@ -245,9 +259,41 @@ def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return out
 
 
+def shorten(names: Sequence[str]) -> list[str]:
+    """Dotted names by their last parts: as few as tell each from the others.
+
+    >>> shorten(["learner.lr", "slow.lr", "learner.updates"])
+    ['learner.lr', 'slow.lr', 'updates']
+    """
+
+    def ending(name: str, count: int) -> str:
+        return ".".join(name.split(".")[-count:])
+
+    def is_unique(name: str, count: int) -> bool:
+        return sum(ending(other, count) == ending(name, count) for other in names) == 1
+
+    lengths = [next((n for n in range(1, name.count(".") + 1) if is_unique(name, n)), None) for name in names]
+    return [name if length is None else ending(name, length) for name, length in zip(names, lengths, strict=True)]
+
+
 def plain(value: Any) -> Any:
     """The value as JSON represents it, with tuples as lists, so that YAML and JSON preserve it."""
     return json.loads(json.dumps(value))
+
+
+def check_fields(config: Any, **least: float) -> None:
+    """Raises ValueError for the first value that is not in its Literal type, or is a number below its `least`.
+
+    Without a `least`, an integer must be 1 or more and a float 0 or more, unless its default is less. None is valid.
+    """
+    for field in dataclasses.fields(config):
+        hint, value = type_hints(type(config))[field.name], getattr(config, field.name)
+        if get_origin(hint) is Literal:
+            choose(value, get_args(hint), field.name)
+        elif value is not None and hint in (int, int | None, float, float | None):
+            smallest = least.get(field.name, 1 if hint in (int, int | None) else 0)
+            default = field.default if isinstance(field.default, int | float) else smallest
+            check_at_least(config, min(smallest, default), field.name)
 
 
 def check_choices(config: Any) -> None:

@@ -91,7 +91,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "unknown option of the learner": (
         lambda: run_tiny("--learner.widht", "3"),
         "tiny.yaml: learner.widht: ",
-        "learner.width?",
+        "learner.encoder.width?",
     ),
     "name misspelt": (lambda: run_tiny("--learner.nam", "er"), "tiny.yaml: learner.nam: ", "learner.name?"),
     "unknown option of the memory": (
@@ -100,10 +100,10 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
         "learner.memory.policy?",
     ),
     "unknown value": (lambda: run_tiny("--protocol", "task-free"), "tiny.yaml: protocol: ", "task_free?"),
-    "no number": (lambda: run_tiny("--learner.width", "wide"), "tiny.yaml: learner.width: ", "'wide'"),
+    "no number": (lambda: run_tiny("--learner.encoder.width", "wide"), "tiny.yaml: learner.encoder.width: ", "'wide'"),
     "below the range": (lambda: run_tiny("--learner.lr", "-1"), "tiny.yaml: learner.lr: ", "-1.0"),
     "not finite": (lambda: run_tiny("--learner.lr", "nan"), "tiny.yaml: learner.lr: ", "'nan'"),
-    "no value": (lambda: run_tiny("--learner.width"), "--learner.width: ", ""),
+    "no value": (lambda: run_tiny("--learner.encoder.width"), "--learner.encoder.width: ", ""),
     "no option": (lambda: run_tiny("10"), "10: ", "--learner.lr"),
     "an option with an escape": (lambda: run_tiny("--x\x1b[2J\ny", "1"), "x\\x1b[2J\\ny: ", ""),
     "images too small": (lambda: run_tiny("--benchmark.image_size", "8"), "", "28"),

@@ -51,7 +51,7 @@ def test_list_shows_the_comment_beside_an_option(capsys) -> None:
     assert cli.main(["list", "dualnet"]) == 0
     lines = {line.split(":")[0].strip(): line for line in capsys.readouterr().out.splitlines()}
     assert "# float" in lines["beta"] and "Look-ahead" in lines["beta"]
-    assert "lambda_tr" in lines["soft_label_weight"], "the comment of a default that takes several lines"
+    assert "lambda_tr" in lines["weight"], "the comment of a default that takes several lines"
     assert "barlow_twins | simclr" in lines["objective"]
     assert "tuple[float, float]" in lines["crop_area"] and "[0.4307, 0.4307]" in lines["crop_area"]
 

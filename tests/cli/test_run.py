@@ -155,13 +155,13 @@ def test_a_learner_from_a_file_on_pythonpath(here: Path) -> None:
     """In a process of its own, as a user would start it."""
     Path("mine").mkdir()
     text("mine/own_cli_learner.py", OWN_LEARNER)
-    file = experiment_file("own.yaml", learner={"name": "own_cli_learner.Own", "width": 2, "updates": 1})
+    file = experiment_file("own.yaml", learner={"name": "own_cli_learner.Own", "encoder": {"width": 2}, "updates": 1})
     words = ["run", file, "--out", "out", "--device", "cpu", "--learner.lr", "0.2"]
     done = subprocess.run([*PROGRAM, *words], env=environment(here / "mine"), capture_output=True, text=True)
     assert (done.returncode, done.stdout[:14]) == (0, "out: finished;"), done.stderr
     assert "\x1b" not in done.stderr and done.stderr.splitlines()[0] == "own seed 0: 4 steps"
     learner = yaml.safe_load(Path("out/seed-0/experiment.yaml").read_text())["learner"]
-    asked = {"name": "own_cli_learner.Own", "width": 2, "lr": 0.2, "updates": 1, "augment": "none"}
+    asked = {"name": "own_cli_learner.Own", "lr": 0.2, "updates": 1, "augment": "none"}
     assert learner == {**learner, **asked}, "beside them all defaults"
 
 

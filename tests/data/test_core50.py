@@ -94,7 +94,9 @@ def test_the_documented_command_runs(config: Core50, tmp_path: Path, monkeypatch
     (command,) = re.findall(r"^dualnet (run core50.yaml --benchmark.root) ROOT (.*)$", page, re.M)
     monkeypatch.chdir(tmp_path)
     Path("core50.yaml").write_text(file)
-    small = f"--learner.width 2 --benchmark.image_size 4 --benchmark.input_size 28 --benchmark.cache {config.cache}"
+    small = (
+        f"--learner.encoder.width 2 --benchmark.image_size 4 --benchmark.input_size 28 --benchmark.cache {config.cache}"
+    )
     chosen = "--benchmark.class_order [o2,o10] --benchmark.classes_per_task 1 --protocol task_free --device cpu"
     assert cli.main(f"{command[0]} {config.root} {command[1]} {small} {chosen}".split()) == 0
     result = result_of(Path("runs/core50/seed-0"))
@@ -155,7 +157,10 @@ def test_rows_of_the_papers_tables_learn_from_a_drawn_tree(
     row: TableRow, all_objects: Path, benchmarks: BenchmarkCache
 ) -> None:
     """Every row, with narrow networks: ten tasks of five objects, and the losses of a first batch are finite."""
-    options = {"benchmark": {"root": str(all_objects), "cache": str(all_objects / "cache")}, "learner": {"width": 2}}
+    options = {
+        "benchmark": {"root": str(all_objects), "cache": str(all_objects / "cache")},
+        "learner": {"encoder": {"width": 2}},
+    }
     experiment = row.experiment(options)
     stream = stream_of(experiment, benchmarks.get(experiment.benchmark), torch.device("cpu"))
     assert stream.class_mask.sum(dim=1).tolist() == [5] * 10 and len(ROWS) == 16

@@ -123,7 +123,7 @@ def test_commands_read_them(capsys: Any) -> None:
         for number, suffix in enumerate(("heic", "HEIC", "heif", "hif")):
             save(Image.effect_noise((40, 30), 20 + 90 * place).convert("RGB"), f"photos/{name}/{number}.{suffix}")
         picture(Path(f"photos/{name}/4.png"), place)
-    small = "--image-size 28 --learner.name er --learner.width 2 --learner.updates 1 --learner.memory.slots 20"
+    small = "--image-size 28 --learner.name er --learner.encoder.width 2 --learner.updates 1 --learner.memory.slots 20"
     assert cli.main(["learn", "photos", "--out", "m", *small.split(), "--device", "cpu"]) == 0
     assert "learned from 10 images" in capsys.readouterr().out
     assert cli.main(["predict", "m", "photos/cat", "--json"]) == 0
@@ -132,7 +132,14 @@ def test_commands_read_them(capsys: Any) -> None:
     assert "of 10 images correct" in capsys.readouterr().out
     made = ImageFolder(root="photos", classes_per_task=1, image_size=28).make()
     assert sum(len(part.labels) for task in made.tasks for part in (task.train, task.test)) == 10
-    assert len(Model.create(["a"], image_size=28, learner={"name": "er", "width": 2}).predict("photos/dog/1.HEIC")) == 1
+    assert (
+        len(
+            Model.create(["a"], image_size=28, learner={"name": "er", "encoder": {"width": 2}}).predict(
+                "photos/dog/1.HEIC"
+            )
+        )
+        == 1
+    )
 
 
 def test_files_that_could_not_be_read_before_are_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,13 +13,14 @@ from image_forms import SIDE, Given, arrays, images, nonsense, unreadable
 from dualnet.batch import StreamSpec
 from dualnet.data.inputs import list_images, readable
 from dualnet.learners import ER, make_learner
+from dualnet.learners.options import EncoderOptions
 from dualnet.models.model import Model
 
 
 @pytest.fixture(scope="module")
 def model() -> Model:
     spec = StreamSpec((3, SIDE, SIDE), torch.ones(1, 3, dtype=torch.bool))
-    return Model(make_learner("er", spec, ER.Config(width=2)), ["a", "b", "c"])
+    return Model(make_learner("er", spec, ER.Config(EncoderOptions(width=2))), ["a", "b", "c"])
 
 
 def check_pixels(pixels: torch.Tensor, expected: list[tuple[int, int, int] | None]) -> None:

@@ -39,7 +39,7 @@ class Stream(IterableDataset[Any]):
 def test_a_torch_data_set_gives_images_and_names() -> None:
     images, labels = from_torch(Fruit())
     assert images == IMAGES and labels == ["apple", "fig", "pear"] * 4
-    model = Model.create(image_size=28, learner={"name": "er", "width": 4})
+    model = Model.create(image_size=28, learner={"name": "er", "encoder": {"width": 4}})
     model.learn(images, labels, add_classes=True)
     assert model.class_names == ("apple", "fig", "pear")
     assert from_torch(Subset(Fruit(), [4, 2]))[1] == ["fig", "pear"]

@@ -22,27 +22,25 @@ RECORD = Path(__file__).with_name("digests.json")
 METRICS = ("ACC", "FM", "LA", "BWT")  # later ones are left out, so that digests stay comparable
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = {
-    "width": 4,
+    "encoder": {"width": 4},
     "replay_size": 4,
     "candidates": 6,
     "embedding_size": 8,
-    "slow_batch_size": 6,
-    "slow_rounds": 1,
-    "slow_momentum": 0.9,
+    "slow": {"batch_size": 6, "rounds": 1, "momentum": 0.9},
     "memory": {"slots_per_class": 3},
 }
 PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
 LEARNERS = ("dualnet", "er", "er_ace", "finetune", "derpp", "mir", "offline", "ctn")
 VARIANTS: dict[str, dict[str, Any]] = {
     **{
-        f"dualnet/{name}": {"learner": {"name": "dualnet", "objective": name}}
+        f"dualnet/{name}": {"learner": {"name": "dualnet", "slow": {"objective": name}}}
         for name in ("simclr", "simsiam", "vicreg", "byol", "classification")
     },
-    "dualnet/sgd": {"learner": {"name": "dualnet", "slow_optimizer": "sgd", "slow_statistics": "keep"}},
+    "dualnet/sgd": {"learner": {"name": "dualnet", "slow": {"optimizer": "sgd", "statistics": "keep"}}},
     "dualnet/adapter_norm": {"learner": {"name": "dualnet", "adapter_norm": "pixel"}},
     "dualnet/late_labels": {"learner": {"name": "dualnet"}, "labels": {"share": 0.5, "delay": 1, "delay_spread": 1}},
     "dualnet/few_labels": {
-        "learner": {"name": "dualnet", "slow_source": "memory_and_batch"},
+        "learner": {"name": "dualnet", "slow": {"source": "memory_and_batch"}},
         "labels": {"share": 0.5, "drawn_per": "batch"},
     },
     **{f"{name}/views": {"learner": {"name": name, "augment": "views"}} for name in ("er", "derpp", "ctn", "mir")},
@@ -54,7 +52,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "learner": {
             "name": "ctn",
             "batch_pass": "outer",
-            "soft_label_statistics": "batch",
+            "soft_labels": {"statistics": "batch"},
             "memory": {"replay": "all"},
         },
         "precision": "bf16",
@@ -95,7 +93,7 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     known = learner_class(options["learner"]["name"]).Config.__dataclass_fields__
     small = {key: value for key, value in SMALL.items() if key in known}
     if options.get("protocol") == "task_free" and options["learner"]["name"] == "dualnet":
-        small["soft_labels"] = "insertion"
+        small["soft_labels"] = {"when": "insertion"}
     base = {
         "name": "digest",
         "benchmark": {

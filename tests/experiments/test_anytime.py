@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from run_fixtures import CPU, KillAt, Killed, log_of, result_of, seeds_in
 
 from dualnet.experiments import runner
@@ -98,15 +97,6 @@ def test_side_by_side_equals_one_after_the_other(quick_tiny, run, run_state, tmp
     alone = [run_state(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}")) for seed in (0, 1)]
     assert [run_state(tmp_path / f"seed-{seed}") for seed in (0, 1)] == alone
     assert alone[0]["result"]["metrics"]["A_AUC"] != alone[1]["result"]["metrics"]["A_AUC"]
-
-
-def test_a_folder_from_before_there_was_the_option_goes_on(tiny, run, stopped, run_state, never_stopped) -> None:
-    """Its checkpoints state the digest of its options, which is the same now."""
-    file = stopped / "experiment.yaml"
-    content = yaml.safe_load(file.read_text())
-    assert content.pop("evaluate_every") == 0
-    file.write_text(yaml.safe_dump(content))
-    assert run_state(run(tiny(), stopped)) == never_stopped
 
 
 def test_how_often_is_part_of_the_experiment_and_seeds_form_one_row(quick_tiny, run, tmp_path: Path) -> None:

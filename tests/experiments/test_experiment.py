@@ -90,8 +90,8 @@ def test_any_values_come_back_from_yaml(root, order, lr, area, name, seed, delay
 @pytest.mark.parametrize(
     ("words", "way", "value"),
     [
-        (["--learner.slow_rounds", "10"], "learner.slow_rounds", 10),
-        (["--learner.slow_rounds=10"], "learner.slow_rounds", 10),
+        (["--learner.slow.rounds", "10"], "learner.slow.rounds", 10),
+        (["--learner.slow.rounds=10"], "learner.slow.rounds", 10),
         (["--learner.lr", "1e-3"], "learner.lr", 0.001),
         (["--learner.lr", "1"], "learner.lr", 1.0),
         (["--learner.views.crop_area", "[0.1, 0.5]"], "learner.views.crop_area", (0.1, 0.5)),
@@ -146,15 +146,15 @@ def test_merged_leaves_its_inputs_alone() -> None:
 
 MISTAKES = {  # what is laid over BASE: the option that its line begins with, and what else it names
     "typo": ({"batchsize": 3}, "batchsize", "batch_size?"),
-    "typo in a section": ({"learner": {"widht": 3}}, "learner.widht", "learner.width?"),
+    "typo in a section": ({"learner": {"encoder": {"widht": 3}}}, "learner.encoder.widht", "learner.encoder.width?"),
     "typo below": ({"learner": {"memory": {"slot": 3}}}, "learner.memory.slot", "learner.memory.slots?"),
-    "nothing like it": ({"learner": {"zzz": 3}}, "learner.zzz", "name, width, start"),
-    "an option of another learner": ({"learner": {"slow_rounds": 3}}, "learner.slow_rounds", ""),
+    "nothing like it": ({"learner": {"zzz": 3}}, "learner.zzz", "name, encoder, lr"),
+    "an option of another learner": ({"learner": {"slow": {"rounds": 3}}}, "learner.slow", ""),
     "choice": ({"protocol": "task_fre"}, "protocol", "task_aware, task_free, task_free_boundaries"),
     "nearest choice": ({"protocol": "task_fre"}, "protocol", "task_free?"),
     "choice below": ({"learner": {"memory": {"policy": "rings"}}}, "learner.memory.policy", "ring?"),
     "choice of no text": ({"precision": 16}, "precision", "auto, fp32, bf16"),
-    "no number": ({"learner": {"width": "wide"}}, "learner.width", "'wide'"),
+    "no number": ({"learner": {"encoder": {"width": "wide"}}}, "learner.encoder.width", "'wide'"),
     "no whole number": ({"batch_size": 2.5}, "batch_size", "2.5"),
     "a whole number as a float": ({"batch_size": 2.0}, "batch_size", "2.0"),
     "true is no number": ({"batch_size": True}, "batch_size", "True"),
@@ -163,16 +163,20 @@ MISTAKES = {  # what is laid over BASE: the option that its line begins with, an
     "infinite": ({"learner": {"lr": float("inf")}}, "learner.lr", "inf"),
     "infinite in text": ({"learner": {"lr": "-inf"}}, "learner.lr", "-inf"),
     "a rate too large": ({"learner": {"lr": 10**400}}, "learner.lr", "1000"),
-    "a number too large": ({"learner": {"width": 10**400}}, "learner.width", "1000"),
-    "a number too large to be written": ({"learner": {"width": 10**5000}}, "learner.width", "digits"),
-    "a number in many digits": ({"learner": {"width": "9" * 10**5}}, "learner.width", "999..."),
+    "a number too large": ({"learner": {"encoder": {"width": 10**400}}}, "learner.encoder.width", "1000"),
+    "a number too large to write": (
+        {"learner": {"encoder": {"width": 10**5000}}},
+        "learner.encoder.width",
+        "digits",
+    ),
+    "a number in many digits": ({"learner": {"encoder": {"width": "9" * 10**5}}}, "learner.encoder.width", "999..."),
     "neither true nor false": ({"learner": {"joint_statistics": 1}}, "learner.joint_statistics", "1"),
     "no truth": ({"learner": {"joint_statistics": "maybe"}}, "learner.joint_statistics", "'maybe'"),
     "no number of a benchmark": ({"benchmark": {"num_tasks": "many"}}, "benchmark.num_tasks", "'many'"),
     "no value": ({"protocol": None}, "protocol", ""),
     "no value in a section": ({"learner": {"lr": None}}, "learner.lr", ""),
     "a value for a section": ({"learner": {"memory": 5}}, "learner.memory", "5"),
-    "a section for a value": ({"learner": {"width": {"a": 1}}}, "learner.width", "{'a': 1}"),
+    "a section for a value": ({"learner": {"encoder": {"width": {"a": 1}}}}, "learner.encoder.width", "{'a': 1}"),
     "labels as a value": ({"labels": 0.1}, "labels", "0.1"),
     "labels without a value": ({"labels": None}, "labels", ""),
     "typo in labels": ({"labels": {"shares": 0.1}}, "labels.shares", "labels.share?"),
@@ -200,7 +204,7 @@ MISTAKES = {  # what is laid over BASE: the option that its line begins with, an
     "one number for a pair": ({"learner": {"name": "dualnet", "views": {"crop_area": [1]}}}, AREA, "[1]"),
     "a pair of words": ({"learner": {"name": "dualnet", "views": {"crop_area": ["a", 1]}}}, AREA, "'a'"),
     "a pair out of range": ({"learner": {"name": "dualnet", "views": {"crop_area": [0, 1]}}}, AREA, "0.0, 1.0"),
-    "too small": ({"learner": {"width": 0}}, "learner.width", "0"),
+    "too small": ({"learner": {"encoder": {"width": 0}}}, "learner.encoder.width", "0"),
     "too small below": ({"learner": {"memory": {"slots_per_class": 0}}}, "learner.memory.slots_per_class", "0"),
     "out of range": ({"batch_size": 0}, "batch_size", "0"),
     "no steps between checkpoints": ({"checkpoint_every": 0}, "checkpoint_every", "0"),
@@ -319,7 +323,7 @@ def test_an_experiment_needs_a_name() -> None:
 @pytest.mark.parametrize(
     ("words", "option"),
     [
-        (["--learner.width"], "--learner.width"),
+        (["--learner.encoder.width"], "--learner.encoder.width"),
         (["10"], "10"),
         (["-x", "1"], "-x"),
         (["--learner", "er", "--learner.lr", "0.1"], "--learner"),
@@ -338,7 +342,8 @@ def test_an_optional_value_of_a_learner_of_ones_own_may_be_none(tmp_path: Path, 
     """`Any` and `| None` take an empty value: what `mapping` writes must be read back."""
     (tmp_path / "own_options.py").write_text(
         "from dataclasses import dataclass\nfrom typing import Any\nfrom dualnet import Finetune\n"
-        "@dataclass(frozen=True)\nclass Config:\n    what: Any = None\n    limit: float | None = None\n"
+        "@dataclass(frozen=True)\nclass Config(Finetune.Config):\n"
+        "    what: Any = None\n    limit: float | None = None\n"
         "class Own(Finetune):\n    Config = Config\n"
     )
     monkeypatch.syspath_prepend(tmp_path)

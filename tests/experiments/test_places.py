@@ -24,7 +24,7 @@ from dualnet.experiments.stop import StopRequested
 from dualnet.report.rows import compare
 
 OTHER = r".* other images or classes \(benchmark.root is images there, other here\)"
-LEARNER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4}
+LEARNER = {"name": "er", "encoder": {"width": 2}, "updates": 1, "replay_size": 4}
 
 
 @pytest.fixture(autouse=True)

@@ -61,7 +61,7 @@ PROTOCOLS = ("task_aware", "task_free", "task_free_boundaries")
     [(name, protocol) for protocol in PROTOCOLS for name in LEARNERS if protocol == "task_aware" or name != "ctn"],
 )
 def test_every_learner_resumes(name, protocol, quick_tiny, run, stop_at, run_state, tmp_path) -> None:
-    learner = {"soft_labels": "insertion"} if (name, protocol) == ("dualnet", "task_free") else name
+    learner = {"soft_labels": {"when": "insertion"}} if (name, protocol) == ("dualnet", "task_free") else name
     experiment = quick_tiny(learner, protocol=protocol, log_every=4, checkpoint_every=100)
     whole = run_state(run(experiment, tmp_path / "whole"))
     with pytest.raises(StopRequested):
@@ -277,7 +277,12 @@ def test_a_limit_on_the_size_of_files(tiny_file, tmp_path, run_state, never_stop
 
 # From here on: real processes, real signals. More steps, so that there is something to stop.
 LONG = ("--benchmark.train_per_class", 20, "--benchmark.num_tasks", 3, "--batch_size", 2)
-LONG += ("--evaluate_every", 7, "--learner.encoder", "own_encoder.ThreeMaps")  # with which it takes half of the time
+LONG += (
+    "--evaluate_every",
+    7,
+    "--learner.encoder.name",
+    "own_encoder.ThreeMaps",
+)  # with which it takes half of the time
 LONG_STEPS = 60
 
 

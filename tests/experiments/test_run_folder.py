@@ -29,41 +29,6 @@ def folder(tmp_path: Path, tiny: Callable[..., Experiment], benchmark: Benchmark
         yield made
 
 
-@pytest.mark.parametrize(
-    ("run", "digest"),
-    [
-        ("fashion-mnist/labels-10/dualnet/seed-0", "c4ec9ab7d20353a6"),
-        ("mini-imagenet-tf-er/seed-0", "5e35d8c4209e15e0"),
-    ],
-)
-def test_options_that_came_later_leave_the_digest_of_older_folders(run: str, digest: str) -> None:
-    """The digest is in their checkpoints, which would be refused if it changed."""
-    assert RunFolder(Path(__file__).parents[2] / "results" / run).record.digest == digest
-
-
-def test_a_default_of_derpp_that_came_later_is_the_same_experiment(tmp_path: Path) -> None:
-    old = Path(__file__).parents[2] / "results" / "reproduce" / "table-4" / "labels-25" / "derpp" / "seed-0"
-    content = read_yaml(old / "experiment.yaml")
-    assert "stored_logits" not in content["learner"]
-    for value, is_same in (("plain", True), ("augmented", False)):
-        content["learner"]["stored_logits"] = value
-        (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(content))
-        new, known = RunFolder(tmp_path).record, RunFolder(old).record
-        assert (new.digest == known.digest, new.options == known.options) == (is_same, is_same)
-
-
-@pytest.mark.parametrize("run", ["mini-imagenet-tf-er", "demo/dualnet"])
-def test_the_default_order_is_the_same_experiment_as_before_there_were_others(run: str, tmp_path: Path) -> None:
-    old = Path(__file__).parents[2] / "results" / run / "seed-0"
-    content = read_yaml(old / "experiment.yaml")
-    assert "order_seed" not in content["benchmark"]
-    for value, is_same in ((None, True), (0, False), ("seed", False)):
-        content["benchmark"]["order_seed"] = value
-        (tmp_path / "experiment.yaml").write_text(yaml.safe_dump(content))
-        new, known = RunFolder(tmp_path).record, RunFolder(old).record
-        assert (new.digest == known.digest, new.options == known.options) == (is_same, is_same)
-
-
 def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchmark) -> None:
     content = read_yaml(folder.experiment_file)
     stream, environment = content.pop("stream"), content.pop("environment")

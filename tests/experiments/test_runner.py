@@ -289,7 +289,7 @@ def test_where_all_seeds_diverge_all_are_named(own_learner: str, tiny, tmp_path)
 
 @pytest.mark.parametrize("name", ["er", "finetune", "dualnet"])
 def test_a_rate_that_is_much_too_high(name: str, tiny, run, tmp_path: Path) -> None:
-    experiment = tiny({"name": name, "lr": 1e18, "width": 2}, checkpoint_every=1, log_every=3)
+    experiment = tiny({"name": name, "lr": 1e18, "encoder": {"width": 2}}, checkpoint_every=1, log_every=3)
     with pytest.raises(RunsDivergedError, match=r"not finite at step \d; .*;"):
         run(experiment, tmp_path)
     assert finite(tmp_path)
@@ -367,7 +367,7 @@ def test_accuracy_does_not_depend_on_the_parts(size: int, finished: Path, benchm
 
 
 def test_a_learner_that_needs_boundaries_is_told_where_there_are_none(tiny, run, tmp_path) -> None:
-    with pytest.raises(ValueError, match=r"^protocol: task_free .*dualnet .* learner\.soft_labels insertion"):
+    with pytest.raises(ValueError, match=r"^protocol: task_free .*dualnet .* learner\.soft_labels\.when insertion"):
         run(tiny("dualnet", protocol="task_free"), tmp_path)
     assert not list(tmp_path.iterdir())
 

@@ -13,7 +13,7 @@ from dualnet.nets import Encoder
 from dualnet.nets.weights import starter_file
 from starter.train import save_weights
 
-OWN = {"encoder": "own_encoder.ThreeMaps", "slow_rounds": 0}
+OWN = {"encoder": {"name": "own_encoder.ThreeMaps"}, "slow": {"rounds": 0}}
 
 
 @pytest.fixture
@@ -29,25 +29,31 @@ def test_the_starter_is_refused_where_it_knows_the_classes(
     name: str, benchmark_name: str, tmp_path: Path, error_line: Any
 ) -> None:
     experiment = tmp_path / "own.yaml"
-    learner = f"{{name: {name}, width: 20, start: starter}}"
+    learner = f"{{name: {name}, encoder: {{width: 20, weights: starter}}}}"
     experiment.write_text(f"benchmark: {{name: {benchmark_name}, root: {tmp_path}}}\nlearner: {learner}\n")
     line = error_line("run", experiment, "--out", tmp_path / "runs")
-    assert "learner.start" in line and benchmark_name in line
+    assert "learner.encoder.weights" in line and benchmark_name in line
     assert not (tmp_path / "runs").exists()
     copy = tmp_path / "copy.safetensors"
     copy.write_bytes(starter_file(20).read_bytes())
     own = {"name": "own", "benchmark": {"name": benchmark_name, "root": str(tmp_path)}}
-    with pytest.raises(ValueError, match="start"):
-        parse(own | {"learner": {"name": name, "width": 20, "start": str(copy)}})
     with pytest.raises(ValueError, match="weights"):
-        parse(own | {"learner": {"name": name, "encoder": "dualnet.nets.Encoder", "weights": str(copy)}})
+        parse(own | {"learner": {"name": name, "encoder": {"width": 20, "weights": str(copy)}}})
+    with pytest.raises(ValueError, match="weights"):
+        parse(own | {"learner": {"name": name, "encoder": {"name": "dualnet.nets.Encoder", "weights": str(copy)}}})
     other = {"name": "cifar100", "root": str(tmp_path)}
-    parse({"name": "own", "benchmark": other, "learner": {"name": name, "width": 20, "start": "starter"}})
+    parse(
+        {"name": "own", "benchmark": other, "learner": {"name": name, "encoder": {"width": 20, "weights": "starter"}}}
+    )
 
 
 @pytest.mark.parametrize(
     ("options", "word"),
-    [({"start": "starter", "width": 3}, "width 3"), ({"start": "nowhere"}, "nowhere"), ({"encoder": "a.b"}, "a.b")],
+    [
+        ({"encoder": {"weights": "starter", "width": 3}}, "width 3"),
+        ({"encoder": {"weights": "nowhere"}}, "nowhere"),
+        ({"encoder": {"name": "a.b"}}, "a.b"),
+    ],
 )
 def test_what_cannot_be_used_is_refused_before_a_folder_is_made(
     options: dict[str, Any], word: str, tiny: Any, run: Any, tmp_path: Path
@@ -60,7 +66,7 @@ def test_what_cannot_be_used_is_refused_before_a_folder_is_made(
 def test_a_run_goes_on_and_its_model_is_loaded_without_the_file(
     file: Path, tiny: Any, run: Any, stop_at: Any, run_state: Any, tmp_path: Path
 ) -> None:
-    experiment = tiny({"start": str(file)})
+    experiment = tiny({"encoder": {"weights": str(file)}})
     whole = run_state(run(experiment, tmp_path / "whole"))
     assert whole != run_state(run(tiny(), tmp_path / "random"))
     with pytest.raises(StopRequested):
@@ -70,7 +76,7 @@ def test_a_run_goes_on_and_its_model_is_loaded_without_the_file(
     model = dualnet.load(tmp_path / "stopped")
     model.save(tmp_path / "model")
     again = dualnet.load(tmp_path / "model")
-    assert again.learner.config.start == str(file)
+    assert again.learner.config.encoder.weights == str(file)
     for name, tensor in model.learner.state_dict().items():
         assert torch.equal(tensor, again.learner.state_dict()[name]), name
 
@@ -79,19 +85,19 @@ def test_an_encoder_from_outside_is_loaded_only_if_it_is_trusted(tiny: Any, run:
     run(tiny(OWN), tmp_path / "run")
     dualnet.load(tmp_path / "run", trust=True).save(tmp_path / "model")
     for folder in (tmp_path / "run", tmp_path / "model"):
-        with pytest.raises(ValueError, match=r"learner.encoder is own_encoder.ThreeMaps.*--trust.*trust=True"):
+        with pytest.raises(ValueError, match=r"learner.encoder.name is own_encoder.ThreeMaps.*--trust.*trust=True"):
             dualnet.load(folder)
-        assert dualnet.load(folder, trust=True).learner.config.encoder == OWN["encoder"]
+        assert dualnet.load(folder, trust=True).learner.config.encoder.name == OWN["encoder"]["name"]
 
 
 def test_a_path_into_this_package_is_not_trusted_as_an_encoder(tiny: Any, run: Any, tmp_path: Path) -> None:
     """It could name any function, such as one that writes a file."""
-    run(tiny({"slow_rounds": 0}), tmp_path / "run")
+    run(tiny({"slow": {"rounds": 0}}), tmp_path / "run")
     file = tmp_path / "run" / "experiment.yaml"
     victim = tmp_path / "victim"
-    evil = f"encoder: dualnet.atomic.write\n  encoder_options: {{path: {victim}, data: gone}}"
-    text = file.read_text().replace("encoder: null", evil, 1).replace("  encoder_options: {}\n", "", 1)
+    evil = f"name: dualnet.atomic.write\n    options: {{path: {victim}, data: gone}}"
+    text = file.read_text().replace("name: resnet18", evil, 1).replace("    options: {}\n", "", 1)
     assert evil in text
     file.write_text(text)
-    with pytest.raises(ValueError, match=r"learner\.encoder is dualnet\.atomic\.write"):
+    with pytest.raises(ValueError, match=r"learner\.encoder\.name is dualnet\.atomic\.write"):
         dualnet.load(tmp_path / "run")

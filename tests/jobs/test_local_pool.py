@@ -70,7 +70,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def job(tiny):
     def make(name: str, learner: str = "finetune", device: str = "cpu") -> Job:
-        experiment = tiny({"name": learner, "width": 2, "updates": 1})
+        experiment = tiny({"name": learner, "encoder": {"width": 2}, "updates": 1})
         return Job({Path(name) / "seed-0": experiment.mapping()}, device)
 
     return make
@@ -107,7 +107,7 @@ def test_a_job_does_not_repeat_warnings_of_ignored_files(tiny) -> None:
     Path("images/a/notes.txt").touch()
     Path("images/b/empty.png").touch()
     benchmark = {"name": "image_folder", "root": "images", "classes_per_task": 2, "image_size": 28, "on_error": "skip"}
-    experiment = tiny({"name": "finetune", "width": 2, "updates": 1}).mapping() | {"benchmark": benchmark}
+    experiment = tiny({"name": "finetune", "encoder": {"width": 2}, "updates": 1}).mapping() | {"benchmark": benchmark}
     found = run([Job({Path("quiet/seed-0"): experiment}, "cpu")])
     assert found["quiet"] == JobResult("finished") and Path("log").read_text() == ""
 

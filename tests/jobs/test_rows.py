@@ -81,7 +81,7 @@ def one_row(command: str, learner: str, seeds: int, train_per_class: int = 6) ->
     """The words of a command that runs one row with these seeds, and the folder of its runs."""
     experiment = {
         "benchmark": {**BENCHMARK, "train_per_class": train_per_class},
-        "learner": {"name": learner, "width": 2, "updates": 1},
+        "learner": {"name": learner, "encoder": {"width": 2}, "updates": 1},
         "batch_size": 4,
         "log_every": 1,
         "checkpoint_every": 2,
@@ -194,7 +194,7 @@ def results(out: Path) -> dict[str, Any]:
 
 def test_rows_side_by_side_equal_rows_one_by_one() -> None:
     words = ["reproduce", "small-table-1", "--rows", "task-aware/er,task-aware/derpp", "--seeds", "2"]
-    words += ["--benchmark.train_per_class", "4", "--benchmark.test_per_class", "3", "--learner.width", "2"]
+    words += ["--benchmark.train_per_class", "4", "--benchmark.test_per_class", "3", "--learner.encoder.width", "2"]
     assert cli.main([*words, "--device", "cpu", "--out", "apart"]) == 0
     assert cli.main([*words, "--device", "cpu", "--out", "together", "--side-by-side", "3"]) == 0
     assert results(Path("apart")) == results(Path("together")) and len(results(Path("apart"))) == 4
@@ -256,7 +256,7 @@ def test_runs_that_diverge_side_by_side_are_each_recorded(row, own_learner: str)
 
 
 def test_what_fails_side_by_side_is_tried_alone(row) -> None:
-    rows = [row("raises", {"name": "fragile.Fragile", "width": 2}, 2), row("er")]
+    rows = [row("raises", {"name": "fragile.Fragile", "encoder": {"width": 2}}, 2), row("er")]
     executor = Here()
     runner = RowRunner(executor, CPU, side_by_side=3)
     runner.run("rows", rows)

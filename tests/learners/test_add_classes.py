@@ -81,7 +81,7 @@ def test_new_classes_are_learned(name, taught, random_batch):
 def test_a_saved_learner_with_added_classes_resumes_bit_identically(
     name, momentum, taught, random_batch, tmp_path, state_of, differing
 ):
-    options = {"slow_momentum": momentum, "objective": "classification"} if name == "dualnet" else {}
+    options = {"slow": {"momentum": momentum, "objective": "classification"}} if name == "dualnet" else {}
     learner = taught(name, **options)
     model = Model(learner, [f"class {n}" for n in range(6)])
     model.add_classes(["cat", "dog"])
@@ -101,7 +101,9 @@ def test_a_saved_learner_with_added_classes_resumes_bit_identically(
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_supports_added_classes(objective, taught, random_batch):
-    learner = taught("dualnet", objective=objective, slow_source="memory_and_batch", encoder=None)
+    learner = taught(
+        "dualnet", slow={"objective": objective, "source": "memory_and_batch"}, encoder={"name": "resnet18"}
+    )
     learner.add_classes(1)
     losses = learner.observe(batch_of(learner, random_batch, 6, [6, 6, 0, 6], 0))
     assert all(loss.isfinite() for loss in losses.values())
@@ -177,7 +179,7 @@ def test_a_memory_keeps_its_content(name, small_learner, random_batch, spec):
 
 def test_a_stored_soft_label_gives_new_classes_no_probability(taught, random_batch):
     """The loss on stored examples is finite, and pulls their new logits down."""
-    learner = taught("dualnet", slow_rounds=0, soft_label_weight=1000.0)
+    learner = taught("dualnet", slow={"rounds": 0}, soft_labels={"weight": 1000.0})
     learner.add_classes(1)
     bias = learner.fast.head.bias
     with torch.no_grad():

@@ -195,7 +195,7 @@ def test_areas_out_of_range_are_refused(area, small_config):
 @pytest.mark.parametrize("name", [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "unlabelled")])
 def test_a_batch_without_labels_is_skipped_or_replaced_by_replay(name, quick_learner, stream, without_labels, state_of):
     for unlabelled in ("skip", "replay"):
-        learner = quick_learner(name, unlabelled=unlabelled, **({"slow_rounds": 0} if name == "dualnet" else {}))
+        learner = quick_learner(name, unlabelled=unlabelled, **({"slow": {"rounds": 0}} if name == "dualnet" else {}))
         for batch in stream:
             learner.observe(batch)
         before = state_of(learner)

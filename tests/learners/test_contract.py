@@ -2,10 +2,9 @@
 
 import copy
 import dataclasses
-import math
 import threading
-import typing
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import LEARNERS, Learner, learner_class, make_learner
 from dualnet.losses import MASKED
 from dualnet.memory import MemoryConfig
+from dualnet.options import build, field_types, flat, set_option
 
 NAMES = list(LEARNERS)
 BASELINES = [name for name in NAMES if name != "dualnet"]
@@ -25,7 +25,9 @@ every_task_free_learner = pytest.mark.parametrize("name", [name for name in NAME
 
 
 def options_of(name: str) -> list[str]:
-    return [field.name for field in dataclasses.fields(learner_class(name).Config)]
+    """The sections and the dotted names of all options."""
+    options = dataclasses.asdict(learner_class(name).Config())
+    return list(dict.fromkeys([*options, *flat(options)]))
 
 
 def assert_losses(losses: dict[str, Tensor]) -> None:
@@ -193,7 +195,7 @@ def test_a_learner_leaves_the_global_generator_alone(name, small_learner, stream
 
 @every_learner
 def test_stopped_and_resumed_equals_never_stopped(name, small_learner, stream, state_of, differing, momentum=0.9):
-    options = {"slow_momentum": momentum} if "slow_momentum" in options_of(name) else {}
+    options = {"slow": {"momentum": momentum}} if "slow.momentum" in options_of(name) else {}
     never_stopped = small_learner(name, **options)
     for batch in stream[:3]:
         never_stopped.observe(batch)
@@ -243,7 +245,7 @@ def test_a_learner_converted_and_back_learns_the_same(name, quick_learner, strea
 @every_learner
 @pytest.mark.parametrize("slow_rounds", [0, 1])
 def test_what_is_learned_without_labels(name, slow_rounds, quick_learner, stream, without_labels, state_of, differing):
-    learner = quick_learner(name, **({"slow_rounds": slow_rounds} if name == "dualnet" else {}))
+    learner = quick_learner(name, **({"slow": {"rounds": slow_rounds}} if name == "dualnet" else {}))
     learner.observe(stream[0])
     before = state_of(learner)
     losses = learner.observe(without_labels(stream[1]))
@@ -274,8 +276,8 @@ def test_a_missing_label_is_a_missing_term_of_the_loss(name, small_learner, rand
     """Its image still takes part in the batch's normalisation: labels alone may differ."""
     full, missing = random_batch(7), random_batch(7, unlabelled=2)
     assert missing.labels.tolist() == [UNLABELLED] * 2 + full.labels.tolist()[2:]
-    options = {"updates": 1, "slow_rounds": 0, "inner_steps": 1, "outer_steps": 1}
-    learner = small_learner(name, **{key: value for key, value in options.items() if key in options_of(name)})
+    options = {"updates": 1, "slow.rounds": 0, "inner_steps": 1, "outer_steps": 1}
+    learner = small_learner(name, **nested({key: value for key, value in options.items() if key in options_of(name)}))
     with torch.no_grad():
         logits = copy.deepcopy(learner)(missing.images, missing.task_ids)
     first = 3 if name == "ctn" else 2  # a task's first labelled example goes to CTN's semantic memory
@@ -531,8 +533,7 @@ def test_what_is_no_loss_is_refused_where_it_is_returned(returned, quick_learner
 @every_learner
 def test_observe_reads_nothing_on_the_host(name, small_config, fake_mode):
     spec = StreamSpec((3, 28, 28), torch.ones(3, 6, dtype=torch.bool))
-    quick = {"encoder": "own_encoder.ThreeMaps"} if "encoder" in options_of(name) else {}
-    learner = learner_class(name)(spec, small_config(name, **quick))
+    learner = learner_class(name)(spec, small_config(name, encoder={"name": "own_encoder.ThreeMaps"}))
     numbers = torch.zeros(4, dtype=torch.int64)
     batch = Batch(torch.zeros(4, 3, 28, 28, dtype=torch.uint8), numbers, numbers)
     for case in (batch, batch, Batch(batch.images, None, numbers)):
@@ -562,41 +563,49 @@ def test_no_operation_synchronises_in_a_task_free_stream(name, size, quick_learn
 
 
 BAD = {
-    "width": 0,
-    "lr": math.nan,
+    "encoder.width": 0,
+    "encoder.lr": -1.0,
+    "lr": -0.1,
     "updates": 0,
     "replay_size": 0,
-    "slow_rounds": -1,
-    "inner_steps": 0,
-    "beta": 1.5,
-    "slow_lr": -1e-3,
-    "slow_momentum": -0.1,
-    "slow_weight_decay": -1e-4,
-    "slow_batch_size": 1,
-    "soft_label_weight": -1.0,
-    "temperature": 0.0,
+    "slow.rounds": -1,
+    "slow.inner_steps": 0,
+    "slow.beta": 1.5,
+    "slow.lr": -1e-3,
+    "slow.momentum": -0.1,
+    "slow.weight_decay": -1e-4,
+    "slow.batch_size": 1,
+    "slow.optimizer": "nonsense",
+    "slow.source": "nonsense",
+    "soft_labels.weight": -1.0,
+    "soft_labels.temperature": 0.0,
+    "soft_labels.mean": "nonsense",
+    "soft_labels.when": "nonsense",
+    "augment": "nonsense",
+    "adapter_norm": "nonsense",
+    "batch_pass": "nonsense",
 }
 
 
-def choices_of(name: str) -> list[str]:
-    """Options whose type lists the values that they may have."""
-    hints = typing.get_type_hints(learner_class(name).Config)
-    return [option for option, hint in hints.items() if typing.get_origin(hint) is typing.Literal]
+def nested(options: dict[str, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for option, value in options.items():
+        set_option(out, option, value)
+    return out
 
 
 @pytest.mark.parametrize(
     ("name", "option"), [(name, option) for name in NAMES for option in options_of(name) if option in BAD]
 )
-def test_bad_numbers_are_named(name, option):
-    with pytest.raises(ValueError, match=f"^{option}"):
-        learner_class(name).Config(**{option: BAD[option]})
-
-
-@pytest.mark.parametrize(("name", "option"), [(name, option) for name in NAMES for option in choices_of(name)])
-def test_unknown_choices_are_named(name, option):
-    # The command line checks them; in Python a misspelt choice must not mean another one.
-    with pytest.raises(ValueError, match=option):
-        learner_class(name).Config(**{option: "nonsense"})
+def test_bad_values_are_named(name, option):
+    with pytest.raises(ValueError, match=rf"^{option}: "):
+        build(learner_class(name).Config, nested({option: BAD[option]}))
+    *section, last = option.split(".")  # in Python too a misspelt choice must not mean another one
+    kind = learner_class(name).Config
+    for part in section:
+        kind = field_types(kind)[part]
+    with pytest.raises(ValueError, match=rf"^{last}: "):
+        kind(**{last: BAD[option]})
 
 
 @every_learner
@@ -605,7 +614,7 @@ def test_a_config_is_a_frozen_dataclass_with_defaults(name):
     assert dataclasses.is_dataclass(config)
     assert config == learner_class(name).Config() and hash(config) == hash(learner_class(name).Config())
     with pytest.raises(dataclasses.FrozenInstanceError):
-        config.width = 3
+        config.lr = 0.3
 
 
 def test_unknown_learners_give_a_hint():
@@ -633,7 +642,7 @@ def test_learners_are_found_by_import_path(spec, small_config):
 
 def test_a_config_of_another_type_is_refused(spec, small_config):
     with pytest.raises(ValueError, match=r"^config: dict .*ER\.Config\(\.\.\.\)"):
-        make_learner("er", spec, {"width": 8})
+        make_learner("er", spec, {"lr": 0.1})
     with pytest.raises(ValueError, match=r"^config: .*Finetune\.Config"):
         make_learner("finetune", spec, small_config("er"))
 

@@ -101,7 +101,7 @@ def test_without_a_task_each_class_uses_its_first_task(small_learner, random_bat
 @pytest.mark.parametrize("over", ["class", "example"])
 @pytest.mark.parametrize("joint_statistics", [False, True])
 def test_a_step_of_the_base(over, joint_statistics, prepared, random_batch, state_of, differing):
-    learner = prepared(soft_label_weight=7.0, soft_label_mean=over, joint_statistics=joint_statistics)
+    learner = prepared(soft_labels={"weight": 7.0, "mean": over}, joint_statistics=joint_statistics)
     batch = random_batch(7, task=1)
     by_hand, before = copy.deepcopy(learner), state_of(learner.controller)
     learner.controller.zero_grad()
@@ -140,7 +140,7 @@ def test_passes_of_the_batch(batch_pass, passes_of_the_batch, prepared, random_b
 
 def test_every_inner_step_combines_first_activations_with_current_weights(prepared, random_batch):
     """By hand for the head's bias, and for the last BatchNorm's, whose gradient also depends on the head's weights."""
-    learner, batch = prepared(batch_pass="outer", soft_label_weight=0.0), random_batch(7, task=1)
+    learner, batch = prepared(batch_pass="outer", soft_labels={"weight": 0.0}), random_batch(7, task=1)
     by_hand, head = copy.deepcopy(learner), learner.base.head
     biases = [head.bias, learner.base.encoder.stages[-1][-1].norm2.bias]
     features = copy.deepcopy(learner).base.features(learner.network_input(batch.images)).detach()
@@ -230,7 +230,7 @@ def test_soft_labels_are_logits_at_the_end_of_a_task(prepared):
 
 
 def test_soft_labels_by_the_statistics_of_the_stored_examples(prepared):
-    learner = prepared(soft_label_statistics="batch")
+    learner = prepared(soft_labels={"statistics": "batch"})
     memory = learner.memory
     stored = memory.images[memory.filled], memory.task_ids[memory.filled]
     expected = copy.deepcopy(learner).train()(*stored).detach()

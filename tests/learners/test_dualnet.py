@@ -14,6 +14,7 @@ from dualnet.learners import DualNet
 from dualnet.learners import learner as learner_module
 from dualnet.memory import MemoryConfig
 from dualnet.objectives import BarlowTwins
+from dualnet.options import build
 
 
 @pytest.fixture
@@ -71,7 +72,7 @@ def equation_7(learner: DualNet, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """The three terms, example by example over the classes of its task. Moves the learner's statistics and chance."""
     replay = learner.memory.sample(learner.config.replay_size, learner.generator, batch)
     assert replay.stored.all() and replay.has_logits.all()
-    past, tau = replay, learner.config.temperature
+    past, tau = replay, learner.config.soft_labels.temperature
 
     def cross_entropies(logits: Tensor, labels: Tensor, task_ids: Tensor) -> list[Tensor]:
         terms = []
@@ -90,7 +91,7 @@ def equation_7(learner: DualNet, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
         chosen = classes_of(learner, task)
         p, q = torch.softmax(remembered[chosen] / tau, dim=0), torch.softmax(row[chosen] / tau, dim=0)
         terms = p * (p.log() - q.log())
-        divergences.append(terms.mean() if learner.config.soft_label_mean == "class" else terms.sum())
+        divergences.append(terms.mean() if learner.config.soft_labels.mean == "class" else terms.sum())
     return (
         torch.stack(cross_entropies(now_logits, batch.labels, batch.task_ids)).mean(),
         torch.stack(cross_entropies(past_logits, past.labels, past.task_ids)).mean(),
@@ -105,14 +106,12 @@ def test_one_update_follows_equation_7(joint_statistics, soft_label_mean, replay
     learner = prepared(
         make,
         random_batch,
-        slow_rounds=0,
+        slow={"rounds": 0},
         updates=1,
         replay_size=replay_size,
         replay_weight=0.6,
         joint_statistics=joint_statistics,
-        soft_label_mean=soft_label_mean,
-        soft_label_weight=3.0,
-        temperature=1.7,
+        soft_labels={"mean": soft_label_mean, "weight": 3.0, "temperature": 1.7},
     )
     by_hand, batch = copy.deepcopy(learner), random_batch(2, task=1)
     losses = learner.observe(batch)
@@ -138,7 +137,7 @@ def test_the_authors_factor_equals_the_papers_where_a_task_has_five_classes(make
     five = dataclasses.replace(spec, class_mask=mask)
     totals = []
     for mean, weight in (("class", 10.0), ("example", 2.0)):
-        learner = make(spec=five, soft_label_mean=mean, soft_label_weight=weight, slow_rounds=0, updates=1)
+        learner = make(spec=five, soft_labels={"mean": mean, "weight": weight}, slow={"rounds": 0}, updates=1)
         learner.observe(random_batch(0, spec=five))
         learner.end_task()
         learner.observe(random_batch(1, task=1, spec=five))
@@ -149,7 +148,7 @@ def test_the_authors_factor_equals_the_papers_where_a_task_has_five_classes(make
 
 
 def test_in_the_first_task_replay_contributes_nothing(make, random_batch):
-    learner = make(slow_rounds=0, updates=1)
+    learner = make(slow={"rounds": 0}, updates=1)
     by_hand, batch = copy.deepcopy(learner), random_batch(0)
     losses = learner.observe(batch)
     assert losses["replay"] == 0 and losses["soft_labels"] == 0
@@ -164,7 +163,7 @@ def test_in_the_first_task_replay_contributes_nothing(make, random_batch):
 
 
 def test_soft_labels_contribute_once_they_are_stored(make, random_batch):
-    learner = make(slow_rounds=0)
+    learner = make(slow={"rounds": 0})
     learner.observe(random_batch(0))
     losses = learner.observe(random_batch(1, task=1))  # nobody said that the task ended
     assert losses["replay"] > 0 and losses["soft_labels"] == 0
@@ -174,7 +173,7 @@ def test_soft_labels_contribute_once_they_are_stored(make, random_batch):
 
 
 def test_updates_are_repeated_with_fresh_draws(make, random_batch, monkeypatch):
-    learner = prepared(make, random_batch, slow_rounds=0, updates=3)
+    learner = prepared(make, random_batch, slow={"rounds": 0}, updates=3)
     calls, sample = [], learner.memory.sample
 
     def recorded(*args, **kwargs):
@@ -192,7 +191,7 @@ def test_updates_are_repeated_with_fresh_draws(make, random_batch, monkeypatch):
 
 
 def test_without_slow_rounds_the_objective_is_not_trained(make, stream, state_of, differing):
-    learner = make(slow_rounds=0)
+    learner = make(slow={"rounds": 0})
     before = state_of(learner.objective)
     for batch in stream:
         assert "slow" not in learner.observe(batch)
@@ -200,7 +199,7 @@ def test_without_slow_rounds_the_objective_is_not_trained(make, stream, state_of
 
 
 def test_without_slow_rounds_and_labels_nothing_changes(make, stream, without_labels, state_of, differing):
-    learner = make(slow_rounds=0)
+    learner = make(slow={"rounds": 0})
     before = state_of(learner)
     assert learner.observe(without_labels(stream[0])) == {}
     assert not differing(before, state_of(learner))
@@ -208,7 +207,7 @@ def test_without_slow_rounds_and_labels_nothing_changes(make, stream, without_la
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 def test_without_labels_only_the_slow_learner_changes(momentum, make, stream, without_labels, state_of, differing):
-    learner = make(slow_momentum=momentum)
+    learner = make(slow={"momentum": momentum})
     learner.observe(stream[0])
     before = state_of(learner)
     losses = learner.observe(without_labels(stream[1]))
@@ -234,10 +233,12 @@ def test_the_slow_phase_ignores_labels(make, random_batch, state_of, differing):
 @pytest.mark.parametrize("statistics", ["interpolate", "keep"])
 def test_a_round_interpolates_the_weights(statistics, make, random_batch, state_of):
     """phi + beta (phi_K - phi): the end of the way is where beta = 1 arrives, with the same draws."""
-    options = {"slow_lr": 0.1, "slow_momentum": 0.5, "inner_steps": 3, "slow_statistics": statistics}
-    whole, part = (prepared(make, random_batch, **options, beta=0.0) for _ in range(2))
+    slow = {"lr": 0.1, "momentum": 0.5, "inner_steps": 3, "statistics": statistics, "beta": 0.0}
+    whole, part = (prepared(make, random_batch, slow=slow) for _ in range(2))
     start = state_of(part)
-    whole.config, part.config = (dataclasses.replace(whole.config, beta=beta) for beta in (1.0, 0.3))
+    whole.config, part.config = (
+        dataclasses.replace(whole.config, slow=dataclasses.replace(whole.config.slow, beta=beta)) for beta in (1.0, 0.3)
+    )
     batch = random_batch(2, task=1)
     losses = [learner.learn_slow(batch)["slow"] for learner in (whole, part)]
     assert torch.equal(*losses)
@@ -253,8 +254,8 @@ def test_a_round_interpolates_the_weights(statistics, make, random_batch, state_
 
 def test_weight_decay_shrinks_the_weights_of_the_slow_phase(make, random_batch, state_of):
     """One SGD step: the gradient is that without decay, and lr * decay of each weight is taken off."""
-    options = {"slow_optimizer": "sgd", "inner_steps": 1, "slow_lr": 0.1}
-    plain, decayed = make(**options), make(**options, slow_weight_decay=0.5)
+    slow = {"optimizer": "sgd", "inner_steps": 1, "lr": 0.1}
+    plain, decayed = make(slow=slow), make(slow={**slow, "weight_decay": 0.5})
     start = state_of(plain)
     for learner in (plain, decayed):
         learner.learn_slow(random_batch(0))
@@ -266,14 +267,14 @@ def test_weight_decay_shrinks_the_weights_of_the_slow_phase(make, random_batch, 
 
 
 def test_kept_statistics_stay_kept_after_moving_to_a_device(make, random_batch, state_of, differing):
-    learner = make(slow_statistics="keep", beta=1.0).double().float()  # as `.to(device)`: buffers are new tensors
+    learner = make(slow={"statistics": "keep", "beta": 1.0}).double().float()  # as `.to(device)`: new tensors
     before = state_of(learner)
     learner.learn_slow(random_batch(0))
     assert not [key for key in differing(before, state_of(learner)) if "running" in key]
 
 
 def test_rounds_and_inner_steps_are_counted(make, random_batch, seen_images):
-    learner = prepared(make, random_batch, slow_rounds=2, inner_steps=3)
+    learner = prepared(make, random_batch, slow={"rounds": 2, "inner_steps": 3})
     seen_images.clear()
     learner.observe(random_batch(2, task=1))
     assert len(seen_images) == 6
@@ -281,7 +282,7 @@ def test_rounds_and_inner_steps_are_counted(make, random_batch, seen_images):
 
 
 def test_the_slow_learner_uses_the_batch_in_the_first_task_and_earlier_tasks_later(make, random_batch, seen_images):
-    learner = make(slow_batch_size=6)
+    learner = make(slow={"batch_size": 6})
     first, second = random_batch(0), random_batch(1, task=1)
     learner.observe(first)
     for images in seen_images:
@@ -295,7 +296,7 @@ def test_the_slow_learner_uses_the_batch_in_the_first_task_and_earlier_tasks_lat
 
 
 def test_the_slow_learner_can_use_memory_and_batch(make, random_batch, seen_images):
-    learner = make(slow_source="memory_and_batch", slow_batch_size=6)
+    learner = make(slow={"source": "memory_and_batch", "batch_size": 6})
     first, second = random_batch(0), random_batch(1, task=1)
     learner.observe(first)
     seen_images.clear()
@@ -306,7 +307,7 @@ def test_the_slow_learner_can_use_memory_and_batch(make, random_batch, seen_imag
 
 
 def test_without_labels_the_slow_learner_uses_memory_and_batch(make, random_batch, without_labels, seen_images):
-    learner = make(slow_batch_size=6)
+    learner = make(slow={"batch_size": 6})
     first, second = random_batch(0), random_batch(1, task=1)
     learner.observe(first)
     seen_images.clear()
@@ -349,7 +350,7 @@ def test_at_the_end_of_a_task_every_stored_example_has_logits(answer_size, make,
 def test_soft_labels_by_batch_statistics(size, ema_rate, make, random_batch, monkeypatch):
     """They are the logits in training mode, of chunks of nearly equal size."""
     monkeypatch.setattr(learner_module, "NORMALISED_BATCH", size)
-    learner = make(soft_label_statistics="batch", ema_rate=ema_rate)
+    learner = make(soft_labels={"statistics": "batch"}, ema_rate=ema_rate)
     for seed in range(3):
         learner.observe(random_batch(seed))
     memory, other = learner.memory, copy.deepcopy(learner)
@@ -367,7 +368,7 @@ def test_soft_labels_by_batch_statistics(size, ema_rate, make, random_batch, mon
 
 
 def test_a_frozen_encoder_keeps_its_statistics_in_soft_labels(make, random_batch):
-    learner = make(soft_label_statistics="batch", encoder_lr=0.0, slow_rounds=0)
+    learner = make(soft_labels={"statistics": "batch"}, encoder={"lr": 0.0}, slow={"rounds": 0})
     learner.observe(random_batch(0))
     seen = []
     learner.slow.register_forward_hook(lambda slow, *_: seen.append(slow.training))
@@ -376,8 +377,8 @@ def test_a_frozen_encoder_keeps_its_statistics_in_soft_labels(make, random_batch
 
 
 def test_batch_statistics_need_soft_labels_at_the_end_of_a_task(make):
-    with pytest.raises(ValueError, match=r"^soft_label_statistics: batch needs soft_labels: task_end$"):
-        make(soft_label_statistics="batch", soft_labels="insertion")
+    with pytest.raises(ValueError, match=r"^soft_labels.statistics: batch needs when: task_end$"):
+        make(soft_labels={"statistics": "batch", "when": "insertion"})
 
 
 def test_soft_labels_of_earlier_tasks_are_kept(make, random_batch):
@@ -392,7 +393,7 @@ def test_soft_labels_of_earlier_tasks_are_kept(make, random_batch):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"soft_label_statistics": "batch"}, {"soft_label_statistics": "batch", "ema_rate": 0.5}]
+    "options", [{}, {"soft_labels": {"statistics": "batch"}}, {"soft_labels": {"statistics": "batch"}, "ema_rate": 0.5}]
 )
 def test_the_end_of_a_task_changes_nothing_else(options, make, random_batch, state_of, differing):
     learner = make(**options)
@@ -407,7 +408,7 @@ def test_the_end_of_a_task_changes_nothing_else(options, make, random_batch, sta
 
 
 def test_soft_labels_at_insertion_precede_the_updates(make, random_batch, state_of, differing):
-    learner = make(soft_labels="insertion")
+    learner = make(soft_labels={"when": "insertion"})
     for seed in range(2):
         batch = random_batch(seed, task=seed)
         expected = learner.logits(batch.images, batch.task_ids)
@@ -425,7 +426,7 @@ def test_soft_labels_at_insertion_precede_the_updates(make, random_batch, state_
 
 def test_examples_without_a_label_are_not_stored(make, random_batch):
     for soft_labels in ("task_end", "insertion"):
-        learner = make(soft_labels=soft_labels)
+        learner = make(soft_labels={"when": soft_labels})
         batch = random_batch(0, unlabelled=3)
         learner.observe(batch)
         learner.end_task()
@@ -441,7 +442,9 @@ def test_examples_without_a_label_are_not_stored(make, random_batch):
 def test_task_free_replay_draws_from_all_that_is_stored(policy, soft_labels, make, random_batch, spec):
     free = spec.task_free()
     memory = MemoryConfig(policy=policy, slots_per_class=2)
-    learner = make(spec=free, memory=memory, soft_labels=soft_labels, encoder="own_encoder.ThreeMaps")
+    learner = make(
+        spec=free, memory=memory, soft_labels={"when": soft_labels}, encoder={"name": "own_encoder.ThreeMaps"}
+    )
     losses = learner.observe(random_batch(0, spec=free))
     assert losses["replay"] > 0  # the batch itself is in the memory by then
     assert (losses["soft_labels"] != 0) == (soft_labels == "insertion")
@@ -460,22 +463,15 @@ def test_task_free_replay_draws_from_all_that_is_stored(policy, soft_labels, mak
 def test_defaults_are_the_authors(spec):
     config = DualNet.Config()
     expected = {
-        "width": 64,
+        "encoder": {"width": 64},
         "adapter_norm": "none",
-        "slow_rounds": 3,
-        "inner_steps": 2,
-        "beta": 0.05,
-        "slow_lr": 3e-4,
-        "slow_batch_size": 32,
+        "slow": {"rounds": 3, "inner_steps": 2, "beta": 0.05, "lr": 3e-4, "batch_size": 32},
         "lr": 0.03,
         "updates": 2,
         "replay_size": 10,
-        "soft_label_weight": 10.0,
-        "soft_label_mean": "class",
-        "temperature": 2.0,
-        "soft_labels": "task_end",
+        "soft_labels": {"weight": 10.0, "mean": "class", "temperature": 2.0, "when": "task_end"},
     }
-    assert {key: getattr(config, key) for key in expected} == expected
+    assert config == build(DualNet.Config, expected)
     assert config.memory.make(spec).num_slots == 10 * spec.num_classes
 
 

@@ -44,7 +44,10 @@ def file(tmp_path: Path) -> str:
 
 @every_learner
 def test_the_encoder_starts_from_a_file_and_learns(name: str, file: str, small_learner: Any, stream: Any) -> None:
-    learner, other = small_learner(name, width=4, start=file), small_learner(name, width=4)
+    learner, other = (
+        small_learner(name, encoder={"width": 4, "weights": file}),
+        small_learner(name, encoder={"width": 4}),
+    )
     stored = safetensors.torch.load_file(file)
     started = encoder_of(learner).state_dict()
     assert started.keys() == stored.keys()
@@ -56,7 +59,7 @@ def test_the_encoder_starts_from_a_file_and_learns(name: str, file: str, small_l
 
 
 def test_the_adapter_is_initialised_to_the_identity(file: str, small_learner: Any, random_batch: Any) -> None:
-    learner = small_learner("dualnet", width=4, start=file, adapter_norm="none").eval()
+    learner = small_learner("dualnet", encoder={"width": 4, "weights": file}, adapter_norm="none").eval()
     pixels = learner.network_input(random_batch(0).images)
     features = pooled(learner.slow(pixels)[-1])
     assert torch.equal(learner.net(pixels), learner.fast.head(features))
@@ -64,12 +67,12 @@ def test_the_adapter_is_initialised_to_the_identity(file: str, small_learner: An
 
 def test_the_starter_is_shipped_and_refuses_another_width(small_learner: Any) -> None:
     for width in (20, 32):
-        learner = small_learner("er", width=width, start="starter")
+        learner = small_learner("er", encoder={"width": width, "weights": "starter"})
         fresh = Encoder(width)
         load_weights(fresh, starter_file(width))
         assert torch.equal(encoder_of(learner).state_dict()["stem.weight"], fresh.stem.weight)
-    with pytest.raises(ValueError, match=r"^start: .*24.*20 or 32$"):
-        small_learner("er", width=24, start="starter")
+    with pytest.raises(ValueError, match=r"^encoder.weights: .*24.*20 or 32$"):
+        small_learner("er", encoder={"width": 24, "weights": "starter"})
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_a_file_that_cannot_be_used(content: Any, width: int, words: str, file: 
     elif isinstance(content, bytes):
         Path(file).write_bytes(content)
     with pytest.raises(ValueError, match=rf"weights\.safetensors: .*{words}") as caught:
-        small_learner("dualnet", width=width, start=file)
+        small_learner("dualnet", encoder={"width": width, "weights": file})
     assert "\n" not in str(caught.value)
 
 
@@ -91,7 +94,7 @@ def test_a_file_that_cannot_be_used(content: Any, width: int, words: str, file: 
 
 @every_learner
 def test_a_learner_learns_with_a_custom_encoder(name: str, small_learner: Any, stream: Any) -> None:
-    learner = small_learner(name, encoder=OWN, encoder_options={"width": 5})
+    learner = small_learner(name, encoder={"name": OWN, "options": {"width": 5}})
     encoder = encoder_of(learner)
     assert encoder.channels == (5, 10, 15)
     before = {key: tensor.clone() for key, tensor in encoder.state_dict().items()}
@@ -139,30 +142,32 @@ def test_the_adapter_fits_maps_of_any_size() -> None:
 def test_a_weights_file_may_contain_a_larger_network(tmp_path: Path, small_learner: Any) -> None:
     net = ThreeMaps()
     safetensors.torch.save_file({**net.state_dict(), "classifier.weight": torch.zeros(3)}, tmp_path / "own.safetensors")
-    learner = small_learner("dualnet", encoder=OWN, weights=str(tmp_path / "own.safetensors"))
+    learner = small_learner("dualnet", encoder={"name": OWN, "weights": str(tmp_path / "own.safetensors")})
     assert torch.equal(encoder_of(learner).state_dict()["net.blocks.0.0.weight"], net.blocks[0][0].weight)
 
 
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"encoder": "own_encoder.OneVector"}, "encoder: own_encoder.OneVector .*list of feature maps"),
-        ({"encoder": "own_encoder.fails"}, "encoder: own_encoder.fails .*no such"),
-        ({"encoder": "own_encoder.NOTHING"}, "encoder: 'own_encoder.NOTHING'"),
-        ({"encoder": "builtins.dict"}, "encoder: builtins.dict .*torch.nn.Module"),
-        ({"encoder": "own_encoder.Absent"}, "encoder: .*'own_encoder.Absent'"),
-        ({"encoder": "nowhere"}, "encoder: 'nowhere' .*give module.Class"),
-        ({"encoder": OWN, "encoder_options": {"depth": 3}}, "encoder: .*depth"),
-        ({"encoder": OWN, "start": "starter"}, "start: .*weights"),
-        ({"weights": "a.safetensors"}, "weights: .*encoder"),
-        ({"encoder_options": {"width": 3}}, "encoder_options: .*encoder"),
-        ({"encoder_lr": -1.0}, "encoder_lr: -1"),
-        ({"encoder_lr": 0.0, "slow_rounds": 1}, "slow_rounds: 1"),
-        ({"encoder": OWN, "objective": "byol"}, "objective: byol"),
-        ({"encoder": "timm", "encoder_options": {"model": "hf-hub:a/b"}}, "encoder: timm .*(hf-hub|timm cannot)"),
+        ({"encoder": {"name": "own_encoder.OneVector"}}, "encoder.name: own_encoder.OneVector .*list of feature maps"),
+        ({"encoder": {"name": "own_encoder.fails"}}, "encoder.name: own_encoder.fails .*no such"),
+        ({"encoder": {"name": "own_encoder.NOTHING"}}, "encoder.name: 'own_encoder.NOTHING'"),
+        ({"encoder": {"name": "builtins.dict"}}, "encoder.name: builtins.dict .*torch.nn.Module"),
+        ({"encoder": {"name": "own_encoder.Absent"}}, "encoder.name: .*'own_encoder.Absent'"),
+        ({"encoder": {"name": "nowhere"}}, "encoder.name: 'nowhere' .*give module.Class"),
+        ({"encoder": {"name": OWN, "options": {"depth": 3}}}, "encoder.name: .*depth"),
+        ({"encoder": {"name": OWN, "weights": "starter"}}, "encoder.weights: starter .*own_encoder"),
+        ({"encoder": {"options": {"width": 3}}}, "encoder.options: .*other encoders"),
+        ({"encoder": {"lr": -1.0}}, "encoder.lr: -1"),
+        ({"encoder": {"lr": 0.0}, "slow": {"rounds": 1}}, "slow.rounds: 1"),
+        ({"encoder": {"name": OWN}, "slow": {"objective": "byol"}}, "slow.objective: byol"),
         (
-            {"encoder": "timm", "encoder_options": {"model": "resnet18", "checkpoint_path": "a.pth"}},
-            "encoder: timm .*(checkpoint_path|timm cannot)",
+            {"encoder": {"name": "timm", "options": {"model": "hf-hub:a/b"}}},
+            "encoder.name: timm .*(hf-hub|timm cannot)",
+        ),
+        (
+            {"encoder": {"name": "timm", "options": {"model": "resnet18", "checkpoint_path": "a.pth"}}},
+            "encoder.name: timm .*(checkpoint_path|timm cannot)",
         ),
     ],
 )
@@ -179,7 +184,7 @@ def test_invalid_options_are_refused_in_one_line(options: dict[str, Any], words:
 def test_a_frozen_encoder_does_not_change(
     name: str, small_learner: Any, stream: Any, state_of: Any, differing: Any
 ) -> None:
-    frozen = {"encoder_lr": 0.0} | ({"slow_rounds": 0} if name == "dualnet" else {})
+    frozen = {"encoder": {"lr": 0.0}} | ({"slow": {"rounds": 0}} if name == "dualnet" else {})
     learner = small_learner(name, **frozen, ema_rate=0.1)
     encoder = encoder_of(learner)
     others = [weight.clone() for weight in weights_without(learner, encoder)]
@@ -193,9 +198,9 @@ def test_a_frozen_encoder_does_not_change(
 
 
 @pytest.mark.parametrize("name", ["er", "mir", "dualnet"])
-def test_encoder_lr_scales_the_step_of_the_encoder(name: str, small_learner: Any, random_batch: Any) -> None:
-    options = {"updates": 1, "lr": 0.1} | ({"slow_rounds": 0} if name == "dualnet" else {})
-    learners = [small_learner(name, **options), small_learner(name, **options, encoder_lr=0.05)]
+def test_its_rate_scales_the_step_of_the_encoder(name: str, small_learner: Any, random_batch: Any) -> None:
+    options = {"updates": 1, "lr": 0.1} | ({"slow": {"rounds": 0}} if name == "dualnet" else {})
+    learners = [small_learner(name, **options), small_learner(name, **options, encoder={"lr": 0.05})]
     moved = []
     for learner in learners:
         encoder = encoder_of(learner)
@@ -231,8 +236,8 @@ def test_a_model_of_timm_learns_and_takes_its_weights_from_a_file(
     torch.manual_seed(3)
     whole = timm.create_model("test_resnet", pretrained=False)  # with its classifier, as files of timm are
     safetensors.torch.save_file(whole.state_dict(), tmp_path / "model.safetensors")
-    own = {"encoder": "timm", "encoder_options": {"model": "test_resnet"}}
-    learner = small_learner("dualnet", **own, weights=str(tmp_path / "model.safetensors"))
+    own = {"name": "timm", "options": {"model": "test_resnet"}, "weights": str(tmp_path / "model.safetensors")}
+    learner = small_learner("dualnet", encoder=own)
     encoder = encoder_of(learner)
     assert encoder.channels == (32, 32, 48, 192, 96)
     assert torch.equal(encoder.state_dict()["net.conv1.0.weight"], whole.state_dict()["conv1.0.weight"])

@@ -10,6 +10,7 @@ from dualnet.batch import UNLABELLED, Batch
 from dualnet.engine import Engine
 from dualnet.learners import Finetune, Learner, learner_class
 from dualnet.learners.input_check import InputCheck
+from dualnet.learners.options import CommonOptions, EncoderOptions
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 IMAGES, TASKS = torch.zeros(4, 3, 28, 28, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
@@ -86,7 +87,7 @@ def test_values_on_a_device_are_not_read(spec):
 def test_learners_outside_the_package_are_checked_too(spec, random_batch):
     class Own(Learner):
         def __init__(self):
-            super().__init__(spec, None)
+            super().__init__(spec, CommonOptions())
             self.reached = 0
 
         def forward(self, images, task_ids):
@@ -105,7 +106,7 @@ def test_learners_outside_the_package_are_checked_too(spec, random_batch):
 def test_observe_checks_a_batch_and_the_engine_does_not(spec, random_batch, monkeypatch):
     checked, check = [], InputCheck.check_batch
     monkeypatch.setattr(InputCheck, "check_batch", lambda self, *given: checked.append(given) or check(self, *given))
-    learner = Finetune(spec, Finetune.Config(width=2))
+    learner = Finetune(spec, Finetune.Config(EncoderOptions(width=2)))
     learner.observe(random_batch())
     Engine([learner], "fp32").step([random_batch()])
     assert len(checked) == 1

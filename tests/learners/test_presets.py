@@ -9,6 +9,7 @@ from dualnet.cli import flags
 from dualnet.cli.learn import learn_options
 from dualnet.experiments.experiment import Experiment, parse
 from dualnet.learners import DualNet
+from dualnet.learners.dualnet import SlowEncoder, SoftLabels
 from dualnet.learners.presets import BEST, FEW_LABELS_BELOW
 from dualnet.models.model import NEW_MODEL, Model
 from dualnet.reproduce.table_file import read_rows
@@ -45,9 +46,8 @@ def test_the_best_is_a_row_of_the_table(protocol, share, name):
 
 
 def test_the_best_has_no_slow_phase_for_an_encoder_that_is_frozen():
-    assert experiment("best", encoder_lr=0.0).learner.slow_rounds == 0
-    with pytest.raises(ValueError, match="slow_rounds"):  # with few labels it is what learns from the others
-        experiment("best", share=0.1, encoder_lr=0.0)
+    with pytest.raises(ValueError, match=r"slow\.rounds"):
+        experiment("best", encoder={"lr": 0.0})
 
 
 @pytest.mark.parametrize("settings", ["authors", "paper"])
@@ -61,71 +61,66 @@ def test_the_presets_authors_and_paper_are_rows_of_the_tables(settings, name):
     assert learner == expected.learner
 
 
-@pytest.mark.parametrize("protocol", BEST)
-def test_authors_with_soft_labels_at_insertion(protocol):
-    """Training mode needs soft labels at the end of a task."""
-    assert experiment("authors", protocol, soft_labels="insertion").learner.soft_label_statistics == "running"
-
-
 def test_without_a_preset_the_options_are_the_defaults():
     assert experiment(None).learner == DualNet.Config()
 
 
 def test_few_images_freezes_the_encoder_unless_labels_are_few():
     learner = experiment("few_images", "task_free").learner
-    assert (learner.start, learner.width, learner.encoder_lr, learner.slow_rounds) == ("starter", 32, 0, 0)
+    assert learner.encoder == SlowEncoder(weights="starter", width=32, lr=0.0) and learner.slow.rounds == 0
     with_few_labels = experiment("few_images", "task_free", share=0.1).learner
-    assert with_few_labels == experiment("best", "task_free", share=0.1, start="starter", width=20).learner
-    assert with_few_labels.slow_rounds > 0
+    starter = {"weights": "starter", "width": 20}
+    assert with_few_labels == experiment("best", "task_free", share=0.1, encoder=starter).learner
+    assert with_few_labels.slow.rounds > 0
     rows = {row.name: row for row in read_rows("starter")}
     here = {"benchmark": {"root": "x", "test_root": "y"}}
     with_starter, without = (
         rows[f"starter/mnist/{name}"].experiment(here).learner for name in ("dualnet-starter", "dualnet")
     )
     assert with_starter == learner
-    assert without == replace(learner, start=None)
+    assert without == replace(learner, encoder=replace(learner.encoder, weights=None))
 
 
 def test_the_live_learner_has_short_steps_with_a_slow_phase_on_all_images():
     learner, best = (experiment(preset, "task_free").learner for preset in ("live", "best"))
-    assert (learner.start, learner.width, learner.slow_source) == ("starter", 20, "memory_and_batch")
-    assert 0 < learner.slow_rounds * learner.inner_steps * learner.slow_batch_size < 10
+    assert (learner.encoder.weights, learner.encoder.width, learner.slow.source) == ("starter", 20, "memory_and_batch")
+    assert 0 < learner.slow.rounds * learner.slow.inner_steps * learner.slow.batch_size < 10
     assert learner.replay_size < best.replay_size and learner.ema_rate == best.ema_rate
 
 
 def test_a_new_model_uses_few_images():
     """Its classes may become more, so that its memory has a fixed number of slots; it has no soft labels."""
     config = Model.create(image_size=28).learner.config
-    own = {option: getattr(config, option) for option in ("memory", "soft_labels", "soft_label_mean")}
-    assert config == replace(experiment("few_images", "task_free").learner, **own) and config.soft_label_weight == 0
+    own = {option: getattr(config, option) for option in ("memory", "soft_labels")}
+    assert config == replace(experiment("few_images", "task_free").learner, **own) and config.soft_labels.weight == 0
     assert (config.memory.policy, config.memory.slots) == ("balanced", 2000)
 
 
 def test_a_new_model_with_soft_labels_computes_them_at_insertion():
-    config = Model.create(image_size=28, learner={**NEW_MODEL, "soft_label_weight": 0.5}).learner.config
-    assert (config.soft_label_weight, config.soft_label_mean, config.soft_labels) == (0.5, "example", "insertion")
+    config = Model.create(image_size=28, learner={**NEW_MODEL, "soft_labels": {"weight": 0.5}}).learner.config
+    assert config.soft_labels == SoftLabels(weight=0.5, mean="example", when="insertion")
 
 
 def test_a_new_model_with_boundaries_computes_soft_labels_there():
-    learner = {"name": "dualnet", "preset": "live", "start": None, "width": 4}
+    learner = {"name": "dualnet", "preset": "live", "encoder": {"weights": None, "width": 4}}
     taken = [Model.create(image_size=28, learner=learner, boundaries=told).learner.config for told in (False, True)]
-    assert [config.soft_labels for config in taken] == ["insertion", "task_end"]
+    assert [config.soft_labels.when for config in taken] == ["insertion", "task_end"]
 
 
 @pytest.mark.parametrize(
     ("words", "start", "width", "learns"),
     [
         ("--learner.updates 1", "starter", 32, False),
-        ("--learner.start starter --learner.width 20", "starter", 20, False),
-        ("--learner.start null", None, 20, True),  # a frozen encoder of random weights would learn little
-        ("--learner.width 8", None, 8, True),
-        ("--learner.encoder own_encoder.ThreeMaps", None, 20, True),
+        ("--learner.encoder.weights starter --learner.encoder.width 20", "starter", 20, False),
+        ("--learner.encoder.weights null", None, 20, True),  # a frozen encoder of random weights would learn little
+        ("--learner.encoder.width 8", None, 8, True),
+        ("--learner.encoder.name own_encoder.ThreeMaps", None, 20, True),
     ],
 )
 def test_without_the_starter_the_encoder_of_a_new_model_is_trained(words, start, width, learns):
     arguments, rest = flags.parse(["learn", "photos", "--out", "model", *words.split()])
     config = Model.create(image_size=28, learner=learn_options(arguments, rest, None, "photos").learner).learner.config
-    assert (config.start, config.width, config.encoder_lr != 0) == (start, width, learns)
+    assert (config.encoder.weights, config.encoder.width, config.encoder.lr != 0) == (start, width, learns)
 
 
 @pytest.mark.parametrize("folder", ["null", "~", "1", "[a]"])

@@ -88,7 +88,7 @@ def test_learning_goes_on_and_a_class_added_again_is_new(name, taught, random_ba
 def test_saved_and_loaded_it_goes_on_bit_identically(
     name, momentum, taught, random_batch, tmp_path, state_of, differing
 ):
-    options = {"slow_momentum": momentum, "objective": "classification"} if name == "dualnet" else {}
+    options = {"slow": {"momentum": momentum, "objective": "classification"}} if name == "dualnet" else {}
     model = Model(taught(name, **options), NAMES)
     model.remove_class("b")
     model.add_classes(["b"], task=0)
@@ -111,7 +111,9 @@ def test_saved_and_loaded_it_goes_on_bit_identically(
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_every_objective_goes_on(objective, taught, random_batch):
-    learner = taught("dualnet", objective=objective, slow_source="memory_and_batch", encoder=None)
+    learner = taught(
+        "dualnet", slow={"objective": objective, "source": "memory_and_batch"}, encoder={"name": "resnet18"}
+    )
     learner.remove_class(2)
     losses = learner.observe(batch_of(random_batch, 6, [6, 6, 0, 2], 0))
     assert all(loss.isfinite() for loss in losses.values())

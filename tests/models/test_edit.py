@@ -16,7 +16,7 @@ from dualnet.experiments import checkpoint
 from dualnet.serve.options import Options
 
 IMAGES = torch.randint(0, 256, (8, 3, 28, 28), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-SMALL = {"name": "er", "width": 4, "memory": {"slots": 6, "policy": "balanced"}, "ema_rate": 0.3}
+SMALL = {"name": "er", "encoder": {"width": 4}, "memory": {"slots": 6, "policy": "balanced"}, "ema_rate": 0.3}
 
 
 def made() -> Model:

@@ -12,10 +12,11 @@ from PIL import Image
 import dualnet
 from dualnet import Model
 from dualnet.cli import main, show_warning
+from dualnet.learners.options import EncoderOptions
 from dualnet.report.cells import DASH
 
 COLOURS = {"red": (250, 0, 0), "green": (0, 250, 0), "blue": (0, 0, 250)}
-SMALL = {"name": "er", "width": 4, "updates": 5}
+SMALL = {"name": "er", "encoder": {"width": 4}, "updates": 5}
 
 
 def pictures(name: str, count: int) -> list[Image.Image]:
@@ -72,7 +73,7 @@ def test_every_image_needs_a_class_of_the_model(labels: list[str | None], messag
 
 def test_an_image_is_predicted_within_its_task() -> None:
     spec = dualnet.StreamSpec((3, 28, 28), torch.tensor([[True, True, False, False], [False, False, True, True]]))
-    model = Model(dualnet.make_learner("er", spec, dualnet.ER.Config(width=4)), list("abcd"))
+    model = Model(dualnet.make_learner("er", spec, dualnet.ER.Config(EncoderOptions(width=4))), list("abcd"))
     images = [picture for name in COLOURS for picture in pictures(name, 4)]
     labels = [*"adbcab" * 2]
     found = model.evaluate(images, labels)

@@ -23,8 +23,8 @@ from dualnet.models.held_out import HeldOut, is_held_out, pixel_digest
 from dualnet.serve.options import Options
 
 EVERY = 3
-LEARNER = "--image-size 28 --learner.preset best --learner.width 2 --learner.updates 1 --learner.replay_size 4"
-SLOW = "--learner.memory.slots 60 --learner.slow_rounds 1 --learner.slow_batch_size 4 --learner.inner_steps 1"
+LEARNER = "--image-size 28 --learner.preset best --learner.encoder.width 2 --learner.updates 1 --learner.replay_size 4"
+SLOW = "--learner.memory.slots 60 --learner.slow.rounds 1 --learner.slow.batch_size 4 --learner.slow.inner_steps 1"
 NEW = [*LEARNER.split(), *SLOW.split(), "--held-out-every", str(EVERY)]
 
 
@@ -248,7 +248,7 @@ def is_selected(image: bytes) -> bool:
 
 def split_of(folder: str) -> tuple[Path, Path]:
     """Folders of images that are held out, and that are not."""
-    model = Model.create(image_size=28, learner={"name": "er", "width": 2})
+    model = Model.create(image_size=28, learner={"name": "er", "encoder": {"width": 2}})
     for number in range(20):
         picture(file := Path(folder, f"{number}.png"), 5000 + number)
         side = "out" if is_selected(model.pixels_to_learn(file).numpy().tobytes()) else "learned"

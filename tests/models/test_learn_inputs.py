@@ -10,7 +10,7 @@ from image_forms import SIDE, Given, images, nonsense, unreadable
 from dualnet import Model
 from dualnet.data.inputs import pixels_of
 
-LEARNER = {"name": "er", "width": 2, "updates": 1, "replay_size": 2, "memory": {"slots": 8}}
+LEARNER = {"name": "er", "encoder": {"width": 2}, "updates": 1, "replay_size": 2, "memory": {"slots": 8}}
 names = st.sampled_from(["a", "b", "c", "ä", "a b", None])
 wrong_names = st.sampled_from([0, 1.5, float("nan"), b"a", ["a"], True, object])
 

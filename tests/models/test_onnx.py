@@ -11,6 +11,7 @@ import torch
 import dualnet
 from dualnet import Model, StreamSpec
 from dualnet.cli import main
+from dualnet.learners.options import EncoderOptions
 from dualnet.models.onnx import export
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `dev` is not installed")
@@ -19,7 +20,7 @@ TASKS = torch.tensor([[True, True, False], [False, False, True]])
 
 def test_onnx_of_a_model_with_tasks_and_averaged_weights_and_a_class_that_came_later(tmp_path: Path) -> None:
     spec = StreamSpec((3, 28, 28), TASKS, input_size=32)  # resized and normalised inside
-    learner = dualnet.make_learner("er", spec, dualnet.ER.Config(width=4, ema_rate=0.1), seed=1)
+    learner = dualnet.make_learner("er", spec, dualnet.ER.Config(EncoderOptions(width=4), ema_rate=0.1), seed=1)
     model = Model(learner, ["a", "b", "c"])
     images = torch.randint(0, 256, (20, 3, 28, 28), dtype=torch.uint8)
     model.learn(images, ["a", "b"] * 10)
@@ -38,7 +39,9 @@ def test_a_task_aware_model_without_a_task_is_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("dualnet.cli.export.export", lambda *_: None)
-    learner = dualnet.make_learner("er", StreamSpec((3, 28, 28), TASKS), dualnet.ER.Config(width=4), seed=0)
+    learner = dualnet.make_learner(
+        "er", StreamSpec((3, 28, 28), TASKS), dualnet.ER.Config(EncoderOptions(width=4)), seed=0
+    )
     Model(learner, ["a", "b", "c"]).save(tmp_path / "model")
     words = ["export", str(tmp_path / "model"), str(tmp_path / "it.onnx")]
     assert main(words) == 0
@@ -48,13 +51,13 @@ def test_a_task_aware_model_without_a_task_is_a_warning(
 
 
 def test_what_cannot_be_exported_is_said_in_a_line(tmp_path: Path, error_line) -> None:
-    Model.create(image_size=28, learner={"name": "er", "width": 4}).save(tmp_path / "empty")
+    Model.create(image_size=28, learner={"name": "er", "encoder": {"width": 4}}).save(tmp_path / "empty")
     assert "no class" in error_line("export", tmp_path / "empty", tmp_path / "it.onnx")
     assert not (tmp_path / "it.onnx").exists()
 
 
 def test_a_file_that_cannot_be_made_is_said_in_a_line(tmp_path: Path, error_line) -> None:
-    model = Model.create(image_size=28, learner={"name": "er", "width": 4})
+    model = Model.create(image_size=28, learner={"name": "er", "encoder": {"width": 4}})
     model.add_classes(["a"])
     model.save(tmp_path / "model")
     (tmp_path / "file").touch()
@@ -70,7 +73,9 @@ def test_an_export_without_torchvision_logs_nothing(
     logger = logging.getLogger("torch.onnx")
     logger.addHandler(caplog.handler)
     try:
-        export(Model.create(["a"], image_size=28, learner={"name": "er", "width": 4}), tmp_path / "it.onnx")
+        export(
+            Model.create(["a"], image_size=28, learner={"name": "er", "encoder": {"width": 4}}), tmp_path / "it.onnx"
+        )
     finally:
         logger.removeHandler(caplog.handler)
     assert not [record for record in caplog.records if record.levelno >= logging.WARNING]

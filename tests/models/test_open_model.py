@@ -17,7 +17,14 @@ from dualnet.memory import Balanced
 from dualnet.objectives import OBJECTIVES
 from dualnet.options import merged
 
-SMALL = {"name": "dualnet", "preset": "best", "width": 4, "updates": 2, "replay_size": 6, "memory": {"slots": 12}}
+SMALL = {
+    "name": "dualnet",
+    "preset": "best",
+    "encoder": {"width": 4},
+    "updates": 2,
+    "replay_size": 6,
+    "memory": {"slots": 12},
+}
 TASK_FREE = [name for name in LEARNERS if name != "ctn"]  # which needs tasks
 COLOURS = {"red": (200, 30, 30), "green": (30, 200, 30), "blue": (30, 30, 200)}
 
@@ -39,7 +46,7 @@ def create() -> Callable[..., Model]:
 
 
 def test_it_begins_with_no_class_and_learns_what_comes(create: Any) -> None:
-    model = create(width=8)
+    model = create(encoder={"width": 8})
     assert "0 classes" in repr(model) and len(repr(model)) < 100
     with pytest.raises(ValueError, match="add_classes=True"):
         model.predict(pictures("red"))
@@ -62,18 +69,18 @@ def test_one_class_is_a_model_too(create: Any) -> None:
 
 
 def test_the_defaults_are_the_best_task_free_ones_with_a_balanced_memory_of_a_fixed_total() -> None:
-    model = Model.create(["a"], image_size=32, learner={"name": "dualnet", "preset": "best", "width": 4})
+    model = Model.create(["a"], image_size=32, learner={"name": "dualnet", "preset": "best", "encoder": {"width": 4}})
     memory, config = model.learner.memory, model.learner.config
     assert isinstance(memory, Balanced) and memory.num_slots == 2000
-    assert (config.soft_labels, config.replay_size, config.ema_rate) == ("insertion", 20, 0.02)
-    assert (config.soft_label_weight, config.soft_label_mean) == (1.2, "example"), "whatever the number of classes"
+    assert (config.soft_labels.when, config.replay_size, config.ema_rate) == ("insertion", 20, 0.02)
+    assert (config.soft_labels.weight, config.soft_labels.mean) == (1.2, "example"), "whatever the number of classes"
     model.add_classes(["b", "c"])
     assert memory.num_slots == 2000
 
 
 @pytest.mark.parametrize("name", TASK_FREE)
 def test_every_learner_begins_with_no_class(name: str, tmp_path: Path, state_of: Any, differing: Any) -> None:
-    model = Model.create(image_size=32, learner={"name": name, "width": 4, "ema_rate": 0.3})
+    model = Model.create(image_size=32, learner={"name": name, "encoder": {"width": 4}, "ema_rate": 0.3})
     model.learner.observe(Batch(torch.from_numpy(pictures(None, None)).permute(0, 3, 1, 2)))
     model.save(tmp_path / "model")
     other = dualnet.load(tmp_path / "model")
@@ -86,7 +93,7 @@ def test_every_learner_begins_with_no_class(name: str, tmp_path: Path, state_of:
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
 def test_the_slow_learner_can_begin_before_the_first_class(objective: str, create: Any) -> None:
-    model = create(slow_rounds=1, unlabelled="replay", objective=objective)
+    model = create(slow={"rounds": 1, "objective": objective}, unlabelled="replay")
     losses = model.learn(pictures(None, None, None, None))
     assert losses.keys() == {"slow"} and np.isfinite(losses["slow"])
 
@@ -171,9 +178,9 @@ def test_nonsense_is_refused_before_anything_changes(what: str, create: Any, sta
     assert model.class_names == ("red", "green") and not differing(before, state_of(model.learner))
 
 
-@pytest.mark.parametrize("learner", [{"name": "er"}, {"name": "dualnet", "slow_rounds": 0}])
+@pytest.mark.parametrize("learner", [{"name": "er"}, {"name": "dualnet", "slow": {"rounds": 0}}])
 def test_updates_on_replay_need_no_label(learner: dict[str, Any]) -> None:
-    options = {**learner, "width": 4, "unlabelled": "replay"}
+    options = {**learner, "encoder": {"width": 4}, "unlabelled": "replay"}
     model = Model.create(["red", "green"], image_size=32, learner=options)
     model.learn(pictures("red", "green"), ["red", "green"])
     assert model.learn(pictures(None, None))["replay"] > 0
@@ -206,8 +213,8 @@ def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
         ({"learner": {}}, r"^learner.name: "),
         ({"learner": {"name": "dualnt"}}, r"^learner.name: .*dualnet\?"),
         ({"learner": {"name": "dualnet", "preset": "bst"}}, r"^learner.preset: "),
-        ({"learner": {"name": "dualnet", "widht": 4}}, r"^learner.widht: .*learner.width\?"),
-        ({"learner": {"name": "dualnet", "soft_labels": "task_end"}}, r"^learner.name: dualnet needs tasks"),
+        ({"learner": {"name": "dualnet", "widht": 4}}, r"^learner.widht: .*learner.encoder.width\?"),
+        ({"learner": {"name": "dualnet", "soft_labels": {"when": "task_end"}}}, r"^learner.name: dualnet needs tasks"),
         ({"learner": {"name": "ctn"}}, r"^learner.name: ctn needs tasks"),
         (
             {"learner": {"name": "er", "memory": {"slots_per_class": 5}}},

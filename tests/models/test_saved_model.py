@@ -40,7 +40,7 @@ def taught(small_learner: Callable[..., Learner], stream: list[Batch]) -> Callab
 def test_a_saved_learner_goes_on_as_if_it_had_not_been_saved(
     name: str, taught: Any, stream: list[Batch], state_of: Any, differing: Any, tmp_path: Path
 ) -> None:
-    model = taught(name, **({"slow_momentum": 0.9} if name == "dualnet" else {}))
+    model = taught(name, **({"slow": {"momentum": 0.9}} if name == "dualnet" else {}))
     model.save(tmp_path / "model")
     loaded = dualnet.load(tmp_path / "model")
     assert loaded.class_names == NAMES and loaded.learner.config == model.learner.config
@@ -169,7 +169,7 @@ def test_a_save_that_was_cut_off_can_be_made_again(taught: Any, tmp_path: Path) 
         ("{", "YAML"),
         ("- a", "YAML"),
         ("seed: 0", "cannot be used .*; if another version of dualnet made it"),
-        ("learner: {name: er, widht: 4}", "learner.widht: unknown option; did you mean learner.width"),
+        ("learner: {name: er, widht: 4}", "learner.widht: unknown option; did you mean learner.encoder.width"),
     ],
 )
 def test_a_model_file_that_cannot_be_used(text: str, words: str, taught: Any, tmp_path: Path) -> None:

@@ -25,8 +25,14 @@ from dualnet.models.session import LearnOptions, Session
 from dualnet.options import flat
 
 LETTERS = "abcdefghijklmno"
-SMALL = {"width": 2, "updates": 1, "replay_size": 4, "memory": {"slots": 20}, "slow_rounds": 1, "slow_batch_size": 4}
-LEARNER = {"name": "dualnet", "preset": "best", **SMALL, "inner_steps": 1}
+SMALL = {
+    "encoder": {"width": 2},
+    "updates": 1,
+    "replay_size": 4,
+    "memory": {"slots": 20},
+    "slow": {"rounds": 1, "batch_size": 4},
+}
+LEARNER = {"name": "dualnet", "preset": "best", **SMALL, "slow": {"inner_steps": 1}}
 WORDS = [
     "--image-size",
     "28",
@@ -242,9 +248,14 @@ def test_images_without_a_class_are_spread_among_the_others(photos: Path, tmp_pa
 
 
 def test_a_new_model_begins_with_the_starter(photos: Path, learn: Any) -> None:
-    assert learn("photos", "--out", "m", "--image-size", 28, "--learner.updates", 1, "--learner.width", 20) == 0
+    assert learn("photos", "--out", "m", "--image-size", 28, "--learner.updates", 1, "--learner.encoder.width", 20) == 0
     config = dualnet.load("m").learner.config
-    assert (config.start, config.width, config.encoder_lr, config.soft_label_weight) == ("starter", 20, 0.0, 0.0)
+    assert (config.encoder.weights, config.encoder.width, config.encoder.lr, config.soft_labels.weight) == (
+        "starter",
+        20,
+        0.0,
+        0.0,
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,7 +269,7 @@ def test_a_new_model_begins_with_the_starter(photos: Path, learn: Any) -> None:
 def test_code_that_the_command_names_is_trusted(option: str, path: str, photos: Path, learn: Any, capsys: Any) -> None:
     """Also if the command is repeated; by any other command only with --trust."""
     words = ["photos", "--out", "m", "--image-size", 28, f"--learner.{option}", path]
-    small = ["--learner.slow_rounds", 0, "--learner.updates", 1, "--learner.memory.slots", 20]
+    small = ["--learner.slow.rounds", 0, "--learner.updates", 1, "--learner.memory.slots", 20]
     assert learn(*words, *small) == learn(*words, *small) == 0
     assert "already finished" in capsys.readouterr().out
     assert learn("photos", "--out", "m", *WORDS) == learn("m", "photos", "--out", "m") == cli.main(["show", "m"]) == 2
@@ -270,11 +281,14 @@ def test_code_that_the_command_names_is_trusted(option: str, path: str, photos: 
 
 def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn: Any, capsys: Any) -> None:
     shutil.copytree(photos / "cat", "unlabelled")
-    assert learn("photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, "--learner.width", 2) == 0
+    assert (
+        learn("photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, "--learner.encoder.width", 2)
+        == 0
+    )
     assert "learned from 12 images (4 of them without a label)\n" in capsys.readouterr().out
     config = dualnet.load("m").learner.config
-    assert (config.slow_rounds, config.unlabelled, config.soft_labels) == (8, "replay", "insertion")
-    assert (config.start, config.width) == (None, 2), "there is no starter of that width"
+    assert (config.slow.rounds, config.unlabelled, config.soft_labels.when) == (8, "replay", "insertion")
+    assert (config.encoder.weights, config.encoder.width) == (None, 2), "there is no starter of that width"
 
 
 @pytest.mark.parametrize("given", ["none", "one", "two"])
@@ -402,7 +416,7 @@ def places(tmp_path_factory: pytest.TempPathFactory, finished: Path) -> Path:
     shutil.copytree(finished, root / "RUN2")
     draw(root / "known", dualnet.load(finished).class_names[0])
     for name, seed in (("model", 0), ("other", 1)):
-        small = {"name": "er", "width": 2, "memory": {"slots": 4}}
+        small = {"name": "er", "encoder": {"width": 2}, "memory": {"slots": 4}}
         Model.create(["cat", "dog"], image_size=28, learner=small, seed=seed).save(root / name)
     return root
 

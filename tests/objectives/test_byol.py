@@ -79,8 +79,8 @@ def test_the_target_has_the_weights_of_any_encoder_and_its_projector(spec):
 @pytest.mark.parametrize("statistics", ["interpolate", "keep"])
 def test_in_dualnet_the_target_is_moved_by_momentum_only(statistics, small_learner, random_batch):
     """Neither decayed by SGD nor taken part of the way by Look-ahead, which both move the rest."""
-    options = {"slow_rounds": 2, "slow_lr": 0.1, "slow_momentum": 0.5, "slow_weight_decay": 0.1, "beta": 0.3}
-    learner = small_learner("dualnet", objective="byol", slow_statistics=statistics, **options)
+    slow = {"rounds": 2, "lr": 0.1, "momentum": 0.5, "weight_decay": 0.1, "beta": 0.3, "statistics": statistics}
+    learner = small_learner("dualnet", slow={"objective": "byol", **slow})
     expected = target(learner.objective)
 
     def follow(module, args) -> None:

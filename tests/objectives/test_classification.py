@@ -123,7 +123,7 @@ def labels_of(images: Tensor, *batches: Batch) -> tuple[list[int], list[int]]:
 
 @pytest.mark.parametrize("source", ["memory", "memory_and_batch"])
 def test_each_image_is_shown_with_its_own_label_and_task(source, small_learner, random_batch, shown):
-    learner = small_learner("dualnet", objective="classification", slow_source=source)
+    learner = small_learner("dualnet", slow={"objective": "classification", "source": source})
     batches = [random_batch(0), random_batch(1), random_batch(2, task=1), random_batch(3, task=2, unlabelled=1)]
     for batch in batches:
         assert learner.observe(batch)["slow"] > 0
@@ -134,14 +134,14 @@ def test_each_image_is_shown_with_its_own_label_and_task(source, small_learner, 
 
 
 def test_in_the_first_task_the_labels_are_those_of_the_batch(small_learner, random_batch, shown):
-    learner = small_learner("dualnet", objective="classification")
+    learner = small_learner("dualnet", slow={"objective": "classification"})
     batch = random_batch(0, unlabelled=1)
     assert learner.observe(batch)["slow"] > 0
     assert shown[0].labels.tolist() == [*batch.labels.tolist(), *batch.labels[:2].tolist()]
 
 
 def test_without_labels_only_stored_examples_contribute(small_learner, random_batch, without_labels, shown):
-    learner = small_learner("dualnet", objective="classification")
+    learner = small_learner("dualnet", slow={"objective": "classification"})
     weights = [weight.clone() for weight in learner.slow.parameters()]
     assert learner.observe(without_labels(random_batch(0)))["slow"] == 0
     assert all(torch.equal(*same) for same in zip(weights, learner.slow.parameters(), strict=True))
@@ -161,7 +161,9 @@ def test_the_slow_learner_learns_the_labels(small_learner, random_batch, monkeyp
         return images.float() / 128 - 1, images.float() / 128 - 1
 
     monkeypatch.setattr(dualnet_module, "two_views", plain_views)
-    learner = small_learner("dualnet", objective="classification", slow_optimizer="sgd", slow_lr=0.03, slow_rounds=4)
+    learner = small_learner(
+        "dualnet", slow={"objective": "classification", "optimizer": "sgd", "lr": 0.03, "rounds": 4}
+    )
     batch = random_batch(0)
     losses = [learner.learn_slow(batch)["slow"].item() for _ in range(6)]
     assert losses[-1] < 0.2 < losses[0]

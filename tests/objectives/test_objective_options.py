@@ -11,7 +11,6 @@ import yaml
 import dualnet
 from dualnet import cli
 from dualnet.experiments.experiment import parse_learner
-from dualnet.experiments.record import read_record
 from dualnet.experiments.stop import StopRequested
 from dualnet.objectives import OBJECTIVES, objective_class
 
@@ -31,8 +30,8 @@ every_objective = pytest.mark.parametrize("name", OTHER)
 
 def learner_options(name: str, **options: Any) -> dict[str, Any]:
     """With a quick encoder, if the objective supports it."""
-    encoder = {} if name == "byol" else {"encoder": "own_encoder.ThreeMaps"}
-    return {"objective": name, "objective_options": options, **encoder}
+    encoder = {} if name == "byol" else {"encoder": {"name": "own_encoder.ThreeMaps"}}
+    return {"slow": {"objective": name, "objective_options": options}, **encoder}
 
 
 def test_all_options_of_all_objectives_are_tested() -> None:
@@ -64,7 +63,7 @@ def test_the_defaults_may_be_given_also_as_text(
 
 @every_objective
 def test_an_unknown_option_is_answered_with_the_known_ones(name: str, small_learner: Any) -> None:
-    with pytest.raises(ValueError, match=r"^objective_options.zzz: unknown option; there are [^\n]+$") as caught:
+    with pytest.raises(ValueError, match=r"^slow.objective_options.zzz: unknown option; there are [^\n]+$") as caught:
         small_learner("dualnet", **learner_options(name, zzz=1))
     assert str(caught.value).endswith(", ".join(OTHER[name]) or "none")
 
@@ -72,7 +71,7 @@ def test_an_unknown_option_is_answered_with_the_known_ones(name: str, small_lear
 @pytest.mark.parametrize(("name", "option"), EACH)
 def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(name: str, option: str, small_learner: Any) -> None:
     for value, words in (("many", "number.* is needed"), (-1, "is not .*(or more|between)")):
-        with pytest.raises(ValueError, match=rf"^objective_options.{option}: [^\n]*{words}[^\n]*$"):
+        with pytest.raises(ValueError, match=rf"^slow.objective_options.{option}: [^\n]*{words}[^\n]*$"):
             small_learner("dualnet", **learner_options(name, **{option: value}))
 
 
@@ -81,25 +80,25 @@ def test_a_value_of_the_wrong_type_or_out_of_range_is_refused(name: str, option:
     [
         ("simclrr", "not one of barlow_twins, .*nor an import path; did you mean simclr"),
         ("nowhere.Objective", "cannot import 'nowhere.Objective'"),
-        ("own_encoder.ThreeMaps", "'own_encoder.ThreeMaps' is not an Objective"),
+        ("own_encoder.ThreeMaps", "'own_encoder.ThreeMaps' is no Objective"),
         ("dualnet.objectives.EmbeddingObjective", ".* does not implement loss"),
         ("dualnet.objectives.BYOL", ".* needs the built-in encoder"),
     ],
 )
 def test_an_objective_that_cannot_be_used_is_one_line(objective: str, words: str, small_learner: Any) -> None:
-    with pytest.raises(ValueError, match=rf"^objective: [^\n]*{words}[^\n]*$"):
+    with pytest.raises(ValueError, match=rf"^slow.objective: [^\n]*{words}[^\n]*$"):
         small_learner("dualnet", **learner_options(objective))
 
 
 @pytest.mark.parametrize("name", ["simclr", OWN])
 def test_options_on_the_command_line(name: str, tiny_file: Path, tmp_path: Path, error_line: Any) -> None:
-    words = ["run", str(tiny_file), "--device", "cpu", "--learner.objective", name, "--out", str(tmp_path / "run")]
+    words = ["run", str(tiny_file), "--device", "cpu", "--learner.slow.objective", name, "--out", str(tmp_path / "run")]
     for option, value in (("projector_hidden", "0"), ("momentum", "0.5")):
-        line = error_line(*words, f"--learner.objective_options.{option}", value)
+        line = error_line(*words, f"--learner.slow.objective_options.{option}", value)
         assert f"objective_options.{option}: " in line
     assert not (tmp_path / "run").exists()
-    assert cli.main([*words, "--learner.objective_options.projector_hidden", "8"]) == 0
-    written = yaml.safe_load((tmp_path / "run/seed-0/experiment.yaml").read_text())["learner"]
+    assert cli.main([*words, "--learner.slow.objective_options.projector_hidden", "8"]) == 0
+    written = yaml.safe_load((tmp_path / "run/seed-0/experiment.yaml").read_text())["learner"]["slow"]
     assert (written["objective"], written["objective_options"]) == (name, {"projector_hidden": 8})
 
 
@@ -112,11 +111,11 @@ def test_a_run_with_options_resumes_and_its_model_is_loaded(
     with pytest.raises(StopRequested):
         run(experiment, tmp_path / "stopped", stop_at(4))
     if OTHER[name]:
-        with pytest.raises(ValueError, match=r"holds another experiment \(learner.objective_options"):
+        with pytest.raises(ValueError, match=r"holds another experiment \(learner.slow.objective_options"):
             run(tiny(learner_options(name)), tmp_path / "stopped")
     assert run_state(run(experiment, tmp_path / "stopped")) == whole
     written = yaml.safe_load((tmp_path / "stopped/experiment.yaml").read_text())["learner"]
-    assert (written["objective"], written["objective_options"]) == (name, OTHER[name])
+    assert (written["slow"]["objective"], written["slow"]["objective_options"]) == (name, OTHER[name])
     assert parse_learner(written)[1] == experiment.learner
 
     model = dualnet.load(tmp_path / "stopped", trust=True)
@@ -127,17 +126,6 @@ def test_a_run_with_options_resumes_and_its_model_is_loaded(
     assert not differing(state_of(model.learner), state_of(again.learner))
 
 
-def test_a_run_of_the_version_without_these_options_resumes(
-    tiny: Any, run: Any, stopped: Path, run_state: Any, never_stopped: Any
-) -> None:
-    file, digest = stopped / "experiment.yaml", read_record(stopped).digest
-    text = file.read_text()
-    assert text.count("  objective_options: {}\n") == 1
-    file.write_text(text.replace("  objective_options: {}\n", ""))
-    assert read_record(stopped).digest == digest
-    assert run_state(run(tiny(), stopped)) == never_stopped
-
-
 def test_an_objective_from_outside_is_imported_only_if_it_is_trusted(
     tiny: Any, run: Any, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -145,8 +133,8 @@ def test_an_objective_from_outside_is_imported_only_if_it_is_trusted(
     monkeypatch.syspath_prepend(tmp_path)
     file = stopped / "experiment.yaml"
     file.write_text(file.read_text().replace("objective: barlow_twins", "objective: not_trusted.SimCLR"))
-    with pytest.raises(ValueError, match=r"learner.objective is not_trusted.SimCLR.*--trust.*trust=True"):
+    with pytest.raises(ValueError, match=r"learner.slow.objective is not_trusted.SimCLR.*--trust.*trust=True"):
         dualnet.load(stopped)
-    with pytest.raises(ValueError, match=r"holds another experiment \(learner.objective is not_trusted.SimCLR"):
+    with pytest.raises(ValueError, match=r"holds another experiment \(learner.slow.objective is not_trusted.SimCLR"):
         run(tiny(), stopped)
     assert "not_trusted" not in sys.modules

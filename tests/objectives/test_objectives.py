@@ -16,15 +16,16 @@ from dualnet.nets import Encoder
 from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.objectives.barlow_twins import TRADE_OFF, barlow_twins_loss, cross_correlation
 from dualnet.objectives.objective import embed, full_precision
+from dualnet.options import merged
 
 NAMES = [*OBJECTIVES, "examples.alignment_uniformity.AlignmentUniformity"]  # the last one from outside of the package
 SELF_SUPERVISED = [name for name in NAMES if name != "classification"]
 EACH = [*((name, "look_ahead") for name in NAMES), ("barlow_twins", "sgd")]  # objectives and optimizers
 
 
-def encoder_for(objective: str) -> str | None:
+def encoder_for(objective: str) -> str:
     """A quick one, where the objective takes another than the package's."""
-    return None if objective == "byol" else "own_encoder.ThreeMaps"
+    return "resnet18" if objective == "byol" else "own_encoder.ThreeMaps"
 
 
 @pytest.fixture
@@ -32,8 +33,8 @@ def dualnet(small_learner):
     """dualnet(objective, optimizer, seed, **options): small."""
 
     def make(objective: str, optimizer: str = "look_ahead", **options):
-        named = {"objective": objective, "slow_optimizer": optimizer, "encoder": encoder_for(objective)}
-        return small_learner("dualnet", **named, **options)
+        named = {"slow": {"objective": objective, "optimizer": optimizer}, "encoder": {"name": encoder_for(objective)}}
+        return small_learner("dualnet", **merged(named, options))
 
     return make
 
@@ -166,7 +167,7 @@ def test_dualnet_trains_with_it(name, optimizer, dualnet, stream, synchronising)
 
 def test_a_step_of_sgd_reads_nothing_on_the_host(small_config, fake_mode):
     spec = StreamSpec((3, 28, 28), torch.ones(3, 6, dtype=torch.bool))
-    options = {"slow_optimizer": "sgd", "encoder": encoder_for("barlow_twins")}
+    options = {"slow": {"optimizer": "sgd"}, "encoder": {"name": encoder_for("barlow_twins")}}
     learner = DualNet(spec, small_config("dualnet", **options))
     numbers = torch.zeros(4, dtype=torch.int64)
     batch = Batch(torch.zeros(4, 3, 28, 28, dtype=torch.uint8), numbers, numbers)
@@ -176,9 +177,9 @@ def test_a_step_of_sgd_reads_nothing_on_the_host(small_config, fake_mode):
 
 @pytest.mark.parametrize(("name", "optimizer"), EACH)
 def test_dualnet_resumes_with_it(name, optimizer, dualnet, random_batch, state_of, differing):
-    learner = dualnet(name, optimizer, slow_momentum=0.0)
+    learner = dualnet(name, optimizer, slow={"momentum": 0.0})
     learner.observe(random_batch(0))
-    resumed = dualnet(name, optimizer, slow_momentum=0.0, seed=1)
+    resumed = dualnet(name, optimizer, slow={"momentum": 0.0}, seed=1)
     resumed.load_state_dict(learner.state_dict())
     for each in (learner, resumed):
         each.observe(random_batch(1, task=1))
@@ -188,9 +189,8 @@ def test_dualnet_resumes_with_it(name, optimizer, dualnet, random_batch, state_o
 @pytest.mark.parametrize(("name", "statistics"), [*((name, "interpolate") for name in NAMES), ("barlow_twins", "keep")])
 def test_sgd_equals_look_ahead_with_beta_1(name, statistics, dualnet, stream, state_of, differing):
     """Bit by bit, over rounds, batches and tasks; BatchNorm's statistics included, or left alone."""
-    options = {"slow_rounds": 2, "slow_momentum": 0.5, "slow_statistics": statistics}
-    sgd = dualnet(name, "sgd", beta=0.05, **options)
-    look_ahead = dualnet(name, "look_ahead", beta=1.0, **options)
+    slow = {"rounds": 2, "momentum": 0.5, "statistics": statistics}
+    sgd, look_ahead = dualnet(name, "sgd", slow=slow), dualnet(name, "look_ahead", slow={**slow, "beta": 1.0})
     for batch in (stream[0], stream[2]):
         before = state_of(sgd)
         for learner in (sgd, look_ahead):
@@ -321,9 +321,9 @@ def test_scale_and_shift_of_a_feature_do_not_matter(seed, changes):
 
 @pytest.mark.parametrize(("name", "free"), [*((name, False) for name in NAMES), ("barlow_twins", True)])
 def test_dualnet_trains_with_it_on_batches_of_one(name, free, dualnet, random_batch, without_labels, spec):
-    """The slow learner sees two examples at least, by `slow_batch_size`: in the first batch one of them twice."""
+    """The slow learner sees two examples at least, by `slow.batch_size`: in the first batch one of them twice."""
     spec = spec.task_free() if free else spec
-    learner = dualnet(name, spec=spec, slow_batch_size=2)
+    learner = dualnet(name, spec=spec, slow={"batch_size": 2})
     for step in range(3):
         batch = random_batch(step, task=0 if free else step // 2, size=1, spec=spec)
         for case in (batch, without_labels(batch)):

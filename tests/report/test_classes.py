@@ -176,11 +176,11 @@ def test_single_seeds_are_called_uncertain_and_offline_is_not_ahead(tmp_path, ma
 
 def test_options_that_one_learner_lacks_are_folded(tmp_path, make_run):
     make_run(tmp_path / "a", name="er", learner={"name": "er", "lr": 0.1})
-    make_run(tmp_path / "b", name="dualnet", learner={"name": "dualnet", "lr": 0.2, "beta": 1})
+    make_run(tmp_path / "b", name="dualnet", learner={"name": "dualnet", "lr": 0.2, "slow": {"beta": 1}})
     make_run(tmp_path / "c", name="free", protocol="task_free", learner={"name": "er", "lr": 0.1})
     comparison = compare([tmp_path])
     matter, others = ([line[0] for line in options_table(comparison, compared=o).rows] for o in (True, False))
-    assert set(matter) == {"learner.name", "learner.lr"} and "learner.beta" in others and "protocol" in others
+    assert set(matter) == {"learner.name", "learner.lr"} and "learner.slow.beta" in others and "protocol" in others
     page = page_of(tmp_path)
     assert "<h2>Options that differ" in page and "<summary>Other options that differ" in page
 

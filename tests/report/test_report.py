@@ -1,7 +1,6 @@
 """The report on run folders made by hand: rows, labels, tables, page, picture, and what is wrong with a folder."""
 
 import base64
-import dataclasses
 import hashlib
 import re
 import subprocess
@@ -14,7 +13,6 @@ import pytest
 import yaml
 from rich.console import Console
 
-from dualnet.experiments import record
 from dualnet.experiments.record import read_record
 from dualnet.metrics import accuracy_matrix
 from dualnet.report import report
@@ -25,7 +23,6 @@ from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
 from dualnet.report.style import PICTURE_THEME, marker_index, styled
 from dualnet.report.tables import options_table, result_notes, results_table, runs_table
-from dualnet.stream.schedule import LabelsConfig
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
 BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83, FM 10, LA 88
@@ -112,15 +109,10 @@ def test_an_option_that_no_version_knows_stays(tmp_path, make_run):
 
 def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
     for folder, share in (("a", 1.0), ("b", 0.1)):
-        file = make_run(tmp_path / folder, name=folder) / "experiment.yaml"
-        file.write_text(file.read_text() + yaml.safe_dump({"labels": {"share": share}}))
+        make_run(tmp_path / folder, name=folder, labels={"share": share})
     comparison = compare([tmp_path])
     names = [rows[0].setting_name for rows in comparison.settings()]
     assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
-
-
-def test_usual_labels_are_the_defaults():
-    assert dataclasses.asdict(LabelsConfig()) == record.LABELS
 
 
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
@@ -236,7 +228,7 @@ def test_namesakes_are_told_apart_by_their_options(tmp_path, make_run):
 
 def test_namesakes_with_many_differences_are_numbered(tmp_path, make_run):
     for i, folder in enumerate("ab"):
-        make_run(tmp_path / folder, learner={"name": f"er{i}", "lr": i, "size": i, "beta": i})
+        make_run(tmp_path / folder, learner={"name": f"er{i}", "lr": i, "size": i, "slow": {"beta": i}})
     assert [row.label for row in compare([tmp_path]).rows] == ["demo-er #1", "demo-er #2"]
 
 

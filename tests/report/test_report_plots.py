@@ -30,13 +30,13 @@ from dualnet.report.tables import (
 from dualnet.report.trend import lines, trends
 from dualnet.ttest import two_sided_p
 
-ROUNDS, SHARE = "learner.slow_rounds", "labels.share"
+ROUNDS, SHARE = "learner.slow.rounds", "labels.share"
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65
 BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83
 
 
 def dualnet(rounds: int, slots: int = 10) -> dict:
-    return {"name": "dualnet", "slow_rounds": rounds, "memory": {"slots_per_class": slots}}
+    return {"name": "dualnet", "slow": {"rounds": rounds}, "memory": {"slots_per_class": slots}}
 
 
 def evaluation(step: int, *accuracy: float) -> dict:
@@ -108,7 +108,7 @@ def test_runs_that_may_not_be_compared_share_no_line(tmp_path, make_run):
 
 def test_an_option_that_is_no_number_makes_no_line(tmp_path, make_run):
     for i, rounds in enumerate(("many", "more", "nan")):
-        make_run(tmp_path / str(i), learner={"name": "own", "slow_rounds": rounds})
+        make_run(tmp_path / str(i), learner={"name": "own", "slow": {"rounds": rounds}})
     assert not lines(compare([tmp_path]).rows, ROUNDS)
 
 
@@ -127,7 +127,7 @@ def test_the_table_of_two_lines_has_their_difference(tmp_path, make_run):
     accs = few_labels(make_run, tmp_path, rounds=(8, 0))
     table = trend_tables(compare([tmp_path], against=SHARE))[f"Accuracy against {SHARE}"]
     assert table.header == [SHARE, "experiment", "seeds", "ACC ↑", "difference", "p"]
-    assert [line[:3] for line in table.texts[:2]] == [["0.1", f"dualnet (slow_rounds={n})", "3"] for n in (0, 8)]
+    assert [line[:3] for line in table.texts[:2]] == [["0.1", f"dualnet (rounds={n})", "3"] for n in (0, 8)]
     for share, (first, second) in zip((0.1, 1.0), zip(table.texts[::2], table.texts[1::2], strict=True), strict=True):
         a, b = np.array(accs[share, 0]), np.array(accs[share, 8])
         assert [first[3], second[3]] == [f"{v.mean():.2f} ± {v.std(ddof=1):.2f}" for v in (a, b)]
@@ -191,17 +191,17 @@ def test_labelled_shares_are_shown_in_percent(tmp_path, make_run):
 
 def test_real_runs_against_an_option_from_the_command_line(tmp_path, tiny, run, capsys):
     for size, n, seed in [(12, 0, 0), (12, 1, 0), (12, 1, 1), (6, 0, 0), (6, 1, 0)]:
-        learner = {"slow_rounds": n, "encoder": "own_encoder.ThreeMaps"}
+        learner = {"slow": {"rounds": n}, "encoder": {"name": "own_encoder.ThreeMaps"}}
         run(tiny(learner, batch_size=size, seed=seed), tmp_path / "runs" / f"{n}-{size}" / f"seed-{seed}")
     words = ["report", tmp_path / "runs", "--against", "batch_size", "--out", tmp_path / "out"]
     assert main([*map(str, words), "--picture", str(tmp_path / "picture.png")]) == 0
     shown = capsys.readouterr().out
-    assert "Accuracy against batch_size" in shown and "(slow_rounds=1)" in shown
+    assert "Accuracy against batch_size" in shown and "(rounds=1)" in shown
     page, text = ((tmp_path / "out" / f"report.{kind}").read_text() for kind in ("html", "md"))
     assert page.count(f"Accuracy against {ROUNDS}") == 2, "the usual plots stay"
     assert page.count("Accuracy against batch_size") == 2 and "## Accuracy against batch_size" in text
     accs = [json.loads(file.read_text())["metrics"]["ACC"] for file in tmp_path.glob("runs/1-12/*/result.json")]
-    assert f"| 12 | dualnet (slow_rounds=1) | 2 | {np.mean(accs):.2f} ± {np.std(accs, ddof=1):.2f} |" in text
+    assert f"| 12 | dualnet (rounds=1) | 2 | {np.mean(accs):.2f} ± {np.std(accs, ddof=1):.2f} |" in text
     assert (tmp_path / "picture.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -226,7 +226,7 @@ def test_an_option_that_cannot_be_drawn_is_refused_before_anything_is_written(tm
 def test_an_option_that_never_differs_alone_is_refused(tmp_path, make_run):
     make_run(tmp_path / "a", learner=dualnet(0, slots=1))
     make_run(tmp_path / "b", learner=dualnet(3, slots=2))
-    with pytest.raises(ValueError, match=r"learner\.slow_rounds: no two runs"):
+    with pytest.raises(ValueError, match=r"learner\.slow\.rounds: no two runs"):
         report([tmp_path], against=ROUNDS)
 
 

@@ -151,7 +151,7 @@ def make_run(tmp_path: Path, tiny, benchmark: Benchmark):
     return make
 
 
-SMALL_ER = {"name": "er", "width": 2, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
+SMALL_ER = {"name": "er", "encoder": {"width": 2}, "updates": 1, "replay_size": 4, "memory": {"slots_per_class": 2}}
 
 
 @pytest.fixture
@@ -243,8 +243,8 @@ def test_options_of_a_command_line_are_named(make_run, row, ledger) -> None:
 
 def test_seeds_of_two_experiments_are_not_averaged(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0)
-    make_run("t/g/a", 1, 60.0, {"width": 3})
-    with pytest.raises(ValueError, match=r"seed-1: differs from .*seed-0 in learner.width, width; keep only one"):
+    make_run("t/g/a", 1, 60.0, {"encoder": {"width": 3}})
+    with pytest.raises(ValueError, match=r"seed-1: differs from .*seed-0 in learner.encoder.width, width; keep"):
         ledger([row("t/g/a")], {})
 
 
@@ -259,21 +259,21 @@ def test_earlier_runs_are_listed_and_do_not_count(make_run, row, ledger, tmp_pat
     for seed, value in enumerate([61.0, 62.5, 60.0]):
         make_run("t/g/a", seed, value)
     (before,) = ledger([row("t/g/a")], {"t/g/a": PAPER}).entries
-    make_run("t/g/a/earlier/high-rate", 0, 40.0, {"lr": 0.5, "encoder_lr": 0.1})
-    make_run("t/g/a/earlier/high-rate", 3, 42.0, {"lr": 0.5, "encoder_lr": 0.1})
+    make_run("t/g/a/earlier/high-rate", 0, 40.0, {"lr": 0.5, "encoder": {"width": 2, "lr": 0.1}})
+    make_run("t/g/a/earlier/high-rate", 3, 42.0, {"lr": 0.5, "encoder": {"width": 2, "lr": 0.1}})
     make_run("t/g/a/earlier/other-code", 0, 30.0)
     (tmp_path / "t/g/a/earlier/.hidden").mkdir()
     (entry,) = (made := ledger([row("t/g/a")], {"t/g/a": PAPER})).entries
     assert dataclasses.replace(entry, earlier=[]) == before
     rate, code = entry.earlier
     assert (rate.name, rate.seeds, rate.metrics["ACC"]) == ("high-rate", [0, 3], sample_of([40.0, 42.0]))
-    assert rate.differs == {"learner.lr": (0.5, 0.03), "learner.encoder_lr": (0.1, None)}
+    assert rate.differs == {"learner.lr": (0.5, 0.03), "learner.encoder.lr": (0.1, None)}
     assert (code.name, code.seeds, code.differs) == ("other-code", [0], {})
     terminal, markdown = shown(made), markdown_page(made)
     for text in (terminal, markdown.replace(" ± ", "±")):
         assert text.count(" earlier ") >= 2 and "41.00±1.41" in text and "30.00±—" in text
         assert "a: earlier runs other-code: with the same options" in text
-    assert "earlier runs high-rate: learner.encoder_lr 0.1 (now null), learner.lr 0.5 (now 0.03)" in terminal
+    assert "earlier runs high-rate: learner.encoder.lr 0.1 (now null), learner.lr 0.5 (now 0.03)" in terminal
     assert "| earlier | 2 | 41.00 ± 1.41 | 0.00 ± 0.00 | 41.00 ± 1.41 |  |  |  |  |  | high-rate |" in markdown
     written = json.loads(json_text(made))["rows"][0]["earlier"][0]
     assert (written["seeds"], written["metrics"]["ACC"]["mean"]) == ([0, 3], 41.0)
@@ -299,8 +299,8 @@ def test_an_earlier_run_under_another_protocol_says_so(make_run, row, ledger) ->
 def test_earlier_runs_that_cannot_be_used_are_one_line(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0)
     folder = make_run("t/g/a/earlier/mixed", 0, 60.0)
-    make_run("t/g/a/earlier/mixed", 1, 60.0, {"width": 3})
-    with pytest.raises(ValueError, match=r"mixed/seed-1: differs from .*seed-0 in learner.width, width; keep only one"):
+    make_run("t/g/a/earlier/mixed", 1, 60.0, {"encoder": {"width": 3}})
+    with pytest.raises(ValueError, match=r"mixed/seed-1: differs from .*seed-0 in learner.encoder.width, width; keep"):
         ledger([row("t/g/a")], {})
     shutil.rmtree(folder.with_name("seed-1"))
     (folder / "result.json").write_text("{")

@@ -16,7 +16,7 @@ from dualnet.experiments.option_files import shipped_files
 from dualnet.reproduce.table_file import TableRow, rows_to_run
 
 BENCHMARK = {**commands.BENCHMARK, "train_per_class": 8}
-ER = {"learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4}}
+ER = {"learner": {"name": "er", "encoder": {"width": 2}, "updates": 1, "replay_size": 4}}
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +79,7 @@ def test_a_row_without_its_images_does_not_stop_the_others(capsys) -> None:
 
 
 def test_only_what_is_missing_is_run_and_two_at_a_time_are_the_same(capsys) -> None:
-    file = table(er=ER, like={"like": "tiny/g/er"}, wide={"like": "tiny/g/er", "learner": {"width": 3}})
+    file = table(er=ER, like={"like": "tiny/g/er"}, wide={"like": "tiny/g/er", "learner": {"encoder": {"width": 3}}})
     assert reproduce(file, "--rows", "g/er", "--seeds", "1,") == 0
     first = Path("out/tiny/g/er/seed-1/result.json")
     before = (first.read_bytes(), first.stat().st_mtime_ns)
@@ -104,7 +104,9 @@ def alone() -> str:
 
 def test_the_files_keep_the_rows_that_an_earlier_command_has_run(capsys) -> None:
     file = table(
-        er=ER, wide={"like": "tiny/g/er", "learner": {"width": 3}}, third={"like": "tiny/g/er", "learner": {"width": 4}}
+        er=ER,
+        wide={"like": "tiny/g/er", "learner": {"encoder": {"width": 3}}},
+        third={"like": "tiny/g/er", "learner": {"encoder": {"width": 4}}},
     )
     assert reproduce(file, "--rows", "g/er", "--seeds", "1") == 0
     capsys.readouterr()
@@ -172,7 +174,7 @@ BAD_INPUT: dict[str, tuple[list[str], str]] = {
     "options of a list": (["table-1", "--list", "--learner.lr", "1"], "--learner.lr: --list"),
     "unknown option of every row": (
         ["table-1", "--rows", "*/er", "--learner.widht", "3"],
-        "learner.widht: unknown option; did you mean learner.width?",
+        "learner.widht: unknown option; did you mean learner.encoder.width?",
     ),
     "no images": (
         ["table-1", "--rows", "mini-imagenet-*/er", "--benchmark.root", "nowhere"],

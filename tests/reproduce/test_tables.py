@@ -95,37 +95,37 @@ def test_the_paper_leaves_updates_of_dualnet_and_derpp_open() -> None:
 @pytest.mark.parametrize(
     ("name", "settings", "way", "value"),
     [
-        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.width", 64),
-        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.width", 20),
-        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.beta", 0.05),
-        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.beta", 0.5),
-        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.soft_label_weight", 2.0),
+        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.encoder.width", 64),
+        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.encoder.width", 20),
+        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.slow.beta", 0.05),
+        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.slow.beta", 0.5),
+        ("table-1/mini-imagenet-ta/dualnet", "paper", "learner.soft_labels.weight", 2.0),
         ("table-1/mini-imagenet-tf/dualnet", "authors", "protocol", "task_free_boundaries"),
-        ("table-1/mini-imagenet-tf/dualnet", "authors", "learner.width", 64),
-        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.soft_label_weight", 10.0),
-        ("table-1/mini-imagenet-tf/dualnet", "authors", "learner.soft_label_weight", 100.0),
-        ("table-1/mini-imagenet-tf/dualnet", "paper", "learner.soft_label_weight", 2.0),
+        ("table-1/mini-imagenet-tf/dualnet", "authors", "learner.encoder.width", 64),
+        ("table-1/mini-imagenet-ta/dualnet", "authors", "learner.soft_labels.weight", 10.0),
+        ("table-1/mini-imagenet-tf/dualnet", "authors", "learner.soft_labels.weight", 100.0),
+        ("table-1/mini-imagenet-tf/dualnet", "paper", "learner.soft_labels.weight", 2.0),
         ("table-1/core50-ta/dualnet", "authors", "learner.replay_size", 32),
         ("table-1/core50-tf/dualnet", "authors", "learner.replay_size", 10),
-        ("table-1/core50-tf/dualnet", "authors", "learner.beta", 0.05),
+        ("table-1/core50-tf/dualnet", "authors", "learner.slow.beta", 0.05),
         ("table-1/core50-tf/dualnet", "authors", "batch_size", 10),
         ("table-1/core50-tf/dualnet", "paper", "batch_size", 32),
         ("table-4/labels-10/dualnet", "authors", "learner.replay_size", 32),
-        ("table-4/labels-25/dualnet", "authors", "learner.slow_rounds", 2),
-        ("table-4/labels-25/dualnet", "paper", "learner.slow_rounds", 3),
+        ("table-4/labels-25/dualnet", "authors", "learner.slow.rounds", 2),
+        ("table-4/labels-25/dualnet", "paper", "learner.slow.rounds", 3),
         ("table-1/mini-imagenet-tf/dualnet", "paper", "protocol", "task_free"),
         ("table-1/mini-imagenet-tf/er-aug", "paper", "learner.augment", "crop"),
-        ("table-1/core50-ta/dualnet", "authors", "learner.beta", 0.1),
-        ("table-1/core50-ta/dualnet", "authors", "learner.slow_lr", 0.0001),
-        ("table-1/core50-ta/dualnet", "paper", "learner.width", 64),
-        ("table-1/core50-ta/dualnet", "paper", "learner.slow_lr", 0.0003),
+        ("table-1/core50-ta/dualnet", "authors", "learner.slow.beta", 0.1),
+        ("table-1/core50-ta/dualnet", "authors", "learner.slow.lr", 0.0001),
+        ("table-1/core50-ta/dualnet", "paper", "learner.encoder.width", 64),
+        ("table-1/core50-ta/dualnet", "paper", "learner.slow.lr", 0.0003),
         ("table-1/core50-ta/ctn", "authors", "learner.inner_steps", 1),
         ("table-1/core50-ta/er", "authors", "batch_size", 32),
         ("table-1/core50-tf/dualnet", "authors", "learner.memory.slots_per_class", 100),
-        ("table-3/memory-100/n-20", "authors", "learner.slow_rounds", 20),
+        ("table-3/memory-100/n-20", "authors", "learner.slow.rounds", 20),
         ("table-4/labels-25/dualnet", "authors", "labels.drawn_per", "batch"),
         ("table-4/labels-25/dualnet", "paper", "labels.drawn_per", "sample"),
-        ("table-4/labels-25/dualnet", "authors", "learner.slow_momentum", 0.9),
+        ("table-4/labels-25/dualnet", "authors", "learner.slow.momentum", 0.9),
         ("table-5/core50-ta/offline", "paper", "learner.epochs", 3),
     ],
 )
@@ -258,7 +258,7 @@ def test_the_table_in_the_documentation(tmp_path: Path) -> None:
 def test_the_small_table_of_few_and_late_labels() -> None:
     rows = {row.name.partition("/")[2]: row.experiment() for row in read_table("small-table-4", "authors")}
     assert {rows[name].labels.share for name in ("share-10/er", "share-25/er", "share-100/er")} == {0.1, 0.25, 1.0}
-    assert rows["late/dualnet"].labels.delay == 20 and rows["late/dualnet"].learner.slow_source == "memory_and_batch"
+    assert rows["late/dualnet"].labels.delay == 20 and rows["late/dualnet"].learner.slow.source == "memory_and_batch"
 
 
 def test_shipped_tables() -> None:
@@ -284,7 +284,7 @@ def test_the_compared_additions_are_the_same_for_every_learner() -> None:
     """Of `chosen`, ER and DER++ of a stream: width, updates, replay and every addition; DualNet's own options apart."""
     rows = {row.name: row for row in read_rows("beyond")}
     shared = (
-        "width",
+        "encoder",
         "lr",
         "updates",
         "replay_size",
@@ -296,8 +296,8 @@ def test_the_compared_additions_are_the_same_for_every_learner() -> None:
     )
     for group in ("ta", "tf", "labels-10", "labels-10-sample", "labels-25", "labels-25-sample"):
         learners = [
-            rows[f"beyond/{group}/{name}"].experiment({"benchmark": {"root": "x"}}).learner
+            rows[f"beyond/{group}/{name}"].experiment({"benchmark": {"root": "x"}}).mapping()["learner"]
             for name in ("chosen", "er", "derpp")
         ]
         for option in shared:
-            assert len({str(getattr(learner, option)) for learner in learners}) == 1, (group, option)
+            assert len({str(learner[option]) for learner in learners}) == 1, (group, option)

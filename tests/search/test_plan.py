@@ -62,8 +62,8 @@ def test_the_experiment_by_name_by_file_or_beside_the_search() -> None:
 
 
 def test_options_are_laid_over_the_experiment() -> None:
-    plan = read_plan(written(grid=GRID), {"learner": {"width": "4"}}, seeds=[7])
-    assert plan.experiment(plan.stages[0][0]).learner.width == 4 and plan.seeds == (7,)
+    plan = read_plan(written(grid=GRID), {"learner": {"encoder": {"width": "4"}}}, seeds=[7])
+    assert plan.experiment(plan.stages[0][0]).learner.encoder.width == 4 and plan.seeds == (7,)
 
 
 def test_a_list_can_be_a_value() -> None:
@@ -86,7 +86,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "one value": ({"grid": {"learner.lr": 0.1}}, "learner.lr: "),
     "unknown option": (
         {"grid": {"learner.widht": [1, 2]}},
-        "mine.yaml: learner.widht: unknown option; did you mean learner.width?",
+        "mine.yaml: learner.widht: unknown option; did you mean learner.encoder.width?",
     ),
     "unknown section": ({"grid": {"lerner.width": [1]}}, "lerner: unknown option; did you mean learner?"),
     "unknown in a later stage": (
@@ -94,7 +94,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
         "learner.memory.polcy: unknown option; did you mean learner.memory.policy?",
     ),
     "below an option": ({"grid": {"learner.lr.x": [1]}}, "learner.lr: "),
-    "wrong type": ({"grid": {"learner.width": [2, "wide"]}}, "learner.width: "),
+    "wrong type": ({"grid": {"learner.encoder.width": [2, "wide"]}}, "learner.encoder.width: "),
     "wrong type at the end": ({"stages": [GRID, {"learner.updates": [1, 2, 2.5]}]}, "learner.updates: "),
     "out of range": ({"grid": {"learner.lr": [0.1, -1]}}, "lr: -1.0 is not 0 or more"),
     "unknown choice": (
@@ -119,7 +119,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
         "values: batch_size ",
     ),
     "too many points": (
-        {"grid": {"learner.lr": list(range(200)), "learner.width": list(range(1, 100))}},
+        {"grid": {"learner.lr": list(range(200)), "learner.encoder.width": list(range(1, 100))}},
         "grid: 19800 points ",
     ),
     "seeds twice": ({"grid": GRID, "seeds": [0, 0]}, "seeds: [0, 0]"),

@@ -24,7 +24,7 @@ from dualnet.search.stage_table import stage_table
 
 EXPERIMENT = {
     "benchmark": {**BENCHMARK, "test_per_class": 4},
-    "learner": {"name": "er", "width": 2, "updates": 1, "replay_size": 4},
+    "learner": {"name": "er", "encoder": {"width": 2}, "updates": 1, "replay_size": 4},
     "batch_size": 4,
     "log_every": 1,
     "checkpoint_every": 2,
@@ -83,7 +83,7 @@ def test_the_whole_grid_is_in_search_json(searched: tuple[Path, str]) -> None:
         assert point["mean"] == pytest.approx(sum(values) / 2) and point["failed"] is None and point["seconds"] > 0
         assert point["spread"] == pytest.approx(abs(values[0] - values[1]) / 2**0.5)
     assert set(content["environment"]) >= {"dualnet", "torch", "python", "hardware", "device", "threads"}
-    assert content["experiment"]["learner.width"] == 2 and "learner.lr" not in content["experiment"]
+    assert content["experiment"]["learner.encoder.width"] == 2 and "learner.lr" not in content["experiment"]
 
 
 def test_a_stage_begins_with_the_best_of_the_one_before(searched: tuple[Path, str]) -> None:
@@ -184,7 +184,7 @@ def test_nothing_is_chosen_where_everything_failed(capsys) -> None:
 
 def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
     """Found only in the second stage: a draw of 8 from 4 candidates."""
-    learner = {"name": "mir", "width": 2, "updates": 1, "candidates": 8}
+    learner = {"name": "mir", "encoder": {"width": 2}, "updates": 1, "candidates": 8}
     stages = [{"learner.replay_size": [2, 8]}, {"learner.candidates": [2, 8]}]
     write("late.yaml", {"experiment": {**EXPERIMENT, "learner": learner}, "stages": stages, "metric": "FM"})
     plan = read_plan("late.yaml")
@@ -206,11 +206,13 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
         Search(plan, out, CPU).run()
     Path("there").mkdir()
     wide = {
-        "experiment": {**EXPERIMENT, "learner": {**EXPERIMENT["learner"], "width": 3}},
+        "experiment": {**EXPERIMENT, "learner": {**EXPERIMENT["learner"], "encoder": {"width": 3}}},
         "grid": {"learner.lr": [0.1]},
     }
     leave_result(make_point(read_plan(write("there/a.yaml", wide)), {"learner.lr": 0.1}))
-    with pytest.raises(ValueError, match=r"out/points/lr=0.1/seed-0: .*learner.width is 3 there, 2 here.*--out$"):
+    with pytest.raises(
+        ValueError, match=r"out/points/lr=0.1/seed-0: .*learner.encoder.width is 3 there, 2 here.*--out$"
+    ):
         Search(plan, out, CPU).run()
 
 
@@ -246,11 +248,11 @@ def test_a_table_of_eight_options_is_readable_at_120_columns() -> None:
     with console.capture() as printed:
         console.print(stage_table("title", points, points[1], "ACC"))
     first, second, _, *rows, last = [line.split() for line in printed.get().splitlines()[1:]]
-    assert first == ["slow_", "slow_", "inner_", "slow_", "slow_", "slow_"]
-    assert second[:7] == ["rounds", "optimizer", "steps", "lr", "statistics", "normalisation", "source"]
+    assert first == ["inner_"]
+    assert second[:7] == ["rounds", "optimizer", "steps", "lr", "slow.statistics", "normalisation", "source"]
     assert [row[:7] for row in rows] == [[str(value) for value in point.options.values()][:7] for point in points]
     assert [row[7:] for row in rows[:2]] == [["61.23", "1.23", "12345.6"], ["61.23", "1.23", "12345.6", "chosen"]]
-    assert last == ["all", "points:", "soft_label_statistics", "running"]
+    assert last == ["all", "points:", "soft_labels.statistics", "running"]
 
 
 def test_options_with_the_same_last_name_are_named_in_full() -> None:

@@ -51,7 +51,7 @@ def test_a_drop_in_accuracy_is_measured_on_the_common_examples_if_there_are_enou
 
 
 def test_a_rollback_restores_weights_averages_and_optimizers_and_keeps_the_memory() -> None:
-    learner = merged(DEFAULT_LEARNER, merged(SMALL, {"slow_momentum": 0.9}))
+    learner = merged(DEFAULT_LEARNER, merged(SMALL, {"slow": {"momentum": 0.9}}))
     model = Model.create(["a", "b"], image_size=SIZE, learner=learner)
     images = torch.randint(0, 256, (4, 3, SIZE, SIZE), dtype=torch.uint8)
     model.learn(images[:2], ["a", "b"])

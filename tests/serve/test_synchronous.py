@@ -27,7 +27,7 @@ def test_a_stream_taught_over_http_ends_with_the_weights_of_a_run(
     state_of: Callable[..., dict[str, Any]],
     differing: Callable[..., set[str]],
 ) -> None:
-    learner = {"soft_labels": "insertion", "unlabelled": "replay", "ema_rate": 0.1}
+    learner = {"soft_labels": {"when": "insertion"}, "unlabelled": "replay", "ema_rate": 0.1}
     experiment = tiny(learner, protocol="task_free", labels={"share": 0.5})
     expected = dualnet.load(run(experiment, tmp_path / "run"))
     stream = stream_of(experiment, benchmark, torch.device("cpu"))

@@ -240,7 +240,7 @@ def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_traini
     """The predictions for an image that has hardly been learned would be poor soft labels."""
     for synchronous, expected in ((False, "task_end"), (True, "insertion")):  # without background training
         new = Options(tmp_path / expected, image_size=SIZE, device="cpu", synchronous=synchronous)
-        assert open_model(new).learner.config.soft_labels == expected
+        assert open_model(new).learner.config.soft_labels.when == expected
     learner = merged(state_folder.DEFAULT_LEARNER, SMALL)
     Model.create(image_size=SIZE, learner=learner, boundaries=True).save(tmp_path / "model")
     options = Options(tmp_path / "state", model=tmp_path / "model", device="cpu", held_out_every=0)
@@ -306,7 +306,7 @@ def test_a_pause_and_the_history_survive_a_restart(worker: Worker, link: Connect
 
 
 def test_images_without_labels_move_the_average_of_a_model_without_a_slow_learner(tmp_path: Path) -> None:
-    model = small_model(tmp_path / "model", slow_rounds=0, unlabelled="skip")
+    model = small_model(tmp_path / "model", slow={"rounds": 0}, unlabelled="skip")
     (tmp_path / "state").mkdir()
     ours, theirs = Pipe()
     with ours, theirs:

@@ -13,7 +13,7 @@ from dualnet import __version__
 
 EXAMPLES = """examples:
   dualnet run demo-dualnet                            run DualNet on the embedded benchmark
-  dualnet run demo-dualnet --learner.beta 0.5 --out runs/beta
+  dualnet run demo-dualnet --learner.slow.beta 0.5 --out runs/beta
                                                       change any option, by its dotted name
   dualnet learn photos --out models/mine              train on your images: photos/cat/*.jpg, photos/dog/*.jpg, ...
   dualnet search demo-er                              choose options on validation tasks
@@ -114,7 +114,7 @@ def add_search(commands: Commands[Parser]) -> None:
     epilog = """A search file has `experiment` (a name, a file, or options), `grid` (dotted options, each with a list of
     values) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, AIA, BWT or FM); `dualnet list
     mini-imagenet-ta-mir` shows one. Any option of the experiment that the grid does not vary can follow, by its dotted
-    name: --learner.width 20."""
+    name: --learner.encoder.width 20."""
     add = commands.add_parser("search", help=summary, epilog=epilog).add_argument
     add("search", metavar="NAME_OR_FILE", help="name of a built-in search, or a YAML file")
     add("--out", **OUT, help="output folder (default: runs/search-NAME)")

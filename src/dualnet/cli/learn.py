@@ -15,11 +15,10 @@ from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.record import MODEL_FILE, no_model
 from dualnet.experiments.run import DivergedError
 from dualnet.experiments.run_folder import RunFolder
-from dualnet.learners.presets import STARTER
 from dualnet.models.model import NEW_MODEL, Model
 from dualnet.models.session import LearnOptions, Session, check_place, start
 from dualnet.nets.weights import starter_files
-from dualnet.options import build, check_keys, dotted, merged
+from dualnet.options import build, check_keys, dotted, flat, merged
 from dualnet.text import join_first, pluralise
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
@@ -54,10 +53,11 @@ def learn_options(arguments: argparse.Namespace, rest: list[str], source: Path |
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is not a group of options; use --learner.name to select a learner")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
+        encoder = flat(learner)
         widths = (None, *map(str, starter_files()))
-        has_starter = learner.get("start", "starter") == "starter" and learner.get("width") in widths
-        other = {**NEW_MODEL, "preset": "best", "width": STARTER["width"]}  # trains the encoder too
-        given["learner"] = merged(NEW_MODEL if has_starter and "encoder" not in learner else other, learner)
+        has_starter = encoder.get("encoder.weights", "starter") == "starter" and encoder.get("encoder.width") in widths
+        other = {**NEW_MODEL, "preset": "best", "encoder": {"width": 20}}  # trains the encoder too
+        given["learner"] = merged(NEW_MODEL if has_starter and "encoder.name" not in encoder else other, learner)
     flags = {option: getattr(arguments, option) for option in MODEL_FLAGS}
     model_options = {option: value for option, value in {**flags, **given}.items() if value is not None}
     if source is not None and model_options:

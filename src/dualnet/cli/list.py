@@ -48,8 +48,9 @@ def lines_of(name: str | None) -> Iterable[str]:
     if name in OBJECTIVES or (isinstance(outside, type) and issubclass(outside, Objective)):
         objective = objective_class(name)
         has_options = len(dataclasses.fields(objective.Config)) > 0
-        note, options = ("loss of the slow phase", ["  objective_options:"]) if has_options else ("has no options", [])
-        head = ["learner:", "  name: dualnet", f"  objective: {name}  # {note}", *options]
+        options = ["    objective_options:"] if has_options else []
+        note = "loss of the slow phase" if has_options else "has no options"
+        head = ["learner:", "  name: dualnet", "  slow:", f"    objective: {name}  # {note}", *options]
         return section(objective, head, objective.Config)
     if name in MEMORIES or (isinstance(outside, type) and issubclass(outside, Memory)):
         return section(memory_class(name), ["learner:", "  memory:"], MemoryConfig, policy=name)
@@ -102,7 +103,8 @@ def section(thing: type, head: list[str], kind: Any, **values: Any) -> Iterator[
     document = thing.__doc__ or sys.modules[thing.__module__].__doc__ or thing.__name__
     yield f"# {document.splitlines()[0]}"
     yield from head
-    yield from option_lines(kind, "    " if head[-1].startswith("  ") and head[-1].endswith(":") else "  ", values)
+    indent = len(head[-1]) - len(head[-1].lstrip()) + (2 if head[-1].endswith(":") else 0)
+    yield from option_lines(kind, " " * max(indent, 2), values)
 
 
 def option_lines(kind: Any, indent: str, values: dict[str, Any]) -> Iterator[str]:

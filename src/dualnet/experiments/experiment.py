@@ -14,7 +14,19 @@ from dualnet.files import read_yaml
 from dualnet.learners import learner_class
 from dualnet.learners.presets import apply_preset
 from dualnet.nets.weights import was_trained_on
-from dualnet.options import build, check_at_least, check_keys, choose, dotted, field_types, flat, merged, plain, shown
+from dualnet.options import (
+    build,
+    check_at_least,
+    check_keys,
+    choose,
+    dotted,
+    field_types,
+    flat,
+    merged,
+    option_names,
+    plain,
+    shown,
+)
 from dualnet.stream.blurry import BlurryConfig
 from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import Protocol
@@ -51,10 +63,9 @@ class Experiment:
         if self.blurry.share and self.protocol == "task_aware":
             reason = "task_aware tells the task of every example, also of those that come during other tasks"
             raise ValueError(f"blurry.share: protocol {reason}; choose protocol task_free or task_free_boundaries")
-        for option in ("start", "weights") if self.benchmark_name in LEARNED_BY_STARTER else ():
-            if was_trained_on(getattr(self.learner, option, None), "miniImageNet"):
-                reason = f"the starter was trained on classes of {self.benchmark_name}"
-                raise ValueError(f"learner.{option}: {reason}; leave it out")
+        if self.benchmark_name in LEARNED_BY_STARTER and was_trained_on(self.learner.encoder.weights, "miniImageNet"):
+            reason = f"the starter was trained on classes of {self.benchmark_name}"
+            raise ValueError(f"learner.encoder.weights: {reason}; leave it out")
 
     def with_seed(self, seed: int) -> Experiment:
         return dataclasses.replace(self, seed=seed)
@@ -85,9 +96,7 @@ def check_name(name: str) -> None:
 
 # Defaults of a learner whose number of classes is not known. The weight of soft labels must not depend on it.
 OPEN_ENDED_DEFAULTS: dict[str, Any] = {
-    "soft_labels": "insertion",
-    "soft_label_weight": 1.0,
-    "soft_label_mean": "example",
+    "soft_labels": {"when": "insertion", "weight": 1.0, "mean": "example"},
     "memory": {"policy": "balanced", "slots": 2000},
 }
 NAMED_SECTIONS = ("benchmark", "learner")  # their `name` decides which other options they have
@@ -128,18 +137,26 @@ def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False)
     given = flat(learner)
     if "memory.slots_per_class" in given and "memory.slots" not in given:
         raise ValueError("learner.memory.slots_per_class: the number of classes is unknown; give memory.slots")
-    known = field_types(learner_class(learner["name"]).Config)
-    defaults = {key: value for key, value in OPEN_ENDED_DEFAULTS.items() if key in known}
+    defaults = only_known(OPEN_ENDED_DEFAULTS, learner_class(learner["name"]).Config)
     if "preset" in learner:
         preset = apply_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
         defaults = merged(merged(defaults, preset), {"memory": OPEN_ENDED_DEFAULTS["memory"]})
-    if boundaries and "soft_labels" in known:
-        defaults["soft_labels"] = "task_end"
+    if boundaries and "when" in defaults.get("soft_labels", ()):
+        defaults = merged(defaults, {"soft_labels": {"when": "task_end"}})
     chosen = {key: value for key, value in learner.items() if key != "preset"}
     name, config = parse_learner(merged(defaults, chosen))
     if learner_class(name).needs_boundaries(config) and not boundaries:
         raise ValueError(f"learner.name: {name} needs tasks with these options, and there are none here; change them")
     return name, config
+
+
+def only_known(options: Mapping[str, Any], kind: Any) -> dict[str, Any]:
+    """The options that a dataclass has, nested ones likewise."""
+    known = {name: hint for name, hint in field_types(kind).items() if name in options}
+    return {
+        name: only_known(options[name], hint) if dataclasses.is_dataclass(hint) else options[name]
+        for name, hint in known.items()
+    }
 
 
 def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tuple[str, Any]:
@@ -152,7 +169,7 @@ def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tup
     if not isinstance(name, str):
         raise ValueError(f"{key}.name: a name is needed, not {shown(name)}; `dualnet list` shows all")
     kind = kind_of(name)
-    check_keys(options, ["name", *field_types(kind)], key)
+    check_keys(options, ["name", *option_names(kind)], key)
     return name, build(kind, {option: value for option, value in options.items() if option != "name"}, key)
 
 

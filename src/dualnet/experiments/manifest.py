@@ -35,32 +35,23 @@ MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
     "labels_drawn": lambda experiment, _: experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
     "label_delay": lambda experiment, _: delay_text(experiment.labels),  # batches between an image and its label
     "blurry": lambda experiment, _: blurry_text(experiment.blurry),  # examples that are dealt to all tasks
-    "augmentation": lambda experiment, _: augmentation_of(experiment.learner),  # of images learned with labels
+    "augmentation": lambda experiment, _: experiment.learner.augment,  # of images learned with labels
     "memory": lambda experiment, benchmark: memory_of(experiment, benchmark)[0],  # policy
     "memory_slots": lambda experiment, benchmark: memory_of(experiment, benchmark)[1],  # in all
     # supervised steps per batch; CTN's inner ones, taken in each outer step
     "updates": lambda experiment, _: getattr(
         experiment.learner, "updates", getattr(experiment.learner, "inner_steps", None)
     ),
-    "width": lambda experiment, _: getattr(experiment.learner, "width", None),  # channels of the first stage
+    "width": lambda experiment, _: experiment.learner.encoder.width,  # channels of the first stage
     "forgetting": lambda *_: FORGETTING_DEFINITION,  # the definition of FM; ACC and LA have one
 }
 FIELDS = tuple(MANIFEST)
-# Fields that were added later. With this value they are left out, so that the digests of older manifests stay.
-LATER_FIELDS = {"blurry": "none"}
 
 
 def manifest_of(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """The fields with their digest."""
-    values = {name: value_of(experiment, benchmark) for name, value_of in MANIFEST.items()}
-    fields = {name: value for name, value in values.items() if name not in LATER_FIELDS or value != LATER_FIELDS[name]}
+    fields = {name: value_of(experiment, benchmark) for name, value_of in MANIFEST.items()}
     return {"digest": digest_of(fields), **fields}
-
-
-def augmentation_of(options: Any) -> str:
-    """The augmentation; `views` had crops of a constant 43 % of the area in older versions, so it gets another name."""
-    augment = getattr(options, "augment", "none")
-    return "barlow-twins-views" if augment == "views" else str(augment)
 
 
 def delay_text(labels: LabelsConfig) -> str:
@@ -95,11 +86,8 @@ def class_order_digest(benchmark: Benchmark) -> str:
 def differences(ours: Mapping[str, Any], stated: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The fields in which two protocols differ: ours, theirs. Fields that one of them lacks are ignored.
 
-    Those of LATER_FIELDS are not lacking, unless a protocol states nothing at all.
-
     >>> differences({"width": 64, "heads": "single"}, {"width": 20, "updates": 2})
     {'width': (64, 20)}
     """
-    ours, stated = (LATER_FIELDS | dict(fields) if fields else {} for fields in (ours, stated))
     both = [field for field in FIELDS if field in ours and field in stated]
     return {field: (ours[field], stated[field]) for field in both if ours[field] != stated[field]}

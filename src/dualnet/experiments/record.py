@@ -27,33 +27,6 @@ UNCOMPARED_OPTIONS = ("log_every", "checkpoint_every", "benchmark.cache", "bench
 RESULT_NEUTRAL_OPTIONS = (*UNCOMPARED_OPTIONS, *ROOTS)  # options without effect on results: they may change on resuming
 IMAGES = "benchmark.images"  # a digest, compared like an option: folders of the same name may hold other images
 
-# For folders of older versions: options that did not exist yet, with the value they would have had. By learner.
-LABELS: dict[str, Any] = {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
-BLURRY: dict[str, Any] = {"share": 0.0, "disjoint": 0.0}
-TRAINING: dict[str, Any] = {"augment": "none", "ema_rate": 0.0, "crop_area": [0.4, 1.0]}
-REPLAY = TRAINING | {"joint_statistics": False, "augment_replay": "same", "unlabelled": "skip"}
-ADDED_LATER: dict[str, dict[str, Any]] = {
-    "dualnet": REPLAY | {"slow_optimizer": "look_ahead"},
-    **dict.fromkeys(("er", "derpp", "mir", "ctn"), REPLAY),
-    **dict.fromkeys(("finetune", "offline"), TRAINING),
-}
-# Options that were added after digests: with this value they are left out of the digest, which then does not change.
-DIGEST_DEFAULTS: dict[str, Any] = {
-    **{f"blurry.{option}": value for option, value in BLURRY.items()},
-    **dict.fromkeys(f"learner.{option}" for option in ("memory.slots", "start", "encoder", "weights", "encoder_lr")),
-    "learner.encoder_options": {},
-    "learner.objective_options": {},
-    "learner.batch_pass": "inner",
-    "learner.replay_weight": 1.0,
-    "learner.soft_label_statistics": "running",
-    "learner.stored_logits": "plain",
-    "benchmark.validation_classes_per_task": 5,
-    "evaluate_every": 0,
-}
-ORDER_SEED_ADDED = ("procedural", "mini_imagenet")  # benchmarks to which `order_seed` was added likewise, with None
-RENAMED = {"dualnet": {"fast_lr": "lr"}}  # options by learner: old name, new name
-REMOVED = {"logit_adjustment": 0.0}  # options that no longer exist, with the value that had no effect
-
 
 Scalar = str | float | int | bool | None
 
@@ -65,7 +38,7 @@ class RunRecord:
     folder: Path
     name: str
     seed: str
-    experiment: dict[str, Any]  # nested options, as this version names them
+    experiment: dict[str, Any]  # nested options
     digest: str  # of the options that affect results
     options: dict[str, Scalar]  # those that runs of one experiment share, by dotted name; and IMAGES
     stream: dict[str, Any]
@@ -126,7 +99,7 @@ def read_record(folder: Path) -> RunRecord:
     try:
         content = read_yaml(file)
         metadata = {key: mapping_in(content, key) for key in METADATA}
-        experiment = updated({key: value for key, value in content.items() if key not in METADATA})
+        experiment = {key: value for key, value in content.items() if key not in METADATA}
         if not isinstance(experiment["name"], str) or not is_whole(experiment["seed"]):
             raise ValueError("name or seed has the wrong type")
         return RunRecord(
@@ -135,7 +108,7 @@ def read_record(folder: Path) -> RunRecord:
             seed=str(experiment["seed"]),
             experiment=experiment,
             digest=digest_of(
-                {key: value for key, value in compact(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
+                {key: value for key, value in flat(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
             ),
             options=compared_options(experiment) | images_option(metadata["manifest"]),
             **{**metadata, "environment": {key: str(value) for key, value in flat(metadata["environment"]).items()}},
@@ -164,38 +137,10 @@ def read_result(file: Path) -> dict[str, Any]:
         raise ValueError(f"{describe_file_error(file, error)}; remove it and run again") from error
 
 
-def updated(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of an older version, converted to those of this one. Values are not checked.
-
-    >>> updated({"learner": {"name": "own.Learner", "fast_lr": 0.1, "logit_adjustment": 0.0}})["learner"]
-    {'name': 'own.Learner', 'fast_lr': 0.1}
-    >>> updated({"learner": {"name": "dualnet", "fast_lr": 0.1}})["learner"]["lr"]
-    0.1
-    """
-    labels, blurry = LABELS | mapping_in(options, "labels"), BLURRY | mapping_in(options, "blurry")
-    learner = mapping_in(options, "learner")
-    name = str(learner.get("name"))
-    names = RENAMED.get(name, {})
-    kept = {key: value for key, value in learner.items() if key not in REMOVED or REMOVED[key] != value}
-    renamed = {names.get(key, key): value for key, value in kept.items()}
-    learner = {**renamed, **ADDED_LATER.get(name, {}), **renamed}
-    return {**options, "labels": labels, "blurry": blurry, "learner": learner}
-
-
 def compared_options(experiment: Mapping[str, Any]) -> dict[str, Scalar]:
     """The options that two runs of one experiment have in common."""
     excluded = ("seed", "stability_every", "evaluate_every", *UNCOMPARED_OPTIONS)
-    # With the default too, so that a report against `blurry.share` has sharp boundaries as 0.
-    options = scalar_options({"blurry": experiment["blurry"], **compact(experiment)})
-    return {key: value for key, value in options.items() if key not in excluded}
-
-
-def compact(experiment: Mapping[str, Any]) -> dict[str, Any]:
-    """Options by their dotted names, without those that were added after digests and have the default."""
-    options = flat(experiment)
-    in_order = {"benchmark.order_seed": None} if options.get("benchmark.name") in ORDER_SEED_ADDED else {}
-    defaults = DIGEST_DEFAULTS | in_order
-    return {key: value for key, value in options.items() if key not in defaults or defaults[key] != value}
+    return {key: value for key, value in scalar_options(experiment).items() if key not in excluded}
 
 
 def images_option(manifest: Mapping[str, Any]) -> dict[str, Scalar]:

@@ -116,7 +116,7 @@ def check_learner(experiment: Experiment, tasks: Benchmark) -> None:
     if kind.needs_boundaries(experiment.learner) and experiment.protocol == "task_free":
         raise ValueError(
             f"protocol: {experiment.protocol} has no task boundaries, which {experiment.learner_name} needs with these "
-            "options; use task_free_boundaries, or for dualnet learner.soft_labels insertion"
+            "options; use task_free_boundaries, or for dualnet learner.soft_labels.when insertion"
         )
 
 

@@ -1,6 +1,5 @@
 """The registry of learners by name. Learners outside the package are given by their import path."""
 
-from dataclasses import is_dataclass
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import Learner
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
+from dualnet.learners.options import CommonOptions
 from dualnet.options import find_object
 
 LEARNERS: dict[str, type[Learner]] = {
@@ -33,8 +33,11 @@ LEARNERS: dict[str, type[Learner]] = {
 def learner_class(name: str) -> type[Learner]:
     """The learner of that name, or the class at an import path such as `my_package.my_module.MyLearner`."""
     found = find_object(name, LEARNERS, "learner.name")
-    if not (isinstance(found, type) and issubclass(found, Learner) and is_dataclass(getattr(found, "Config", None))):
-        raise ValueError(f"learner.name: {name!r} is not a Learner with a dataclass Config; see CONTRIBUTING.md")
+    if not (isinstance(found, type) and issubclass(found, Learner)):
+        raise ValueError(f"learner.name: {name!r} is not a Learner; see CONTRIBUTING.md")
+    config = getattr(found, "Config", None)
+    if not (isinstance(config, type) and issubclass(config, CommonOptions)):
+        raise ValueError(f"learner.name: the Config of {name!r} does not inherit CommonOptions; see CONTRIBUTING.md")
     if missing := sorted(found.__abstractmethods__):
         raise ValueError(f"learner.name: {name!r} does not implement {', '.join(missing)}; see CONTRIBUTING.md")
     return found

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -11,14 +11,22 @@ from torch import Tensor
 from dualnet.batch import UNLABELLED, Batch, StreamSpec, change_rows
 from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import MemoryOptions
-from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
+from dualnet.learners.options import MemoryOptions, SoftLabelOptions
+from dualnet.losses import label_loss, soft_label_loss
 from dualnet.memory import Ring, has_later_equal, num_earlier_equal
 from dualnet.nets import Classifier, Controller, film, pooled
 from dualnet.optim import SGD, gradient_step
 
 SEMANTIC_EVERY = 10  # every tenth labelled example of a task goes to the semantic memory; the authors: one per batch
 CLIP_VALUE = 1.0  # elementwise, for the controller's gradient; as in the authors' code
+
+
+@dataclass(frozen=True)
+class SoftLabels(SoftLabelOptions):
+    """The soft labels of CTN, computed at the end of a task."""
+
+    weight: float = 100.0  # lambda
+    temperature: float = 5.0  # tau
 
 
 @dataclass(frozen=True)
@@ -32,13 +40,8 @@ class Config(MemoryOptions):
     outer_steps: int = 2  # steps of the controller per batch
     batch_pass: Literal["inner", "outer"] = "inner"  # steps with a forward pass of the batch; the authors: outer
     replay_size: int = 64  # examples per draw, from either memory
-    soft_label_weight: float = 100.0  # lambda
-    soft_label_mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
-    temperature: float = 5.0  # tau
-    soft_label_statistics: Literal["running", "batch"] = "running"  # of BatchNorm; the authors: batch
+    soft_labels: SoftLabels = field(default_factory=SoftLabels)
     semantic_share: float = 0.2  # share of the slots that hold examples for the controller only
-
-    MINIMUM: ClassVar[dict[str, float]] = {"temperature": 1e-6}
 
     def __post_init__(self) -> None:
         if not 0 < self.semantic_share < 1:
@@ -63,7 +66,7 @@ class CTN(Learner):
         super().__init__(spec, config)
         # As in the authors' code, no ReLU follows the residual sums, so that features have both signs. The starter was
         # trained with it.
-        encoder = make_encoder(spec, config, block_relu=config.start is not None)
+        encoder = make_encoder(spec, config, block_relu=config.encoder.weights is not None)
         self.base = Classifier(encoder, spec.num_classes)
         self.controller = Controller(spec.num_tasks, config.embedding_size, self.base.encoder.channels[-1])
         num_semantic = semantic_slots(spec, config)
@@ -82,7 +85,7 @@ class CTN(Learner):
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
-        return config.soft_label_weight > 0
+        return config.soft_labels.weight > 0
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         features = self.base.features(self.network_input(images))
@@ -161,10 +164,9 @@ class CTN(Learner):
             (past_features,) = self.outputs(self.base.features, replay)
         past_logits = self.task_logits(past_features, replay.task_ids)
         past_loss = label_loss(past_logits, replay.labels)
-        soft_loss = soft_label_loss(
-            past_logits, replay.logits, replay.has_logits, config.temperature, config.soft_label_mean
-        )
-        loss = now_loss + past_loss + config.soft_label_weight * soft_loss
+        soft = config.soft_labels
+        soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, soft.temperature, soft.mean)
+        loss = now_loss + past_loss + soft.weight * soft_loss
         gradient_step(self.base_optimizer, loss, keep_graph=keep_graph)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
@@ -178,7 +180,7 @@ class CTN(Learner):
         return loss.detach()
 
     def end_task(self) -> None:
-        self.store_soft_labels(self.memory, self.config.soft_label_statistics == "batch")
+        self.store_soft_labels(self.memory, self.config.soft_labels.statistics == "batch")
 
 
 def semantic_slots(spec: StreamSpec, config: Config) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -13,60 +13,85 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import ReplayOptions
-from dualnet.losses import SoftLabelMean, label_loss, soft_label_loss
+from dualnet.learners.options import EncoderOptions, ReplayOptions, SoftLabelOptions
+from dualnet.losses import label_loss, soft_label_loss
 from dualnet.nets import Adapter, AdapterNorm
 from dualnet.objectives import Objective, parse_objective
 from dualnet.optim import SGD, gradient_step, look_ahead
-from dualnet.options import check_at_least
+from dualnet.options import check_at_least, check_fields
+
+
+@dataclass(frozen=True)
+class SlowEncoder(EncoderOptions):
+    """The encoder, which is the slow learner."""
+
+    width: int = 64  # channels of the first stage of resnet18; the paper: 20
+
+
+@dataclass(frozen=True)
+class Slow:
+    """The slow phase, which trains the encoder on two views of stored images."""
+
+    objective: str = "barlow_twins"  # barlow_twins | simclr | simsiam | vicreg | byol | classification | import path
+    objective_options: dict[str, Any] = field(default_factory=dict, hash=False)  # for SimCLR: `dualnet list simclr`
+    optimizer: Literal["look_ahead", "sgd"] = "look_ahead"  # sgd: the same n K steps without interpolation
+    rounds: int = 3  # n: Look-ahead rounds per batch; 0: no slow phase
+    inner_steps: int = 2  # K: SGD steps per round
+    beta: float = 0.05  # Look-ahead's rate; the paper: 0.5
+    lr: float = 3e-4  # learning rate of the SGD steps
+    momentum: float = 0.0  # the authors: 0.9 if semi-supervised
+    weight_decay: float = 0.0  # the authors: 5e-4 if semi-supervised
+    batch_size: int = 32  # stored images per SGD step
+    # A batch without labels is included with either source. The authors: memory_and_batch if semi-supervised.
+    source: Literal["memory", "memory_and_batch"] = "memory"  # where the images of the SGD steps come from
+    statistics: Literal["interpolate", "keep"] = "interpolate"  # of BatchNorm statistics in the slow phase
+
+    def __post_init__(self) -> None:
+        check_fields(self, rounds=0, batch_size=2)
+        check_at_least(self, 0, "beta", most=1)
+
+
+@dataclass(frozen=True)
+class SoftLabels(SoftLabelOptions):
+    """The soft labels of DualNet."""
+
+    weight: float = 10.0  # lambda_tr; the paper: 2 with `mean: example`, which is the same for tasks of 5 classes
+    temperature: float = 2.0  # tau
+    when: Literal["task_end", "insertion"] = "task_end"  # when they are computed; task_end needs task boundaries
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.when == "insertion" and self.statistics == "batch":
+            raise ValueError("statistics: batch needs when: task_end")
 
 
 @dataclass(frozen=True)
 class Config(ReplayOptions):
-    """The options of DualNet. Defaults: the authors' code for miniImageNet; comments give the values that differ."""
+    """The options of DualNet. Defaults: the authors' code for miniImageNet; comments give the values that differ.
 
-    width: int = 64  # channels of the slow learner's first stage; the paper: 20
+    `lr`, `updates` (N), `replay_size` and others as for the baselines belong to the fast phase, which trains both.
+    """
+
+    encoder: SlowEncoder = field(default_factory=SlowEncoder)
     adapter_norm: AdapterNorm = "none"  # division of m_l by its squared norm; the paper divides (map or pixel)
-    # The slow learner
-    objective: str = "barlow_twins"  # barlow_twins | simclr | simsiam | vicreg | byol | classification | import path
-    objective_options: dict[str, Any] = field(default_factory=dict, hash=False)  # for SimCLR: `dualnet list simclr`
-    slow_optimizer: Literal["look_ahead", "sgd"] = "look_ahead"  # sgd: the same n K steps without interpolation
-    slow_rounds: int = 3  # n: Look-ahead rounds per batch; 0: no slow phase
-    inner_steps: int = 2  # K: SGD steps per round
-    beta: float = 0.05  # Look-ahead's rate; the paper: 0.5
-    slow_lr: float = 3e-4  # learning rate of the SGD steps
-    slow_momentum: float = 0.0  # the authors: 0.9 if semi-supervised
-    slow_weight_decay: float = 0.0  # the authors: 5e-4 if semi-supervised
-    slow_batch_size: int = 32  # stored images per SGD step
-    # A batch without labels is included with either source. The authors: memory_and_batch if semi-supervised.
-    slow_source: Literal["memory", "memory_and_batch"] = "memory"  # where the images of the SGD steps come from
-    slow_statistics: Literal["interpolate", "keep"] = "interpolate"  # of BatchNorm statistics in the slow phase
+    slow: Slow = field(default_factory=Slow)
     views: ViewConfig = field(default_factory=ViewConfig)
-    # The fast phase, which trains both learners; `lr`, `updates` (N), `replay_size` and others as for the baselines
-    soft_label_weight: float = 10.0  # lambda_tr; the paper: 2 with `example`, which is the same for tasks of 5 classes
-    soft_label_mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
-    temperature: float = 2.0  # tau
-    soft_labels: Literal["task_end", "insertion"] = "task_end"  # when they are computed; task_end needs task boundaries
-    soft_label_statistics: Literal["running", "batch"] = "running"  # BatchNorm's, at task_end; the authors: batch
-
-    MINIMUM: ClassVar[dict[str, float]] = {"slow_rounds": 0, "slow_batch_size": 2, "temperature": 1e-6}
+    soft_labels: SoftLabels = field(default_factory=SoftLabels)
 
     def __post_init__(self) -> None:
-        check_at_least(self, 0, "beta", most=1)
         super().__post_init__()
-        if self.encoder_lr == 0 and self.slow_rounds > 0:
-            raise ValueError(f"slow_rounds: {self.slow_rounds} would train an encoder that encoder_lr 0 freezes; use 0")
-        if self.soft_labels == "insertion" and self.soft_label_statistics == "batch":
-            raise ValueError("soft_label_statistics: batch needs soft_labels: task_end")
-        if "." not in self.objective:  # code from outside is imported by `check`, not by reading a file that names it
+        if self.encoder.lr == 0 and self.slow.rounds > 0:
+            rounds = self.slow.rounds
+            raise ValueError(f"slow.rounds: {rounds} would train an encoder that encoder.lr 0 freezes; use 0")
+        if "." not in self.slow.objective:  # code from outside is imported by `check`, not by reading a file
             self.parse_objective()
 
     def parse_objective(self) -> tuple[type[Objective], Any]:
         """Class and Config of the objective. Raises ValueError if the options are not suitable."""
-        kind, config = parse_objective(self.objective, self.objective_options)
-        if self.encoder is not None and kind.needs_built_in_encoder:
-            remedy = "choose another objective, or remove encoder"
-            raise ValueError(f"objective: {self.objective} needs the built-in encoder; {remedy}")
+        kind, config = parse_objective(self.slow.objective, self.slow.objective_options)
+        if self.encoder.name != "resnet18" and kind.needs_built_in_encoder:
+            remedy = "choose another objective, or remove encoder.name"
+            raise ValueError(f"slow.objective: {self.slow.objective} needs the built-in encoder; {remedy}")
         return kind, config
 
 
@@ -92,9 +117,9 @@ class DualNet(Learner):
         self.fast_optimizer = SGD(parameter_groups(both, self.slow, config), lr=config.lr)
         self.slow_optimizer = SGD(
             [*self.slow.parameters(), *(weight for weight in self.objective.parameters() if weight.requires_grad)],
-            lr=config.slow_lr,
-            momentum=config.slow_momentum,
-            weight_decay=config.slow_weight_decay,
+            lr=config.slow.lr,
+            momentum=config.slow.momentum,
+            weight_decay=config.slow.weight_decay,
         )
 
     @classmethod
@@ -107,11 +132,11 @@ class DualNet(Learner):
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
-        return config.soft_labels == "task_end" and config.soft_label_weight > 0
+        return config.soft_labels.when == "task_end" and config.soft_labels.weight > 0
 
     @classmethod
     def learns_unlabelled(cls, config: Any) -> bool:
-        return config.slow_rounds > 0 or super().learns_unlabelled(config)
+        return config.slow.rounds > 0 or super().learns_unlabelled(config)
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         return self.mask_logits(self.net(self.network_input(images)), task_ids)
@@ -126,34 +151,35 @@ class DualNet(Learner):
 
     def store(self, batch: Batch) -> None:
         """Offer the batch to the memory, before it is learned as in the authors' code."""
-        config = self.config
-        at_insertion = config.soft_labels == "insertion" and config.soft_label_weight > 0
+        soft = self.config.soft_labels
+        at_insertion = soft.when == "insertion" and soft.weight > 0
         logits = self.logits(batch.images, batch.task_ids) if at_insertion and batch.storable else None
         self.memory.add(batch, self.generator, logits)
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
-        if self.config.slow_rounds == 0:
+        slow = self.config.slow
+        if slow.rounds == 0:
             return {}
-        config, steps = self.config, self.slow_steps(batch)
+        steps = self.slow_steps(batch)
 
         def loss() -> Tensor:
             return self.objective(self.slow, *next(steps))
 
-        options = (config.inner_steps, config.beta, *self.interpolated_and_kept())
-        losses = [look_ahead(self.slow_optimizer, loss, *options) for _ in range(config.slow_rounds)]
+        options = (slow.inner_steps, slow.beta, *self.interpolated_and_kept())
+        losses = [look_ahead(self.slow_optimizer, loss, *options) for _ in range(slow.rounds)]
         return {"slow": torch.stack(losses).mean()}
 
     def interpolated_and_kept(self) -> tuple[list[Tensor], list[Tensor]]:
         """For Look-ahead. Found anew for each batch, because `.to(device)` replaces the BatchNorm statistics."""
-        config, weights = self.config, self.slow_optimizer.param_groups[0]["params"]
+        slow, weights = self.config.slow, self.slow_optimizer.param_groups[0]["params"]
         buffers = [*self.slow.buffers(), *self.objective.buffers()]
         statistics = [buffer for buffer in buffers if buffer.is_floating_point()]
-        interpolated, kept = (weights, statistics) if config.slow_statistics == "keep" else (weights + statistics, [])
-        return ([] if config.slow_optimizer == "sgd" else interpolated), kept
+        interpolated, kept = (weights, statistics) if slow.statistics == "keep" else (weights + statistics, [])
+        return ([] if slow.optimizer == "sgd" else interpolated), kept
 
     def slow_steps(self, batch: Batch) -> Iterator[tuple[Tensor, Tensor, Batch]]:
         """Two views and the examples they show, for each inner step; all are generated at once, as one large batch."""
-        steps = self.config.slow_rounds * self.config.inner_steps
+        steps = self.config.slow.rounds * self.config.slow.inner_steps
         images, labels, task_ids = self.slow_examples(batch, steps)
         views = two_views(images, self.spec.network_size, self.config.views, self.generator)
         chunks = (tensor.chunk(steps) for tensor in (*views, images, labels, task_ids))
@@ -166,9 +192,9 @@ class DualNet(Learner):
         Unlike in the fast phase, placeholders keep the labels that they have in the batch.
         """
         labels = torch.full_like(batch.task_ids, UNLABELLED) if batch.labels is None else batch.labels
-        replay = self.memory.sample(self.config.slow_batch_size, self.generator, beside=batch, draws=steps)
+        replay = self.memory.sample(self.config.slow.batch_size, self.generator, beside=batch, draws=steps)
         past_labels = torch.where(replay.stored, replay.labels, labels[replay.batch_rows])
-        if batch.labels is not None and self.config.slow_source == "memory":
+        if batch.labels is not None and self.config.slow.source == "memory":
             return replay.images, past_labels, replay.task_ids
         return (
             interleave(batch.images, replay.images, steps),
@@ -187,16 +213,15 @@ class DualNet(Learner):
         config, replay = self.config, self.memory.sample(self.config.replay_size, self.generator, beside=batch)
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
         now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
-        soft_loss = soft_label_loss(
-            past_logits, replay.logits, replay.has_logits, config.temperature, config.soft_label_mean
-        )
-        replay_loss = config.replay_weight * past_loss + config.soft_label_weight * soft_loss
+        soft = config.soft_labels
+        soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, soft.temperature, soft.mean)
+        replay_loss = config.replay_weight * past_loss + soft.weight * soft_loss
         gradient_step(self.fast_optimizer, now_loss + replay_loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
     def end_task(self) -> None:
         if self.needs_boundaries(self.config):  # otherwise the stored examples already have logits, or need none
-            self.store_soft_labels(self.memory, self.config.soft_label_statistics == "batch")
+            self.store_soft_labels(self.memory, self.config.soft_labels.statistics == "batch")
 
 
 def interleave(first: Tensor, rest: Tensor, parts: int) -> Tensor:

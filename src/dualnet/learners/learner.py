@@ -15,8 +15,8 @@ from dualnet import image_ops, losses
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
-from dualnet.learners.options import option
-from dualnet.memory import Memory, MemoryConfig, Replay, check_slots, memory_class
+from dualnet.learners.options import CommonOptions, MemoryOptions
+from dualnet.memory import Memory, Replay, check_slots, memory_class
 from dualnet.nets import SMALLEST_IMAGE, forward_batches
 from dualnet.optim import change_optimizer_rows
 
@@ -47,8 +47,7 @@ class Learner(nn.Module, ABC):
         self.register_buffer("class_mask", spec.class_mask.clone(), persistent=False)
         self.generator = torch.Generator()
         self.input_check, self.thread_guard = InputCheck(spec), ThreadGuard()
-        rate = option(config, "ema_rate")
-        self.ema = EMA(rate) if rate else None
+        self.ema = EMA(config.ema_rate) if config.ema_rate else None
 
     # Known before a learner is constructed
 
@@ -57,15 +56,15 @@ class Learner(nn.Module, ABC):
         """Raises ValueError if a learner with these options cannot learn this stream. Subclasses may add conditions."""
         if min(spec.network_size) < SMALLEST_IMAGE:
             raise ValueError(f"images of {spec.network_size} pixels are too small: the networks need {SMALLEST_IMAGE}")
-        channels, memory = spec.image_shape[0], getattr(config, "memory", None)
+        channels = spec.image_shape[0]
         if channels not in (1, 3):
             raise ValueError(f"images of {channels} channels: the networks accept grey images (1) or colour images (3)")
         for name in ("augment", "augment_replay"):
-            if option(config, name) == "views" and channels != 3:
+            if getattr(config, name, None) == "views" and channels != 3:
                 raise ValueError(f"{name}: views need 3 channels, and these images have {channels}; use crop")
-        if isinstance(memory, MemoryConfig):
-            memory_class(memory.policy_for(spec))
-            check_slots(memory.num_slots(spec), spec)
+        if isinstance(config, MemoryOptions):
+            memory_class(config.memory.policy_for(spec))
+            check_slots(config.memory.num_slots(spec), spec)
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
@@ -75,7 +74,7 @@ class Learner(nn.Module, ABC):
     @classmethod
     def learns_unlabelled(cls, config: Any) -> bool:
         """Whether it learns when a batch has no label at all; by default only by updates on replay."""
-        return option(config, "unlabelled") == "replay"
+        return replays_unlabelled(config)
 
     @classmethod
     def epochs_over_all(cls, config: Any) -> int:
@@ -221,11 +220,9 @@ class Learner(nn.Module, ABC):
 
     def training_input(self, images: Tensor, replayed: bool = False) -> Tensor:
         """The same for a supervised update, with the random augmentation that the options ask for."""
-        augment = option(self.config, "augment_replay") if replayed else "same"
-        if augment == "same":
-            augment = option(self.config, "augment")
-        crop_area = option(self.config, "crop_area")
-        return image_ops.augmented_input(images, self.spec.network_size, augment, self.generator, crop_area)
+        config = self.config
+        augment = config.augment_replay if replayed and config.augment_replay != "same" else config.augment
+        return image_ops.augmented_input(images, self.spec.network_size, augment, self.generator, config.crop_area)
 
     def outputs(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
         """The outputs of `net(pixels, parts)` for the training input of each batch.
@@ -233,7 +230,7 @@ class Learner(nn.Module, ABC):
         Each batch has its own BatchNorm statistics; with the option `joint_statistics` all are normalised as one batch.
         """
         pixels = [self.training_input(batch.images, isinstance(batch, Replay)) for batch in batches]
-        return forward_batches(net, pixels, option(self.config, "joint_statistics"))
+        return forward_batches(net, pixels, len(batches) > 1 and self.config.joint_statistics)
 
     def batch_logits(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
         """The masked logits of each batch: of the current one and of those replayed with it."""
@@ -245,8 +242,7 @@ class Learner(nn.Module, ABC):
 
         A batch without labels is skipped, unless the option `unlabelled: replay` asks for updates on replay only.
         """
-        replays = option(self.config, "unlabelled") == "replay" and self.spec.num_classes > 0
-        if batch.labels is None and replays:
+        if batch.labels is None and replays_unlabelled(self.config) and self.spec.num_classes > 0:
             return torch.full_like(batch.task_ids, UNLABELLED)
         return batch.labels
 
@@ -284,6 +280,11 @@ class Learner(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.generator.set_state(state.cpu())
+
+
+def replays_unlabelled(config: CommonOptions) -> bool:
+    """Whether batches without labels get updates, on replay only."""
+    return isinstance(config, MemoryOptions) and config.unlabelled == "replay"
 
 
 def are_losses(value: object) -> bool:

@@ -19,7 +19,7 @@ from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
 from dualnet.experiments import checkpoint
 from dualnet.experiments.experiment import open_ended, parse, parse_learner
-from dualnet.experiments.record import MODEL_FILE, updated
+from dualnet.experiments.record import MODEL_FILE
 from dualnet.experiments.run import finite_means, learner_state, load_state
 from dualnet.experiments.run_folder import RunFolder, describe_stream
 from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
@@ -149,7 +149,7 @@ class Model:
         names = names_of(labels, len(pixels))
         if set(names) == {None} and not self.learner.learns_unlabelled(self.learner.config):
             raise ValueError(
-                "labels: none is known, and this model has no slow learner (learner.slow_rounds is 0 or not set); "
+                "labels: none is known, and this model has no slow phase (learner.slow.rounds is 0 or not set); "
                 "give some labels, or create a new model with Model.create(label_share=0.1)"
             )
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self.class_names]
@@ -291,7 +291,7 @@ def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> t
     content = read_yaml(file) if is_model else {**folder.record.experiment, "stream": folder.record.stream}
     model_folder.check_trusted(content.get("learner"), file, trust)
     try:
-        name, config = parse_learner(updated(content)["learner"])
+        name, config = parse_learner(content["learner"])
         if not is_model and flat(content).get("benchmark.name") in BENCHMARKS:  # code of another one is not imported
             parse(folder.record.experiment)  # checks the options
         identity = model_folder.identity(content) if is_model else folder.identity

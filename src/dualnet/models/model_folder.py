@@ -12,11 +12,11 @@ from dualnet.batch import StreamSpec
 from dualnet.data.splits import class_mask
 from dualnet.experiments import checkpoint
 from dualnet.experiments.experiment import parse_learner
-from dualnet.experiments.record import MODEL_FILE, digest_of, updated
+from dualnet.experiments.record import MODEL_FILE, digest_of
 from dualnet.experiments.run_folder import LOCK_FILE, RunFolder, environment
 from dualnet.files import READ_ERRORS, describe_error, read_yaml
 from dualnet.learners import Learner, learner_name
-from dualnet.options import plain, whole_number
+from dualnet.options import flat, plain, whole_number
 from dualnet.text import escape
 
 IDENTITY_KEYS = ("learner", "seed")
@@ -47,7 +47,7 @@ def write(path: Path, learner: Learner, state: Mapping[str, Any]) -> None:
 def check_same(path: Path, stored: Mapping[str, Any], content: Mapping[str, Any]) -> None:
     """Raises ValueError if the folder holds another model."""
     try:
-        same_learner = parse_learner(updated(stored)["learner"]) == parse_learner(content["learner"])
+        same_learner = parse_learner(stored["learner"]) == parse_learner(content["learner"])
     except READ_ERRORS:
         same_learner = False
     same = {"learner": same_learner, "seed": stored.get("seed") == content["seed"]}
@@ -74,10 +74,8 @@ def identity(content: Mapping[str, Any]) -> dict[str, str]:
 
 def code_paths(learner: Any) -> dict[str, str]:
     """The options of a learner that are import paths. A name without a dot is never imported."""
-    options = learner if isinstance(learner, Mapping) else {}
-    memory = options.get("memory")
-    values = {option: options.get(option) for option in ("name", "encoder", "objective")}
-    values["memory.policy"] = memory.get("policy") if isinstance(memory, Mapping) else None
+    options = flat(learner) if isinstance(learner, Mapping) else {}
+    values = {option: options.get(option) for option in ("name", "encoder.name", "slow.objective", "memory.policy")}
     return {option: path for option, path in values.items() if isinstance(path, str) and "." in path}
 
 

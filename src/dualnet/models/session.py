@@ -117,9 +117,9 @@ class Session:
                     f"--test: {min(others)!r} and the others are not classes of the model; name another folder"
                 )
             warnings.warn(f"--test: {join_first(sorted(others))}: left out, unknown to the model", stacklevel=2)
-        if None in self.files.names and not getattr(model.learner.config, "slow_rounds", 0):
+        if None in self.files.names and not model.learner.learns_unlabelled(model.learner.config):
             raise ValueError(
-                "--unlabelled: this model has no slow learner (learner.slow_rounds is 0 or not set); leave it out, "
+                "--unlabelled: this model has no slow phase (learner.slow.rounds is 0 or not set); leave it out, "
                 "or create a new model with --unlabelled from the first call on"
             )
         self.check_tasks()

@@ -66,7 +66,7 @@ def timm_features(model: str, **options: Any) -> nn.Module:
     if ":" in model:  # a model on a hub, which timm would download
         raise ValueError(f"model: {model!r} is not the name of one of timm's own models, such as resnet18")
     for option in {"checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"} & options.keys():
-        raise ValueError(f"encoder_options.{option}: weights come from a file in safetensors; give `weights`")
+        raise ValueError(f"{option}: weights come from a file in safetensors; give encoder.weights")
     return timm.create_model(model, pretrained=False, features_only=True, **options)
 
 

@@ -19,12 +19,12 @@ def starter_file(width: int) -> Path:
     files = starter_files()
     if width not in files:
         widths = " or ".join(str(number) for number in sorted(files))
-        raise ValueError(f"start: there is no starter of width {width}; set width to {widths}")
+        raise ValueError(f"encoder.weights: there is no starter of width {width}; set encoder.width to {widths}")
     return files[width]
 
 
 def was_trained_on(name: str | None, data: str) -> bool:
-    """Whether `start` or `weights` names the starter, or a file whose metadata say that it was trained on this data."""
+    """Whether `weights` names the starter, or a file whose metadata say that it was trained on this data."""
     if name is None or name == STARTER:
         return name == STARTER
     try:

@@ -25,18 +25,18 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 def objective_class(name: str) -> type[Objective]:
     """The objective of that name, or the class at an import path such as `my_package.my_module.MyObjective`."""
-    found = find_object(name, OBJECTIVES, "objective")
+    found = find_object(name, OBJECTIVES, "slow.objective")
     if not (isinstance(found, type) and issubclass(found, Objective) and is_dataclass(found.Config)):
-        raise ValueError(f"objective: {name!r} is not an Objective with a dataclass Config; see docs/objectives.md")
+        raise ValueError(f"slow.objective: {name!r} is no Objective with a dataclass Config; see docs/objectives.md")
     if missing := sorted(found.__abstractmethods__):
-        raise ValueError(f"objective: {name!r} does not implement {', '.join(missing)}; see docs/objectives.md")
+        raise ValueError(f"slow.objective: {name!r} does not implement {', '.join(missing)}; see docs/objectives.md")
     return found
 
 
 def parse_objective(name: str, options: Mapping[str, Any]) -> tuple[type[Objective], Any]:
     """Class and Config of an objective."""
     kind = objective_class(name)
-    return kind, build(kind.Config, options, "objective_options")
+    return kind, build(kind.Config, options, "slow.objective_options")
 
 
 __all__ = ["BYOL", "OBJECTIVES", "BarlowTwins", "Classification", "EmbeddingObjective", "Objective"]

@@ -7,14 +7,22 @@ from statistics import fmean
 
 import numpy as np
 
-from dualnet.experiments.record import BLURRY, LABELS, RunRecord, Scalar, option_text, scalar_options
+from dualnet.experiments.record import RunRecord, Scalar, option_text
 from dualnet.metrics import Matrix, average_accuracy
-from dualnet.options import is_whole
+from dualnet.options import is_whole, shorten
 from dualnet.report.cells import DASH, Number
 from dualnet.report.find_runs import find_runs
 from dualnet.report.stream_facts import data_set_names
 from dualnet.text import escape, pluralise
 
+STREAM_DEFAULTS: dict[str, Scalar] = {  # of missing and late labels, and of blurry boundaries
+    "labels.share": 1.0,
+    "labels.drawn_per": "sample",
+    "labels.delay": 0,
+    "labels.delay_spread": 0,
+    "blurry.share": 0.0,
+    "blurry.disjoint": 0.0,
+}
 SIZES = {"memory_slots": "slots", "width": "width"}  # fields of the manifest, and their columns
 
 
@@ -77,7 +85,7 @@ class ReportRow(Series):
 
         If no label is missing, the unit by which they are drawn is none of them.
         """
-        defaults = scalar_options({"labels": LABELS, "blurry": BLURRY})
+        defaults = dict(STREAM_DEFAULTS)
         if self.options.get("labels.share") == defaults["labels.share"]:
             del defaults["labels.drawn_per"]
         named = [key for key, value in self.options.items() if key in defaults and value != defaults[key]]
@@ -173,10 +181,8 @@ def distinct_labels(names: Sequence[str], options: Sequence[Mapping[str, Scalar]
     for name in set(names):
         namesakes = [i for i, other in enumerate(names) if other == name]
         keys = differing_keys([options[i] for i in namesakes])
-        short = [key.rpartition(".")[2] for key in keys]
-        titles = short if len(set(short)) == len(keys) else keys
         for number, i in enumerate(namesakes, 1):
-            values = [f"{title}={value_text(options[i], key)}" for title, key in zip(titles, keys, strict=True)]
+            values = [f"{title}={value_text(options[i], key)}" for title, key in zip(shorten(keys), keys, strict=True)]
             if len(namesakes) > 1:
                 labels[i] += f" ({', '.join(values)})" if 1 <= len(keys) <= 3 else f" #{number}"
     return [escape(label) for label in labels]

@@ -10,7 +10,7 @@ from dualnet.report.rows import Comparison, ReportRow, Series, differing_keys, d
 
 # Options that are always plotted if runs differ in them: axis label, and factor of the tick labels.
 AXES = {
-    "learner.slow_rounds": ("n, rounds of the slow learner per batch", 1.0),
+    "learner.slow.rounds": ("n, rounds of the slow learner per batch", 1.0),
     "labels.share": ("labelled share (%)", 100.0),
 }
 

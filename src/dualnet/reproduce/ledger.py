@@ -6,10 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dualnet.experiments.manifest import FIELDS, LATER_FIELDS, differences
+from dualnet.experiments.manifest import FIELDS, differences
 from dualnet.experiments.option_files import shipped_files
 from dualnet.experiments.record import (
-    DIGEST_DEFAULTS,
     EARLIER,
     IMAGES,
     RESULT_FILE,
@@ -17,7 +16,6 @@ from dualnet.experiments.record import (
     Scalar,
     compared_options,
     read_record,
-    scalar_options,
     with_common_root,
 )
 from dualnet.files import read_yaml
@@ -212,7 +210,7 @@ def make_entry(row: TableRow, published: Published, out: Path, margin: float) ->
         metrics=metrics,
         protocol_differs=differences(manifest, published.protocol),
         options_changed=option_changes(runs[0].options, table_options(row)) if runs else {},
-        unknown=[field for field in FIELDS if published.source and field not in {**LATER_FIELDS, **published.protocol}],
+        unknown=[field for field in FIELDS if published.source and field not in published.protocol],
         manifest=manifest,
         cost=mean_cost(runs),
         earlier=earlier_sets(row, runs, out),
@@ -279,7 +277,6 @@ def table_options(row: TableRow) -> dict[str, Scalar]:
 
 
 def option_changes(one: Mapping[str, Scalar], other: Mapping[str, Scalar]) -> dict[str, tuple[Scalar, Scalar]]:
-    """Options in which two experiments differ, with both values; options that were left out have their default."""
+    """Options in which two experiments differ, with both values; a dash for one that is missing."""
     keys = [key for key in differing_keys([one, other]) if key not in NOT_COMPARED]
-    defaults = dict.fromkeys(keys, DASH) | scalar_options(DIGEST_DEFAULTS)
-    return {key: (one.get(key, defaults[key]), other.get(key, defaults[key])) for key in keys}
+    return {key: (one.get(key, DASH), other.get(key, DASH)) for key in keys}

@@ -11,7 +11,7 @@ from typing import Any
 from dualnet.experiments.experiment import Experiment
 from dualnet.jobs.rows import Row, RowRunner
 from dualnet.metrics import sample_of
-from dualnet.options import flat
+from dualnet.options import flat, shorten
 from dualnet.search.search_file import METRICS, SearchPlan, Values, options_text
 
 MAX_NAME_LENGTH = 100  # characters of a folder name; file systems allow 255 bytes
@@ -92,6 +92,4 @@ def folder_name(options: Values) -> str:
 
 
 def shorten_names(options: Values) -> Values:
-    """Only the last part of each dotted name, if these parts are unique."""
-    shortened = {option.rpartition(".")[2]: value for option, value in options.items()}
-    return shortened if len(shortened) == len(options) else options
+    return dict(zip(shorten(list(options)), options.values(), strict=True))
