@@ -323,11 +323,13 @@ def test_events_start_with_past_ones_and_continue(server: Server) -> None:
             if line.startswith("data: "):
                 content = json.loads(line.removeprefix("data: "))
         assert kinds == {"status", "notice"}
-        assert numbers == list(range(numbers[0], numbers[-1] + 1)) and content["time"] > 0
+        assert numbers == sorted(set(numbers)) and content["time"] > 0
 
 
 def test_metrics_and_openapi(server: Server) -> None:
     assert server.request("GET", "/nothing")[0] == 404
+    predicted(server, "red")
+    server.learned()
     lines = server.get("/metrics").decode().splitlines()
     values = dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     assert float(values["dualnet_examples"]) == server.get("/v1/status")["examples"]
