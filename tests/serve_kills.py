@@ -14,22 +14,26 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from serving import COLOURS, Server, picture, png, small_model
+import numpy as np
+from serving import COLOURS, SIZE, Server, files_with, picture, png, small_model
 
 GONE = (OSError, http.client.HTTPException)
 
 
 class Load:
-    """Three threads that teach, label and predict until the service is gone, and record what was acknowledged."""
+    """Threads that teach, label, change classes and predict until the service is gone, and record its answers."""
 
     def __init__(self, seed: int, full_disk: bool) -> None:
         self.random = random.Random(seed)
-        self.acts = [self.teach, self.label, self.predict, *([self.fill_disk] if full_disk else [])]
+        self.acts = [self.teach, self.label, self.change_classes, self.predict]
+        self.acts += [self.fill_disk] if full_disk else []
         self.refused = 0  # requests, on a full disk
         self.number = 0
         self.sent: dict[str, tuple[str, int]] = {}  # colour and number of the image, by id
         self.labels: dict[str, str | None] = {}  # of the acknowledged examples
         self.in_doubt: dict[str, str] = {}  # labels that were sent and not acknowledged
+        self.names: dict[int, set[str | None]] = {}  # that a class may have, by number; None: removed
+        self.short_lived: list[int] = []  # the greys of images whose class is removed
         self.errors: list[Exception] = []  # of the threads
         self.ended = threading.Event()
 
@@ -79,6 +83,24 @@ class Load:
             assert status == 200, content
             self.labels[id] = self.in_doubt.pop(id)
 
+    def change_classes(self, server: Server) -> None:
+        """Teach a class with one image, and rename and remove it."""
+        grey = len(self.short_lived) + 1
+        if grey > 250:
+            time.sleep(0.01)
+            return
+        self.short_lived.append(grey)
+        image, name = png(np.full((SIZE, SIZE, 3), grey, np.uint8)), f"class {grey}"
+        if not self.is_stored(*server.teach(image, name, id=f"short-lived-{grey}")):
+            return
+        [number] = [one["number"] for one in server.get("/v1/classes") if one["name"] == name]
+        self.names[number] = {name, f"{name} renamed"}
+        if self.is_stored(*server.send("PUT", f"/v1/classes/{number}/name", {"name": f"{name} renamed"})):
+            self.names[number].remove(name)
+        self.names[number].add(None)
+        if self.is_stored(*server.request("DELETE", f"/v1/classes/{number}")):
+            self.names[number] = {None}
+
     def predict(self, server: Server) -> None:
         assert server.upload("/v1/predict", png(picture("red", 1)))[0] == 200
 
@@ -106,6 +128,7 @@ class Load:
                 found = {"label": None}
             self.labels[id] = found["label"]
         self.in_doubt.clear()
+        self.check_classes(server)
         status = server.learned()
         assert status["examples"] == len(self.sent)
         labelled = [id for id, label in self.labels.items() if label is not None]
@@ -113,6 +136,20 @@ class Load:
         # The memory has a slot for each: none was lost, none learned twice.
         in_memory = sum(one["in_memory"] for one in status["classes"])
         assert in_memory == len(labelled) - len(held_out) <= status["memory_slots"]
+        assert {one["label"] for one in server.get("/v1/memory")} <= {*COLOURS}
+        _, answer = server.upload("/v1/predict", png(picture("red", 1)))
+        assert {one["name"] for one in answer["predictions"][0]["classes"]} <= {*COLOURS}
+        pixels = [bytes([grey]) * SIZE * SIZE for grey in self.short_lived]
+        server.status_when(lambda _: not any(files_with(server.state, content) for content in pixels))
+
+    def check_classes(self, server: Server) -> None:
+        """Each has an acknowledged name, or was removed. Those that remain, and what is in doubt, are removed."""
+        names = {one["number"]: one["name"] for one in server.get("/v1/classes")}
+        for number, possible in self.names.items():
+            assert names.get(number) in possible, (number, names.get(number), possible)
+        for number in [number for number, name in names.items() if name not in COLOURS]:
+            assert server.request("DELETE", f"/v1/classes/{number}")[0] == 204
+        self.names.clear()
 
 
 def kill_under_load(folder: Path, kills: int, seed: int = 0, full_disk: bool = False) -> Load:

@@ -12,7 +12,7 @@ from rich.progress import track
 
 from dualnet.cli.terminal import fail, print_line, show_warning
 from dualnet.data.class_folders import class_folders, files_by_class, images_in
-from dualnet.serve.options import Options, is_loopback, read_token
+from dualnet.serve.options import read_token
 
 try:
     import httpx
@@ -96,8 +96,7 @@ class Client:
         self.url, self.has_responded = url, False
         try:
             self.http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
-            self.address = self.http.base_url
-            valid = self.address.scheme in ("http", "https") and self.address.host
+            valid = self.http.base_url.scheme in ("http", "https") and self.http.base_url.host
         except httpx.InvalidURL:
             valid = False
         if not valid:
@@ -132,10 +131,7 @@ class Client:
         """What to do after giving up."""
         if self.has_responded:
             return "try the same command again later: it sends only the images that the service does not have"
-        port = self.address.port or 80
-        where = "" if is_loopback(self.address.host) else " there"
-        command = "dualnet serve --state live" + (f" --port {port}" if not where and port != Options.port else "")
-        return f"no service at this address: start one{where} with `{command}`, or give another --url"
+        return "no service at this address: start one there with `dualnet serve --state live`, or give another --url"
 
 
 def parsed(response: httpx.Response) -> Any:

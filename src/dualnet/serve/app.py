@@ -12,17 +12,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
-import numpy as np
 import torch
 from fastapi import FastAPI, Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
-from fastapi.routing import APIRoute
 from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.background import BackgroundTask
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartParser
+from torch import Tensor
 
 from dualnet import __version__
 from dualnet.serve import schema, state_folder
@@ -55,17 +54,17 @@ def make_app(service: Service) -> FastAPI:
         if len(images) > options.most_images:
             raise RequestError(413, f"{len(images)} images; at most {options.most_images} are allowed (--most-images)")
 
-    def decode_all(images: list[UploadFile]) -> list[np.ndarray]:
+    def decode_all(images: list[UploadFile]) -> Tensor:
         check_number(images)
-        contents = enumerate(image.file.read() for image in images)
-        return [decode(data, service.image_size, options.most_pixels, f"image {number}") for number, data in contents]
+        files = ((file.file.read(), f"image {number}") for number, file in enumerate(images))
+        return torch.stack([decode(data, service.image_size, options.most_pixels, name) for data, name in files])
 
     # Prediction
 
     @app.post("/v1/predict")
     def predict(image: schema.Images, top: schema.Top = 5) -> schema.Predictions:
         """The most probable classes of one or several images."""
-        version, predictions = service.predict(torch.from_numpy(np.stack(decode_all(image))), top)
+        version, predictions = service.predict(decode_all(image), top)
         return schema.Predictions(version=version, predictions=predictions)
 
     @app.get("/v1/predictions")
@@ -104,8 +103,8 @@ def make_app(service: Service) -> FastAPI:
         if len(labels) != len(image):
             raise RequestError(422, f"{len(labels)} labels for {len(image)} images; give one per image, or one for all")
         images = decode_all(image)
-        answers = service.predict(torch.from_numpy(np.stack(images)), top)[1] if top else [None] * len(ids)
-        position, duplicates = journal.add_examples(ids, images, labels, new_class)
+        answers = service.predict(images, top)[1] if top else [None] * len(ids)
+        position, duplicates = journal.add_examples(ids, images.numpy(), labels, new_class)
         service.notify_learner(position)
         rows = zip(ids, duplicates, answers, strict=True)
         return [schema.Acknowledged(id=one, duplicate=same, prediction=answer) for one, same, answer in rows]
@@ -118,8 +117,8 @@ def make_app(service: Service) -> FastAPI:
     @app.get("/v1/examples/{id}")
     def get_example(id: schema.Id) -> dict[str, Any]:
         example = journal.example(id)
-        fields = {"id": id, "label": example.name, "time": example.time, "held_out": bool(example.held_out)}
-        return {**fields, "image": example.pixels is not None}
+        state = {"held_out": bool(example.held_out), "image": example.pixels is not None}
+        return {"id": id, "label": example.name, "time": example.time, **state}
 
     @app.get("/v1/examples/{id}/image", response_class=Response, responses={200: {"content": {"image/png": {}}}})
     def get_image(id: schema.Id) -> Response:
@@ -261,7 +260,7 @@ async def event_stream(service: Service, after: int) -> AsyncIterator[str]:
         idle += POLL_SECONDS
 
 
-async def handle_error(request: Request, error: Exception) -> JSONResponse:
+async def handle_error(_: Request, error: Exception) -> JSONResponse:
     """All error responses have the same body."""
     match error:
         case RequestError():
@@ -269,14 +268,9 @@ async def handle_error(request: Request, error: Exception) -> JSONResponse:
         case RequestValidationError():
             response = RequestError(422, validation_message(error.errors()[0]))
         case HTTPException():  # raised by FastAPI itself
-            response = RequestError(error.status_code, error.detail)
+            response = RequestError(error.status_code, error.detail, **error.headers or {})
         case OSError() | sqlite3.OperationalError():
             response = RequestError(507, disk_message(error))
         case _:
             response = RequestError(500, f"internal error ({type(error).__name__}); see the log of the service")
-    if response.status == 405:  # Starlette lists only the methods of the first matching route
-        routes = [route for route in request.app.routes if isinstance(route, APIRoute)]
-        matching = [route for route in routes if route.path_regex.match(request.url.path)]
-        methods = sorted({method for route in matching for method in route.methods or ()})
-        response.headers["Allow"] = ", ".join(methods) or "GET, HEAD"  # the latter: static files
     return JSONResponse(response.body, response.status, response.headers)

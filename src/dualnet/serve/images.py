@@ -13,7 +13,7 @@ from dualnet.data.decode import UnreadableError, read_bytes
 from dualnet.serve.errors import RequestError
 
 
-def decode(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
+def decode(data: bytes, size: int, most_pixels: int, name: str) -> Tensor:
     """uint8 [3, size, size]: rotated by its EXIF orientation, cropped to the central square. Call inside `decoding`.
 
     No other metadata is read or stored. Raises RequestError if the data is not an image, or has too many pixels.
@@ -23,7 +23,7 @@ def decode(data: bytes, size: int, most_pixels: int, name: str) -> np.ndarray:
         read_bytes(data, into, name, most_pixels)
     except UnreadableError as error:
         raise RequestError(400, f"{error.summary(1)}; send another image") from None
-    return np.ascontiguousarray(into.transpose(2, 0, 1))
+    return torch.from_numpy(into).permute(2, 0, 1).contiguous()
 
 
 def to_tensor(images: Sequence[bytes]) -> Tensor:
