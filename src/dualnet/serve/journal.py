@@ -121,7 +121,7 @@ class Journal:
             return self.append("remove", label=number)
 
     def add_examples(
-        self, ids: Sequence[str], images: Sequence[np.ndarray], names: Sequence[str | None], new_class: bool
+        self, ids: Sequence[str], images: Iterable[np.ndarray], names: Sequence[str | None], new_class: bool
     ) -> tuple[int, list[bool]]:
         """Store images with the names of their classes. Also returns which of them were duplicates.
 
