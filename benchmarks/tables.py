@@ -7,16 +7,20 @@ fields are replaced by figures of the run folders below results/:
 {demo/er forward}    images forward, another cost of a run, or `seeds`
 {A - B}              the difference of the ACC of two rows with half of its 95 % interval; {A - B p}: Welch's p
 {ROW paper}          ACC of a row of reproduce/, the published one in brackets, and the mark of the verdict
+{ROW published}      the published ACC, FM and LA of such a row; {ROW verdict}: its verdict
+{ROW cells}          four cells: seeds, ACC, FM and LA
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from dualnet.experiments.record import RunRecord
 from dualnet.metrics import sample_of, summary
@@ -72,15 +76,27 @@ def field_text(field: str) -> str:
         difference = welch(*(sample(name) for name in names.split(" - ")))
         return p_text(difference.p) if of_p else f"{difference.mean:.1f} ± {difference.half_width:.1f}"
     row, _, what = field.partition(" ")
-    if what == "paper":
-        metric = ledger()[row.removeprefix("reproduce/")]["metrics"]["ACC"]
-        return f"{metric['ours']['mean']:.1f} ({metric['published']['mean']:.1f}) {MARKS[metric['verdict']]}"
+    if what == "cells":
+        return " | ".join(field_text(f"{row} {part}") for part in ("seeds", "ACC", "FM", "LA"))
+    if what in ("paper", "published", "verdict"):
+        return published_text(ledger()[row.removeprefix("reproduce/")], what)
     if what == "seeds":
         return str(len(runs_of(row)))
     if what in COSTS:
         return number_text(mean_cost(runs_of(row))[what], COSTS[what])
     found = sample(row, what or "ACC")
-    return number_text(found.mean, "accuracy") + ("" if found.std is None else f" ± {found.std:.1f}")
+    known = found.std is not None and math.isfinite(found.std)
+    return number_text(found.mean, "accuracy") + (f" ± {found.std:.1f}" if known else "")
+
+
+def published_text(row: dict[str, Any], what: str) -> str:
+    if what == "verdict":
+        return row["verdict"]
+    if what == "published":
+        values = (metric["published"] for metric in row["metrics"].values())
+        return ", ".join(number_text(value and value["mean"], "accuracy") for value in values)
+    metric = row["metrics"]["ACC"]
+    return f"{metric['ours']['mean']:.1f} ({metric['published']['mean']:.1f}) {MARKS[metric['verdict']]}"
 
 
 def sample(row: str, metric: str = "ACC") -> Sample:
@@ -97,7 +113,7 @@ def runs_of(row: str) -> list[RunRecord]:
 
 
 @cache
-def ledger() -> dict[str, dict]:
+def ledger() -> dict[str, dict[str, Any]]:
     files = RESULTS.glob("reproduce/*/ledger.json")
     return {row["name"]: row for file in files for row in json.loads(file.read_text(encoding="utf-8"))["rows"]}
 

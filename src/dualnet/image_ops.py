@@ -53,7 +53,7 @@ class ViewConfig:
 
 # For supervised updates: normalised as in evaluation, and cropped as in Barlow Twins. With crops of a constant size, as
 # in the slow learner's views, objects appear 1.5 times as large as in evaluation, and ER-Aug loses 4 points
-# (results/README.md).
+# (results/notes/paper-rows.md).
 SUPERVISED_VIEW = ViewConfig(normalisation="imagenet", crop_area=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3))
 SUPERVISED_CROP = ViewConfig(normalisation="imagenet", flip_probability=0.0)
 RESIZED_CROP = replace(SUPERVISED_VIEW, jitter_probability=0.0, grey_probability=0.0, blur_probability=(0.0, 0.0))

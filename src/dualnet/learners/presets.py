@@ -8,7 +8,7 @@ from dualnet.options import choose, merged
 
 Options = dict[str, Any]
 
-# Chosen on validation tasks by experiments/search/beyond-*.yaml; results/README.md describes how.
+# Chosen on validation tasks by experiments/search/beyond-*.yaml; results/notes/dualnet.md describes how.
 AVERAGED: Options = {"ema_rate": 0.02, "joint_statistics": True, "slow": {"rounds": 0}}
 TASK_FREE: Options = {
     **AVERAGED,
