@@ -82,14 +82,6 @@ def test_batches_and_folders_make_the_same_benchmark(config: Cifar100, tmp_path:
             assert np.array_equal(a.labels, b.labels)
 
 
-def test_choice_and_order_of_classes(config: Cifar100) -> None:
-    benchmark = replace(config, class_order=["ad", "aa", "ac"], classes_per_task=1, num_tasks=2).make()
-    assert benchmark.class_names == ("ad", "aa")
-    first, second = (task.train for task in benchmark.tasks)
-    assert first.labels.tolist() == [0, 0] and first.array[first.rows][:, 0, 0, 0].tolist() == [3, 3]
-    assert second.labels.tolist() == [1, 1] and second.array[second.rows][:, 0, 0, 0].tolist() == [0, 0]
-
-
 def test_the_folder_of_the_archive_itself_and_only_the_chosen_images(config: Cifar100, tmp_path: Path) -> None:
     array = config.make().tasks[0].train.array
     again = replace(config, order_seed=1, root=f"{config.root}/cifar-100-python").make()

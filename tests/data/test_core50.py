@@ -64,10 +64,6 @@ def test_the_whole_tree_makes_ten_tasks_of_five_objects_in_order(tmp_path: Path)
             assert len(part) == 5 * len(sessions)
 
 
-def test_defaults_are_the_papers() -> None:
-    assert (Core50().image_size, Core50().input_size, Core50().classes_per_task) == (128, 84, 5)
-
-
 def test_frames_come_in_order_and_objects_as_chosen(config: Core50) -> None:
     benchmark = config.make()
     assert benchmark.class_names == ("plug_adapter2", "mobile_phone5")
@@ -76,15 +72,6 @@ def test_frames_come_in_order_and_objects_as_chosen(config: Core50) -> None:
     turned = replace(config, class_order=["o10", "o2"]).make()
     assert turned.class_names == ("mobile_phone5", "plug_adapter2")
     assert set(colours(turned.tasks[0].train)[:, 0]) == {10}
-
-
-def test_root_may_be_the_unpacked_folder_and_hidden_files_do_not_count(config: Core50) -> None:
-    before = config.make().tasks[0].train
-    inner = Path(config.root) / "core50_128x128"
-    (inner / "s1" / "o2" / "._C_01_02_000.png").write_text("no image")
-    (inner / "s1" / "o2" / "notes.txt").write_text("no image")
-    after = replace(config, root=str(inner)).make().tasks[0].train
-    assert np.array_equal(before.array, after.array)
 
 
 def test_the_documented_command_runs(config: Core50, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

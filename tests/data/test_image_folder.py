@@ -135,13 +135,6 @@ def test_order_and_choice_of_classes(config: ImageFolder) -> None:
     assert fewer.class_names == ("a", "b", "c") and len(fewer.tasks[0].train.array) == 15, "d is not even decoded"
 
 
-@pytest.mark.parametrize(("per_task", "sizes"), [(3, [3, 1]), (9, [4]), ((1, 3), [1, 3])])
-def test_tasks_of_unequal_size(per_task: int | tuple[int, ...], sizes: list[int], config: ImageFolder) -> None:
-    benchmark = replace(config, classes_per_task=per_task).make()
-    assert [len(set(task.train.labels.tolist())) for task in benchmark.tasks] == sizes
-    assert benchmark.spec.class_mask.sum(dim=1).tolist() == sizes and benchmark.spec.num_classes == 4
-
-
 def test_test_images_from_their_own_folder(config: ImageFolder, tmp_path: Path) -> None:
     test_root = fill(tmp_path / "test", per_class=2, shade=9)
     first = replace(config, test_root=str(test_root), input_size=4).make().tasks[0]

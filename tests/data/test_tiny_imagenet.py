@@ -58,11 +58,6 @@ def test_tasks_of_ten_in_order_of_the_ids(config: TinyImageNet) -> None:
                 assert round(red / 12) == label and (green > 50) == of_test  # JPEG is not exact
 
 
-def test_defaults_make_twenty_tasks() -> None:
-    default = TinyImageNet()
-    assert (default.classes_per_task, default.num_tasks, default.image_size, default.input_size) == (10, None, 64, None)
-
-
 def test_all_two_hundred_classes_are_twenty_tasks(tmp_path: Path) -> None:
     fill(tmp_path, used=200)
     benchmark = TinyImageNet(str(tmp_path), image_size=4, cache=str(tmp_path / "cache")).make()

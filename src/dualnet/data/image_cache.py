@@ -130,8 +130,10 @@ def unreadable(files: Sequence[str], size: int, on_error: OnError, folder: str |
 
     Raises UnreadableError if none is left. With `stop` the result is empty: the cache will name them in its error.
     """
-    reasons = find_unreadable(files, size, folder) if on_error == "skip" else {}
-    bad = {file: reasons[path] for file in files if (path := os.path.abspath(file)) in reasons} if reasons else {}
+    if on_error == "stop":
+        return {}
+    reasons = find_unreadable(files, size, folder)
+    bad = {file: reasons[path] for file in files if (path := os.path.abspath(file)) in reasons}
     if bad and len(bad) == len(set(files)):  # a file may be given twice
         raise UnreadableError(bad, len(bad))
     if bad:

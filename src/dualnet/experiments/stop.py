@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, ClassVar, Self
 
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
 
 @contextlib.contextmanager
 def blocked_signals() -> Iterator[None]:
@@ -17,7 +19,7 @@ def blocked_signals() -> Iterator[None]:
     from multiprocessing import resource_tracker  # not needed by commands that start no process
 
     resource_tracker.ensure_running()  # first, since its start unblocks the signals
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     try:
         yield
     finally:
@@ -42,8 +44,8 @@ class Stop:
         self.previous: dict[int, Any] = {}  # handlers by signal
 
     def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+        if threading.current_thread() is threading.main_thread():  # signals are handled there only
+            for number in STOP_SIGNALS:
                 self.previous[number] = signal.signal(number, self.request)
         return self
 
