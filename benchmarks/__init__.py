@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from benchmarks import growth, images, processes, steps
+from benchmarks import images, processes, steps
 from benchmarks.report import Figure, Report, environment
 from benchmarks.sizes import Sizes, choose_sizes
 from dualnet.machine import choose_device
@@ -20,7 +20,6 @@ SECTIONS: dict[str, Callable[[torch.device, Sizes], list[Figure]]] = {
     "cache": images.cache,
     "evaluation": steps.evaluation,
     "memory": processes.memory,
-    "growth": growth.growth,
     "import": processes.import_time,
 }
 
