@@ -19,7 +19,7 @@ from dualnet.report.class_tables import (
 )
 from dualnet.report.findings import findings
 from dualnet.report.rows import ReportRow, compare, top_rows
-from dualnet.report.stream_facts import chance, data_set_names, data_set_text
+from dualnet.report.stream_facts import chance, data_set_text
 from dualnet.report.style import PHONE_WIDTH
 from dualnet.report.tables import options_table, results_table
 
@@ -133,19 +133,19 @@ def with_images_in(root, folder):
 
 def test_a_data_set_has_a_name_and_a_size(tmp_path, make_run):
     run = read_record(make_run(tmp_path / "a", TASKS, classes=CLASSES))
-    assert data_set_text(run, *data_set_names([run])) == (
+    assert data_set_text(run) == (
         "procedural: 4 classes, 2 tasks, 100 images for training, 40 images for testing, 32 by 32 pixels"
     )
     run = read_record(with_images_in("/data/My birds/", make_run(tmp_path / "b")))
-    assert data_set_text(run, *data_set_names([run])) == "My birds: 1 class, 32 by 32 pixels"
+    assert data_set_text(run) == "My birds: 1 class, 32 by 32 pixels"
     assert "Continual learning on My birds" in page_of(run.folder)
 
 
-def test_data_sets_in_folders_of_the_same_name_have_distinct_names(tmp_path, make_run):
-    for number, root in enumerate(("data/mnist/train", "a/birds", "/a/b/birds", "/train", "")):
+def test_the_name_of_a_folder_of_images(tmp_path, make_run):
+    for number, root in enumerate(("data/mnist/train", "/a/b/birds", "/train", "")):
         with_images_in(root, make_run(tmp_path / str(number), name=f"er-{number}"))
     rows = compare([tmp_path]).rows
-    assert [row.data_set for row in rows] == ["mnist/train", "a/birds", "b/birds", "/train", "image_folder"]
+    assert [row.data_set for row in rows] == ["mnist/train", "birds", "/train", "image_folder"]
     assert rows[0].setting_name == "mnist/train, task_aware, 2 tasks"
 
 

@@ -263,14 +263,6 @@ def test_anytime_accuracy_is_that_of_the_seeds_that_measured_it(tmp_path, make_r
     report([tmp_path])
 
 
-def test_different_intervals_of_anytime_accuracy_are_named(tmp_path, make_run):
-    for seed, every in enumerate((4, 9, 4)):
-        file = make_run(tmp_path / str(seed), seed=seed, events=[anytime(36, 40.0)]) / "experiment.yaml"
-        file.write_text(file.read_text() + f"evaluate_every: {every}\n")
-    report([tmp_path])
-    assert "- demo-er: A_AUC is the mean of runs with evaluate_every 4 and 9." in (tmp_path / "report.md").read_text()
-
-
 def test_anytime_accuracy_is_compared_within_a_setting(tmp_path, make_run):
     for seed in range(2):
         for protocol, value in (("task_aware", 90.0), ("task_free", 40.0)):

@@ -74,11 +74,10 @@ def add_run(commands: Commands[Parser]) -> None:
     epilog = """Any option of the experiment can follow, by its dotted name: --learner.lr 0.1 --benchmark.seed 1.
     `dualnet list NAME` shows the options of an experiment, a learner or a benchmark."""
     summary = "run an experiment, or continue an interrupted one"
-    add = commands.add_parser("run", help=summary, epilog=epilog).add_argument
+    add = commands.add_parser("run", help=summary, epilog=epilog, parents=[DEVICE]).add_argument
     add("experiment", metavar="NAME_OR_FILE", help="name of a built-in experiment, or a YAML file")
     add("--out", **OUT, help="folder for the run folders, one per seed (default: runs/NAME)")
     add("--seeds", **SEEDS, help="number of seeds, or a list; `3,` is seed 3 alone (default: that of the experiment)")
-    add("--device", **DEVICE)
 
 
 def add_learn(commands: Commands[Parser]) -> None:
@@ -87,7 +86,7 @@ def add_learn(commands: Commands[Parser]) -> None:
     interrupted session. Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine
     new-photos --out models/mine`."""
     summary = "train a new or existing model on a folder of images, which may have new classes"
-    parser = commands.add_parser("learn", help=summary, epilog=epilog)
+    parser = commands.add_parser("learn", help=summary, epilog=epilog, parents=[ON_ERROR, DEVICE, TRUST])
     parser.usage = "dualnet learn [RUN_OR_MODEL] FOLDER --out MODEL [--unlabelled DIR] [--test DIR] ..."
     add = parser.add_argument
     paths = "optionally a saved model or run folder to continue from; a folder of images, one sub-folder per class"
@@ -104,9 +103,6 @@ def add_learn(commands: Commands[Parser]) -> None:
     held_out = """of a new model, which keeps this number: about one image in N is not learned but tested
     (default: 0, none)"""
     add("--held-out-every", type=int, metavar="N", help=held_out)
-    add("--on-error", **ON_ERROR)
-    add("--device", **DEVICE)
-    add("--trust", **TRUST)
 
 
 def add_search(commands: Commands[Parser]) -> None:
@@ -115,13 +111,11 @@ def add_search(commands: Commands[Parser]) -> None:
     values) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, AIA, BWT or FM); `dualnet list
     mini-imagenet-ta-mir` shows one. Any option of the experiment that the grid does not vary can follow, by its dotted
     name: --learner.encoder.width 20."""
-    add = commands.add_parser("search", help=summary, epilog=epilog).add_argument
+    add = commands.add_parser("search", help=summary, epilog=epilog, parents=[SIDE_BY_SIDE, DEVICE]).add_argument
     add("search", metavar="NAME_OR_FILE", help="name of a built-in search, or a YAML file")
     add("--out", **OUT, help="output folder (default: runs/search-NAME)")
     add("--seeds", **SEEDS, help="number of seeds, or a list (default: those of the search)")
     add("--jobs", type=count, metavar="N", help="parallel processes (default: 1 on CUDA, otherwise one per core)")
-    add("--side-by-side", **SIDE_BY_SIDE)
-    add("--device", **DEVICE)
 
 
 def add_reproduce(commands: Commands[Parser]) -> None:
@@ -129,19 +123,17 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     Repeat the command to continue an interrupted table. ledger.md, ledger.json and report.html have the results: for
     each row the mean over its seeds, the published value, and whether the difference is significant."""
     summary = "run a result table of the paper and compare it with the published values"
-    add = commands.add_parser("reproduce", help=summary, epilog=epilog).add_argument
+    add = commands.add_parser("reproduce", help=summary, epilog=epilog, parents=[SIDE_BY_SIDE, DEVICE]).add_argument
     tables = "table-1 to table-5, small-table-1, small-table-4, all, or a file"
     add("table", nargs="?", metavar="TABLE", help=tables)
     rows = "only these rows, such as */er"
     add("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help=rows)
     add("--seeds", **SEEDS, help="number of seeds, or a list (default: 5, small tables: 3)")
     add("--out", **OUT, help="output folder (default: runs/reproduce, or runs/reproduce-paper)")
-    add("--device", **DEVICE)
     settings = "settings of the authors' code, or of the paper where they differ (default: authors)"
     add("--settings", choices=("authors", "paper"), default="authors", help=settings)
     jobs = "parallel processes (default: 1); on the CPU one per core is fastest"
     add("--jobs", type=count, default=1, metavar="N", help=jobs)
-    add("--side-by-side", **SIDE_BY_SIDE)
     margin = "largest difference from the published value that counts as reproduced (default: %(default)s)"
     add("--margin", type=number, default=2.0, metavar="POINTS", help=margin)
     add("--ledger-only", "--dry-run", action="store_true", help="run nothing, show existing results")
@@ -166,28 +158,23 @@ def add_report(commands: Commands[Parser]) -> None:
 
 def add_show(commands: Commands[Parser]) -> None:
     summary = "summarise a run (data set, tasks, classes, state, results) or a saved model (classes, memory, sessions)"
-    add = commands.add_parser("show", help=summary).add_argument
-    add("run", **RUN)
-    add("--trust", **TRUST)
+    commands.add_parser("show", help=summary, parents=[RUN, TRUST])
 
 
 def add_predict(commands: Commands[Parser]) -> None:
     epilog = """A task-aware model has learned to distinguish the classes within a task, but not the tasks: without
     --task it is far less accurate, and its probabilities do not show that. If the task of an image is unknown, train
     with the protocol task_free_boundaries."""
-    add = commands.add_parser("predict", help="predict the classes of images", epilog=epilog).add_argument
-    add("run", **RUN)
+    summary = "predict the classes of images"
+    add = commands.add_parser("predict", help=summary, epilog=epilog, parents=[RUN, TASK, ON_ERROR, TRUST]).add_argument
     images = """a JPEG, PNG, BMP, WEBP, GIF or TIFF file, HEIC with the extra dualnet[heic], or a folder: all such
     files in it and its sub-folders"""
     add("images", nargs="+", metavar="IMAGE", help=images)
-    add("--task", **TASK)
     add("--top", type=int, default=3, metavar="K", help="number of classes to show (default: 3)")
     add("--json", action="store_true", help="print one line of JSON per image")
     threshold = "least probability of a prediction, above 0 and up to 1; images below it are `unknown`"
     add("--threshold", type=probability, metavar="P", help=threshold)
     add("--csv", **CSV, help="also write a table: image, classes, probabilities, error; -: print it instead")
-    add("--on-error", **ON_ERROR)
-    add("--trust", **TRUST)
 
 
 def add_evaluate(commands: Commands[Parser]) -> None:
@@ -196,38 +183,30 @@ def add_evaluate(commands: Commands[Parser]) -> None:
     accuracy of each class, what it is mistaken for, and how many predictions reach a probability. Of a task-aware
     model, an image is predicted among the classes of its task. With --at-least, exit status 1 means that the accuracy
     is lower."""
-    add = commands.add_parser("evaluate", help=summary, epilog=epilog).add_argument
-    add("run", **RUN)
+    add = commands.add_parser("evaluate", help=summary, epilog=epilog, parents=[RUN, ON_ERROR, TRUST]).add_argument
     add("folder", metavar="FOLDER", help="a folder of test images, one sub-folder per class")
     add("--at-least", type=percent, metavar="PERCENT", help="fail if the accuracy is lower")
     add("--json", action="store_true", help="print one JSON object")
     add("--csv", **CSV, help="also write a table: image, class, prediction, probability; -: print it instead")
-    add("--on-error", **ON_ERROR)
-    add("--trust", **TRUST)
 
 
 def add_export(commands: Commands[Parser]) -> None:
     epilog = """Input `images`: uint8 [N, channels, height, width] in the size of the model; output `probabilities`: [N,
     classes]; metadata `class_names`: a JSON list. Requires the extra dualnet[onnx]."""
     summary = "write a model as ONNX, for prediction without dualnet"
-    add = commands.add_parser("export", help=summary, epilog=epilog).add_argument
-    add("run", **RUN)
+    add = commands.add_parser("export", help=summary, epilog=epilog, parents=[RUN, TASK, TRUST]).add_argument
     add("file", type=Path, metavar="FILE", help="file to write, such as mine.onnx")
-    add("--task", **TASK)
-    add("--trust", **TRUST)
 
 
 def add_edit(commands: Commands[Parser]) -> None:
     summary = "rename or remove classes of a saved model"
     epilog = """`dualnet show MODEL` lists the classes. Removals come before renames, which may use the names that
     become free. The model of a service is changed on its page, or over HTTP."""
-    add = commands.add_parser("edit", help=summary, epilog=epilog).add_argument
-    add("run", **RUN)
+    add = commands.add_parser("edit", help=summary, epilog=epilog, parents=[RUN, TRUST]).add_argument
     add("--rename", nargs=2, action="append", default=[], metavar=("OLD", "NEW"), help="give a class another name")
     remove = "remove a class with its stored and held-out images; what the weights have learned from them remains"
     add("--remove", action="append", default=[], metavar="NAME", help=remove)
     add("--out", **OUT, help="folder for the changed model; required for a run (default: the model itself)")
-    add("--trust", **TRUST)
 
 
 def add_serve(commands: Commands[Parser]) -> None:
@@ -277,29 +256,6 @@ def count(text: str) -> int:
     return number(text, int, "a whole number", most=10_000)
 
 
-# Arguments of several commands
-RUN: Any = {"type": Path, "metavar": "RUN", "help": "a run folder, such as runs/demo-er/seed-0, or a saved model"}
-CSV: Any = {"type": Path, "metavar": "FILE"}
-OUT: Any = {"type": Path, "metavar": "DIR"}
-SEEDS: Any = {"type": seeds, "metavar": "3|0,1,2"}
-TASK: Any = {"type": int, "metavar": "N", "help": "predict only among the classes of this task (from 0)"}
-TRUST: Any = {
-    "action": "store_true",
-    "help": "run code from outside of dualnet: a learner, encoder, objective or memory",
-}
-ON_ERROR: Any = {
-    "choices": ("stop", "skip"),
-    "default": "stop",
-    "help": "if images cannot be read: list them and stop (default), or skip them",
-}
-SIDE_BY_SIDE: Any = {
-    "type": count,
-    "metavar": "N",
-    "help": "runs with the same stream that are trained together in a process (default: 5 on CUDA, 1 on the CPU)",
-}
-DEVICE: Any = {"choices": ("auto", "cpu", "cuda"), "default": "auto", "help": "auto: the GPU if there is one"}
-
-
 def percent(text: str) -> float:
     return number(text, most=100)
 
@@ -316,3 +272,36 @@ def number(text: str, kind: type = float, words: str = "a number", most: float =
     if not 0 < value <= most:
         raise argparse.ArgumentTypeError(f"{text!r} is not {words} above 0 and up to {most:.0f}")
     return value
+
+
+# Arguments of several commands
+OUT: Any = {"type": Path, "metavar": "DIR"}
+CSV: Any = {"type": Path, "metavar": "FILE"}
+SEEDS: Any = {"type": seeds, "metavar": "3|0,1,2"}
+
+
+def parent(*names: str, **options: Any) -> Parser:
+    """An argument that several commands have."""
+    parser = Parser(add_help=False)
+    parser.add_argument(*names, **options)
+    return parser
+
+
+DEVICE = parent("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU if there is one")
+SIDE_BY_SIDE = parent(
+    "--side-by-side",
+    type=count,
+    metavar="N",
+    help="runs with the same stream that are trained together in a process (default: 5 on CUDA, 1 on the CPU)",
+)
+RUN = parent("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
+TRUST = parent(
+    "--trust", action="store_true", help="run code of a learner, encoder, objective or memory outside of dualnet"
+)
+ON_ERROR = parent(
+    "--on-error",
+    choices=("stop", "skip"),
+    default="stop",
+    help="if images cannot be read: list them and stop (default), or skip them",
+)
+TASK = parent("--task", type=int, metavar="N", help="predict only among the classes of this task (from 0)")

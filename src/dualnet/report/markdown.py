@@ -3,21 +3,12 @@
 import re
 from collections.abc import Iterable
 
+from dualnet.report import tables
 from dualnet.report.cells import Cell, Number, Table
 from dualnet.report.class_tables import class_tables
 from dualnet.report.findings import findings
 from dualnet.report.rows import Comparison
 from dualnet.report.stream_facts import data_set_text
-from dualnet.report.tables import (
-    ANYTIME_METRICS,
-    STABILITY_METRICS,
-    appendix_tables,
-    metrics_table,
-    result_notes,
-    results_table,
-    trend_tables,
-    unfinished_table,
-)
 from dualnet.text import escape
 
 
@@ -27,16 +18,18 @@ def markdown_page(comparison: Comparison) -> str:
     if comparison.rows:
         parts.append(markdown_list(findings(comparison)))
         for rows in comparison.settings():
-            data_set = data_set_text(rows[0].runs[0], rows[0].data_set)
-            parts += [f"## {markdown_text(rows[0].setting_name)}", markdown_text(data_set)]
-            measured = [results_table(rows, comparison), metrics_table(ANYTIME_METRICS, rows, comparison)]
+            parts += [f"## {markdown_text(rows[0].setting_name)}", markdown_text(data_set_text(rows[0].runs[0]))]
+            measured = [
+                tables.results_table(rows, comparison),
+                tables.metrics_table(tables.ANYTIME_METRICS, rows, comparison),
+            ]
             parts += [markdown_table(table) for table in [*measured, *class_tables(rows)] if table.rows]
-        parts.append(markdown_list(result_notes(comparison)))
+        parts.append(markdown_list(tables.result_notes(comparison)))
     titled = {
-        "Not finished": unfinished_table(comparison),
-        **trend_tables(comparison),
-        "Stability over the stream": metrics_table(STABILITY_METRICS, comparison.rows, comparison),
-        **appendix_tables(comparison),
+        "Not finished": tables.unfinished_table(comparison),
+        **tables.trend_tables(comparison),
+        "Stability over the stream": tables.metrics_table(tables.STABILITY_METRICS, comparison.rows, comparison),
+        **tables.appendix_tables(comparison),
     }
     for title, table in titled.items():
         parts += [f"## {title}", markdown_table(table)] if table.rows else []

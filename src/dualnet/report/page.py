@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dualnet.report import class_tables, plots
+from dualnet.report import class_tables, plots, tables
 from dualnet.report.cells import DASH
 from dualnet.report.findings import findings
 from dualnet.report.heat_map import accuracy_map, confusion_map, shared_limits
@@ -17,16 +17,6 @@ from dualnet.report.legends import Icon, accuracy_legend, icon_of, legend, task_
 from dualnet.report.rows import Comparison, ReportRow, Series, has_stability, top_rows
 from dualnet.report.stream_facts import data_set_text, is_task_aware
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, Limits, page_svg
-from dualnet.report.tables import (
-    ANYTIME_METRICS,
-    STABILITY_METRICS,
-    appendix_tables,
-    metrics_table,
-    result_notes,
-    results_table,
-    trend_table,
-    unfinished_table,
-)
 from dualnet.report.trend import Trend, trends
 from dualnet.text import pluralise
 
@@ -66,29 +56,29 @@ def _sections(comparison: Comparison) -> Iterator[Html]:
     html, settings = elements(), comparison.settings()
     yield html.bullets(findings(comparison), "findings")
     if comparison.rows:
-        tables = [part for rows in settings for part in _results(rows, comparison)]
-        yield html.section("Results", [*tables, html.bullets(result_notes(comparison))])
+        results = [part for rows in settings for part in _results(rows, comparison)]
+        yield html.section("Results", [*results, html.bullets(tables.result_notes(comparison))])
     if comparison.unfinished:
-        yield html.section("Not finished", [html.table(unfinished_table(comparison))])
+        yield html.section("Not finished", [html.table(tables.unfinished_table(comparison))])
     if drawn := trends(comparison):  # a trend may span settings, for example different shares of labels
         yield html.section("Accuracy against an option", [_trend(trend, comparison) for trend in drawn])
     for rows in settings:
         place = f" · {rows[0].setting_name}" if len(settings) > 1 else ""
         for title, parts in _setting_sections(rows, comparison):
             yield html.section(title + place, parts)
-    for title, table in appendix_tables(comparison).items():
+    for title, table in tables.appendix_tables(comparison).items():
         shown = html.table(table)
         yield html.fold(title, shown) if title in COLLAPSED else html.section(title, [shown])
 
 
 def _results(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[Html]:
-    data_set = data_set_text(rows[0].runs[0], rows[0].data_set)
+    data_set = data_set_text(rows[0].runs[0])
     if len(comparison.settings()) > 1:
         yield elements().heading(rows[0].setting_name)
         yield elements().remark(data_set)
     else:
         yield elements().remark(f"{data_set} · protocol {rows[0].options.get('protocol', DASH)}")
-    yield elements().table(results_table(rows, comparison))
+    yield elements().table(tables.results_table(rows, comparison))
 
 
 def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[tuple[str, list[Html]]]:
@@ -100,7 +90,7 @@ def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iter
         yield "Classes after the last task", [*_classes(known)]
     if rows[0].num_tasks > 1:
         yield "Accuracy matrix", [*_heat_maps(rows)]
-    if (anytime := metrics_table(ANYTIME_METRICS, rows, comparison)).rows:
+    if (anytime := tables.metrics_table(tables.ANYTIME_METRICS, rows, comparison)).rows:
         yield "Anytime accuracy", [html.table(anytime), html.bullets([ANYTIME_NOTE]), _anytime(rows)]
     if stable := [row for row in rows if has_stability(row)]:
         yield "Stability over the stream", [*_stability(stable, comparison)]
@@ -132,7 +122,7 @@ def _trend(trend: Trend, comparison: Comparison) -> Html:
     """A plot with its table."""
     draw, hint = partial(plots.trend_plot, trend, comparison), "mean over seeds; error bars: spread over seeds"
     plot = _plot(trend.title, hint, draw, f"of {_labels(trend.lines)}", legend(trend.lines))
-    return elements().grid([plot, elements().table(trend_table(trend, comparison))], "trend")
+    return elements().grid([plot, elements().table(tables.trend_table(trend, comparison))], "trend")
 
 
 def _heat_maps(rows: Sequence[ReportRow]) -> Iterator[Html]:
@@ -205,7 +195,7 @@ def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[Ht
         draw, hint = partial(plots.stability_of_rows_plot, rows, limits), "mean accuracy on earlier tasks"
         cards.insert(0, _plot("All experiments", hint, draw, f"on earlier tasks: {_labels(rows)}", legend(rows)))
     ends = ["Thin vertical lines mark the ends of tasks."] if plots.task_ends(rows) else []
-    yield elements().table(metrics_table(STABILITY_METRICS, rows, comparison))
+    yield elements().table(tables.metrics_table(tables.STABILITY_METRICS, rows, comparison))
     yield elements().bullets([*STABILITY_NOTES, *ends])
     yield elements().grid(cards)
 

@@ -12,7 +12,7 @@ from dualnet.metrics import Matrix, average_accuracy
 from dualnet.options import is_whole, shorten
 from dualnet.report.cells import DASH, Number
 from dualnet.report.find_runs import find_runs
-from dualnet.report.stream_facts import data_set_names
+from dualnet.report.stream_facts import data_set_name
 from dualnet.text import escape, pluralise
 
 STREAM_DEFAULTS: dict[str, Scalar] = {  # of missing and late labels, and of blurry boundaries
@@ -39,7 +39,10 @@ class ReportRow(Series):
     """The finished runs of one experiment, one per seed."""
 
     runs: list[RunRecord]
-    data_set: str = ""  # its name
+
+    @property
+    def data_set(self) -> str:
+        return data_set_name(self.runs[0])
 
     @property
     def options(self) -> dict[str, Scalar]:
@@ -125,8 +128,7 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", aga
             groups.setdefault((len(run.accuracy), *sorted(run.options.items())), []).append(run)
     firsts = [same[0] for same in groups.values()]
     labels = distinct_labels([run.name for run in firsts], [run.options for run in firsts])
-    named = zip(labels, groups.values(), data_set_names(firsts), strict=True)
-    rows = [ReportRow(i, *parts) for i, parts in enumerate(named)]
+    rows = [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
     return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm, against)
 
 

@@ -12,7 +12,7 @@ from dualnet.experiments.record import EXPERIMENT_FILE, RunRecord, no_model, rea
 from dualnet.report.cells import DASH, Number, Table, number_text
 from dualnet.report.class_tables import class_table, tasks_table
 from dualnet.report.rows import ReportRow
-from dualnet.report.stream_facts import chance, class_tasks, data_set_names, data_set_text, is_task_aware
+from dualnet.report.stream_facts import chance, class_tasks, data_set_text, is_task_aware
 from dualnet.report.terminal import rich_table
 from dualnet.text import escape, pluralise
 
@@ -45,7 +45,7 @@ def run_summary(folder: Path) -> Group:
 
 def _facts(run: RunRecord, stream_options: Sequence[str]) -> Iterator[tuple[str, str]]:
     yield "run", f"{run.name}, seed {run.seed}"
-    yield "data set", data_set_text(run, *data_set_names([run]))
+    yield "data set", data_set_text(run)
     batches = f"batches of {run.options.get('batch_size', DASH)}"
     yield "protocol", ", ".join([str(run.options.get("protocol", DASH)), batches, *stream_options])
     learner, manifest = [str(run.options.get("learner.name", DASH))], run.manifest

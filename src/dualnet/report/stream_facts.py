@@ -1,6 +1,5 @@
 """What a run says of its stream: the data set and its size, the classes of each task, the accuracy of guessing."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
@@ -11,30 +10,16 @@ from dualnet.text import escape, pluralise
 SPLITS = ("train", "training", "val", "test")  # folders named after a part of a data set
 
 
-def data_set_names(runs: Sequence[RunRecord]) -> list[str]:
-    """The data set of each run: the image folder for `image_folder`, else the benchmark."""
-    names = [str(run.options.get("benchmark.name", "")) for run in runs]
-    roots = [Path(str(run.options.get("benchmark.root", ""))).parts for run in runs]
-    return [
-        escape(short_path(root, roots)) if root and name == "image_folder" else name
-        for name, root in zip(names, roots, strict=True)
-    ]
+def data_set_name(run: RunRecord) -> str:
+    """The benchmark; for `image_folder` the last folder of its path, of a split with its parent."""
+    name, root = (str(run.options.get(f"benchmark.{option}") or "") for option in ("name", "root"))
+    if name != "image_folder" or not root:
+        return name
+    parts = Path(root).parts
+    return escape(Path(*parts[-2 if parts[-1] in SPLITS else -1 :]).as_posix())
 
 
-def short_path(path: tuple[str, ...], others: Sequence[tuple[str, ...]]) -> str:
-    """As many of the last folders of a path as distinguish it from the others; a split with its parent.
-
-    >>> paths = [("data", "mnist", "train"), ("data", "few", "mnist", "train"), ("data", "cats")]
-    >>> [short_path(path, paths) for path in paths]
-    ['data/mnist/train', 'few/mnist/train', 'cats']
-    """
-    count = 2 if path[-1] in SPLITS else 1
-    while count < len(path) and any(other != path and other[-count:] == path[-count:] for other in others):
-        count += 1
-    return Path(*path[-count:]).as_posix()
-
-
-def data_set_text(run: RunRecord, name: str) -> str:
+def data_set_text(run: RunRecord) -> str:
     """Name and size, as far as they are recorded."""
     shape, names, tasks = run.stream.get("image_shape"), class_names(run), class_tasks(run)
     parts = [pluralise(len(names), "class", "classes")] if names else []
@@ -45,7 +30,7 @@ def data_set_text(run: RunRecord, name: str) -> str:
             parts.append(f"{pluralise(sum(sizes), 'image')} for {side}ing")
     if isinstance(shape, list) and len(shape) == 3:
         parts.append(f"{shape[2]} by {shape[1]} pixels")
-    return f"{name}: {', '.join(parts)}"
+    return f"{data_set_name(run)}: {', '.join(parts)}"
 
 
 def class_names(run: RunRecord) -> list[str]:

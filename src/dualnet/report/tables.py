@@ -1,6 +1,6 @@
 """Tables of the report: results, costs, trends, each run, options and environment; and notes on them."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
@@ -212,12 +212,6 @@ def appendix_tables(comparison: Comparison) -> dict[str, Table]:
     return {title: table for title, table in tables.items() if table.rows}
 
 
-def _mixed_intervals(row: ReportRow) -> Iterator[str]:
-    intervals = sorted({run.experiment.get("evaluate_every", 0) for run in row.runs if run.log.anytime})
-    if len(intervals) > 1:
-        yield f"{row.label}: A_AUC is the mean of runs with evaluate_every {' and '.join(map(str, intervals))}."
-
-
 def result_notes(comparison: Comparison) -> list[str]:
     """Definitions for the results table, one sentence each."""
     notes = [
@@ -228,7 +222,6 @@ def result_notes(comparison: Comparison) -> list[str]:
     ]
     if any(run.log.anytime for row in comparison.rows for run in row.runs):
         notes.append("A_AUC: mean accuracy (%) on the classes seen so far, every evaluate_every steps of the stream.")
-        notes += [note for row in comparison.rows for note in _mixed_intervals(row)]
     if any(row.runs[0].has_order_by_seed for row in comparison.rows):
         notes.append("With benchmark.order_seed seed, every seed has a class order of its own, and ± includes it.")
     if any("memory_slots" in differing_sizes(rows) for rows in comparison.settings()):

@@ -7,37 +7,30 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from dualnet.report import tables
 from dualnet.report.cells import Number, Table
 from dualnet.report.findings import findings
 from dualnet.report.rows import Comparison
-from dualnet.report.tables import (
-    ANYTIME_METRICS,
-    metrics_table,
-    result_notes,
-    results_table,
-    trend_tables,
-    unfinished_table,
-)
 from dualnet.text import compact_table, escape
 
 
 def terminal_view(comparison: Comparison, page: Path) -> Group:
     """Results, unfinished runs, findings, definitions, and the path of the HTML page."""
-    tables = []
+    parts = []
     for rows in comparison.settings():  # results and costs in two tables, so that long names fit
-        table = results_table(rows, comparison)
+        table = tables.results_table(rows, comparison)
         results = table.header.index("seeds") + 1
         learners = Table(table.header, table.rows[: len(rows)])
-        tables.append(rich_table(table, rows[0].setting_name, range(results)))
-        tables.append(rich_table(learners, "cost", [0, *range(results, len(table.header))]))
-        if (anytime := metrics_table(ANYTIME_METRICS, rows, comparison)).rows:
-            tables.append(rich_table(anytime, "anytime accuracy"))
-    tables += [rich_table(table, title) for title, table in trend_tables(comparison).items()]
+        parts.append(rich_table(table, rows[0].setting_name, range(results)))
+        parts.append(rich_table(learners, "cost", [0, *range(results, len(table.header))]))
+        if (anytime := tables.metrics_table(tables.ANYTIME_METRICS, rows, comparison)).rows:
+            parts.append(rich_table(anytime, "anytime accuracy"))
+    parts += [rich_table(table, title) for title, table in tables.trend_tables(comparison).items()]
     if comparison.unfinished:
-        tables.append(rich_table(unfinished_table(comparison), "not finished"))
+        parts.append(rich_table(tables.unfinished_table(comparison), "not finished"))
     sentences = [Text(escape(sentence)) for sentence in findings(comparison)]
-    notes = [Text(escape(note), style="dim") for note in result_notes(comparison)] if comparison.rows else []
-    return Group(*(part for table in tables for part in (table, "")), *sentences, *notes, Text(f"Page: {escape(page)}"))
+    notes = [Text(escape(note), style="dim") for note in tables.result_notes(comparison)] if comparison.rows else []
+    return Group(*(part for table in parts for part in (table, "")), *sentences, *notes, Text(f"Page: {escape(page)}"))
 
 
 def rich_table(table: Table, title: str, columns: Collection[int] | None = None) -> RichTable:
