@@ -28,36 +28,23 @@ NAMES = [
     "x" * 5000,
     "\ud800",
     "\u202etxt",
-    "{{7*7}}",
-    "%s%n",
     "\U0001f600",
-    "NULL",
-    "-1",
     "class\r\nSet-Cookie: a=b",
 ]
 PATHS = [
     "/../../../../etc/passwd",
-    "/static/../app.py",
     "/static/..%2fapp.py",
     "/static/%2e%2e/%2e%2e/app.py",
-    "//etc/passwd",
     "/v1/examples/..%2f..%2fjournal.sqlite",
     "/v1/examples/%00",
     "/v1/examples/" + "a" * 4000,
     "/v1/snapshots/../1/restore",
-    "/v1/snapshots/-1/restore",
-    "/v1/snapshots/0/restore",
     "/v1/snapshots/99999999999999999999/restore",
     "/v1/examples//label",
-    "/v1/predict?top=-1",
     "/v1/predict?top=99999999999999999999",
-    "/v1/predict?top=a",
-    "/v1/events?after=-1",
     "/v1/\xff",
     "/%",
     "/v1/events?after=99999999999999999999999",
-    "/v1/status/",
-    "/.git/config",
     "/static/",
     "/v1/examples/a%0d%0aX:%20y",
     "*",
@@ -66,22 +53,14 @@ METHODS = ["GET", "POST", "PUT", "DELETE", "PATCH", "HEAD", "OPTIONS", "TRACE", 
 JSONS = [
     b"",
     b"{",
-    b"null",
     b"[]",
     b"NaN",
-    b'"text"',
     b"\xff\xfe",
     b"[" * 50_000,
     b'{"label":' * 2000,
-    b'{"label": 1}',
-    b'{"label": null}',
-    b'{"classes": "red"}',
-    b'{"classes": []}',
     b'{"classes": ["a", "a"]}',
     b'{"classes": [1e999]}',
     b'{"classes": ["\\ud800"]}',
-    b'{"paused": "maybe"}',
-    b'{"title": 1}',
     b'{"classes": ["\\u0000"]}',
     b"9" * 6000,
 ]
@@ -90,12 +69,9 @@ HEADERS = [
     "Authorization: Bearer \xe9",
     "Authorization: " + "a" * 3000,
     "Origin: http://[",
-    "Origin: null",
     "Content-Length: -1",
     "Content-Length: 99999999999999999999",
-    "Content-Length: 1, 2",
     "Transfer-Encoding: chunked\r\nContent-Length: 5",
-    "Host: [",
     "Transfer-Encoding: gzip",
     "X: " + "a" * 100_000,
     "Expect: 200-ok",
@@ -104,7 +80,6 @@ HEADERS = [
     "Content-Type: multipart/form-data",
     "Content-Type: multipart/form-data; boundary=",
     "Last-Event-ID: \xb2",
-    "Range: bytes=0-",
 ]
 RAW = [
     b"\r\n\r\n",
@@ -157,17 +132,9 @@ def bad_image(draw: random.Random) -> bytes:
 def bad_form(draw: random.Random) -> bytes:
     body, kind = form({"label": "red"}, png(picture("red", 1)))
     cut = body[: draw.randrange(len(body))]
-    bodies = [
-        cut,
-        body[::-1],
-        body.replace(b"form-data", b"nonsense"),
-        b"--x--",
-        body * 3,
-        body.replace(b"\r\n", b"\n"),
-    ]
-    return message(
-        "POST", draw.choice(["/v1/predict", "/v1/examples"]), draw.choice(bodies), draw.choice([kind, "text/plain"])
-    )
+    bodies = [cut, body[::-1], body.replace(b"form-data", b"nonsense"), b"--x--", body * 3]
+    path, kind = draw.choice(["/v1/predict", "/v1/examples"]), draw.choice([kind, "text/plain"])
+    return message("POST", path, draw.choice(bodies), kind)
 
 
 def bad_name(draw: random.Random) -> bytes:
@@ -180,7 +147,7 @@ def bad_name(draw: random.Random) -> bytes:
 
 def bad_path(draw: random.Random) -> bytes:
     path = draw.choice([*PATHS, "/v1/examples/" + quote(draw.choice(NAMES), safe="", errors="replace")])
-    return message(draw.choice(METHODS), path.replace("/v1/events?after=-1", "/v1/events?after=x"))
+    return message(draw.choice(METHODS), path)
 
 
 def bad_json(draw: random.Random) -> bytes:

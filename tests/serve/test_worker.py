@@ -2,7 +2,7 @@
 
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing import Pipe
@@ -29,6 +29,8 @@ from dualnet.serve.service import REPLY_SECONDS, Service
 from dualnet.serve.serving_model import ServingModel, prediction_weights
 from dualnet.serve.worker import SETTLED_STEPS, Worker
 
+Start = Callable[..., Worker]
+
 
 @pytest.fixture
 def ends() -> Iterator[tuple[Connection, Connection]]:
@@ -45,15 +47,31 @@ def link(ends: tuple[Connection, Connection]) -> Connection:
 
 
 @pytest.fixture
-def worker(tmp_path: Path, ends: tuple[Connection, Connection]) -> Iterator[Worker]:
+def start(tmp_path: Path, ends: tuple[Connection, Connection]) -> Iterator[Start]:
+    """start(**options): a worker with a small model; start(worker.options): another one, as after a kill."""
+    workers: list[Worker] = []
+    small_model(tmp_path / "model")
+
+    def begin(options: Options | None = None, **changes: Any) -> Worker:
+        if options is None:
+            changes = {"model": tmp_path / "model", "device": "cpu", **changes}
+            options = Options(tmp_path / "state", **changes)
+        (options.state / state_folder.SNAPSHOTS).mkdir(parents=True, exist_ok=True)
+        workers.append(Worker(options, ends[1]))
+        return workers[-1]
+
+    yield begin
+    for worker in workers:
+        worker.journal.database.close()
+
+
+@pytest.fixture
+def worker(start: Start) -> Worker:
     """With two classes."""
-    options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=1)
-    (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
-    worker = Worker(options, ends[1])
+    worker = start(held_out_every=1)
     worker.journal.add_classes(["cat", "dog"])
     follow(worker)
-    yield worker
-    worker.journal.database.close()
+    return worker
 
 
 def follow(worker: Worker) -> None:
@@ -211,73 +229,63 @@ def test_an_image_is_hashed_when_it_is_stored_and_not_again(worker: Worker, monk
     assert stored(worker) == ["cat", "cat", "dog"]
 
 
-def test_one_of_several_examples_with_equal_pixels_can_be_deleted(tmp_path: Path) -> None:
-    options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu", held_out_every=0)
-    (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
-    ours, theirs = Pipe()
-    image = np.zeros((3, SIZE, SIZE), np.uint8)
-    with ours, theirs:
-        worker = Worker(options, theirs)
-        journal = worker.journal
-        journal.add_examples(["a", "b", "c"], [image] * 3, ["cat"] * 3, True)
-        follow(worker)
-        assert stored(worker) == ["cat"] * 3
-        journal.delete("a")
-        follow(worker)
-        assert stored(worker) == ["cat"] * 2
-        journal.set_label("b", "dog", True)
-        follow(worker)
-        assert stored(worker) == ["cat", "dog"]
-        journal.add_examples(["d"], [image], ["cat"], True)
-        journal.delete("d")  # before it is learned
-        journal.set_label("b", "cat", True)
-        follow(worker)
-        assert stored(worker) == ["cat"] * 2
-        journal.database.close()
+def test_one_of_several_examples_with_equal_pixels_can_be_deleted(start: Start) -> None:
+    worker, image = start(held_out_every=0), np.zeros((3, SIZE, SIZE), np.uint8)
+    journal = worker.journal
+    journal.add_examples(["a", "b", "c"], [image] * 3, ["cat"] * 3, True)
+    follow(worker)
+    assert stored(worker) == ["cat"] * 3
+    journal.delete("a")
+    follow(worker)
+    assert stored(worker) == ["cat"] * 2
+    journal.set_label("b", "dog", True)
+    follow(worker)
+    assert stored(worker) == ["cat", "dog"]
+    journal.add_examples(["d"], [image], ["cat"], True)
+    journal.delete("d")  # before it is learned
+    journal.set_label("b", "cat", True)
+    follow(worker)
+    assert stored(worker) == ["cat"] * 2
 
 
-def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_training(tmp_path: Path) -> None:
+def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_training(
+    tmp_path: Path, start: Start
+) -> None:
     """The predictions for an image that has hardly been learned would be poor soft labels."""
     for synchronous, expected in ((False, "task_end"), (True, "insertion")):  # without background training
         new = Options(tmp_path / expected, image_size=SIZE, device="cpu", synchronous=synchronous)
         assert open_model(new).learner.config.soft_labels.when == expected
     learner = merged(state_folder.DEFAULT_LEARNER, SMALL)
-    Model.create(image_size=SIZE, learner=learner, boundaries=True).save(tmp_path / "model")
-    options = Options(tmp_path / "state", model=tmp_path / "model", device="cpu", held_out_every=0)
-    (options.state / state_folder.SNAPSHOTS).mkdir(parents=True)
+    Model.create(image_size=SIZE, learner=learner, boundaries=True).save(tmp_path / "boundaries")
     images = list(np.random.default_rng(0).integers(0, 256, (6, 3, SIZE, SIZE), np.uint8))
-    ours, theirs = Pipe()
-    with ours, theirs:
-        worker = Worker(options, theirs)
-        [memory] = worker.model.learner.memories
-        worker.journal.add_examples(["a", "b", "c"], images[:3], ["cat"] * 3, True)
-        follow(worker)
-        worker.journal.add_examples(["d"], images[3:4], ["dog"], True)
-        follow(worker)
-        assert memory.filled.sum() == 4 and not memory.has_logits.any()
-        for _ in range(SETTLED_STEPS):
-            worker.background_step()
-        worker.journal.add_examples(["e"], images[4:5], ["cow"], True)
-        follow(worker)
-        assert memory.has_logits[memory.filled].tolist() == [True] * 4 + [False]
-        first = memory.logits[0].clone()
-        worker.journal.add_examples(["f"], images[5:6], [None], True)
-        for _ in range(SETTLED_STEPS):
-            worker.background_step()
-        worker.save()
-        follow(worker)
-        worker.journal.add_classes(["hen"])
-        again = Worker(options, theirs)
-        assert again.background.steps_since_taught == SETTLED_STEPS
-        again.journal.database.close()
-        follow(worker)
-        assert memory.has_logits[memory.filled].all(), "images without labels do not reset the count"
-        assert (memory.logits[0, : len(first)] != first).any(), "all are refreshed"
-        worker.journal.database.close()
+    worker = start(model=tmp_path / "boundaries", held_out_every=0)
+    [memory] = worker.model.learner.memories
+    worker.journal.add_examples(["a", "b", "c"], images[:3], ["cat"] * 3, True)
+    follow(worker)
+    worker.journal.add_examples(["d"], images[3:4], ["dog"], True)
+    follow(worker)
+    assert memory.filled.sum() == 4 and not memory.has_logits.any()
+    for _ in range(SETTLED_STEPS):
+        worker.background_step()
+    worker.journal.add_examples(["e"], images[4:5], ["cow"], True)
+    follow(worker)
+    assert memory.has_logits[memory.filled].tolist() == [True] * 4 + [False]
+    first = memory.logits[0].clone()
+    worker.journal.add_examples(["f"], images[5:6], [None], True)
+    for _ in range(SETTLED_STEPS):
+        worker.background_step()
+    worker.save()
+    follow(worker)
+    worker.journal.add_classes(["hen"])
+    again = start(worker.options)
+    assert again.background.steps_since_taught == SETTLED_STEPS
+    follow(worker)
+    assert memory.has_logits[memory.filled].all(), "images without labels do not reset the count"
+    assert (memory.logits[0, : len(first)] != first).any(), "all are refreshed"
 
 
 def test_the_serving_model_follows_every_publication(worker: Worker) -> None:
-    """Also one with fewer classes than the checkpoint: a learner may save before its first publication is read."""
+    """Also one with other classes than the checkpoint: a learner may save before its first publication is read."""
     older = worker.status(), prediction_weights(worker.model).numpy().tobytes()
     worker.journal.add_classes(["cow"])
     follow(worker)
@@ -287,34 +295,37 @@ def test_the_serving_model_follows_every_publication(worker: Worker) -> None:
     published = ServingModel(worker.options)
     newer = worker.status(), prediction_weights(worker.model).numpy().tobytes()
     assert prediction_weights(published.model).numpy().tobytes() == newer[1], "averaged ones, also of a checkpoint"
-    for status, weights in (older, newer):
-        published.update(status, weights)
-        assert published.version == status["version"] and published.model.class_names == status["classes"]
-        assert prediction_weights(published.model).numpy().tobytes() == weights
+    for removed in (None, 1):
+        if removed:
+            worker.journal.remove_class(removed)
+            follow(worker)
+            newer = worker.status(), prediction_weights(worker.model).numpy().tobytes()
+        for status, weights in (older, newer):
+            published.update(status, weights)
+            assert published.version == status["version"] and published.model.class_names == status["classes"]
+            assert prediction_weights(published.model).numpy().tobytes() == weights
+    images = torch.randint(256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
+    answers = [prediction.classes for prediction in published.predict(images, 5)[1]]
+    assert {*answers[0]} == {"2", "3"} and answers == [answer.classes for answer in worker.model.predict(images)]
 
 
-def test_a_pause_and_the_history_survive_a_restart(worker: Worker, link: Connection) -> None:
+def test_a_pause_and_the_history_survive_a_restart(worker: Worker, link: Connection, start: Start) -> None:
     worker.execute("pause", True)
-    assert Worker(worker.options, worker.link).background.paused
+    assert start(worker.options).background.paused
     service = Service(worker.options)
     service.model = ServingModel(worker.options)
     service.on_status(worker.status())
     service.journal.database.close()
     again = Service(worker.options)
     assert again.events_after(0)[0] == service.events[0] and next(again.event_numbers) > service.events[0][0]
-    again.journal.database.close()
 
 
-def test_images_without_labels_move_the_average_of_a_model_without_a_slow_learner(tmp_path: Path) -> None:
-    model = small_model(tmp_path / "model", slow={"rounds": 0}, unlabelled="skip")
-    (tmp_path / "state").mkdir()
-    ours, theirs = Pipe()
-    with ours, theirs:
-        worker = Worker(Options(tmp_path / "state", model=model, device="cpu", held_out_every=0), theirs)
-        worker.journal.add_examples(["one"], [np.zeros((3, SIZE, SIZE), np.uint8)], [None], False)
-        worker.background_step()
-        assert worker.background.steps == 1 and worker.model.learner.ema.steps == 1
-        worker.journal.database.close()
+def test_images_without_labels_move_the_average_of_a_model_without_a_slow_learner(tmp_path: Path, start: Start) -> None:
+    model = small_model(tmp_path / "fast", slow={"rounds": 0}, unlabelled="skip")
+    worker = start(model=model, held_out_every=0)
+    worker.journal.add_examples(["one"], [np.zeros((3, SIZE, SIZE), np.uint8)], [None], False)
+    worker.background_step()
+    assert worker.background.steps == 1 and worker.model.learner.ema.steps == 1
 
 
 def test_a_learned_image_is_classified_correctly_however_slow_the_average(worker: Worker) -> None:
@@ -349,18 +360,20 @@ def test_a_deleted_image_leaves_the_checkpoints_also_after_a_failed_save(
     assert worker.saves_due == 0 and not worker.unsaved
 
 
-def test_a_deleted_image_leaves_the_checkpoints_also_after_a_restart(worker: Worker, link: Connection) -> None:
+def test_a_deleted_image_leaves_the_checkpoints_also_after_a_restart(
+    worker: Worker, link: Connection, start: Start
+) -> None:
     """Killed after the first of two saves: the next learner process makes the second, at the latest when it stops."""
     hold_out(worker, 1)
     worker.journal.delete("example-0")
     follow(worker)
     worker.save()
     assert worker.saves_due == 1
-    again = Worker(worker.options, worker.link)
+    again = start(worker.options)
     assert again.saves_due == 1
     link.send(("stop", 0, None))
     again.run()
-    assert again.saves_due == 0 == Worker(worker.options, worker.link).saves_due
+    assert again.saves_due == 0 == start(worker.options).saves_due
 
 
 def test_a_reply_after_the_timeout_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,7 +441,7 @@ def names(worker: Worker) -> list[str]:
     return [worker.journal.classes()[int(number)] for number in worker.model.class_names]
 
 
-def test_new_names_reach_everything_learned_before_and_exports(worker: Worker, link: Connection) -> None:
+def test_new_names_reach_everything_learned_before_and_exports(worker: Worker, link: Connection, start: Start) -> None:
     worker.journal.options = worker.options = replace(worker.options, held_out_every=0)
     images = list(np.random.default_rng(1).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8))
     worker.journal.add_examples(["a", "b"], images, ["cat", "dog"], False)
@@ -441,20 +454,21 @@ def test_new_names_reach_everything_learned_before_and_exports(worker: Worker, l
     assert worker.journal.last_position() == position, "nothing to learn"
     assert worker.journal.example("a") == example._replace(name="dog")
     worker.journal.add_classes(["cow"])
-    again = Worker(worker.options, worker.link)  # as after a kill
+    again = start(worker.options)  # as after a kill
     follow(again)
     assert names(again) == ["dog", "cat", "cow"] and stored(again) == ["cat", "dog"]
     exported = worker.options.state / "export"
     assert executed(again, link, "restore", number) == executed(again, link, "export", exported) == (None, None)
     assert dualnet.load(exported).class_names == ("dog", "cat", "cow") and names(again) == ["dog", "cat", "cow"]
-    again.journal.database.close()
     for (number, name), status in {(1, "cat"): 409, (4, "lynx"): 404}.items():
         with pytest.raises(RequestError) as error:
             worker.journal.rename_class(number, name)
         assert error.value.status == status
 
 
-def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(worker: Worker, link: Connection) -> None:
+def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(
+    worker: Worker, link: Connection, start: Start
+) -> None:
     journal = worker.journal
     hold_out(worker, 20)
     worker.evaluate()
@@ -471,7 +485,7 @@ def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(worker: Wor
     journal.set_label("e", "cat", False)
     journal.remove_class(1)
     assert [*journal.classes().values()] == ["dog", "cow"]
-    for one in (worker, again := Worker(worker.options, worker.link)):  # as it is, and as after a kill
+    for one in (worker, start(worker.options)):  # as it is, and as after a kill
         follow(one)
         one.evaluate()
         notices(link)
@@ -479,7 +493,6 @@ def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(worker: Wor
         assert one.saves_due == 2 and set(one.last_good.accuracy()) <= {2}
         assert executed(one, link, "restore", number) == (None, None)
         assert names(one) == ["dog", "cow"] and stored(one) == []
-    again.journal.database.close()
     for id in ("b", "c", "d", "e"):
         with pytest.raises(RequestError, match="was deleted"):
             journal.example(id)
@@ -497,30 +510,6 @@ def test_a_class_that_is_removed_before_it_is_learned_leaves_nothing_to_wait_for
     worker.journal.remove_class(3)
     follow(worker)
     assert worker.position == worker.journal.last_position() and names(worker) == ["cat", "dog"]
-
-
-def test_a_number_is_not_used_again(worker: Worker) -> None:
-    for number in (2, 1):
-        worker.journal.remove_class(number)
-    worker.journal.add_classes(["cow"])
-    assert worker.journal.classes() == {3: "cow"}
-
-
-def test_the_http_process_follows_removals(worker: Worker, link: Connection) -> None:
-    worker.save()
-    published = ServingModel(worker.options)
-    pixels = torch.randint(256, (2, 3, SIZE, SIZE), dtype=torch.uint8)
-    for change in (
-        lambda: worker.journal.add_classes(["cow"]),
-        lambda: worker.journal.remove_class(1),
-        lambda: worker.journal.add_classes(["cat"]),
-    ):
-        change()
-        follow(worker)
-        worker.model.learn(pixels, [worker.model.class_names[-1]] * 2)
-        published.update(worker.status(), prediction_weights(worker.model).numpy().tobytes())
-        assert published.predict(pixels, 5)[1] == worker.model.predict(pixels, top=5)
-    assert list(published.model.class_names) == ["2", "3", "4"]
 
 
 def test_the_names_of_a_given_model_are_numbered_once(tmp_path: Path) -> None:
