@@ -24,7 +24,6 @@ from dualnet.jobs.job import Job, JobResult
 from dualnet.jobs.local_pool import PRELOAD, LocalPool, num_jobs, num_threads, result_of_exit, start_server
 
 LEARNERS = """
-import os, signal, time
 import torch
 from dualnet import Finetune
 
@@ -36,10 +35,6 @@ class Large(Finetune):
 class Exits(Finetune):
     def learn(self, batch):
         raise SystemExit(3)
-
-class Killed(Finetune):
-    def learn(self, batch):
-        os.kill(os.getpid(), signal.SIGKILL)
 
 initialized = torch.cuda.is_initialized()  # imported when the job begins
 
@@ -110,12 +105,6 @@ def test_a_job_does_not_repeat_warnings_of_ignored_files(tiny) -> None:
     experiment = tiny({"name": "finetune", "encoder": {"width": 2}, "updates": 1}).mapping() | {"benchmark": benchmark}
     found = run([Job({Path("quiet/seed-0"): experiment}, "cpu")])
     assert found["quiet"] == JobResult("finished") and Path("log").read_text() == ""
-
-
-def test_a_process_that_dies_costs_its_job_only(job) -> None:
-    found = run([job("killed", "pool_learners.Killed"), job("a"), job("b")], size=2)
-    assert "SIGKILL" in found["killed"].reason
-    assert [found[name].status for name in ("a", "b")] == ["finished", "finished"]
 
 
 @pytest.mark.parametrize(
@@ -198,13 +187,6 @@ def test_a_stop_that_has_ended_the_server_is_a_stop(job) -> None:
     process = forked(stop_without_server, job("a"))
     process.join()
     assert process.exitcode == 0
-
-
-def test_once_a_stop_is_requested_no_job_is_started(job) -> None:
-    with Stop() as stop, LocalPool(1, 1, Path("log")) as pool:
-        stop.requested = True
-        assert collected(pool, stop, job("a")) == []
-    assert not Path("a").exists()
 
 
 def test_a_stop_while_a_process_is_starting_is_not_lost(job) -> None:

@@ -191,8 +191,8 @@ class TrainingLoop:
 
     def wait_for_writing(self) -> None:
         """Wait for the last checkpoints. Raises what went wrong with them, such as a full disk."""
-        for one in self.writing:
-            one.result()
+        for written in self.writing:
+            written.result()
 
     def map_runs(self, work: Callable[[Run], Result]) -> list[Result]:
         """Call a function for all runs in parallel: copying five reservoirs of 180 MB one by one took 5.5 s.

@@ -110,15 +110,15 @@ def make_metric(ours: Sample | None, published: Sample | None, margin: float) ->
     return Metric(ours, published, margin, difference, verdict, needed)
 
 
-def verdict_of(found: Difference, margin: float) -> str:
+def verdict_of(difference: Difference, margin: float) -> str:
     """The verdict by the 95 % interval: reproduced if it lies within the margin, else above or below if it excludes 0.
 
     >>> verdict_of(Difference(1.0, 0.9, 8, 0.03), 2.0), verdict_of(Difference(1.0, 1.1, 8, 0.07), 2.0)
     ('reproduced', 'inconclusive')
     """
-    if -margin <= found.low and found.high <= margin:
+    if -margin <= difference.low and difference.high <= margin:
         return REPRODUCED
-    return ABOVE if found.low > 0 else BELOW if found.high < 0 else INCONCLUSIVE
+    return ABOVE if difference.low > 0 else BELOW if difference.high < 0 else INCONCLUSIVE
 
 
 def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
@@ -155,14 +155,14 @@ def unscaled(printed: Sample) -> float | None:
 
 def reread(ledger: Ledger, reading: Callable[[Sample], Sample]) -> list[str]:
     """The verdicts with another reading of the published values."""
-    found = []
+    verdicts = []
     for entry in ledger.entries:
         ours, published = entry.metrics["ACC"].ours, entry.metrics["ACC"].published
         if ours is None or published is None:
-            found.append(entry.verdict)
+            verdicts.append(entry.verdict)
         else:
-            found.append(verdict_of(welch(ours, reading(published)), ledger.margin))
-    return found
+            verdicts.append(verdict_of(welch(ours, reading(published)), ledger.margin))
+    return verdicts
 
 
 def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float) -> Ledger:
@@ -178,14 +178,14 @@ def read_published() -> tuple[dict[str, Published], dict[str, str]]:
     """Published results, and reasons for missing ones, both by the full name of the row."""
     content = read_yaml(next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE))
     assert content["spread"] == "std"
-    found: dict[str, Published] = {}
+    results: dict[str, Published] = {}
     missing: dict[str, str] = {}
     for table, facts in content["tables"].items():
         for name, group in facts["groups"].items():
             protocol, runs = content["protocols"][group["protocol"]], group["runs"]
             for row, written in group["rows"].items():
                 values = {metric: written[metric] for metric in METRICS if metric in written}
-                found[f"{table}/{name}/{row}"] = Published(
+                results[f"{table}/{name}/{row}"] = Published(
                     source=f"{facts['source']}, line {written['line']}",
                     runs=runs,
                     spread=content["spread"],
@@ -194,7 +194,7 @@ def read_published() -> tuple[dict[str, Published], dict[str, str]]:
                     note=written.get("note", ""),
                 )
             missing |= {f"{table}/{name}/{row}": why for row, why in group.get("not_available", {}).items()}
-    return found, missing
+    return results, missing
 
 
 def make_entry(row: TableRow, published: Published, out: Path, margin: float) -> Entry:

@@ -145,10 +145,10 @@ def inheritance(name: str, written: dict[str, WrittenRow], settings: str) -> lis
 
 
 def section(content: Mapping[str, Any], key: str) -> dict[Any, Any]:
-    found = content.get(key)
-    if not isinstance(found, dict) or not found:
+    entries = content.get(key)
+    if not isinstance(entries, dict) or not entries:
         raise ValueError(f"{key}: a section with at least one entry is needed; see experiments/{EXAMPLE}")
-    return found
+    return entries
 
 
 def mapping(value: Any, name: Any) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def definitions(ledger: Ledger) -> list[str]:
     if not any(entry.source for entry in ledger.entries):
         return []
     other = {"by_spread": verdicts_by_authors_spread(ledger), "by_runs": verdicts_by_papers_runs(ledger)}
-    counts = {name: counts_of(found) for name, found in other.items()}
+    counts = {name: counts_of(verdicts) for name, verdicts in other.items()}
     return [line.format(margin=ledger.margin, **counts) for line in DEFINITIONS]
 
 

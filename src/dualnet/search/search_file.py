@@ -51,11 +51,11 @@ class SearchPlan:
 
     def experiments(self) -> list[list[Experiment]]:
         """The experiments of each stage, with the first point of every earlier one, since nothing has been chosen."""
-        found, earlier = [], {}
+        stages, earlier = [], {}
         for stage in self.stages:
-            found.append([self.experiment(earlier | options) for options in stage])
+            stages.append([self.experiment(earlier | options) for options in stage])
             earlier |= stage[0]
-        return found
+        return stages
 
 
 def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, seeds: Sequence[int] = ()) -> SearchPlan:
