@@ -1,4 +1,4 @@
-"""The figures of the documents, the ledgers and the report are those of the run folders below results/."""
+"""The figures of the documents and the ledgers are those of the run folders below results/."""
 
 import json
 import re
