@@ -174,7 +174,7 @@ def test_a_memory_keeps_its_content(name, small_learner, random_batch, spec):
     assert memory.num_slots == before.num_slots + (before.num_slots // 3 if name == "ring" else 0)
     learner.observe(Batch(random_batch(7).images, torch.tensor([6, 7, 6, 7]), torch.full((4,), 3)))
     assert (memory.labels >= 6).any()
-    assert not memory.filled[memory.drop] and not memory.images[memory.drop].any()
+    assert not memory.images[~memory.filled].any() and not memory.logits[~memory.filled].any()
 
 
 def test_a_stored_soft_label_gives_new_classes_no_probability(taught, random_batch):

@@ -180,24 +180,17 @@ class Memory(nn.Module, ABC):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name in CONTENT:
-            destination[prefix + name] = destination[prefix + name][self.filled]
+        destination |= {prefix + name: destination[prefix + name][self.filled] for name in CONTENT}
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """The memory gets as many slots as the state; with an equal number the buffers stay, for a captured step."""
-        filled = state_dict.get(prefix + "filled")
-        if filled is not None:
+        if (filled := state_dict.get(prefix + "filled")) is not None:
             self.change_slots(len(filled) - 1)
             for name in [name for name in CONTENT if prefix + name in state_dict]:
-                state_dict[prefix + name] = unpacked(state_dict[prefix + name], filled.bool(), EMPTY[name])
+                rows = state_dict[prefix + name]
+                state_dict[prefix + name] = rows.new_full((len(filled), *rows.shape[1:]), EMPTY[name])
+                state_dict[prefix + name][filled.bool()] = rows
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
-
-
-def unpacked(rows: Tensor, filled: Tensor, empty: float) -> Tensor:
-    """The rows of all slots from those of the filled ones."""
-    slots = rows.new_full((len(filled), *rows.shape[1:]), empty)
-    slots[filled] = rows
-    return slots
 
 
 def check_slots(num_slots: int, spec: StreamSpec) -> None:
