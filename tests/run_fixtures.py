@@ -223,8 +223,8 @@ def run_state() -> Callable[[Path], dict[str, Any]]:
     def read(folder: Path) -> dict[str, Any]:
         steps = checkpoint.steps(folder / "checkpoint")
         tree = checkpoint.load(folder / "checkpoint", steps[-1])
-        for of_time in ("seconds", "log_bytes"):  # seconds are written with more or fewer digits
-            del tree[of_time]
+        for other in ("seconds", "log_bytes", "experiment"):  # seconds are written with more or fewer digits
+            del tree[other]
         result = result_of(folder)
         return {
             **dict(leaves(tree)),

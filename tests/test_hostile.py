@@ -25,6 +25,7 @@ from test_files import BOMB, JSON
 import dualnet
 from dualnet import cli
 from dualnet.cli.terminal import print_rich
+from dualnet.experiments import checkpoint
 from dualnet.jobs.display import RowsDisplay
 from dualnet.search.points import Point
 from dualnet.search.stage_table import stage_table
@@ -33,6 +34,7 @@ ER = {"name": "er", "encoder": {"width": 2}, "updates": 1, "replay_size": 4, "me
 RUN = ["run", "tiny.yaml", "--out", "runs", "--device", "cpu"]
 REPORT = ["report", "runs", "--out", "report"]
 PREDICT = ["predict", "runs/seed-0", "image.png", "--task", "0"]
+SHOW = ["show", "runs/seed-0"]
 PREDICT_MODEL = ["predict", "model", "image.png", "--task", "0"]
 SECONDS = 5  # of processor time
 
@@ -86,42 +88,43 @@ def grey_png(file: str, side: int = 7072) -> None:
     Image.new("L", (side, side)).save(file, compress_level=1)
 
 
-def newest(seed: int = 0) -> list[Path]:
-    """The two files of the newest checkpoint: values, tensors."""
-    return sorted(Path(f"runs/seed-{seed}/checkpoint").glob("step-*6.*"))
-
-
-def other_seed() -> None:
-    for file, target in zip(newest(1), newest(0), strict=True):
-        shutil.copy(file, target)
-
-
-def later_step() -> None:
-    for file in newest():
-        file.rename(str(file).replace("00000006", "00000009"))
+def content_of(file: str) -> Any:
+    if file.endswith(".yaml") or file.endswith(".json"):
+        return yaml.safe_load(Path(file).read_text())
+    return checkpoint.load(Path(file).parent, int(Path(file).stem.removeprefix("step-")))
 
 
 def edit(file: str, *way: str | int, value: Any) -> None:
-    """Replace one value of a JSON or YAML file."""
-    content = yaml.safe_load(Path(file).read_text())
+    """Replace one value of a JSON or YAML file, or of a checkpoint."""
+    content = content_of(file)
     node = content
     for key in way[:-1]:
         node = node[key]
     node[way[-1]] = value
-    write(file, json.dumps(content))
+    if file.endswith(".yaml") or file.endswith(".json"):
+        write(file, json.dumps(content))
+    else:
+        step = int(Path(file).stem.removeprefix("step-"))
+        checkpoint.write(Path(file).parent, step, checkpoint.snapshot(content))
+
+
+def deep_header() -> bytes:
+    header = json.dumps({"__metadata__": {"checkpoint": DEEP_JSON}}).encode()
+    return len(header).to_bytes(8, "little") + header
 
 
 def own_learner() -> None:
     """A run folder and a model that name a learner from a file of the user's, which can be imported."""
     write("own_module.py", OWN_LEARNER + "\nprint('imported')\n")
-    for file in (EXPERIMENT, MODEL):
-        edit(file, "learner", value={"name": "own_module.OwnLearner"})
+    for file in (NEWEST, MODEL):
+        edit(file, "options", value={"name": "own_module.OwnLearner"})
 
 
 Case = tuple[Callable[[], Any], list[str], int, str]  # preparation, command, exit code, word of its line
 RESULT, LOG, EXPERIMENT = (f"runs/seed-0/{name}" for name in ("result.json", "log.jsonl", "experiment.yaml"))
-MODEL = "model/model.yaml"
-DEEP_JSON, HUGE_JSON = '{"a": ' + "[" * 200_000, '{"digest": 1' + "0" * 4000 + "}"
+NEWEST, OTHER = (f"runs/seed-{seed}/checkpoint/step-00000006.safetensors" for seed in (0, 1))
+MODEL = "model/checkpoint/step-00000001.safetensors"
+DEEP_JSON = '{"a": ' + "[" * 200_000
 
 
 CASES: dict[str, Case] = {
@@ -129,10 +132,8 @@ CASES: dict[str, Case] = {
     "experiment to run": (lambda: write("bad.yaml", BOMB), ["run", "bad.yaml"], 2, "bad.yaml: "),
     "search": (lambda: write("bad.yaml", BOMB), ["search", "bad.yaml"], 2, "bad.yaml: "),
     "table": (lambda: write("bad.yaml", BOMB), ["reproduce", "bad.yaml"], 2, "bad.yaml: "),
-    "experiment of a run": (lambda: write(EXPERIMENT, BOMB), PREDICT, 2, EXPERIMENT),
-    "model": (lambda: write(MODEL, BOMB), PREDICT_MODEL, 2, MODEL),
+    "experiment of a run": (lambda: write(EXPERIMENT, BOMB), SHOW, 2, EXPERIMENT),
     "result to resume from": (lambda: write(RESULT, DEEP_JSON), RUN, 2, RESULT),
-    "result of a model": (lambda: write(RESULT, DEEP_JSON), PREDICT, 2, RESULT),
     # Paths and numbers
     "NUL in the experiment": (lambda: None, ["run", "a\0b.yaml"], 2, r"a\x00b.yaml: "),
     "NUL in an option": (lambda: None, [*RUN, "--benchmark.root", "a\0b"], 2, "benchmark.root"),
@@ -154,34 +155,23 @@ CASES: dict[str, Case] = {
     "accuracy of a ragged table": (lambda: edit(RESULT, "accuracy", value=[[1], [1, 2]]), RUN, 2, RESULT),
     "metrics is a list": (lambda: edit(RESULT, "metrics", value=[1]), RUN, 2, RESULT),
     "result.json is a pipe": (lambda: fifo(RESULT), RUN, 2, RESULT),
-    "result.json is a device": (lambda: device(RESULT), PREDICT, 2, RESULT),
-    "experiment.yaml is a pipe": (lambda: fifo(EXPERIMENT), PREDICT, 2, EXPERIMENT),
-    "experiment.yaml of one name": (lambda: write(EXPERIMENT, "name: x"), PREDICT, 2, EXPERIMENT),
-    "seed is text": (lambda: edit(EXPERIMENT, "seed", value="x"), PREDICT, 2, EXPERIMENT),
-    "learner is a list": (lambda: edit(EXPERIMENT, "learner", value=[1]), PREDICT, 2, EXPERIMENT),
-    "learner.name is a number": (lambda: edit(EXPERIMENT, "learner", "name", value=5), PREDICT, 2, EXPERIMENT),
-    "a task is a mapping": (lambda: edit(EXPERIMENT, "stream", "tasks", 0, 0, value={}), PREDICT, 2, EXPERIMENT),
-    "a class below 0": (lambda: edit(EXPERIMENT, "stream", "tasks", 0, 0, value=-1), PREDICT, 2, EXPERIMENT),
-    "a class too many": (lambda: edit(EXPERIMENT, "stream", "tasks", 0, 0, value=9), PREDICT, 2, EXPERIMENT),
-    "an image of no size": (
-        lambda: edit(EXPERIMENT, "stream", "image_shape", value=[3]),
-        PREDICT,
-        2,
-        f"{EXPERIMENT}: ",
-    ),
-    "a stream that is text": (lambda: edit(EXPERIMENT, "stream", value="x"), PREDICT, 2, EXPERIMENT),
+    "result.json is a device": (lambda: device(RESULT), SHOW, 2, RESULT),
+    "experiment.yaml of one name": (lambda: write(EXPERIMENT, "name: x"), SHOW, 2, EXPERIMENT),
+    "seed is text": (lambda: edit(EXPERIMENT, "seed", value="x"), SHOW, 2, EXPERIMENT),
+    "learner is a list": (lambda: edit(NEWEST, "options", value=[1]), PREDICT, 2, NEWEST),
+    "learner.name is a number": (lambda: edit(NEWEST, "options", "name", value=5), PREDICT, 2, NEWEST),
+    "a task is a mapping": (lambda: edit(NEWEST, "stream", "tasks", 0, 0, value={}), PREDICT, 2, NEWEST),
+    "a class below 0": (lambda: edit(NEWEST, "stream", "tasks", 0, 0, value=-1), PREDICT, 2, NEWEST),
+    "a class too many": (lambda: edit(NEWEST, "stream", "tasks", 0, 0, value=9), PREDICT, 2, NEWEST),
+    "an image of no size": (lambda: edit(NEWEST, "stream", "image_shape", value=[3]), PREDICT, 2, NEWEST),
+    "a stream that is text": (lambda: edit(NEWEST, "stream", value="x"), PREDICT, 2, NEWEST),
     "a damaged run among others": (lambda: write(RESULT, DEEP_JSON), REPORT, 0, RESULT),
     "log.jsonl is a pipe": (lambda: fifo(LOG), REPORT, 2, LOG),
     # Checkpoints: one that cannot be used is passed over with a warning
-    "checkpoint, deep": (lambda: newest()[0].write_text(DEEP_JSON), PREDICT, 0, "step-00000006.json: "),
-    "checkpoint, huge number": (lambda: newest()[0].write_text(HUGE_JSON), PREDICT, 0, "step-00000006.json: "),
-    "checkpoint, wrong type": (lambda: newest()[0].write_text('{"tree": 5}'), PREDICT, 0, "step-00000006.json: "),
-    "checkpoint, a pipe": (lambda: fifo(str(newest()[0])), PREDICT, 0, "step-00000006.json: "),
-    "checkpoint, no tensors": (lambda: newest()[1].write_bytes(b"{" * 99), PREDICT, 0, "step-00000006.json: "),
-    "checkpoint of another seed": (other_seed, PREDICT, 0, "step-00000006.json: "),
-    "checkpoint of another step": (later_step, PREDICT, 0, "step-00000009.json: "),
-    "resumed from another seed": (lambda: Path(RESULT).unlink() or other_seed(), RUN, 0, "step-00000006.json: "),
-    "resumed from another step": (lambda: Path(RESULT).unlink() or later_step(), RUN, 0, "step-00000009.json: "),
+    "checkpoint, deep": (lambda: write(NEWEST, deep_header()), PREDICT, 0, NEWEST),
+    "checkpoint, a pipe": (lambda: fifo(NEWEST), PREDICT, 0, NEWEST),
+    "checkpoint, no tensors": (lambda: write(NEWEST, b"{" * 99), PREDICT, 0, NEWEST),
+    "checkpoint of another seed": (lambda: Path(RESULT).unlink() or shutil.copy(OTHER, NEWEST), RUN, 0, NEWEST),
     # Images
     "image is a pipe": (lambda: fifo("bad.png"), ["predict", "model", "bad.png"], 2, "bad.png: "),
     "image is a device": (lambda: None, ["predict", "model", "/dev/zero"], 2, "/dev/zero: "),
@@ -265,7 +255,7 @@ def test_damaged_lines_of_a_log_are_left_out(capsys) -> None:
 
 
 WRONG = [None, -1, 2.5, True, "x", "\x1b[2J", [], [1], {}, {"a": 1}, [[[]]], 10**18, 1e300, {"name": None}]
-READERS = {RESULT: (REPORT, RUN, PREDICT), EXPERIMENT: (REPORT, RUN, PREDICT), MODEL: (PREDICT_MODEL,)}
+READERS = {RESULT: (REPORT, RUN, SHOW), EXPERIMENT: (REPORT, RUN, SHOW), MODEL: (PREDICT_MODEL,)}
 
 
 def ways(node: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
@@ -280,8 +270,8 @@ def ways(node: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int
 @pytest.mark.parametrize("file", READERS)
 def test_values_of_the_wrong_type(file: str, capsys) -> None:
     """A value may be ignored or refused, and a warning may name it. Nothing else is printed."""
-    whole, drawn = Path(file).read_text(), random.Random(0)
-    places = list(ways(yaml.safe_load(whole)))
+    whole, drawn = Path(file).read_bytes(), random.Random(0)
+    places = list(ways(content_of(file)))
     for way, wrong in [(drawn.choice(places), drawn.choice(WRONG)) for _ in range(25)]:
         edit(file, *way, value=wrong)
         words = drawn.choice(READERS[file])

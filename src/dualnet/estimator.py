@@ -26,7 +26,7 @@ from dualnet.files import READ_ERRORS, describe_file_error, read_json
 from dualnet.models.model import NEW_MODEL, Model, load
 from dualnet.options import shown, whole_number
 
-FILE = "estimator.json"  # beside model.yaml
+FILE = "estimator.json"  # beside the checkpoint
 FITTED = ("_label_kind", "_feature_order", "n_features_in_", "feature_names_in_", "value_range_")  # besides `model_`
 LABEL_KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}  # by NumPy's `dtype.kind`
 

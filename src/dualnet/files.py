@@ -22,9 +22,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return mapping_in_file(path, "YAML", MAX_YAML_BYTES, parsed_yaml)
 
 
-def read_json(path: Path, relaxed: bool = False) -> dict[str, Any]:
-    """The mapping that a file holds. `relaxed` allows any number and deeper nesting, for content with a digest."""
-    return mapping_in_file(path, "JSON", MAX_JSON_BYTES, lambda text: parsed_json(text, relaxed))
+def read_json(path: Path) -> dict[str, Any]:
+    """The mapping that a file holds."""
+    return mapping_in_file(path, "JSON", MAX_JSON_BYTES, parsed_json)
 
 
 def mapping_in_file(path: Path, kind: str, limit: int, parse: Callable[[str], Any]) -> dict[str, Any]:
@@ -61,7 +61,8 @@ def parsed_yaml(text: str) -> Any:
     return value
 
 
-def parsed_json(text: str, relaxed: bool) -> Any:
+def parsed_json(text: str, relaxed: bool = False) -> Any:
+    """`relaxed` allows any number and deeper nesting, for content with a digest."""
     value = json.loads(text, object_pairs_hook=mapping_of_pairs)
     check_values(value, relaxed)
     return value

@@ -177,7 +177,7 @@ BAD_INPUT: dict[str, tuple[Callable[[], list[str]], str, str]] = {  # the comman
     "predict by no run": (
         lambda: Path("empty").mkdir() or ["predict", "empty", "image.png"],
         "empty: ",
-        "experiment.yaml",
+        "holds no checkpoint",
     ),
     "predict by a missing run": (lambda: ["predict", "missing", "image.png"], "missing: ", ""),
 }

@@ -82,9 +82,8 @@ def digests(folder: Path, names: list[str] | None = None) -> dict[str, str]:
 def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     import torch
 
-    from dualnet.experiments import runner
+    from dualnet.experiments import runner, saved_learner
     from dualnet.experiments.experiment import parse
-    from dualnet.experiments.run import learner_state
     from dualnet.learners import learner_class
     from dualnet.memory import Memory
     from dualnet.models.model import load
@@ -112,7 +111,7 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     runner.run({folder: parse(merged(base, options))}, torch.device("cpu"))
     result = json.loads((folder / "result.json").read_text())
     learner = load(folder).learner
-    state = learner_state(learner)
+    state = {key: value for key, value in saved_learner.state_of(learner).items() if key != "device"}
     for name, memory in learner.named_modules():  # with all slots: a state has only those that are filled
         if isinstance(memory, Memory):
             state["learner"] |= memory.named_buffers(prefix=name)

@@ -78,7 +78,6 @@ def test_odd_values_come_back(tmp_path: Path) -> None:
 
 
 def test_files_do_not_depend_on_the_layout_of_weights(tmp_path: Path) -> None:
-    """A checkpoint from before weights were channels-last on the CPU can still be loaded."""
     weight = torch.rand(4, 3, 3, 3)
     for name, layout in (("plain", torch.contiguous_format), ("last", torch.channels_last)):
         (tmp_path / name).mkdir()
@@ -102,22 +101,26 @@ def test_the_state_of_a_real_optimizer_comes_back(tmp_path: Path) -> None:
     assert other.param_groups[0]["lr"] == 0.1
 
 
-def test_the_files_are_plain_safetensors_and_json(tmp_path: Path) -> None:
-    """No pickle: other programs can read them, and reading them runs no code."""
-    checkpoint.write(tmp_path, 7, checkpoint.snapshot({"weight": torch.ones(2), "rate": 0.1}))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000007.json", "step-00000007.safetensors"]
+def test_the_file_is_plain_safetensors(tmp_path: Path) -> None:
+    """No pickle: other programs can read it, and reading it runs no code."""
+    tree = {"weight": torch.ones(2), "other": torch.full((2,), 0.1), "rate": 0.1}
+    checkpoint.write(tmp_path, 7, checkpoint.snapshot(tree))
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000007.safetensors"]
     with safetensors.safe_open(tmp_path / "step-00000007.safetensors", "pt") as file:
-        assert file.get_tensor("0").tolist() == [1, 1]
-    content = json.loads((tmp_path / "step-00000007.json").read_text())
-    assert content["tree"] == {"dict": [["weight", {"tensor": "0"}], ["rate", 0.1]]}
+        assert [file.get_tensor(name).dtype for name in "01"] == [torch.float16, torch.float32], "where nothing is lost"
+        content = json.loads(file.metadata()["checkpoint"])
+    assert content["tree"] == {"dict": [["weight", {"half": "0"}], ["other", {"tensor": "1"}], ["rate", 0.1]]}
+    assert content["digest"] == checkpoint.newest_digest(tmp_path)
 
 
 def test_the_last_two_are_kept(tmp_path: Path) -> None:
     for step in (5, 10, 100_000_000, 100_000_001):
         checkpoint.write(tmp_path, step, checkpoint.snapshot({"step": step}))
     assert checkpoint.steps(tmp_path) == [100_000_000, 100_000_001]
-    assert len(list(tmp_path.iterdir())) == 4
+    assert len(list(tmp_path.iterdir())) == 2
     assert checkpoint.load(tmp_path, 100_000_001) == {"step": 100_000_001}
+    checkpoint.write(tmp_path, 100_000_002, checkpoint.snapshot({}), kept=1)
+    assert checkpoint.steps(tmp_path) == [100_000_002]
 
 
 def test_saving_a_step_again_replaces_it(tmp_path: Path) -> None:
@@ -138,50 +141,31 @@ def test_one_warning_for_all_that_cannot_be_used(good: int, line: str, tmp_path:
     for step in (3, 7):  # more than two are never kept
         checkpoint.write(tmp_path, step, checkpoint.snapshot({"x": step}))
     for step in (3, 7)[good:]:
-        checkpoint.files_of(tmp_path, step)[1].write_bytes(b"damaged")
-    with pytest.warns(UserWarning, match="damaged checkpoint .*step-00000007.json: ") as warned:
+        checkpoint.file_of(tmp_path, step).write_bytes(b"damaged")
+    with pytest.warns(UserWarning, match="damaged checkpoint .*step-00000007.safetensors: ") as warned:
         assert checkpoint.newest(tmp_path) == ((3, {"x": 3}) if good else None)
     assert len(warned) == 1 and str(warned[0].message).endswith(line)
-    assert ("step-00000003.json: " in str(warned[0].message)) == (not good)
-
-
-@pytest.mark.filterwarnings("error")
-def test_without_the_json_file_there_is_no_checkpoint(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, 2, checkpoint.snapshot({"x": 1}))
-    (tmp_path / "step-00000003.safetensors").write_bytes(b"the process was killed before the JSON file")
-    assert checkpoint.steps(tmp_path) == [2]
-    assert checkpoint.newest(tmp_path) == (2, {"x": 1})
-    with pytest.raises(ValueError, match=r"step-00000003.json"):
-        checkpoint.load(tmp_path, 3)
+    assert ("step-00000003.safetensors: " in str(warned[0].message)) == (not good)
 
 
 def test_what_is_not_a_checkpoint_is_left_alone(tmp_path: Path) -> None:
     assert checkpoint.steps(tmp_path / "missing") == []
-    for name in ("step-1.txt", "step-x.json", "notes.json"):
+    for name in ("step-1.txt", "step-x.safetensors", "notes.json"):
         (tmp_path / name).write_text("mine")
     for step in range(4):
         checkpoint.write(tmp_path, step, checkpoint.snapshot({}))
-    assert {"step-1.txt", "step-x.json", "notes.json"} <= {path.name for path in tmp_path.iterdir()}
-
-
-def test_clean_deletes_what_a_killed_process_left(tmp_path: Path) -> None:
-    checkpoint.write(tmp_path, 1, checkpoint.snapshot({}))
-    (tmp_path / "step-00000002.safetensors").write_bytes(b"without its JSON file")
-    (tmp_path / "step-00000003.safetensors.4711.tmp").write_bytes(b"half")
-    checkpoint.clean(tmp_path)
-    assert sorted(tmp_path.iterdir()) == sorted(checkpoint.files_of(tmp_path, 1))
-    checkpoint.clean(tmp_path / "missing")
+    assert {"step-1.txt", "step-x.safetensors", "notes.json"} <= {path.name for path in tmp_path.iterdir()}
 
 
 def test_no_changed_byte_goes_unnoticed(tmp_path: Path) -> None:
-    """Every byte of both files, one at a time: a digit of a rate is as bad as a bit of a weight."""
+    """Every byte, one at a time: a digit of a rate is as bad as a bit of a weight."""
     tree = {"weights": torch.arange(5.0), "rate": 0.125, "names": ["a", "b"], "numbers": {0: 1, 1: 2}}
     checkpoint.write(tmp_path, 0, checkpoint.snapshot(tree))
-    for file in sorted(tmp_path.iterdir()):
-        whole = file.read_bytes()
-        for place in range(len(whole)):
-            file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
-            with pytest.raises(ValueError, match=r"damaged checkpoint .*step-00000000.json: "):
-                checkpoint.load(tmp_path, 0)
-        file.write_bytes(whole)
+    file = checkpoint.file_of(tmp_path, 0)
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(ValueError, match=r"damaged checkpoint .*step-00000000.safetensors: "):
+            checkpoint.load(tmp_path, 0)
+    file.write_bytes(whole)
     assert same(checkpoint.load(tmp_path, 0), tree)

@@ -12,7 +12,6 @@ from commands import names_in
 from run_fixtures import CPU
 
 from dualnet.data import Benchmark
-from dualnet.experiments import checkpoint
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.manifest import manifest_of
 from dualnet.experiments.run_folder import RunFolder, pixels_digest
@@ -141,9 +140,9 @@ def test_an_experiment_yaml_that_is_none(text: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"neither a run \(no experiment.yaml\) nor a saved model; give a run folder"):
+    with pytest.raises(ValueError, match="holds no model; give the folder of a run"):
         _ = RunFolder(tmp_path).record
-    with pytest.raises(ValueError, match=r"/missing: does not exist; give .*runs/NAME/seed-0, .*models/mine$"):
+    with pytest.raises(ValueError, match=r"/missing: does not exist; give .*runs/NAME/seed-0 or models/mine$"):
         _ = RunFolder(tmp_path / "missing").record
 
 
@@ -152,21 +151,6 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"file/seed-0: cannot be made \(Not a directory\); choose another --out"):
         RunFolder(tmp_path / "file" / "seed-0").locked().__enter__()
     assert (tmp_path / "file").read_text() == "mine"
-
-
-def test_the_newest_checkpoint(folder: RunFolder) -> None:
-    assert checkpoint.newest(folder.checkpoints, folder.identity) is None
-    checkpoint.write(folder.checkpoints, 3, checkpoint.snapshot({"x": 1}))
-    checkpoint.write(folder.checkpoints, 5, checkpoint.snapshot({"x": 2}))
-    assert checkpoint.newest(folder.checkpoints, folder.identity) == (5, {"x": 2})
-    (folder.checkpoints / "step-00000005.json").write_text("")
-    with pytest.warns(UserWarning, match="step-00000005.json: "):
-        assert checkpoint.newest(folder.checkpoints, folder.identity) == (3, {"x": 1})
-    (folder.checkpoints / "step-00000003.json").write_text("")
-    with pytest.warns(UserWarning) as warned:
-        assert checkpoint.newest(folder.checkpoints, folder.identity) is None
-    (message,) = (str(warning.message) for warning in warned)
-    assert 0 <= message.find("step-00000005.json: ") < message.find("step-00000003.json: ")
 
 
 def test_class_names_of_any_script_are_written_readably(tmp_path: Path, tiny, benchmark: Benchmark) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.engine import Engine
-from dualnet.experiments.run import learner_state, load_state
+from dualnet.experiments.saved_learner import load_state, state_of
 from dualnet.learners import LEARNERS, make_learner
 from dualnet.learners.ema import prediction_tensors
 from dualnet.losses import MASKED
@@ -261,4 +261,4 @@ def test_a_checkpoint_of_fewer_classes_is_refused(taught):
     learner, grown = taught("er"), taught("er")
     grown.add_classes(1)
     with pytest.raises(ValueError, match="does not match"):
-        load_state(grown, {**learner_state(learner), "device": "cpu"})
+        load_state(grown, state_of(learner))

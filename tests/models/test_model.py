@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from PIL import Image
 
 import dualnet
@@ -113,7 +112,8 @@ def test_a_loaded_learner_is_the_one_that_was_saved(finished: Path, state_of, di
 
 def test_a_loaded_learner_goes_on(tiny, run, stopped: Path, benchmark: Benchmark, state_of, differing) -> None:
     """The same steps by hand give the result of the run."""
-    learner = dualnet.load(stopped).learner
+    with pytest.warns(UserWarning, match=rf"^{stopped}: .* step 5 .*not finished; `dualnet run`"):
+        learner = dualnet.load(stopped).learner
     rows = torch.randperm(12, generator=torch.Generator().manual_seed(1))[8:]  # the last batch of task 1, seed 0
     images, labels = benchmark.tasks[1].train.load()
     losses = learner.observe(Batch(images[rows], labels[rows], torch.ones(4, dtype=torch.int64)))
@@ -132,14 +132,7 @@ def test_a_task_free_model(protocol: str, tiny, run, images: torch.Tensor, tmp_p
         model.predict(images, task=1)
 
 
-def test_an_unfinished_run_can_be_used_and_says_so(stopped: Path, images: torch.Tensor, tmp_path: Path) -> None:
-    model = dualnet.load(str(stopped))
-    with pytest.warns(UserWarning, match=rf"^{stopped}: .* step 5 .*not finished; `dualnet run`"):
-        assert len(model.predict(images)) == 4
-    model.save(tmp_path / "model")
-    dualnet.load(tmp_path / "model").predict(images)
-
-
+@pytest.mark.filterwarnings("ignore:.*not finished")
 def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, differing) -> None:
     """The state of a generator has no meaning on another device: it starts again, all else is restored."""
     there = state_of(dualnet.load(stopped).learner)
@@ -265,7 +258,7 @@ def test_no_class_to_name(top: Any, model: Model, images: torch.Tensor) -> None:
 
 def test_a_folder_without_checkpoint(stopped: Path) -> None:
     shutil.rmtree(stopped / "checkpoint")
-    with pytest.raises(ValueError, match="holds no checkpoint that can be read; run it first with `dualnet run`"):
+    with pytest.raises(ValueError, match="this run has no checkpoint that can be read; "):
         dualnet.load(stopped)
 
 
@@ -276,18 +269,10 @@ def test_a_finished_run_whose_checkpoints_are_damaged(tiny, run, finished: Path,
         file.write_bytes(b"")
     with (
         pytest.warns(UserWarning, match="damaged checkpoint"),
-        pytest.raises(ValueError, match=r"remove its result\.json, or the folder, and run it again with `dualnet run`"),
+        pytest.raises(ValueError, match=r"remove its result\.json and run it again"),
     ):
         dualnet.load(folder)
     (folder / "result.json").unlink()
     with pytest.warns(UserWarning, match="damaged checkpoint"):
         run(tiny(), folder)
     assert dualnet.load(folder).class_names == dualnet.load(finished).class_names
-
-
-def test_an_experiment_file_that_no_run_wrote(stopped: Path) -> None:
-    content = yaml.safe_load((stopped / "experiment.yaml").read_text())
-    del content["stream"]
-    (stopped / "experiment.yaml").write_text(yaml.safe_dump(content))
-    with pytest.raises(ValueError, match=r"experiment\.yaml: has no `stream`"):
-        dualnet.load(stopped)

@@ -254,19 +254,12 @@ def test_a_task_aware_model_takes_the_task_of_the_class(small_learner: Any, stat
 
 def test_it_is_saved_again_and_again_as_it_grows(create: Any, tmp_path: Path, state_of: Any, differing: Any) -> None:
     model, folder = create(), tmp_path / "model"
-    states = []
     for name in COLOURS:
         model.learn(pictures(name), name, add_classes=True)
         model.save(folder)
-        states.append(state_of(model.learner))
-    assert checkpoint.steps(folder / "checkpoint") == [2, 3]
+    assert checkpoint.steps(folder / "checkpoint") == [3], "the newest only"
     loaded = dualnet.load(folder)
-    assert loaded.class_names == tuple(COLOURS) and not differing(states[2], state_of(loaded.learner))
-    newest = folder / "checkpoint" / "step-00000003.safetensors"
-    newest.write_bytes(newest.read_bytes()[:-1])
-    with pytest.warns(UserWarning, match="damaged checkpoint"):
-        earlier = dualnet.load(folder)
-    assert earlier.class_names == ("red", "green") and not differing(states[1], state_of(earlier.learner))
+    assert loaded.class_names == tuple(COLOURS) and not differing(state_of(model.learner), state_of(loaded.learner))
     with pytest.raises(ValueError, match="holds another model"):
         create(seed=1).save(folder)
 

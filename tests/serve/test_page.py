@@ -186,7 +186,7 @@ def restore_damaged_snapshot(page: playwright.Page, server: Server, title: str) 
     restore = page.get_by_role("button", name=f"Restore {title}")
     expect(restore).to_be_visible()
     number = server.get("/v1/snapshots")[-1]["number"]
-    (server.state / "snapshots" / str(number) / "model.yaml").write_text("{")
+    (server.state / "snapshots" / str(number) / "checkpoint/step-00000001.safetensors").write_text("{")
     restore.click()
     expect(page.locator("#message")).to_contain_text(f"snapshot {number} cannot be read")
     return number
@@ -195,7 +195,7 @@ def restore_damaged_snapshot(page: playwright.Page, server: Server, title: str) 
 def test_a_damaged_snapshot_is_reported_and_not_restored(page: playwright.Page, server: Server) -> None:
     number = restore_damaged_snapshot(page, server, "damaged")
     status, wrong = server.send("POST", f"/v1/snapshots/{number}/restore")
-    assert (status, wrong["error"]["code"]) == (409, "conflict") and "model.yaml" in wrong["error"]["message"]
+    assert (status, wrong["error"]["code"]) == (409, "conflict") and "holds no checkpoint" in wrong["error"]["message"]
 
 
 def class_numbers(server: Server) -> dict[str, int]:
@@ -297,7 +297,7 @@ def test_names_are_text_and_a_phone_scrolls_one_way(page: playwright.Page, serve
     card.get_by_label("Add images").set_input_files(files("red", 70, 1))
     expect(page.locator(".image .summary").first).to_contain_text(HTML)
     assert page.title() == "DualNet live learner" and page.locator("img[src=x]").count() == 0
-    expect(page.locator("#notices")).to_contain_text("model.yaml")  # of the damaged snapshot
+    expect(page.locator("#notices")).to_contain_text("holds no checkpoint")  # of the damaged snapshot
     page.set_viewport_size({"width": 320, "height": 568})
     assert page.evaluate("document.documentElement.scrollWidth") == 320
     page.set_viewport_size({"width": 1280, "height": 900})

@@ -17,6 +17,7 @@ import torch
 from serving import SIZE, SMALL, open_model, small_model
 
 import dualnet
+from dualnet.experiments import checkpoint
 from dualnet.models.held_out import pixel_digest
 from dualnet.models.model import Model
 from dualnet.options import merged
@@ -99,12 +100,13 @@ def hold_out(worker: Worker, count: int) -> None:
     follow(worker)
 
 
-@pytest.mark.parametrize("damage", [shutil.rmtree, lambda folder: (folder / "model.yaml").write_text("{")])
+@pytest.mark.filterwarnings("ignore:damaged checkpoint")
+@pytest.mark.parametrize("damage", [shutil.rmtree, lambda folder: checkpoint.file_of(folder, 1).write_text("{")])
 def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     worker: Worker, link: Connection, damage: Any
 ) -> None:
     number = state_folder.create_snapshot(worker.model, worker.options, "")["number"]
-    damage(state_folder.snapshot_folder(worker.options, number))
+    damage(state_folder.snapshot_folder(worker.options, number) / "checkpoint")
     model = worker.model
     _, (status, message) = worker.execute("restore", number)
     assert (status, message.endswith("nothing was restored")) == (409, True)
@@ -123,7 +125,7 @@ def test_a_restore_is_saved_before_it_is_acknowledged(worker: Worker, link: Conn
         restored, progress = state_folder.open_model(worker.options, worker.journal)
         assert progress["position"] == position, "the older checkpoint too"
         assert prediction_weights(restored).equal(prediction_weights(worker.model))
-        newest = max((worker.options.state / state_folder.MODEL / "checkpoint").glob("*.json"))
+        newest = max((worker.options.state / state_folder.MODEL / "checkpoint").glob("*.safetensors"))
         newest.unlink()
 
 

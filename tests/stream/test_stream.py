@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import yaml
 from run_fixtures import CPU, KillAt, Killed, log_of, result_of, seeds_in
 
 import dualnet.stream.stream as stream_module
@@ -16,7 +15,6 @@ from dualnet import cli, load
 from dualnet.batch import UNLABELLED, Batch
 from dualnet.data import Benchmark, Procedural
 from dualnet.experiments import checkpoint, runner
-from dualnet.experiments.run_folder import RunFolder
 from dualnet.experiments.stop import StopRequested
 from dualnet.learners import LEARNERS
 from dualnet.stream.schedule import LabelsConfig
@@ -365,20 +363,6 @@ def test_no_label_can_be_late_where_all_tasks_come_at_once(option, tiny, run, tm
     with pytest.raises(ValueError, match=r"labels\.delay and labels\.delay_spread: offline"):
         run(tiny("offline", labels={option: 3}), tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_a_folder_from_before_there_were_such_options_goes_on(tiny, run, stopped, run_state, never_stopped) -> None:
-    file = stopped / "experiment.yaml"
-    content = yaml.safe_load(file.read_text())
-    assert content.pop("labels") == {"share": 1.0, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
-    file.write_text(yaml.safe_dump(content))
-    folder = RunFolder(stopped)
-    trees = {step: checkpoint.load(folder.checkpoints, step) for step in checkpoint.steps(folder.checkpoints)}
-    for step, tree in trees.items():  # that version bound its checkpoints to the file as it is now
-        checkpoint.write(folder.checkpoints, step, checkpoint.snapshot(tree), folder.identity)
-    with pytest.raises(ValueError, match=r"labels.delay is 0 there, 2 here\); choose another --out"):
-        run(tiny(labels={"delay": 2}), stopped)
-    assert run_state(run(tiny(), stopped)) == never_stopped
 
 
 def test_tasks_of_one_class_are_warned_of_where_the_task_names_the_class() -> None:

@@ -9,14 +9,15 @@ from typing import Any
 from rich.console import Console
 
 from dualnet import machine
-from dualnet.cli.show import TEST_SETS, tested
+from dualnet.cli.show import TEST_SETS
 from dualnet.cli.terminal import fail, print_line
+from dualnet.experiments.model_folder import ModelFolder
 from dualnet.experiments.progress import RunDisplay
-from dualnet.experiments.record import MODEL_FILE, no_model
+from dualnet.experiments.record import describe_missing
 from dualnet.experiments.run import DivergedError
-from dualnet.experiments.run_folder import RunFolder
 from dualnet.models.model import NEW_MODEL, Model
-from dualnet.models.session import LearnOptions, Session, check_place, start
+from dualnet.models.session import Session, start
+from dualnet.models.session_plan import LearnOptions, check_out
 from dualnet.nets.weights import starter_files
 from dualnet.options import build, check_keys, dotted, flat, merged
 from dualnet.text import join_first, pluralise
@@ -31,8 +32,8 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     options = learn_options(arguments, rest, source, folder)
     out, device = arguments.out, str(machine.choose_device(arguments.device))
     faster = FASTER if source is None and device == "cpu" else ""
-    check_place(out, options)
-    with RunFolder(out).locked():
+    check_out(out, options)
+    with ModelFolder(out).locked():
         session = start(source, options, out, device, arguments.trust)
         was_finished = "after" in session.record
         try:
@@ -73,15 +74,11 @@ def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:
     *first, folder = paths
     if len(first) > 1:
         raise ValueError(f"{paths[2]}: unexpected argument; give one folder, with a sub-folder of images per class")
-    if is_model(folder):
+    if ModelFolder(Path(folder)).holds_model:
         raise ValueError(f"{folder}: is a model; give a folder of images after it")
-    if first and not is_model(first[0]):
-        raise ValueError(f"{no_model(Path(first[0]))}, or for a new model only FOLDER")
+    if first and not ModelFolder(Path(first[0])).holds_model:
+        raise ValueError(f"{describe_missing(Path(first[0]))}, or for a new model only FOLDER")
     return Path(first[0]) if first else None, folder
-
-
-def is_model(path: str) -> bool:
-    return (Path(path) / MODEL_FILE).is_file() or RunFolder(Path(path)).started
 
 
 def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
@@ -92,11 +89,12 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     classes = pluralise(len(names), "class", "classes") + (f", {which}" if record["old"] else "")
     epochs = f", {session.options.epochs} epochs" if session.options.epochs > 1 else ""
     done = "already finished; " if was_finished else ""
-    learned = [name for row, name in enumerate(session.files.names) if not session.held_out[row]]
+    images = session.images
+    learned = [name for name, held_out in zip(session.names, images.held_out, strict=True) if not held_out]
     unlabelled = f" ({learned.count(None)} of them without a label)" if None in learned else ""
-    held_out = f"; {session.held_out.sum():,} held out" if session.model.held_out.every else ""
-    images = f"{pluralise(len(learned), 'image')}{unlabelled}{epochs}{held_out}"
-    lines = [f"{out}: {done}{classes}; learned from {images}"]
+    held_out = f"; {images.held_out.sum():,} held out" if images.every else ""
+    count = f"{pluralise(len(learned), 'image')}{unlabelled}{epochs}{held_out}"
+    lines = [f"{out}: {done}{classes}; learned from {count}"]
     lines += [*accuracy_lines(record), *untested_classes(session.model)]
     num_tasks = session.model.learner.spec.num_tasks
     flag, of_task = (" --task N", f" of task N (0 to {num_tasks - 1})") if num_tasks > 1 else ("", "")
@@ -114,7 +112,7 @@ def accuracy_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """The accuracy before and after a session, from its record."""
     for part, (_, images) in TEST_SETS.items():
         if part in record["after"]:
-            after, count, untested = tested(record, part)
+            after, count, untested = record["after"][part]
             which = f", {'new' if part.endswith('new') else 'earlier'} classes" if record["old"] else ""
             first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
             others = f"; {pluralise(untested, 'class', 'classes')} untested" if untested else ""

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dualnet.cli.terminal import print_line, print_rich, show_warning
-from dualnet.experiments.record import EXPERIMENT_FILE, MODEL_FILE
+from dualnet.cli.terminal import print_line, print_rich
+from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE
 from dualnet.report.cells import DASH, Cell, Number, Table
 from dualnet.report.run_summary import run_summary
 from dualnet.report.terminal import rich_table
@@ -29,7 +29,7 @@ TEST_SETS = {  # by name in the result of a session: column (of earlier classes,
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
-    if (arguments.run / EXPERIMENT_FILE).is_file() or not (arguments.run / MODEL_FILE).is_file():
+    if (arguments.run / EXPERIMENT_FILE).is_file() or not (arguments.run / CHECKPOINTS).is_dir():
         print_rich(run_summary(arguments.run), width=100)
         return
     from dualnet.models.model import load  # imports PyTorch, which is slow and not needed for runs
@@ -43,8 +43,6 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     for number, row in enumerate(rows):
         names = ", ".join(name for name, is_in in zip(model.class_names, row, strict=True) if is_in)
         print_line(f"task {number}: {names}" if len(rows) > 1 else f"classes: {names}")
-    if model.unfinished:
-        show_warning(model.unfinished)
 
 
 def model_lines(model: Model) -> Iterator[str]:
@@ -79,9 +77,7 @@ def show_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
 
 
 def facts(session: Mapping[str, Any]) -> list[Cell]:
-    """When it ended, and the numbers of images that it learned and of classes; earlier versions saved none of them."""
-    if "time" not in session:
-        return [DASH] * 3
+    """When it ended, and the numbers of images that it learned and of classes."""
     ended = time.strftime("%Y-%m-%d %H:%M", time.localtime(session["time"]))
     return [ended, Number(session["images"]), Number(session["classes"])]
 
@@ -91,10 +87,5 @@ def accuracy(session: Mapping[str, Any], part: str) -> str:
     if part not in session["after"]:
         return DASH
     first = f"{session['before'][part][0]:.1f}→" if part in session["before"] else ""
-    after, _, untested = tested(session, part)
+    after, _, untested = session["after"][part]
     return f"{first}{after:.1f}{MARK if untested else ''}"
-
-
-def tested(session: Mapping[str, Any], part: str) -> Sequence[Any]:
-    """Accuracy after a session, images, and classes without any; earlier versions did not count the last."""
-    return [*session["after"][part], 0][:3]

@@ -18,7 +18,7 @@ from dualnet.metrics import Matrix, accuracy_matrix
 from dualnet.options import BY_SEED, flat, is_whole
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
-MODEL_FILE = "model.yaml"  # of a model that was saved without a run
+CHECKPOINTS = "checkpoint"  # the folder of the checkpoints
 EARLIER = "earlier"  # in the folder of a table's row: its replaced runs, as earlier/NAME/seed-S
 METADATA = ("stream", "manifest", "environment")  # sections of experiment.yaml that are not options
 ROOTS = ("benchmark.root", "benchmark.test_root")  # folders of images
@@ -84,12 +84,13 @@ class RunRecord:
         return str(self.stream.get("pixels", ""))
 
 
-def no_model(folder: Path) -> str:
-    """The message for a folder that holds neither a run nor a saved model. It names those directly below, if any."""
-    run = min((file.parent for file in folder.glob(f"*/{EXPERIMENT_FILE}")), default="runs/NAME/seed-0")
-    model = min((file.parent for file in folder.glob(f"*/{MODEL_FILE}")), default="models/mine")
-    what = f"neither a run (no {EXPERIMENT_FILE}) nor a saved model" if folder.exists() else "does not exist"
-    return f"{folder}: {what}; give a run folder such as {run}, or a saved model such as {model}"
+def describe_missing(folder: Path) -> str:
+    """The message for a folder without a model. It names one directly below, if there is any."""
+    if (folder / EXPERIMENT_FILE).exists():
+        return f"{folder}: this run has no checkpoint that can be read; remove its result.json and run it again"
+    below = min((path.parent for path in folder.glob(f"*/{CHECKPOINTS}")), default="runs/NAME/seed-0 or models/mine")
+    what = "holds no checkpoint that can be read" if folder.exists() else "does not exist"
+    return f"{folder}: {what}; give the folder of a run or of a saved model, such as {below}"
 
 
 def read_record(folder: Path) -> RunRecord:

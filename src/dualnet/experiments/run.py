@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dualnet import atomic, metrics
 from dualnet.cost import Cost
-from dualnet.experiments import checkpoint
+from dualnet.experiments import checkpoint, saved_learner
 from dualnet.experiments.class_results import ClassResults
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.run_folder import RunFolder
@@ -67,21 +67,20 @@ class Run:
             load_initial_weights(self.learner)
             self.folder.log_file.write_bytes(b"")
             return
-        self.step, state = found
+        step, state = found
         try:
             self.load(state)
         except READ_ERRORS as error:
-            raise ValueError(
-                f"{self.folder.path}: cannot resume from step {self.step}: {describe_error(error)}"
-            ) from error
+            raise ValueError(f"{self.folder.path}: cannot resume from step {step}: {describe_error(error)}") from error
 
     def load(self, state: Mapping[str, Any]) -> None:
         if state["device"] != self.stream.device.type:
             raise ValueError(f"it was started on {state['device']}; resume it there, or choose another --out")
-        load_state(self.learner, state)
-        self.seconds, self.accuracy, self.saved = float(state["seconds"]), state["accuracy"], self.step
+        saved_learner.load_state(self.learner, state)
+        self.step = self.saved = state["step"]
+        self.seconds, self.accuracy = float(state["seconds"]), state["accuracy"]
         self.cost, self.stability = Cost(**state["cost"]), state["stability"]
-        self.anytime = state.get("anytime", self.anytime)  # older versions did not have it
+        self.anytime = state["anytime"]
         self.pending = [
             {name: loss.to(self.stream.device) for name, loss in losses.items()} for losses in state["pending"]
         ]
@@ -94,14 +93,16 @@ class Run:
         check_weights(self.learner)
         atomic.flush(self.folder.log_file)
         state = {
-            **learner_state(self.learner),
+            **saved_learner.describe(self.learner, self.folder.record.stream["class_names"]),
+            **saved_learner.state_of(self.learner),
+            **self.folder.identity,
+            "step": self.step,
             "accuracy": self.accuracy,
             "stability": self.stability,
-            **({"anytime": self.anytime} if len(self.anytime) else {}),
+            "anytime": self.anytime,
             "pending": self.pending,
             "seconds": self.seconds,
             "cost": dataclasses.asdict(self.cost),
-            "device": self.stream.device.type,
             "log_bytes": self.folder.log_file.stat().st_size,
         }
         self.saved = self.step
@@ -203,26 +204,3 @@ def check_weights(learner: Learner) -> None:
     """Raises DivergedError if a weight is not finite: the losses come from before the last update."""
     if not all(weight.isfinite().all() for weight in learner.parameters()):
         raise DivergedError("the weights are not finite")
-
-
-def learner_state(learner: Learner) -> dict[str, Any]:
-    """The state of a learner: weights, memory, generator and optimizers."""
-    optimizers = {name: optimizer.state_dict() for name, optimizer in learner.optimizers().items()}
-    return {"learner": learner.state_dict(), "optimizers": optimizers}
-
-
-def load_state(learner: Learner, state: Mapping[str, Any]) -> None:
-    """Load weights, memory, generator and optimizers from a checkpoint.
-
-    The state of a generator has no meaning on another kind of device: there the learner keeps its own.
-    """
-    try:
-        other_device = state["device"] != learner.class_mask.device.type
-        generator = {"_extra_state": learner.get_extra_state()} if other_device else {}
-        learner.load_state_dict({**state["learner"], **generator})
-        for name, optimizer in learner.optimizers().items():
-            optimizer.load_state_dict(state["optimizers"][name])
-    except (*READ_ERRORS, RuntimeError) as error:
-        raise ValueError(
-            f"the checkpoint does not match the learner; has its code changed? ({describe_error(error)})"
-        ) from error

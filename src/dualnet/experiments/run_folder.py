@@ -1,10 +1,8 @@
-"""The folder of a run: preparing it, locking it, and checking that it holds the same run when it is resumed."""
+"""The folder of a run: preparing it, and checking that it holds the same run when it is resumed."""
 
 import hashlib
 import platform
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,44 +10,40 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
-from filelock import FileLock, Timeout
 
 from dualnet import atomic
-from dualnet.batch import StreamSpec
 from dualnet.data import Benchmark
-from dualnet.experiments import checkpoint
 from dualnet.experiments.class_results import CLASSES_FILE
 from dualnet.experiments.experiment import NAMED_SECTIONS, Experiment, parse
 from dualnet.experiments.manifest import manifest_of
+from dualnet.experiments.model_folder import ModelFolder
 from dualnet.experiments.record import (
     EXPERIMENT_FILE,
     LOG_FILE,
-    MODEL_FILE,
     RESULT_FILE,
     RESULT_NEUTRAL_OPTIONS,
     ROOTS,
     RunRecord,
-    no_model,
+    describe_missing,
     read_record,
 )
+from dualnet.experiments.saved_learner import describe_stream
 from dualnet.machine import cpu_name
 from dualnet.options import flat
 from dualnet.text import join_first
 
 DIGEST_IMAGES = 10  # training and test images of each task in the digest of the pixels
-LOCK_FILE = "lock"
 
 
-class RunFolder:
-    """experiment.yaml, log.jsonl, checkpoint/ and, once finished, classes.json and result.json."""
+class RunFolder(ModelFolder):
+    """A model with its experiment.yaml, log.jsonl and, once finished, classes.json and result.json."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        super().__init__(path)
         self.experiment_file = path / EXPERIMENT_FILE
         self.log_file = path / LOG_FILE
         self.classes_file = path / CLASSES_FILE
         self.result_file = path / RESULT_FILE
-        self.checkpoints = path / "checkpoint"
 
     @property
     def finished(self) -> bool:
@@ -63,7 +57,7 @@ class RunFolder:
     def record(self) -> RunRecord:
         """The content of the folder, read once: experiment.yaml is never rewritten."""
         if not self.started:
-            raise ValueError(no_model(self.path))
+            raise ValueError(describe_missing(self.path))
         record = read_record(self.path)
         if not record.stream:
             raise ValueError(f"{self.experiment_file}: has no `stream`, so no run wrote it; give a run folder")
@@ -80,13 +74,13 @@ class RunFolder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the checkpoints of this run state in their field `run`."""
+        """What a checkpoint must contain, so that the run continues from it."""
         return {"seed": int(self.record.seed), "experiment": self.record.digest}
 
     def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
         """Start a run in the locked folder, or resume it. Raises ValueError if the folder holds another run."""
         atomic.remove_temporary(self.path)
-        checkpoint.clean(self.checkpoints)
+        atomic.remove_temporary(self.checkpoints)
         if self.started:
             self.check_same(experiment)
             self.check_same_stream(experiment, benchmark)
@@ -98,32 +92,6 @@ class RunFolder:
             "environment": environment(device),
         }
         atomic.write(self.experiment_file, yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """Makes the folder and holds its lock within the context: two processes must not write to one folder.
-
-        After an error, a lock file and empty folders that were made here are removed again.
-        """
-        missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        atomic.make_folder(self.path, "choose another --out")
-        file = self.path / LOCK_FILE
-        is_new = not file.exists()
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(FileLock(file, blocking=False))
-            except Timeout as error:
-                remedy = "wait for it or choose another --out"
-                raise ValueError(f"{self.path}: another process is running here; {remedy}") from error
-            try:
-                yield
-            except BaseException:
-                if is_new:
-                    file.unlink(missing_ok=True)
-                    with suppress(OSError):
-                        for folder in missing:  # the innermost first, up to the first that is not empty
-                            folder.rmdir()
-                raise
 
     def check_same(self, experiment: Experiment) -> None:
         """Raises ValueError if the folder holds another experiment, naming an option, or is damaged."""
@@ -189,7 +157,7 @@ def check_out(out: Path) -> None:
             raise ValueError(f"{path} is a file; give --out a folder")
     if (out / EXPERIMENT_FILE).is_file() and (out / LOG_FILE).is_file():
         raise ValueError(f"{out} is a run folder; give --out {out.parent}")
-    if (out / MODEL_FILE).is_file():
+    if ModelFolder(out).holds_model:
         raise ValueError(f"{out} is a saved model; give --out another folder")
 
 
@@ -210,16 +178,6 @@ def describe_tasks(benchmark: Benchmark) -> dict[str, Any]:
         **describe_stream(benchmark.spec, benchmark.class_names),
         "train_sizes": [len(task.train) for task in benchmark.tasks],
         "test_sizes": [len(task.test) for task in benchmark.tasks],
-    }
-
-
-def describe_stream(spec: StreamSpec, class_names: Sequence[str]) -> dict[str, Any]:
-    """The stream in plain values; NumPy's numbers and strings are converted."""
-    return {
-        "image_shape": [int(side) for side in spec.image_shape],
-        "input_size": None if spec.input_size is None else int(spec.input_size),
-        "class_names": [str(name) for name in class_names],
-        "tasks": [row.nonzero().flatten().tolist() for row in spec.class_mask],
     }
 
 

@@ -176,7 +176,7 @@ class TrainingLoop:
         self.wait_for_writing()
         states = self.map_runs(Run.snapshot)
         self.writing = [
-            self.pool.submit(checkpoint.write, run.folder.checkpoints, run.step, state, run.folder.identity)
+            self.pool.submit(checkpoint.write, run.folder.checkpoints, run.step, state)
             for run, state in zip(self.runs, states, strict=True)
         ]
         stopping = self.stop.requested and self.step < self.stream.num_steps

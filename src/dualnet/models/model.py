@@ -12,26 +12,24 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dualnet import atomic
 from dualnet.batch import UNLABELLED, Batch, StreamSpec, check_task
-from dualnet.data import BENCHMARKS
 from dualnet.data.decode import MAX_SIZE, OnError
 from dualnet.data.inputs import pixels_of, readable
 from dualnet.engine import Engine, precision_on
-from dualnet.experiments import checkpoint
-from dualnet.experiments.experiment import open_ended, parse, parse_learner
-from dualnet.experiments.record import MODEL_FILE
-from dualnet.experiments.run import finite_means, learner_state, load_state
-from dualnet.experiments.run_folder import RunFolder, describe_stream
-from dualnet.files import READ_ERRORS, describe_file_error, read_yaml
+from dualnet.experiments import checkpoint, saved_learner
+from dualnet.experiments.experiment import open_ended
+from dualnet.experiments.model_folder import LOCK_FILE, ModelFolder
+from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE, RESULT_FILE, describe_missing, digest_of
+from dualnet.experiments.run import finite_means
+from dualnet.files import READ_ERRORS, describe_file_error
 from dualnet.learners import Learner, make_learner
-from dualnet.models import model_folder
-from dualnet.models.class_names import checked_names, names_of, task_ids_of
 from dualnet.models.held_out import HeldOut, read_held_out
+from dualnet.models.labels import checked_names, names_of, task_ids_of
 from dualnet.models.predictions import Evaluation, Prediction
-from dualnet.options import choose, flat, nearest, whole_number
+from dualnet.options import choose, nearest, whole_number
 
 PREDICT_SIZE = 250  # images in one pass
-SESSION_RESULTS = ("old", "before", "after")  # number of classes before a session of `dualnet learn`, accuracies
 NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
 
 
@@ -41,10 +39,10 @@ class Model:
 
     learner: Learner
     class_names: Sequence[str]  # by class number
+    held_out: HeldOut = field(default_factory=HeldOut, compare=False)  # tested by sessions of `dualnet learn`
+    sessions: Sequence[Mapping[str, Any]] = field(default=(), compare=False)  # the results of these sessions
+    identity: str = ""  # of a model that was saved: a digest of what it was then
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
-    unfinished: str = field(default="", init=False, repr=False, compare=False)  # a warning, if its run is
-    held_out: HeldOut = field(default_factory=HeldOut, init=False, repr=False, compare=False)  # by `dualnet learn`
-    sessions: Sequence[Mapping[str, Any]] = field(default=(), init=False, repr=False, compare=False)  # of it, finished
 
     def __post_init__(self) -> None:
         self.check_names()
@@ -106,7 +104,7 @@ class Model:
     def remove_class(self, name: str) -> None:
         """Remove a class with its stored and held-out images. The logits of the others stay equal to 1e-5.
 
-        What the weights have learned from the images remains. `save` keeps the previous save, which has them.
+        What the weights have learned from the images remains.
         """
         number = self.class_number(name)
         self.learner.remove_class(number)
@@ -204,8 +202,6 @@ class Model:
         choose(on_error, get_args(OnError), "on_error")
         top = whole_number(top, "top")
         self.check_names()
-        if self.unfinished:
-            warnings.warn(self.unfinished, stacklevel=2)
         if not self.class_names:
             remedy = "add some by `dualnet learn`, in Python by learn(images, labels, add_classes=True)"
             raise ValueError(f"the model has no classes yet; {remedy}")
@@ -259,74 +255,94 @@ class Model:
     def save(self, folder: str | Path) -> None:
         """Save the whole state: a model from `dualnet.load` continues to learn with the same bits.
 
-        The folder must be new, or that of the same model; there the previous save is kept, in case of damage.
+        The folder must be new, or that of the same model, whose earlier save is replaced when this one is whole.
         """
-        self.save_with_state(Path(folder))
-
-    def save_with_state(self, folder: Path, **more: Any) -> None:
-        """Save the model and more content of its checkpoint, which `load_with_state` returns."""
-        self.check_names()
-        stream = describe_stream(self.learner.spec, self.class_names)
-        state = {**learner_state(self.learner), "stream": stream, "device": self.learner.class_mask.device.type}
-        if self.held_out.every:
-            state["held_out"] = self.held_out.content()
-        if self.sessions:
-            state["sessions"] = self.sessions
-        model_folder.write(folder, self.learner, {**state, **more})
+        check_place(Path(folder), self)
+        write(Path(folder), self)
 
 
-def load(run: str | Path, device: str = "cpu", trust: bool = False) -> Model:
-    """Load the model of a run folder, or a saved one, from its newest checkpoint: `load(folder).predict("cat.jpg")`.
+def check_place(folder: Path, model: Model | None = None) -> None:
+    """Raises ValueError if a save would overwrite anything but the model itself, or is not possible."""
+    own = (CHECKPOINTS, LOCK_FILE)
+    try:
+        others = [path for path in folder.iterdir() if path.name not in own] if folder.exists() else []
+    except (NotADirectoryError, PermissionError) as error:
+        raise ValueError(f"{folder}: cannot be used ({error.strerror}); choose another folder") from error
+    if (folder / EXPERIMENT_FILE).exists():
+        raise ValueError(f"{folder}: holds a run; save the model to a folder of its own")
+    if not ModelFolder(folder).holds_model:
+        if others:
+            raise ValueError(f"{folder}: holds other files; save the model to a folder of its own")
+    elif model is not None:
+        _, stored = checkpoint.newest(folder / CHECKPOINTS) or (0, {})
+        if stored.get("identity") != identity_of(model):
+            raise ValueError(f"{folder}: holds another model; choose another folder")
+
+
+def identity_of(model: Model) -> str:
+    return model.identity or digest_of(saved_learner.describe(model.learner, model.class_names))
+
+
+def write(folder: Path, model: Model, kept: int = 1, **more: Any) -> None:
+    """Write a checkpoint and keep the `kept` newest. `load_with_state` returns what `more` it contains."""
+    model.check_names()
+    model.identity = identity_of(model)
+    state = {
+        **saved_learner.describe(model.learner, model.class_names),
+        **saved_learner.state_of(model.learner),
+        "identity": model.identity,
+        "held_out": model.held_out.content(),
+        "sessions": model.sessions,
+        **more,
+    }
+    checkpoints = ModelFolder(folder).checkpoints
+    atomic.make_folder(checkpoints, "choose another folder")
+    atomic.remove_temporary(checkpoints)
+    number = max(checkpoint.steps(checkpoints), default=0) + 1
+    checkpoint.write(checkpoints, number, checkpoint.snapshot(state), kept)
+
+
+def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Model:
+    """Load the newest checkpoint of a run or of a saved model: `load(folder).predict("cat.jpg")`.
 
     It can continue to learn. If it is task-aware, `predict` needs the task. A folder may name a learner from outside
     this package; its code is imported only with `trust`.
     """
-    return load_with_state(Path(run), device, trust)[0]
+    model, state = load_with_state(Path(folder), device, trust)
+    if state["unfinished"]:
+        warnings.warn(state["unfinished"], stacklevel=2)
+    return model
 
 
-def load_with_state(path: Path, device: str, trust: bool | Collection[str]) -> tuple[Model, dict[str, Any]]:
-    """The model, and the content of its checkpoint. `trust`: code from outside that may be imported (check_trusted)."""
-    folder, is_model = RunFolder(path), (path / MODEL_FILE).is_file()
-    file = path / MODEL_FILE if is_model else folder.experiment_file
-    content = read_yaml(file) if is_model else {**folder.record.experiment, "stream": folder.record.stream}
-    model_folder.check_trusted(content.get("learner"), file, trust)
+def load_with_state(folder: Path, device: str, trust: bool | Collection[str]) -> tuple[Model, dict[str, Any]]:
+    """The model, and the content of its checkpoint, with a line about what is `unfinished`.
+
+    `trust`: code from outside that may be imported (check_trusted).
+    """
+    device = checked_device(device)
+    saved = checkpoint.newest(folder / CHECKPOINTS)
+    if saved is None:
+        raise ValueError(describe_missing(folder))
+    step, state = saved
+    saved_learner.check_trusted(state.get("options"), folder, trust)
     try:
-        name, config = parse_learner(content["learner"])
-        if not is_model and flat(content).get("benchmark.name") in BENCHMARKS:  # code of another one is not imported
-            parse(folder.record.experiment)  # checks the options
-        identity = model_folder.identity(content) if is_model else folder.identity
-        found, model = checkpoint.newest(folder.checkpoints, identity), None
-        if found is not None:
-            spec, names = model_folder.stream_spec((found[1] if is_model else content)["stream"])
-            if not is_model and content.get("protocol", "task_aware") != "task_aware":
-                spec = spec.task_free()
-            model = Model(make_learner(name, spec, config, content["seed"], checked_device(device), fresh=False), names)
-            model.held_out = read_held_out(found[1].get("held_out", {}), model.learner.spec)
-            model.sessions = found[1].get("sessions") or last_session(found[1].get("session", {}))
+        learner, names = saved_learner.make(state, device)
+        held_out = read_held_out(state.get("held_out", {}), learner.spec)
+        state["unfinished"] = describe_unfinished(folder, state)
+        return Model(learner, names, held_out, state.get("sessions", []), state.get("identity", "")), state
     except READ_ERRORS as error:
-        raise ValueError(
-            f"{describe_file_error(file, error)}; if another version of dualnet made it, use that one"
-        ) from error
-    if found is None or model is None:
-        # `dualnet run` skips a finished run.
-        again = "remove its result.json, or the folder, and run it again" if folder.finished else "run it first"
-        remedy = "save the model again" if is_model else f"{again} with `dualnet run`"
-        raise ValueError(f"{path}: holds no checkpoint that can be read; {remedy}")
-    try:
-        load_state(model.learner, found[1])
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
-    if not is_model and not folder.finished:
-        model.unfinished = f"{path}: this run is at step {found[0]} and not finished; `dualnet run` continues it"
-    if (session := found[1].get("session", {})) and "after" not in session:
+        raise ValueError(describe_file_error(checkpoint.file_of(folder / CHECKPOINTS, step), error)) from error
+
+
+def describe_unfinished(folder: Path, state: Mapping[str, Any]) -> str:
+    """What is unfinished about the model of a checkpoint: its run, or its session. Empty if nothing is."""
+    if "experiment" in state and not (folder / RESULT_FILE).exists():
+        return f"{folder}: this run is at step {state['step']} and not finished; `dualnet run` continues it"
+    session = state.get("session", {})
+    if session and "after" not in session:
         done = f"at step {session['step']} of {session['steps']}"
-        model.unfinished = f"{path}: its session is {done} and not finished; the same `dualnet learn` continues it"
-    return model, found[1]
-
-
-def last_session(record: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The session in a checkpoint of an earlier version, which has no others; none without accuracies."""
-    return [{key: record[key] for key in SESSION_RESULTS}] if record.get("after") else []
+        return f"{folder}: its session is {done} and not finished; the same `dualnet learn` continues it"
+    return ""
 
 
 def checked_device(device: str) -> str:

@@ -8,7 +8,7 @@ from rich.console import Group
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from dualnet.experiments.record import EXPERIMENT_FILE, RunRecord, no_model, read_record
+from dualnet.experiments.record import EXPERIMENT_FILE, RunRecord, describe_missing, read_record
 from dualnet.report.cells import DASH, Number, Table, number_text
 from dualnet.report.class_tables import class_table, tasks_table
 from dualnet.report.rows import ReportRow
@@ -22,7 +22,7 @@ LEARNER_FIELDS = {"width": "width {}", "updates": "{} updates per batch", "augme
 def run_summary(folder: Path) -> Group:
     """Describe the run in a folder. Raises ValueError if there is none, or if it is damaged."""
     if not (folder / EXPERIMENT_FILE).is_file():
-        raise ValueError(no_model(folder))
+        raise ValueError(describe_missing(folder))
     run = read_record(folder)
     row = ReportRow(0, run.name, [run])
     facts = RichTable.grid(padding=(0, 2))

@@ -16,11 +16,11 @@ from dualnet.data.class_folders import is_image
 from dualnet.data.decode import MAX_SIZE
 from dualnet.data.inputs import square_side
 from dualnet.experiments import checkpoint
-from dualnet.experiments.record import MODEL_FILE
-from dualnet.experiments.run_folder import RunFolder
+from dualnet.experiments.model_folder import ModelFolder
+from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE
 from dualnet.machine import choose_device
 from dualnet.models.held_out import HeldOut
-from dualnet.models.model import Model, load, load_with_state
+from dualnet.models.model import Model, load, load_with_state, write
 from dualnet.options import whole_number
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Journal
@@ -61,7 +61,7 @@ def open_model(options: Options, journal: Journal) -> tuple[Model, dict[str, Any
 
 
 def has_model(options: Options) -> bool:
-    return bool(checkpoint.steps(RunFolder(options.state / MODEL).checkpoints))
+    return ModelFolder(options.state / MODEL).holds_model
 
 
 def check_place(options: Options) -> None:
@@ -69,7 +69,7 @@ def check_place(options: Options) -> None:
     state = options.state
     if (state / JOURNAL).exists():
         return
-    if RunFolder(state).started or (state / MODEL_FILE).exists():
+    if (state / EXPERIMENT_FILE).exists() or (state / CHECKPOINTS).exists():
         raise ValueError(f"--state {state}: is a run or a model; to start from it: --model {state} --state ANOTHER")
     if any(is_image(path.name) for pattern in ("*", "*/*") for path in state.glob(pattern)):
         raise ValueError(f"--state {state}: holds images; give another folder, then send them: dualnet teach {state}")
@@ -93,7 +93,7 @@ def check_model(model: Model, options: Options) -> None:
 
 
 def save(model: Model, options: Options, progress: dict[str, Any]) -> None:
-    model.save_with_state(options.state / MODEL, serve=progress)
+    write(options.state / MODEL, model, checkpoint.KEPT, serve=progress)
 
 
 def export(model: Model, folder: Path, names: Mapping[int, str]) -> None:
