@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet import kernels
-from dualnet.options import check_at_least, check_choices, check_range
+from dualnet.options import check_at_least, check_fields, check_range
 
 Normalisation = Literal["imagenet", "half"]
 # Of the images of a supervised update; `augmented_input` describes each.
@@ -48,7 +48,7 @@ class ViewConfig:
             check_range(self, option, most)
         probabilities = ("flip_probability", "jitter_probability", "grey_probability", "blur_probability")
         check_at_least(self, 0, *probabilities, "brightness", "contrast", "saturation", "hue", most=1)
-        check_choices(self)
+        check_fields(self)
 
 
 # For supervised updates: normalised as in evaluation, and cropped as in Barlow Twins. With crops of a constant size, as

@@ -6,7 +6,6 @@ Every error is a ValueError of one line that starts with the dotted name of the 
 import dataclasses
 import difflib
 import functools
-import importlib
 import json
 import math
 import re
@@ -205,7 +204,7 @@ def dotted(words: Sequence[str]) -> dict[str, Any]:
     >>> dotted(["--learner.slow.rounds", "10", "--batch_size=20"])
     {'learner': {'slow': {'rounds': '10'}}, 'batch_size': '20'}
     """
-    out: dict[str, Any] = {}
+    options: dict[str, str] = {}
     rest = iter(words)
     for word in rest:
         if not word.startswith("--"):
@@ -215,8 +214,16 @@ def dotted(words: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"{word}: needs a value")
         if option.count(".") > MAX_DEPTH:
             raise ValueError(f"{word[:SHOWN]}...: no option is nested more than {MAX_DEPTH} levels deep")
-        set_option(out, option, value)
-    return out
+        options[option] = value
+    return nest(options)
+
+
+def nest(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested options from dotted names: the inverse of `flat`."""
+    nested: dict[str, Any] = {}
+    for option, value in options.items():
+        set_option(nested, option, value)
+    return nested
 
 
 def set_option(options: dict[str, Any], option: str, value: Any) -> None:
@@ -296,13 +303,6 @@ def check_fields(config: Any, **least: float) -> None:
             check_at_least(config, min(smallest, default), field.name)
 
 
-def check_choices(config: Any) -> None:
-    """Raises ValueError for the first option whose value is not one of its Literal type."""
-    for option, hint in type_hints(type(config)).items():
-        if get_origin(hint) is Literal:
-            choose(getattr(config, option), get_args(hint), option)
-
-
 def check_at_least(config: Any, smallest: float, *options: str, most: float = math.inf) -> None:
     """Raises ValueError for the first of the options, numbers or tuples of numbers, that is out of range."""
     for option in options:
@@ -334,28 +334,3 @@ def whole_number(value: Any, option: str, least: int = 1, most: int | None = Non
         wanted = f"{least} or more" if most is None else f"a whole number from {least} to {most}"
         raise ValueError(f"{option}: {shown(value)} is not {wanted}")
     return int(value)
-
-
-def find_object(name: str, known: Mapping[str, Any], option: str) -> Any:
-    """The object that is registered by that name, or the one at an import path."""
-    if name in known:
-        return known[name]
-    if "." not in name:
-        names = f"{', '.join(known)}, nor an import path{nearest(name, known)}"
-        raise ValueError(f"{option}: {shown(name)} is not one of {names}")
-    return import_object(name, option)
-
-
-def import_object(path: str, option: str) -> Any:
-    """The object at an import path. Errors name the option that gave the path."""
-    module_name, _, name = path.rpartition(".")
-    if not module_name:
-        raise ValueError(f"{option}: {path!r} is not an import path; give module.Class, such as my_module.MyClass")
-    try:
-        module = importlib.import_module(module_name)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
-        raise ValueError(f"{option}: cannot import {path!r} ({error}); is its folder on PYTHONPATH?") from error
-    if not hasattr(module, name):
-        known = nearest(name, vars(module), module_name)
-        raise ValueError(f"{option}: cannot import {path!r}: {module_name} has no {name}{known}")
-    return getattr(module, name)

@@ -9,11 +9,14 @@ both.
 """
 
 import argparse
+import contextlib
 import hashlib
+import io
 import json
 import os
 import subprocess
 import sys
+import tarfile
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -158,17 +161,33 @@ def compute(root: Path) -> dict[str, str]:
 
 
 def at_commit(revision: str) -> dict[str, str]:
-    """Those of another commit, by the script that it has, in a checkout of its own."""
+    """Those of another commit, by the script and the package that it has."""
     with tempfile.TemporaryDirectory() as folder:
-        checkout = Path(folder) / "checkout"
-        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", checkout, revision], cwd=ROOT, check=True)
-        try:
-            script = checkout / "tests" / "digests" / "compute.py"
-            env = os.environ | {"PYTHONPATH": str(checkout / "src")}
-            done = subprocess.run([sys.executable, script], env=env, check=True, stdout=subprocess.PIPE, text=True)
-            return json.loads(done.stdout)
-        finally:
-            subprocess.run(["git", "worktree", "remove", "--force", checkout], cwd=ROOT, check=True)
+        archive = git("archive", revision, "src", "tests/digests")
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(folder, filter="data")
+        script, env = Path(folder, "tests/digests/compute.py"), os.environ | {"PYTHONPATH": f"{folder}/src"}
+        done = subprocess.run([sys.executable, script], env=env, check=True, stdout=subprocess.PIPE, text=True)
+        return json.loads(done.stdout)
+
+
+def base_revision() -> str | None:
+    """Where this branch left the main one; on the main branch its parent. None without a git history."""
+    for *command, other in (
+        ["merge-base", "HEAD", "origin/main"],
+        ["merge-base", "HEAD", "main"],
+        ["rev-parse", "HEAD~1"],
+    ):
+        with contextlib.suppress(subprocess.CalledProcessError, FileNotFoundError):
+            if (revision := git(*command, other).strip()) != git("rev-parse", "HEAD").strip():
+                return revision.decode()
+    return None
+
+
+def git(*words: str) -> bytes:
+    return subprocess.run(
+        ["git", *words], cwd=ROOT, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ).stdout
 
 
 def compare(ours: dict[str, str], theirs: dict[str, str]) -> int:

@@ -4,7 +4,6 @@ import copy
 import dataclasses
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +14,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import LEARNERS, Learner, learner_class, make_learner
 from dualnet.losses import MASKED
 from dualnet.memory import MemoryConfig
-from dualnet.options import build, field_types, flat, set_option
+from dualnet.options import build, field_types, flat, nest
 
 NAMES = list(LEARNERS)
 BASELINES = [name for name in NAMES if name != "dualnet"]
@@ -277,7 +276,7 @@ def test_a_missing_label_is_a_missing_term_of_the_loss(name, small_learner, rand
     full, missing = random_batch(7), random_batch(7, unlabelled=2)
     assert missing.labels.tolist() == [UNLABELLED] * 2 + full.labels.tolist()[2:]
     options = {"updates": 1, "slow.rounds": 0, "inner_steps": 1, "outer_steps": 1}
-    learner = small_learner(name, **nested({key: value for key, value in options.items() if key in options_of(name)}))
+    learner = small_learner(name, **nest({key: value for key, value in options.items() if key in options_of(name)}))
     with torch.no_grad():
         logits = copy.deepcopy(learner)(missing.images, missing.task_ids)
     first = 3 if name == "ctn" else 2  # a task's first labelled example goes to CTN's semantic memory
@@ -587,19 +586,12 @@ BAD = {
 }
 
 
-def nested(options: dict[str, Any]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for option, value in options.items():
-        set_option(out, option, value)
-    return out
-
-
 @pytest.mark.parametrize(
     ("name", "option"), [(name, option) for name in NAMES for option in options_of(name) if option in BAD]
 )
 def test_bad_values_are_named(name, option):
     with pytest.raises(ValueError, match=rf"^{option}: "):
-        build(learner_class(name).Config, nested({option: BAD[option]}))
+        build(learner_class(name).Config, nest({option: BAD[option]}))
     *section, last = option.split(".")  # in Python too a misspelt choice must not mean another one
     kind = learner_class(name).Config
     for part in section:

@@ -154,7 +154,7 @@ def test_a_weights_file_may_contain_a_larger_network(tmp_path: Path, small_learn
         ({"encoder": {"name": "own_encoder.NOTHING"}}, "encoder.name: 'own_encoder.NOTHING'"),
         ({"encoder": {"name": "builtins.dict"}}, "encoder.name: builtins.dict .*torch.nn.Module"),
         ({"encoder": {"name": "own_encoder.Absent"}}, "encoder.name: .*'own_encoder.Absent'"),
-        ({"encoder": {"name": "nowhere"}}, "encoder.name: 'nowhere' .*give module.Class"),
+        ({"encoder": {"name": "nowhere"}}, "encoder.name: 'nowhere' is not one of resnet18, timm, nor an import path"),
         ({"encoder": {"name": OWN, "options": {"depth": 3}}}, "encoder.name: .*depth"),
         ({"encoder": {"name": OWN, "weights": "starter"}}, "encoder.weights: starter .*own_encoder"),
         ({"encoder": {"options": {"width": 3}}}, "encoder.options: .*other encoders"),

@@ -395,7 +395,7 @@ def test_a_config_makes_memories(spec):
     ("policy", "message"),
     [
         ("examples.latest.Oldest", "cannot import 'examples.latest.Oldest'"),
-        ("examples.array_file.ArrayFile", "'examples.array_file.ArrayFile' is not a Memory"),
+        ("examples.array_file.ArrayFile", "'examples.array_file.ArrayFile' is no Memory"),
         ("dualnet.memory.Memory", "'dualnet.memory.Memory' does not implement place"),
     ],
 )

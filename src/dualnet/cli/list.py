@@ -22,7 +22,8 @@ from dualnet.experiments.option_files import SUFFIXES, shipped_files
 from dualnet.learners import LEARNERS, Learner, learner_class, presets
 from dualnet.memory import MEMORIES, Memory, MemoryConfig, memory_class
 from dualnet.objectives import OBJECTIVES, Objective, objective_class
-from dualnet.options import field_types, import_object, nearest
+from dualnet.options import field_types, nearest
+from dualnet.registry import import_object
 from dualnet.reproduce import shipped_tables
 
 

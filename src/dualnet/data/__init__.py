@@ -1,7 +1,5 @@
 """The registry of benchmarks by name. Benchmarks outside the package are given by their import path."""
 
-from dataclasses import is_dataclass
-
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig, Examples, Task
 from dualnet.data.cifar100 import Cifar100
 from dualnet.data.core50 import Core50
@@ -9,7 +7,7 @@ from dualnet.data.image_folder import ImageFolder
 from dualnet.data.mini_imagenet import MiniImageNet
 from dualnet.data.procedural import Procedural
 from dualnet.data.tiny_imagenet import TinyImageNet
-from dualnet.options import find_object
+from dualnet.registry import find_class
 
 BENCHMARKS: dict[str, type[BenchmarkConfig]] = {
     "procedural": Procedural,
@@ -25,7 +23,4 @@ __all__ = ["BENCHMARKS", "Benchmark", "BenchmarkConfig", "Examples", "Task", "be
 
 def benchmark_class(name: str) -> type[BenchmarkConfig]:
     """The options of that benchmark, or the class at an import path such as `my_package.my_module.MyBenchmark`."""
-    config = find_object(name, BENCHMARKS, "benchmark.name")
-    if not (isinstance(config, type) and issubclass(config, BenchmarkConfig) and is_dataclass(config)):
-        raise ValueError(f"benchmark.name: {name!r} is not a dataclass of BenchmarkConfig; see CONTRIBUTING.md")
-    return config
+    return find_class(name, BENCHMARKS, BenchmarkConfig, "benchmark.name")

@@ -23,6 +23,7 @@ from dualnet.options import (
     field_types,
     flat,
     merged,
+    nest,
     option_names,
     plain,
     shown,
@@ -95,9 +96,12 @@ def check_name(name: str) -> None:
 
 
 # Defaults of a learner whose number of classes is not known. The weight of soft labels must not depend on it.
-OPEN_ENDED_DEFAULTS: dict[str, Any] = {
-    "soft_labels": {"when": "insertion", "weight": 1.0, "mean": "example"},
-    "memory": {"policy": "balanced", "slots": 2000},
+OPEN_ENDED_DEFAULTS = {
+    "soft_labels.when": "insertion",
+    "soft_labels.weight": 1.0,
+    "soft_labels.mean": "example",
+    "memory.policy": "balanced",
+    "memory.slots": 2000,
 }
 NAMED_SECTIONS = ("benchmark", "learner")  # their `name` decides which other options they have
 SECTIONS = ("labels", "blurry", *NAMED_SECTIONS)
@@ -137,26 +141,18 @@ def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False)
     given = flat(learner)
     if "memory.slots_per_class" in given and "memory.slots" not in given:
         raise ValueError("learner.memory.slots_per_class: the number of classes is unknown; give memory.slots")
-    defaults = only_known(OPEN_ENDED_DEFAULTS, learner_class(learner["name"]).Config)
+    known = option_names(learner_class(learner["name"]).Config)
+    defaults = nest({option: value for option, value in OPEN_ENDED_DEFAULTS.items() if option in known})
     if "preset" in learner:
         preset = apply_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
-        defaults = merged(merged(defaults, preset), {"memory": OPEN_ENDED_DEFAULTS["memory"]})
-    if boundaries and "when" in defaults.get("soft_labels", ()):
+        defaults = merged(merged(defaults, preset), {"memory": defaults["memory"]})
+    if boundaries and "soft_labels.when" in known:
         defaults = merged(defaults, {"soft_labels": {"when": "task_end"}})
     chosen = {key: value for key, value in learner.items() if key != "preset"}
     name, config = parse_learner(merged(defaults, chosen))
     if learner_class(name).needs_boundaries(config) and not boundaries:
         raise ValueError(f"learner.name: {name} needs tasks with these options, and there are none here; change them")
     return name, config
-
-
-def only_known(options: Mapping[str, Any], kind: Any) -> dict[str, Any]:
-    """The options that a dataclass has, nested ones likewise."""
-    known = {name: hint for name, hint in field_types(kind).items() if name in options}
-    return {
-        name: only_known(options[name], hint) if dataclasses.is_dataclass(hint) else options[name]
-        for name, hint in known.items()
-    }
 
 
 def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tuple[str, Any]:

@@ -16,7 +16,7 @@ from dualnet.learners.learner import Learner
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
 from dualnet.learners.options import CommonOptions
-from dualnet.options import find_object
+from dualnet.registry import find_class
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,
@@ -32,15 +32,11 @@ LEARNERS: dict[str, type[Learner]] = {
 
 def learner_class(name: str) -> type[Learner]:
     """The learner of that name, or the class at an import path such as `my_package.my_module.MyLearner`."""
-    found = find_object(name, LEARNERS, "learner.name")
-    if not (isinstance(found, type) and issubclass(found, Learner)):
-        raise ValueError(f"learner.name: {name!r} is not a Learner; see CONTRIBUTING.md")
-    config = getattr(found, "Config", None)
+    cls = find_class(name, LEARNERS, Learner, "learner.name")
+    config = getattr(cls, "Config", None)
     if not (isinstance(config, type) and issubclass(config, CommonOptions)):
         raise ValueError(f"learner.name: the Config of {name!r} does not inherit CommonOptions; see CONTRIBUTING.md")
-    if missing := sorted(found.__abstractmethods__):
-        raise ValueError(f"learner.name: {name!r} does not implement {', '.join(missing)}; see CONTRIBUTING.md")
-    return found
+    return cls
 
 
 def learner_name(learner: Learner) -> str:

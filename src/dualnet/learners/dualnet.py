@@ -83,7 +83,7 @@ class Config(ReplayOptions):
         if self.encoder.lr == 0 and self.slow.rounds > 0:
             rounds = self.slow.rounds
             raise ValueError(f"slow.rounds: {rounds} would train an encoder that encoder.lr 0 freezes; use 0")
-        if "." not in self.slow.objective:  # code from outside is imported by `check`, not by reading a file
+        if "." not in self.slow.objective:  # reading options runs no code from outside
             self.parse_objective()
 
     def parse_objective(self) -> tuple[type[Objective], Any]:
@@ -125,7 +125,6 @@ class DualNet(Learner):
     @classmethod
     def check(cls, spec: StreamSpec, config: Any) -> None:
         super().check(spec, config)
-        config.parse_objective()
         channels = spec.image_shape[0]
         if channels != 3:
             raise ValueError(f"images of {channels} channels: the views of the slow learner need colour, 3 channels")

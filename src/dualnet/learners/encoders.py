@@ -11,7 +11,7 @@ from dualnet.learners.options import CommonOptions, EncoderOptions
 from dualnet.nets import Adapter, BaseEncoder, Encoder
 from dualnet.nets.encoder import CustomEncoder, timm_features
 from dualnet.nets.weights import STARTER, load_weights, starter_file
-from dualnet.options import import_object
+from dualnet.registry import check_name, import_object
 from dualnet.text import join_lines
 
 CUSTOM = {"timm": timm_features}  # any other is given by its import path, such as `my_package.my_module.MyEncoder`
@@ -30,6 +30,7 @@ def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = Tru
 
 
 def custom_encoder(options: EncoderOptions, image_shape: tuple[int, int, int]) -> CustomEncoder:
+    check_name(options.name, ("resnet18", *CUSTOM), "encoder.name")
     make = CUSTOM.get(options.name) or import_object(options.name, "encoder.name")
     if not callable(make):
         raise ValueError(f"encoder.name: {options.name!r} is not a class or function that returns a torch.nn.Module")

@@ -6,19 +6,15 @@ from typing import Literal
 from dualnet.batch import StreamSpec
 from dualnet.memory.memory import Memory, Replay, check_slots, has_later_equal, num_earlier_equal
 from dualnet.memory.policies import Balanced, Reservoir, Ring
-from dualnet.options import check_at_least, check_choices, find_object
+from dualnet.options import check_fields
+from dualnet.registry import check_name, find_class
 
 MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir, "balanced": Balanced}
 
 
 def memory_class(name: str) -> type[Memory]:
     """The memory with that policy, or the class at an import path such as `my_package.my_module.MyMemory`."""
-    policy = find_object(name, MEMORIES, "memory.policy")
-    if not (isinstance(policy, type) and issubclass(policy, Memory)):
-        raise ValueError(f"memory.policy: {name!r} is not a Memory; see CONTRIBUTING.md")
-    if missing := sorted(policy.__abstractmethods__):
-        raise ValueError(f"memory.policy: {name!r} does not implement {', '.join(missing)}; see CONTRIBUTING.md")
-    return policy
+    return find_class(name, MEMORIES, Memory, "memory.policy")
 
 
 @dataclass(frozen=True)
@@ -31,10 +27,8 @@ class MemoryConfig:
     replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # which examples are drawn; with a single task: all
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "slots_per_class", *(["slots"] if self.slots is not None else []))
-        check_choices(self)
-        if "." not in self.policy:  # code from outside is imported by `check`, not by reading a file that names it
-            find_object(self.policy, {"auto": None, **MEMORIES}, "policy")
+        check_fields(self)
+        check_name(self.policy, ("auto", *MEMORIES), "policy")
 
     def make(self, spec: StreamSpec, with_logits: bool = True, set_aside: int = 0) -> Memory:
         """The memory for a stream, without the slots that a learner reserves for a second memory."""

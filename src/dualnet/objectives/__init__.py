@@ -1,7 +1,6 @@
 """The registry of the slow learner's objectives by name. Those outside the package are given by their import path."""
 
 from collections.abc import Mapping
-from dataclasses import is_dataclass
 from typing import Any
 
 from dualnet.objectives.barlow_twins import BarlowTwins
@@ -11,7 +10,8 @@ from dualnet.objectives.objective import EmbeddingObjective, Objective, Projecto
 from dualnet.objectives.simclr import SimCLR
 from dualnet.objectives.simsiam import SimSiam
 from dualnet.objectives.vicreg import VICReg
-from dualnet.options import build, find_object
+from dualnet.options import build
+from dualnet.registry import find_class
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "barlow_twins": BarlowTwins,
@@ -25,12 +25,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 def objective_class(name: str) -> type[Objective]:
     """The objective of that name, or the class at an import path such as `my_package.my_module.MyObjective`."""
-    found = find_object(name, OBJECTIVES, "slow.objective")
-    if not (isinstance(found, type) and issubclass(found, Objective) and is_dataclass(found.Config)):
-        raise ValueError(f"slow.objective: {name!r} is no Objective with a dataclass Config; see docs/objectives.md")
-    if missing := sorted(found.__abstractmethods__):
-        raise ValueError(f"slow.objective: {name!r} does not implement {', '.join(missing)}; see docs/objectives.md")
-    return found
+    return find_class(name, OBJECTIVES, Objective, "slow.objective")
 
 
 def parse_objective(name: str, options: Mapping[str, Any]) -> tuple[type[Objective], Any]:

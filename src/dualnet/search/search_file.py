@@ -10,7 +10,7 @@ from typing import Any
 from dualnet.experiments.experiment import SECTIONS, Experiment, options_in, parse
 from dualnet.experiments.option_files import SUFFIXES, find, shipped_files
 from dualnet.files import read_yaml
-from dualnet.options import check_absent, check_keys, choose, convert, flat, merged, set_option
+from dualnet.options import check_absent, check_keys, choose, convert, flat, merged, nest
 
 Values = dict[str, Any]  # by dotted name
 
@@ -44,10 +44,7 @@ class SearchPlan:
         return list(dict.fromkeys(option for stage in self.stages for point in stage for option in point))
 
     def experiment(self, options: Values) -> Experiment:
-        over: dict[str, Any] = {}
-        for option, value in options.items():
-            set_option(over, option, value)
-        return parse(merged(self.base, over))
+        return parse(merged(self.base, nest(options)))
 
     def experiments(self) -> list[list[Experiment]]:
         """The experiments of each stage, with the first point of every earlier one, since nothing has been chosen."""

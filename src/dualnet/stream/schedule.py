@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dualnet.options import check_at_least, check_choices
+from dualnet.options import check_at_least, check_fields
 
 SHARE_SEED, DELAY_SEED = 0, 1  # constants, so that the draws are the same for every seed of an experiment
 MAX_DELAY = 10**9  # batches
@@ -28,10 +28,10 @@ class LabelsConfig:
     delay_spread: int = 0  # labels are up to this many batches later still, and so arrive out of order
 
     def __post_init__(self) -> None:
+        check_fields(self)
         if not 0 < self.share <= 1:
             raise ValueError(f"share: {self.share} is not above 0 and at most 1")
         check_at_least(self, 0, "delay", "delay_spread", most=MAX_DELAY)
-        check_choices(self)
 
     @property
     def are_late(self) -> bool:
