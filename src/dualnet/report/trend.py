@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeGuard
 
-from dualnet.experiments.record import Scalar, option_text
+from dualnet.experiments.record import Scalar
 from dualnet.report.rows import Comparison, ReportRow, Series, differing_keys, distinct_labels
 
 # Options that are always plotted if runs differ in them: axis label, and factor of the tick labels.
@@ -41,24 +41,11 @@ def trends(comparison: Comparison) -> list[Trend]:
     options = dict.fromkeys(filter(None, (comparison.against, *AXES)))
     drawn = [Trend(option, lines(comparison.rows, option)) for option in options]
     if comparison.against and not drawn[0].lines:
-        raise ValueError(no_trend(comparison.rows, comparison.against))
+        differing = differing_keys([row.options for row in comparison.rows])
+        usable = ", ".join(key for key in differing if lines(comparison.rows, key)) or "none"
+        problem = f"cannot draw accuracy against {comparison.against}: no two finished runs differ only in this number"
+        raise ValueError(f"{problem}; options in which some do: {usable}")
     return [trend for trend in drawn if trend.lines]
-
-
-def no_trend(rows: Sequence[ReportRow], option: str) -> str:
-    """Why accuracy cannot be drawn against an option, and against which it can."""
-    values = dict.fromkeys(row.options[option] for row in rows if option in row.options)
-    if not values:
-        problem = "no finished run has this option"
-    elif no_numbers := [value for value in values if not is_number(value)]:
-        problem = f"{option_text(no_numbers[0])!r} is not a number"
-    elif len(values) == 1:
-        problem = f"it is {option_text(next(iter(values)))} in every run"
-    else:
-        problem = "no two runs differ only in it"
-    usable = [key for key in differing_keys([row.options for row in rows]) if lines(rows, key)]
-    remedy = f"choose from {', '.join(usable)}" if usable else "no runs differ in a single numeric option"
-    return f"cannot draw accuracy against {option}: {problem}; {remedy}"
 
 
 def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:
