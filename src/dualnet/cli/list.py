@@ -34,46 +34,27 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
 
 def lines_of(name: str | None) -> Iterable[str]:
     """All names, or the options of one. An experiment takes precedence over a search of the same name."""
-    experiments = [path.stem for path in shipped_files()]
-    files = {path.stem: path for folder in ("search", "tables") for path in shipped_files(folder)}
+    names = registered_names()
     if name is None:
-        return overview(experiments)
-    if name in files and name not in experiments:
+        return [line for kind, entries in names.items() for line in (f"{kind}:", *(f"  {entry}" for entry in entries))]
+    files = {path.stem: path for folder in ("search", "tables") for path in shipped_files(folder)}
+    if name in files and name not in names["experiments"]:
         return files[name].read_text(encoding="utf-8").splitlines()
     outside = import_object(name, "NAME") if is_import_path(name) else None
-    if name in LEARNERS or (isinstance(outside, type) and issubclass(outside, Learner)):
-        note = f"  # preset: {' | '.join(presets.NAMES)}  # sets other defaults; `dualnet list best` shows them"
-        preset = [note] if name == "dualnet" else []
-        learner = learner_class(name)
-        return section(learner, ["learner:", f"  name: {name}", *preset], learner.Config)
-    if name in OBJECTIVES or (isinstance(outside, type) and issubclass(outside, Objective)):
-        objective = objective_class(name)
-        has_options = len(dataclasses.fields(objective.Config)) > 0
-        options = ["    objective_options:"] if has_options else []
-        note = "loss of the slow phase" if has_options else "has no options"
-        head = ["learner:", "  name: dualnet", "  slow:", f"    objective: {name}  # {note}", *options]
-        return section(objective, head, objective.Config)
-    if name in MEMORIES or (isinstance(outside, type) and issubclass(outside, Memory)):
-        return section(memory_class(name), ["learner:", "  memory:"], MemoryConfig, policy=name)
-    if name in BENCHMARKS or outside is not None:
-        benchmark = benchmark_class(name)
-        return section(benchmark, ["benchmark:", f"  name: {name}"], benchmark)
+    for registry, base, lines in PARTS:
+        if name in registry or (isinstance(outside, type) and issubclass(outside, base)):
+            return lines(name)
     if name in presets.NAMES:
         return preset_lines(name)
-    if name not in experiments and not name.endswith(SUFFIXES) and not Path(name).exists():
-        known = [line.strip() for line in overview(experiments) if line.startswith(" ")]
-        raise ValueError(f"{name}: no such name{nearest(name, [*known, *presets.NAMES])} (`dualnet list` has them all)")
+    if name not in names["experiments"] and not name.endswith(SUFFIXES) and not Path(name).exists():
+        known = [*itertools.chain.from_iterable(names.values()), *presets.NAMES]
+        raise ValueError(f"{name}: no such name{nearest(name, known)} (`dualnet list` has them all)")
     return yaml.safe_dump(experiment.read(name).mapping(), sort_keys=False).splitlines()
 
 
-def is_import_path(name: str) -> bool:
-    """Whether it is rather the path of a class than that of an experiment file."""
-    return all(part.isidentifier() for part in name.split(".")) and "." in name and not name.endswith(SUFFIXES)
-
-
-def overview(experiments: list[str]) -> Iterator[str]:
-    names = {
-        "experiments": experiments,
+def registered_names() -> dict[str, Iterable[str]]:
+    return {
+        "experiments": [path.stem for path in shipped_files()],
         "searches": [path.stem for path in shipped_files("search")],
         "tables": shipped_tables(),
         "learners": LEARNERS,
@@ -81,9 +62,35 @@ def overview(experiments: list[str]) -> Iterator[str]:
         "memories": MEMORIES,
         "benchmarks": BENCHMARKS,
     }
-    for kind, entries in names.items():
-        yield f"{kind}:"
-        yield from (f"  {name}" for name in entries)
+
+
+def is_import_path(name: str) -> bool:
+    """Whether it is rather the path of a class than that of an experiment file."""
+    return all(part.isidentifier() for part in name.split(".")) and "." in name and not name.endswith(SUFFIXES)
+
+
+def learner_lines(name: str) -> Iterator[str]:
+    note = f"  # preset: {' | '.join(presets.NAMES)}  # sets other defaults; `dualnet list best` shows them"
+    learner, preset = learner_class(name), [note] if name == "dualnet" else []
+    return section(learner, ["learner:", f"  name: {name}", *preset], learner.Config)
+
+
+def objective_lines(name: str) -> Iterator[str]:
+    objective = objective_class(name)
+    has_options = len(dataclasses.fields(objective.Config)) > 0
+    options = ["    objective_options:"] if has_options else []
+    note = "loss of the slow phase" if has_options else "has no options"
+    head = ["learner:", "  name: dualnet", "  slow:", f"    objective: {name}  # {note}", *options]
+    return section(objective, head, objective.Config)
+
+
+def memory_lines(name: str) -> Iterator[str]:
+    return section(memory_class(name), ["learner:", "  memory:"], MemoryConfig, policy=name)
+
+
+def benchmark_lines(name: str) -> Iterator[str]:
+    benchmark = benchmark_class(name)
+    return section(benchmark, ["benchmark:", f"  name: {name}"], benchmark)
 
 
 def preset_lines(name: str) -> Iterator[str]:
@@ -148,3 +155,11 @@ def comments_of(kind: type) -> dict[str, str]:
             if field and "  # " in line:
                 comments[field] = line.partition("  # ")[2].strip()
     return comments
+
+
+PARTS = (  # registry, base class of what is outside of the package, and the lines of one
+    (LEARNERS, Learner, learner_lines),
+    (OBJECTIVES, Objective, objective_lines),
+    (MEMORIES, Memory, memory_lines),
+    (BENCHMARKS, object, benchmark_lines),
+)
