@@ -74,6 +74,9 @@ def test_a_request_is_atomic(journal: Journal) -> None:
     with pytest.raises(RequestError, match="most-classes"):
         add(journal, [2], "third")
     assert journal.classes() == {1: "cat", 2: "dog"}
+    journal.remove_class(2)
+    journal.add_classes(["third"])
+    assert journal.classes() == {1: "cat", 3: "third"}, "a number is not used again"
 
 
 def test_entries_are_in_order_and_those_of_a_request_share_its_number(journal: Journal) -> None:

@@ -152,6 +152,16 @@ def test_a_prediction_is_corrected_with_one_click_and_the_image_deleted(page: pl
     assert {one["name"]: one["examples"] for one in server.get("/v1/classes")} == before | {"sky": 0}
 
 
+def test_an_image_that_is_taught_is_sent_once(page: playwright.Page) -> None:
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url) if request.method == "POST" else None)
+    card = add_class(page, "once")
+    with page.expect_response("**/v1/predictions?**"):  # of all cards, after the model has changed
+        card.get_by_label("Add images").set_input_files(files("blue", 95, 1))
+    expect(card.locator(".memory img")).to_have_count(1)
+    assert [url.rpartition("/")[2] for url in sent] == ["classes", "examples?top=1000"]
+
+
 def test_a_photo_is_taken_with_the_camera(page: playwright.Page) -> None:
     card = add_class(page, "photo")
     card.get_by_role("button", name="Take photos").click()

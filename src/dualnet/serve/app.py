@@ -68,16 +68,14 @@ def make_app(service: Service) -> FastAPI:
         return schema.Predictions(version=version, predictions=predictions)
 
     @app.get("/v1/predictions")
-    def predict_stored(
-        id: Annotated[list[schema.Id], Query(min_length=1, description="one for each example")], top: schema.Top = 5
-    ) -> schema.Predictions:
+    def predict_stored(ids: schema.Ids, top: schema.Top = 5) -> schema.Predictions:
         """The most probable classes of stored examples; none for an example whose image is no longer stored."""
-        check_number(id)
-        stored = journal.images(id)
+        check_number(ids)
+        stored = journal.images(ids)
         version, predictions = service.predict(to_tensor([*stored.values()]), top) if stored else ("", [])
         by_id = dict(zip(stored, predictions, strict=True))
         nothing = schema.Prediction(classes=[])
-        return schema.Predictions(version=version, predictions=[by_id.get(one, nothing) for one in id])
+        return schema.Predictions(version=version, predictions=[by_id.get(id, nothing) for id in ids])
 
     # Examples and classes
 
@@ -107,7 +105,7 @@ def make_app(service: Service) -> FastAPI:
         position, duplicates = journal.add_examples(ids, images.numpy(), labels, new_class)
         service.notify_learner(position)
         rows = zip(ids, duplicates, answers, strict=True)
-        return [schema.Acknowledged(id=one, duplicate=same, prediction=answer) for one, same, answer in rows]
+        return [schema.Acknowledged(id=id, duplicate=known, prediction=answer) for id, known, answer in rows]
 
     @app.get("/v1/examples")
     def get_unlabelled(most: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[str]:

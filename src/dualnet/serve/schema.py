@@ -16,6 +16,7 @@ def check_name(name: str) -> str:
 
 Name = Annotated[str, Field(min_length=1, max_length=100), AfterValidator(check_name)]
 Id = Annotated[str, Field(pattern=r"^[A-Za-z0-9._:-]{1,100}$")]
+Ids = Annotated[list[Id], Query(alias="id", min_length=1, description="one for each example")]
 Images = Annotated[
     list[UploadFile],
     File(min_length=1, description="JPEG, PNG, BMP, GIF, TIFF, WEBP, or HEIC with dualnet[heic]; one field per image"),
