@@ -1,4 +1,4 @@
-"""README.md is true: its first commands and its Python run as written, on drawn images."""
+"""README.md and docs/own-images.md are true: their Python and first commands run as written, on drawn images."""
 
 import re
 from pathlib import Path
@@ -9,11 +9,12 @@ from PIL import Image
 
 from dualnet import cli
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", README, re.M | re.S)
+def blocks(language: str, text: str = README) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
 
 
 def draw_classes(folder: Path, names: str) -> None:
@@ -40,6 +41,20 @@ def test_the_commands_and_the_python_run_as_written(
     assert "3 classes, 1 of them new (clock)" in capsys.readouterr().out
     exec(blocks("python")[0], {})
     assert cli.main(["show", "models/later"]) == 0 and "owl" in capsys.readouterr().out
+
+
+def test_the_experiment_and_the_python_of_own_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    page = (ROOT / "docs/own-images.md").read_text()
+    draw_classes(Path("photos"), "cat dog")
+    Path("mine.yaml").write_text(*blocks("yaml", page))
+    assert cli.main(["run", "mine.yaml", "--learner.name", "finetune", "--learner.encoder.weights", "starter"]) == 0
+    Path("unsorted").mkdir()
+    for photo in ("a.jpg", "b.jpg", "c.jpg", "unsorted/d.jpg"):
+        Image.new("RGB", (50, 40)).save(photo)
+    exec(*blocks("python", page), {})
+    assert cli.main(["show", "models/mine"]) == 0
 
 
 def test_the_readme_is_short() -> None:
