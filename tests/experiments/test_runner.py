@@ -1,8 +1,6 @@
 """The runner: the protocol, the files that it writes, and what it refuses."""
 
-import dataclasses
 import importlib
-import itertools
 import math
 import sys
 import time
@@ -20,7 +18,6 @@ from dualnet.engine import precision_on
 from dualnet.experiments import checkpoint, evaluation, runner
 from dualnet.experiments.run import DivergedError, Run, RunsDivergedError
 from dualnet.experiments.run_folder import RunFolder
-from dualnet.experiments.runner import BenchmarkCache
 from dualnet.experiments.stop import StopRequested
 from dualnet.experiments.training_loop import TrainingLoop
 from dualnet.machine import choose_device
@@ -85,17 +82,6 @@ def test_a_finished_folder_is_left_alone(tiny, finished: Path) -> None:
     before = files(finished)
     assert runner.run({finished: tiny()}, CPU) == [finished]
     assert files(finished) == before
-
-
-def test_only_what_is_missing_is_run(tiny, run, run_state, never_stopped, tmp_path: Path) -> None:
-    done = run(tiny(seed=1), tmp_path / "seed-1")
-    before = files(done)
-    runs = seeds_in(tmp_path, tiny(), 0, 1)
-    assert runner.run(runs, CPU) == [done]
-    assert files(done) == before
-    zero, one = map(run_state, runs)
-    assert zero == never_stopped
-    assert one[".learner.slow.stem.weight"] != zero[".learner.slow.stem.weight"]
 
 
 def test_seeds_and_learners_side_by_side_equal_each_alone(tiny, run, run_state, never_stopped, tmp_path) -> None:
@@ -204,14 +190,6 @@ def test_another_experiment_is_refused_before_any_seed_runs(tiny, run, finished:
         run(tiny("er"), finished)
 
 
-def test_a_seed_of_other_images_is_refused_beside_a_finished_one(tiny, benchmark, finished: Path, tmp_path) -> None:
-    other = dataclasses.replace(benchmark, split_digest="of other images")
-    runs = {finished: tiny(), tmp_path / "seed-1": tiny(seed=1)}
-    with pytest.raises(ValueError, match="other images or classes"):
-        runner.run(runs, CPU, benchmarks=BenchmarkCache(made={repr(tiny().benchmark): other}))
-    assert not (tmp_path / "seed-1").exists()
-
-
 def test_a_learner_that_refuses_leaves_no_folder(tiny, run, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="too small"):
         run(tiny(benchmark={"image_size": 16}), tmp_path / "seed-0")
@@ -287,14 +265,6 @@ def test_where_all_seeds_diverge_all_are_named(own_learner: str, tiny, tmp_path)
     assert list(caught.value.reasons) == list(runs) and "seed-1: loss" in caught.value.reasons[tmp_path / "seed-1"]
 
 
-@pytest.mark.parametrize("name", ["er", "finetune", "dualnet"])
-def test_a_rate_that_is_much_too_high(name: str, tiny, run, tmp_path: Path) -> None:
-    experiment = tiny({"name": name, "lr": 1e18, "encoder": {"width": 2}}, checkpoint_every=1, log_every=3)
-    with pytest.raises(RunsDivergedError, match=r"not finite at step \d; .*;"):
-        run(experiment, tmp_path)
-    assert finite(tmp_path)
-
-
 @pytest.mark.parametrize(("protocol", "ends"), [("task_aware", 2), ("task_free_boundaries", 2), ("task_free", 0)])
 def test_only_some_protocols_tell_the_end_of_a_task(protocol, ends, own_learner, tiny, run, tmp_path: Path) -> None:
     folder = run(tiny(own_learner, protocol=protocol), tmp_path / "run")
@@ -322,31 +292,10 @@ def test_cuda_must_be_there(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_device("cuda")
 
 
-@pytest.mark.parametrize("batch_size", [4, 5, 12, 100])
-def test_the_stream_brings_every_example_once(batch_size: int, benchmark: Benchmark) -> None:
-    stream = Stream(benchmark, "task_aware", batch_size, CPU)
-    for task, period in enumerate(stream.periods):
-        order = stream.order(seed=3)[task * 12 : (task + 1) * 12] - task * 12
-        batches = list(stream.batches(period, seed=3))
-        images, labels = benchmark.tasks[task].train.load()
-        assert torch.equal(torch.cat([batch.images for batch in batches]), images[order])
-        assert torch.equal(torch.cat([batch.labels for batch in batches if batch.labels is not None]), labels[order])
-        assert sorted(order.tolist()) == list(range(12))
-        assert all((batch.task_ids == task).all() for batch in batches)
-    assert stream.num_steps == 2 * math.ceil(12 / batch_size)
-
-
 def test_position_is_where_the_next_batch_is(benchmark: Benchmark) -> None:
     stream = Stream(benchmark, "task_aware", 5, CPU)
     places = [(task, number) for task in range(2) for number in range(len(stream.periods[task].steps))]
     assert [stream.position(step) for step in range(stream.num_steps + 1)] == [*places, (2, 0)]
-
-
-def test_the_order_is_the_seed_s(benchmark: Benchmark) -> None:
-    stream = Stream(benchmark, "task_aware", 5, CPU)
-    orders = [stream.order_in_task(task, seed).tolist() for task, seed in itertools.product(range(2), range(3))]
-    assert len({tuple(order) for order in orders}) == 6
-    assert stream.order(seed=2).tolist() == orders[2] + orders[5]
 
 
 @pytest.mark.parametrize("protocol", ["task_free", "task_free_boundaries"])

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from run_fixtures import CPU, KillAt, Killed, log_of, result_of, seeds_in
+from run_fixtures import CPU, KillAt, Killed, log_of, result_of
 
 import dualnet.stream.stream as stream_module
 from dualnet import cli, load
 from dualnet.batch import UNLABELLED, Batch
 from dualnet.data import Benchmark, Procedural
-from dualnet.experiments import checkpoint, runner
+from dualnet.experiments import checkpoint
 from dualnet.experiments.stop import StopRequested
 from dualnet.learners import LEARNERS
 from dualnet.stream.schedule import LabelsConfig
@@ -260,15 +260,6 @@ def test_killed_between_two_checkpoints(kind, quick_tiny, run, run_state, tmp_pa
         with pytest.raises(Killed):
             run(experiment, tmp_path / "killed", KillAt(step))
     assert run_state(run(experiment, tmp_path / "killed")) == whole
-
-
-@pytest.mark.parametrize("kind", ["batch", "few and late"])
-def test_side_by_side_equals_one_after_the_other(kind, quick_tiny, run, run_state, tmp_path) -> None:
-    experiment = quick_tiny("er", labels=KINDS[kind])
-    runner.run(seeds_in(tmp_path, experiment, 0, 1), CPU)
-    for seed in (0, 1):
-        alone = run_state(run(experiment.with_seed(seed), tmp_path / f"alone-{seed}"))
-        assert run_state(tmp_path / f"seed-{seed}") == alone
 
 
 @pytest.mark.parametrize(("name", "kind"), [("er", "sample"), ("derpp", "few and late"), ("mir", "batch")])
