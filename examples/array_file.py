@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from dualnet.data import Benchmark, BenchmarkConfig
-from dualnet.data.splits import Split, benchmark_of, tasks_of
+from dualnet.data.splits import Split, divide_classes, make_benchmark
 
 
 @dataclass(frozen=True)
@@ -26,5 +26,5 @@ class ArrayFile(BenchmarkConfig):
             images, labels, is_test = (arrays[name] for name in ("images", "labels", "is_test"))
         classes = [f"class {number}" for number in range(labels.max() + 1)]
         names = [f"image {number}" for number in range(len(labels))]
-        tasks = tasks_of(len(classes), self.classes_per_task)
-        return benchmark_of(images, Split(labels.astype(np.int64), is_test, classes, tasks, names))
+        tasks = divide_classes(len(classes), self.classes_per_task)
+        return make_benchmark(images, Split(labels.astype(np.int64), is_test, classes, tasks, names))

@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dualnet.data.splits import Split, benchmark_of, class_mask, held_out, permutation, stream_order, tasks_of
+from dualnet.data.splits import (
+    Split,
+    choose_tests,
+    class_mask,
+    divide_classes,
+    make_benchmark,
+    order_classes,
+    permutation,
+)
 
 seeds = st.integers(0, 2**40)
 names = st.lists(st.text("abcdef", min_size=1), min_size=1, max_size=20, unique=True)
@@ -24,30 +32,30 @@ def test_shuffles_never_change() -> None:
 
 @given(names, seeds)
 def test_order_does_not_depend_on_how_the_disk_lists_classes(classes: list[str], seed: int) -> None:
-    assert stream_order(classes) == sorted(classes)
-    assert stream_order(classes, seed=seed) == stream_order(classes[::-1], seed=seed)
-    assert sorted(stream_order(classes, seed=seed)) == sorted(classes)
-    assert stream_order(classes, order=classes) == classes
+    assert order_classes(classes) == sorted(classes)
+    assert order_classes(classes, seed=seed) == order_classes(classes[::-1], seed=seed)
+    assert sorted(order_classes(classes, seed=seed)) == sorted(classes)
+    assert order_classes(classes, order=classes) == classes
 
 
 @given(st.integers(1, 100), st.integers(1, 12), st.integers(1, 12))
 def test_tasks_are_consecutive_and_the_last_may_be_smaller(num_classes: int, per_task: int, num_tasks: int) -> None:
-    every = tasks_of(num_classes, per_task)
+    every = divide_classes(num_classes, per_task)
     *full, last = class_mask(every, num_classes).sum(dim=1).tolist()
     assert set(full) <= {per_task} and 0 < last <= per_task
     assert [c for task in every for c in task] == list(range(num_classes))
-    assert tasks_of(num_classes, [*full, last]) == every
+    assert divide_classes(num_classes, [*full, last]) == every
     if num_tasks > len(every):
         with pytest.raises(ValueError, match="lower num_tasks or classes_per_task"):
-            tasks_of(num_classes, per_task, num_tasks)
+            divide_classes(num_classes, per_task, num_tasks)
     else:
-        assert tasks_of(num_classes, per_task, num_tasks) == every[:num_tasks]
+        assert divide_classes(num_classes, per_task, num_tasks) == every[:num_tasks]
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=60), st.floats(0.01, 0.99), seeds)
 def test_every_class_gives_its_share(classes: list[int], share: float, seed: int) -> None:
     files = {str(label): [f"{label}-{row}.png" for row in range(classes.count(label))] for label in set(classes)}
-    tests = held_out(files, share, seed)
+    tests = choose_tests(files, share, seed)
     for paths in files.values():
         count, kept = len(paths), len(tests & set(paths))
         assert abs(kept - share * count) <= 1
@@ -57,15 +65,15 @@ def test_every_class_gives_its_share(classes: list[int], share: float, seed: int
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tasks_of(0, 5), "the 0 there are"),
-        (lambda: tasks_of(10, 5, 3), "3 tasks of 5 .*num_tasks"),
-        (lambda: tasks_of(5, [2, 2]), r"classes_per_task: \[2, 2\] for 5 classes; .* class_order"),
-        (lambda: tasks_of(5, []), r"classes_per_task: \[\] for 5 classes"),
-        (lambda: held_out({"a": FILES}, 1.0, 0), "test_share: 1.0"),
-        (lambda: held_out({"a": FILES}, float("nan"), 0), "test_share: nan"),
-        (lambda: stream_order(["a"], order=["b"]), "class_order names 'b', .* a"),
-        (lambda: stream_order(["a", "b"], order=["a", "a"]), "class_order names 'a' twice"),
-        (lambda: stream_order(["a"], order=["a"], seed=1), "class_order and order_seed"),
+        (lambda: divide_classes(0, 5), "the 0 there are"),
+        (lambda: divide_classes(10, 5, 3), "3 tasks of 5 .*num_tasks"),
+        (lambda: divide_classes(5, [2, 2]), r"classes_per_task: \[2, 2\] for 5 classes; .* class_order"),
+        (lambda: divide_classes(5, []), r"classes_per_task: \[\] for 5 classes"),
+        (lambda: choose_tests({"a": FILES}, 1.0, 0), "test_share: 1.0"),
+        (lambda: choose_tests({"a": FILES}, float("nan"), 0), "test_share: nan"),
+        (lambda: order_classes(["a"], order=["b"]), "class_order names 'b', .* a"),
+        (lambda: order_classes(["a", "b"], order=["a", "a"]), "class_order names 'a' twice"),
+        (lambda: order_classes(["a"], order=["a"], seed=1), "class_order and order_seed"),
         (lambda: small([0, 0, 1, 1], [0, 1, 0, 0]), "class 'one' has no test images; add some"),
         (
             lambda: Split(np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1], bool), ["zero", "one"], [[0, 1], [1]], "abcd"),
@@ -83,8 +91,8 @@ def test_mistakes_are_explained(call, message: str) -> None:
 def small(labels: list[int], is_test: list[int], input_size: int | None = None):
     array = np.zeros((len(labels), 3, 2, 2), np.uint8)
     names = [f"{row}.png" for row in range(len(labels))]
-    split = Split(np.array(labels), np.array(is_test, bool), ["zero", "one"], tasks_of(2, 1), names)
-    return benchmark_of(array, split, input_size)
+    split = Split(np.array(labels), np.array(is_test, bool), ["zero", "one"], divide_classes(2, 1), names)
+    return make_benchmark(array, split, input_size)
 
 
 def test_rows_and_labels_belong_together() -> None:

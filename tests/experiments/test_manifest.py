@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from dualnet.data import Benchmark
-from dualnet.data.splits import Split, benchmark_of, tasks_of
+from dualnet.data.splits import Split, divide_classes, make_benchmark
 from dualnet.experiments.manifest import FIELDS, MANIFEST, class_order_digest, differences, manifest_of
 
 TASK_AWARE = {"heads": "per_task", "boundaries": "told", "memory": "ring", "memory_slots": 8}
@@ -94,7 +94,7 @@ def test_the_order_of_classes_counts_across_tasks_only() -> None:
     def digests(names: list[str]) -> tuple[str, str]:
         order = [names.index(name) for name in "abcd"]  # class number by name: each name keeps its images
         files = [f"{row}.png" for row in range(8)]
-        made = benchmark_of(images, Split(np.array(order)[labels], is_test, names, tasks_of(4, 2), files))
+        made = make_benchmark(images, Split(np.array(order)[labels], is_test, names, divide_classes(4, 2), files))
         return class_order_digest(made), made.split_digest
 
     order, split = digests(list("abcd"))

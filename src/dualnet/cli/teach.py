@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import track
 
 from dualnet.cli.terminal import fail, print_line, show_warning
-from dualnet.data.class_folders import class_folders, files_by_class, images_in
+from dualnet.data.class_folders import files_by_class, find_classes, images_in
 from dualnet.serve.options import read_token
 
 try:
@@ -61,7 +61,7 @@ def images_of(folder: str, unlabelled: bool) -> Iterator[tuple[str, str | None]]
     if unlabelled:
         yield from ((file, None) for file in images_in(folder))
         return
-    by_class = files_by_class(folder, sorted(class_folders(folder)))
+    by_class = files_by_class(folder, sorted(find_classes(folder)))
     for turn in range(max(map(len, by_class.values()))):
         yield from ((files[turn], name) for name, files in by_class.items() if turn < len(files))
 

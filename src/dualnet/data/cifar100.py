@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from dualnet.data.benchmark import Benchmark
-from dualnet.data.class_folders import class_folders, unpacked
+from dualnet.data.class_folders import find_classes, find_unpacked
 from dualnet.data.file_benchmark import FileBenchmark, check_complete
 from dualnet.data.image_folder import ImageFolder
-from dualnet.data.splits import Split, benchmark_of
+from dualnet.data.splits import Split, make_benchmark
 from dualnet.files import describe_error, read_bytes
 
 ARCHIVE = "cifar-100-python"
@@ -38,11 +38,11 @@ class Cifar100(FileBenchmark):
     input_size: int | None = None  # side of the networks' input; None: 32, as stored
 
     def make(self) -> Benchmark:
-        root = unpacked(self.root, ARCHIVE)
+        root = find_unpacked(self.root, ARCHIVE)
         train, test = os.path.join(root, "train"), os.path.join(root, "test")
         if not os.path.isdir(train):
             return self._from_batches(root)
-        check_complete(train, class_folders(train), NUM_CLASSES)
+        check_complete(train, find_classes(train), NUM_CLASSES)
         options: dict[str, Any] = vars(self) | {"root": train, "test_root": test, "image_size": SIZE}
         return ImageFolder(**options).make()
 
@@ -56,7 +56,7 @@ class Cifar100(FileBenchmark):
         used = np.flatnonzero(labels >= 0)
         split = Split(labels[used], is_test[used], order, tasks, [str(row) for row in range(len(used))])
         images = np.concatenate([train[b"data"], test[b"data"]])[used].reshape(-1, 3, SIZE, SIZE)
-        return benchmark_of(images, split, self.input_size)
+        return make_benchmark(images, split, self.input_size)
 
 
 def _read_published(root: str, name: str) -> dict[bytes, Any]:

@@ -17,20 +17,20 @@ class IgnoredFilesWarning(UserWarning):
     """Files or folders in a folder of images are not used."""
 
 
-def absolute(folder: str) -> str:
+def absolute_path(folder: str) -> str:
     """The absolute path; a relative one starts at the working directory, not at the experiment file."""
     return os.path.abspath(os.path.expanduser(folder))
 
 
-def unpacked(root: str, name: str) -> str:
+def find_unpacked(root: str, name: str) -> str:
     """The top folder of an unpacked archive: that name inside of root, or root itself."""
-    inside = os.path.join(absolute(root), name)
-    return inside if os.path.isdir(inside) else absolute(root)
+    inside = os.path.join(absolute_path(root), name)
+    return inside if os.path.isdir(inside) else absolute_path(root)
 
 
-def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
+def list_entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
     """The content of a folder. Raises ValueError if it cannot be read."""
-    path = absolute(folder)
+    path = absolute_path(folder)
     try:
         with os.scandir(path) as content:
             return list(content)
@@ -40,9 +40,9 @@ def entries(folder: str, remedy: str = ONE_PER_CLASS) -> list[os.DirEntry[str]]:
         raise ValueError(f"{folder}: cannot be read as a folder ({reason}); {remedy}{where}") from None
 
 
-def class_folders(root: str) -> list[str]:
+def find_classes(root: str) -> list[str]:
     """Names of the class sub-folders, in no order. Hidden folders and SYSTEM_FOLDERS are not classes."""
-    names = [e.name for e in entries(root) if not e.name.startswith(".") and os.path.isdir(e.path)]
+    names = [e.name for e in list_entries(root) if not e.name.startswith(".") and os.path.isdir(e.path)]
     if system := sorted(name for name in names if name.lower() in SYSTEM_FOLDERS):
         path = os.path.join(root, system[0])
         warnings.warn(f"{path}: ignored, it is not a class; remove it", IgnoredFilesWarning, stacklevel=2)
@@ -57,7 +57,7 @@ def class_folders(root: str) -> list[str]:
 
 def files_by_class(root: str, names: Sequence[str]) -> dict[str, list[str]]:
     """The images of each class, sorted by name. One warning names other files, which are ignored."""
-    content = {name: entries(os.path.join(root, name)) for name in names}
+    content = {name: list_entries(os.path.join(root, name)) for name in names}
     files = {name: sorted(entry.path for entry in content[name] if is_image(entry.name)) for name in names}
     if empty := [name for name in names if not files[name]]:
         raise ValueError(_without_images(root, empty))
@@ -82,7 +82,7 @@ def _without_images(root: str, empty: Sequence[str]) -> str:
 
 def images_in(folder: str, remedy: str = "name a folder that contains images") -> list[str]:
     """The images directly in a folder, sorted by name: regular files and links to them."""
-    names = sorted(e.name for e in entries(folder, remedy) if is_image(e.name) and os.path.isfile(e.path))
+    names = sorted(e.name for e in list_entries(folder, remedy) if is_image(e.name) and os.path.isfile(e.path))
     if not names:
         raise ValueError(f"{folder}: no images ({SUFFIX_LIST}) directly in this folder; {remedy}")
     return [os.path.join(folder, name) for name in names]
@@ -103,7 +103,7 @@ def _walk(folder: str, visited: set[str]) -> Iterator[str]:
     """
     visited.add(os.path.realpath(folder))
     try:
-        content = sorted(entries(folder), key=lambda entry: entry.name)
+        content = sorted(list_entries(folder), key=lambda entry: entry.name)
     except ValueError:
         yield folder
         return

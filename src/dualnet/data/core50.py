@@ -4,8 +4,8 @@ import os
 from dataclasses import dataclass, replace
 
 from dualnet.data.benchmark import Benchmark, OrderSeed
-from dualnet.data.class_folders import images_in, unpacked
-from dualnet.data.file_benchmark import FileBenchmark, split_of
+from dualnet.data.class_folders import find_unpacked, images_in
+from dualnet.data.file_benchmark import FileBenchmark, make_split
 
 ARCHIVE = "core50_128x128"
 SESSIONS = range(1, 12)
@@ -31,11 +31,11 @@ class Core50(FileBenchmark):
     def make(self) -> Benchmark:
         in_order = self.class_order is None and self.order_seed is None  # sorted by name, o10 would follow o1
         objects, tasks = (replace(self, class_order=OBJECTS) if in_order else self).choose(OBJECTS)
-        root = unpacked(self.root, ARCHIVE)
+        root = find_unpacked(self.root, ARCHIVE)
         listed = [name for name in OBJECTS if name in objects]  # in any order of classes the same image cache
         filmed = [(name, session, _frames(root, session, name)) for name in listed for session in SESSIONS]
         files = [(path, name, session in TEST_SESSIONS) for name, session, paths in filmed for path in paths]
-        return self.decoded(split_of(files, objects, tasks, [_name(name) for name in objects]), self.image_size)
+        return self.decoded(make_split(files, objects, tasks, [_name(name) for name in objects]), self.image_size)
 
 
 def _name(folder: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig, OrderSeed
 from dualnet.data.image_cache import CachedImages
-from dualnet.data.splits import Split, Tasks, benchmark_of, stream_order, tasks_of
+from dualnet.data.splits import Split, Tasks, divide_classes, make_benchmark, order_classes
 from dualnet.options import BY_SEED
 
 MAX_LIST_BYTES = 100_000_000
@@ -36,16 +36,16 @@ class FileBenchmark(BenchmarkConfig):
 
     def choose(self, classes: Sequence[str]) -> tuple[list[str], Tasks]:
         """The classes to use, in order of the stream, and the class numbers of each task."""
-        classes = stream_order(classes, self.class_order, self.order_seed)
-        tasks = tasks_of(len(classes), self.classes_per_task, self.num_tasks)
+        classes = order_classes(classes, self.class_order, self.order_seed)
+        tasks = divide_classes(len(classes), self.classes_per_task, self.num_tasks)
         return classes[: tasks[-1][-1] + 1], tasks
 
     def decoded(self, split: Split, image_size: int, validation: bool = False) -> Benchmark:
         """The benchmark of a split whose `names` are image files."""
-        return benchmark_of(CachedImages(split.names, image_size, self.cache), split, self.input_size, validation)
+        return make_benchmark(CachedImages(split.names, image_size, self.cache), split, self.input_size, validation)
 
 
-def split_of(
+def make_split(
     files: Sequence[ImageFile], classes: Sequence[str], tasks: Tasks, class_names: Sequence[str] = ()
 ) -> Split:
     """The split of files. `class_names` are names to show, if those in the data set are codes."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark
-from dualnet.data.class_folders import IgnoredFilesWarning, absolute, class_folders, files_by_class, images_in
+from dualnet.data.class_folders import IgnoredFilesWarning, absolute_path, files_by_class, find_classes, images_in
 from dualnet.data.decode import OnError
-from dualnet.data.file_benchmark import FileBenchmark, split_of
+from dualnet.data.file_benchmark import FileBenchmark, make_split
 from dualnet.data.image_cache import CachedImages, unreadable
-from dualnet.data.splits import Split, Tasks, held_out, text_digest
+from dualnet.data.splits import Split, Tasks, choose_tests, text_digest
 from dualnet.text import join_first
 
 Files = Mapping[str, Sequence[str]]  # by class
@@ -33,7 +33,7 @@ class ImageFolder(FileBenchmark):
         return self.decoded(self._split(), self.image_size)
 
     def current_split(self) -> str | None:
-        exists = os.path.isdir(absolute(self.root))  # the images of a finished run may have been deleted
+        exists = os.path.isdir(absolute_path(self.root))  # the images of a finished run may have been deleted
         return self._split().digest if exists else None
 
     def make_validation(self) -> Benchmark:
@@ -50,19 +50,19 @@ class ImageFolder(FileBenchmark):
             if len(files[name]) < 2:
                 needs = "validation needs 2 or more; add images or leave the class out"
                 raise ValueError(f"image_folder: class {name!r} has {len(files[name])} training images; {needs}")
-        return self.decoded(self._held_out(files, tasks), self.image_size, validation=True)
+        return self.decoded(self._hold_out(files, tasks), self.image_size, validation=True)
 
     def _split(self) -> Split:
         """The split of all images; those of `test_root` come last."""
-        classes = class_folders(self.root)
+        classes = find_classes(self.root)
         names, tasks = self.choose(classes)
         files = files_by_class(self.root, names)
         if self.test_root is None:
-            return self._held_out(self._readable(files)[0], tasks)
+            return self._hold_out(self._readable(files)[0], tasks)
         _check_test_root(self.root, classes, self.test_root)
         parts = enumerate(self._readable(files, files_by_class(self.test_root, names)))
         listed = [(path, name, test == 1) for test, part in parts for name in sorted(names) for path in part[name]]
-        return split_of(listed, names, tasks)
+        return make_split(listed, names, tasks)
 
     def _readable(self, *parts: Files) -> Sequence[Files]:
         """The files, without the unreadable ones if `on_error` is skip."""
@@ -70,20 +70,20 @@ class ImageFolder(FileBenchmark):
         bad = unreadable(paths, self.image_size, self.on_error, self.cache)
         return [{name: [path for path in some if path not in bad] for name, some in part.items()} for part in parts]
 
-    def _held_out(self, files: Files, tasks: Tasks) -> Split:
+    def _hold_out(self, files: Files, tasks: Tasks) -> Split:
         if name := next((name for name, paths in files.items() if len(paths) == 1), None):
             reason = "its only image is held out for testing; add images, give test_root, or leave the class out"
             raise ValueError(f"class {name!r} has no training images: {reason}")
-        tests = held_out(files, self.test_share, self.split_seed)
+        tests = choose_tests(files, self.test_share, self.split_seed)
         listed = [(path, name, path in tests) for name in sorted(files) for path in files[name]]
-        return split_of(listed, list(files), tasks)
+        return make_split(listed, list(files), tasks)
 
 
 def _check_test_root(root: str, classes: Sequence[str], test_root: str) -> None:
-    if different := set(classes) ^ set(class_folders(test_root)):
+    if different := set(classes) ^ set(find_classes(test_root)):
         what = f"its classes differ from those of {root}: only one of them has {min(different)!r}"
         raise ValueError(f"{test_root}: {what}; give both folders the same sub-folders")
-    if os.path.samefile(absolute(root), absolute(test_root)):
+    if os.path.samefile(absolute_path(root), absolute_path(test_root)):
         raise ValueError(f"{test_root}: test_root is the same folder as root; name another one, or leave it out")
 
 
@@ -112,7 +112,7 @@ class ImageFiles:
 
 def read_files(root: str, unlabelled: str | None, size: int, on_error: OnError) -> ImageFiles:
     """The images of the class sub-folders of `root`, sorted, then those directly in the folder `unlabelled`."""
-    files = files_by_class(root, sorted(class_folders(root)))
+    files = files_by_class(root, sorted(find_classes(root)))
     pairs: list[tuple[str, str | None]] = [(path, name) for name, paths in files.items() for path in paths]
     if unlabelled is not None:
         pairs += [(path, None) for path in images_in(unlabelled, "name a folder of unlabelled images")]

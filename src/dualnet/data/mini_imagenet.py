@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dualnet.data.benchmark import Benchmark, BenchmarkConfig, OrderSeed
-from dualnet.data.class_folders import absolute
-from dualnet.data.file_benchmark import check_complete, read_rows, split_of
+from dualnet.data.class_folders import absolute_path
+from dualnet.data.file_benchmark import check_complete, make_split, read_rows
 from dualnet.data.image_cache import CachedImages
-from dualnet.data.splits import benchmark_of, class_permutation, tasks_of
+from dualnet.data.splits import divide_classes, make_benchmark, permute_classes
 from dualnet.options import shown
 
 CLASSES_PER_TASK = 5
@@ -40,16 +40,16 @@ class MiniImageNet(BenchmarkConfig):
         return self._listed("validation", self.validation_classes_per_task)
 
     def _listed(self, lists: str, classes_per_task: int) -> Benchmark:
-        root = absolute(self.root)
+        root = absolute_path(self.root)
         train, test = (_read_list(root, name) for name in LISTS[lists])
         _check_disjoint(root, lists, train, test)
         published = [str(label) for label in sorted({label for _, label in train + test})]
         check_complete(os.path.join(root, LISTS[lists][0]), published, NUM_CLASSES[lists])
-        labels = [published[index] for index in class_permutation(len(published), self.order_seed)]
+        labels = [published[index] for index in permute_classes(len(published), self.order_seed)]
         files = [(path, str(label), part is test) for part in (train, test) for path, label in part]
-        split = split_of(files, labels, tasks_of(len(labels), classes_per_task))
+        split = make_split(files, labels, divide_classes(len(labels), classes_per_task))
         images = CachedImages(split.names, self.image_size, self.cache)
-        return benchmark_of(images, split, self.input_size, validation=lists == "validation")
+        return make_benchmark(images, split, self.input_size, validation=lists == "validation")
 
 
 def _read_list(root: str, name: str) -> list[tuple[str, int]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from dualnet.data.benchmark import VALIDATION_TASKS, Benchmark, BenchmarkConfig, OrderSeed
 from dualnet.data.drawing import MAX_CLASSES, draw, shape_and_texture
-from dualnet.data.splits import Split, benchmark_of, class_permutation, tasks_of
+from dualnet.data.splits import Split, divide_classes, make_benchmark, permute_classes
 
 MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: smaller shapes are indistinguishable, larger images take long to draw
 
@@ -41,14 +41,14 @@ class Procedural(BenchmarkConfig):
             tasks = f"{self.num_tasks} tasks of {self.classes_per_task}"
             needed = f"{tasks}{f', and {num_tasks} for validation,' * validation} need {first + num_classes} classes"
             raise ValueError(f"procedural: {needed}, there are {MAX_CLASSES}; lower num_tasks or classes_per_task")
-        order = class_permutation(num_classes, self.order_seed)
+        order = permute_classes(num_classes, self.order_seed)
         place = order.argsort()  # of each class in the order
         counts = np.repeat([self.train_per_class, self.test_per_class], num_classes)
         split = Split(
             labels=np.repeat(np.tile(place, 2), counts),
             is_test=np.arange(counts.sum()) >= num_classes * self.train_per_class,
             class_names=[" ".join(reversed(shape_and_texture(first + number))) for number in order.tolist()],
-            tasks=tasks_of(num_classes, self.classes_per_task),
+            tasks=divide_classes(num_classes, self.classes_per_task),
             names=[f"seed {self.seed}, image {row}" for row in range(counts.sum())],
         )
         images = [
@@ -56,4 +56,4 @@ class Procedural(BenchmarkConfig):
             for part, count in enumerate((self.train_per_class, self.test_per_class))
             for number, task in enumerate((first_task + place // self.classes_per_task).tolist(), first)
         ]
-        return benchmark_of(np.concatenate(images), split, validation=validation)
+        return make_benchmark(np.concatenate(images), split, validation=validation)

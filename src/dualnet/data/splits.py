@@ -53,7 +53,7 @@ class Split:
         return text_digest("\n".join(lines))
 
 
-def benchmark_of(images: Images, split: Split, input_size: int | None = None, validation: bool = False) -> Benchmark:
+def make_benchmark(images: Images, split: Split, input_size: int | None = None, validation: bool = False) -> Benchmark:
     """A benchmark whose tasks share one array of images; `input_size` is the side of the networks' input."""
     by_class = [np.flatnonzero(split.labels == number) for number in range(len(split.class_names))]
     channels, height, width = images.shape[1:]
@@ -81,24 +81,24 @@ def permutation(count: int, seed: int | Sequence[int]) -> np.ndarray:
     return np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
 
 
-def class_permutation(count: int, order_seed: OrderSeed) -> np.ndarray:
+def permute_classes(count: int, order_seed: OrderSeed) -> np.ndarray:
     """The indices of classes in the order of an `order_seed`; None leaves them as they are."""
     if order_seed == BY_SEED:
         raise ValueError(f"order_seed: {BY_SEED} needs the seed of a run; call for_seed(0), or give a number")
     return np.arange(count) if order_seed is None else permutation(count, order_seed)
 
 
-def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed: OrderSeed = None) -> list[str]:
+def order_classes(names: Sequence[str], order: Sequence[str] | None = None, seed: OrderSeed = None) -> list[str]:
     """Class names in the order of the stream: as given, shuffled by a seed, or sorted.
 
-    >>> stream_order(["cat", "ant", "bee"])
+    >>> order_classes(["cat", "ant", "bee"])
     ['ant', 'bee', 'cat']
     """
     if order is not None and seed is not None:
         raise ValueError("class_order and order_seed are both given; give one of them")
     if order is None:
         ordered = sorted(names)
-        return [ordered[index] for index in class_permutation(len(ordered), seed)]
+        return [ordered[index] for index in permute_classes(len(ordered), seed)]
     if unknown := sorted(set(order) - set(names)):
         known = join_first(sorted(names), 5)
         raise ValueError(f"class_order names {unknown[0]!r}, which is not a class; there are {known}")
@@ -107,10 +107,10 @@ def stream_order(names: Sequence[str], order: Sequence[str] | None = None, seed:
     return list(order)
 
 
-def tasks_of(num_classes: int, classes_per_task: int | Sequence[int], num_tasks: int | None = None) -> Tasks:
+def divide_classes(num_classes: int, classes_per_task: int | Sequence[int], num_tasks: int | None = None) -> Tasks:
     """Consecutive classes by task: the same number in each but the last, which may have fewer, or a list of numbers.
 
-    >>> tasks_of(7, 3), tasks_of(7, 2, num_tasks=2), tasks_of(7, [4, 1, 2])
+    >>> divide_classes(7, 3), divide_classes(7, 2, num_tasks=2), divide_classes(7, [4, 1, 2])
     ([range(0, 3), range(3, 6), range(6, 7)], [range(0, 2), range(2, 4)], [range(0, 4), range(4, 5), range(5, 7)])
     """
     if not isinstance(classes_per_task, int):
@@ -127,13 +127,13 @@ def tasks_of(num_classes: int, classes_per_task: int | Sequence[int], num_tasks:
     return [range(start, min(start + classes_per_task, num_classes)) for start in starts]
 
 
-def held_out(files: Mapping[str, Sequence[str]], share: float, seed: int) -> set[str]:
+def choose_tests(files: Mapping[str, Sequence[str]], share: float, seed: int) -> set[str]:
     """The test files: the same share of every class.
 
     They are chosen by a hash of the seed and the names of class and file: the order of the classes has no effect, and
     adding files moves few of the others. A class of two or more files has at least one on each side.
 
-    >>> sorted(held_out({"cat": [f"{number}.jpg" for number in range(8)], "dog": ["8.jpg", "9.jpg"]}, 0.2, seed=0))
+    >>> sorted(choose_tests({"cat": [f"{number}.jpg" for number in range(8)], "dog": ["8.jpg", "9.jpg"]}, 0.2, seed=0))
     ['4.jpg', '6.jpg', '8.jpg']
     """
     if not 0 < share < 1:

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from dualnet.data.benchmark import Benchmark, OrderSeed
-from dualnet.data.class_folders import images_in, unpacked
-from dualnet.data.file_benchmark import FileBenchmark, check_complete, read_rows, split_of
+from dualnet.data.class_folders import find_unpacked, images_in
+from dualnet.data.file_benchmark import FileBenchmark, check_complete, make_split, read_rows
 
 ARCHIVE = "tiny-imagenet-200"
 NUM_CLASSES = 200
@@ -25,7 +25,7 @@ class TinyImageNet(FileBenchmark):
     image_size: int = 64  # side in pixels of the images as stored
 
     def make(self) -> Benchmark:
-        root = unpacked(self.root, ARCHIVE)
+        root = find_unpacked(self.root, ARCHIVE)
         all_ids = [columns[0] for _, columns in read_rows(os.path.join(root, "wnids.txt"), "\t", REMEDY)]
         check_complete(os.path.join(root, "wnids.txt"), all_ids, NUM_CLASSES)
         ids, tasks = self.choose(all_ids)
@@ -34,7 +34,7 @@ class TinyImageNet(FileBenchmark):
         files = [(path, class_id, False) for class_id in sorted(ids) for path in images_in(folders[class_id], REMEDY)]
         tests = _test_images(os.path.join(root, "val"), set(all_ids))
         files += [(path, class_id, True) for path, class_id in tests.items() if class_id in folders]
-        return self.decoded(split_of(files, ids, tasks, names), self.image_size)
+        return self.decoded(make_split(files, ids, tasks, names), self.image_size)
 
 
 def _class_names(path: str, ids: Sequence[str]) -> list[str]:
