@@ -233,6 +233,6 @@ def test_show_a_saved_model(tmp_path, small_learner, capsys):
 
 def test_show_what_is_no_run(tmp_path, make_run, error_line):
     folder = make_run(tmp_path / "runs" / "seed-3")
-    assert str(folder) in error_line("show", tmp_path / "runs")
+    assert str(tmp_path / "runs: ") in error_line("show", tmp_path / "runs")
     (folder / "classes.json").write_text("{")
     assert "classes.json" in error_line("show", folder)
