@@ -105,7 +105,7 @@ def test_other_images_are_refused(folder: RunFolder, tiny, benchmark: Benchmark)
     moved = dataclasses.replace(benchmark, split_digest="of a file with a new name")
     for other in (fewer, renamed, moved):
         with pytest.raises(ValueError, match="other images or classes"):
-            folder.prepare(tiny(), other, CPU)
+            folder.check_same_stream(tiny(), other)
 
 
 def test_a_result_of_an_unknown_experiment_is_refused(folder: RunFolder, tiny) -> None:

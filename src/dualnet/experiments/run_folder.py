@@ -78,12 +78,10 @@ class RunFolder(ModelFolder):
         return {"seed": int(self.record.seed), "experiment": self.record.digest}
 
     def prepare(self, experiment: Experiment, benchmark: Benchmark, device: torch.device) -> None:
-        """Start a run in the locked folder, or resume it. Raises ValueError if the folder holds another run."""
+        """Start a run in the locked folder, or resume the one that it holds, which has been checked."""
         atomic.remove_temporary(self.path)
         atomic.remove_temporary(self.checkpoints)
         if self.started:
-            self.check_same(experiment)
-            self.check_same_stream(experiment, benchmark)
             return
         content = {
             **experiment.mapping(),
