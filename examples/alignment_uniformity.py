@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.objectives import EmbeddingObjective, ProjectorOptions
-from dualnet.options import check_at_least
 
 EPS = 1e-4  # smallest norm that an embedding is divided by
 
@@ -23,10 +22,6 @@ class Config(ProjectorOptions):
 
     uniformity: float = 1.0  # weight of the uniformity term
     scale: float = 2.0  # t of the Gaussian potential
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 0, "uniformity", "scale")
 
 
 class AlignmentUniformity(EmbeddingObjective):

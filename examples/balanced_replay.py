@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dualnet import UNLABELLED, Batch, Learner, StreamSpec
 from dualnet.batch import change_rows
-from dualnet.learners.encoders import make_encoder
-from dualnet.learners.options import ReplayOptions
+from dualnet.learners.make_encoder import make_encoder
+from dualnet.learners.shared_options import ReplayOptions
 from dualnet.losses import label_loss
 from dualnet.nets import Classifier
 from dualnet.optim import gradient_step

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dualnet import ER, Batch, StreamSpec, make_learner
-from dualnet.learners.options import EncoderOptions
+from dualnet.learners.shared_options import EncoderOptions
 from dualnet.memory import MemoryConfig
 
 

@@ -9,7 +9,7 @@ from torch.optim import SGD
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import CommonOptions
+from dualnet.learners.shared_options import CommonOptions
 from dualnet.losses import label_loss
 from dualnet.nets import Classifier, Encoder, pooled
 from dualnet.objectives.barlow_twins import BarlowTwins, barlow_twins_loss

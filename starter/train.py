@@ -18,7 +18,7 @@ from dualnet.batch import Batch, StreamSpec
 from dualnet.engine import Engine, precision_on
 from dualnet.image_ops import network_input
 from dualnet.learners import make_learner
-from dualnet.learners.options import EncoderOptions
+from dualnet.learners.shared_options import EncoderOptions
 from dualnet.machine import choose_device
 from dualnet.nets import BaseEncoder, BatchNorm, Encoder
 from dualnet.nets.weights import load_weights

@@ -15,7 +15,7 @@ from dualnet import image_ops
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import Learner, learner_class, make_learner
 from dualnet.objectives import barlow_twins
-from dualnet.options import build, merged
+from dualnet.options import build, merge
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # for tests/kernels; Triton reads it once, at its import
@@ -80,7 +80,7 @@ def small_config() -> Callable[..., Any]:
     def make(name: str, **options: Any) -> Any:
         config = learner_class(name).Config
         known = {field.name for field in dataclasses.fields(config)}
-        return build(config, merged({key: value for key, value in SMALL.items() if key in known}, options))
+        return build(config, merge({key: value for key, value in SMALL.items() if key in known}, options))
 
     return make
 
@@ -101,7 +101,7 @@ def quick_learner(small_learner: Callable[..., Learner]) -> Callable[..., Learne
     """As small_learner, with an encoder of three convolutions: a third of the time, if the encoder does not matter."""
 
     def make(name: str, *given: Any, **options: Any) -> Learner:
-        return small_learner(name, *given, **merged({"encoder": {"name": "own_encoder.ThreeMaps"}}, options))
+        return small_learner(name, *given, **merge({"encoder": {"name": "own_encoder.ThreeMaps"}}, options))
 
     return make
 

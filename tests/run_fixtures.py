@@ -25,7 +25,7 @@ from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.stop import StopRequested
 from dualnet.learners import learner_class
 from dualnet.metrics import summary
-from dualnet.options import merged
+from dualnet.options import merge
 
 # Options that make any learner small; those that it lacks are left out.
 # Momentum gives the slow optimizer a state that a checkpoint must hold.
@@ -51,7 +51,7 @@ OWN_LEARNER = """
 from dataclasses import dataclass
 import torch
 from dualnet import Learner
-from dualnet.learners.options import CommonOptions
+from dualnet.learners.shared_options import CommonOptions
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def tiny() -> Callable[..., Experiment]:
             known = {field.name for field in dataclasses.fields(learner_class(learner).Config)}
             learner = {"name": learner, **{key: value for key, value in SMALL.items() if key in known}}
         base = {**TINY, "learner": {}} if "name" in learner else TINY
-        return parse(merged(base, {"learner": learner, **options}))
+        return parse(merge(base, {"learner": learner, **options}))
 
     return make
 

@@ -195,8 +195,8 @@ def open_model(options: Any) -> Any:
 def small_model(folder: Path, **options: Any) -> Path:
     """Save a small model without classes."""
     from dualnet.models.model import Model
-    from dualnet.options import merged
+    from dualnet.options import merge
     from dualnet.serve.state_folder import DEFAULT_LEARNER
 
-    Model.create(image_size=SIZE, learner=merged(DEFAULT_LEARNER, merged(SMALL, options))).save(folder)
+    Model.create(image_size=SIZE, learner=merge(DEFAULT_LEARNER, merge(SMALL, options))).save(folder)
     return folder

@@ -11,7 +11,7 @@ import pytest
 from dualnet.cli import flags
 from dualnet.data import BENCHMARKS
 from dualnet.experiments import experiment
-from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.named_files import shipped_files
 from dualnet.learners import LEARNERS
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.objectives import OBJECTIVES

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from pathlib import Path
 
-from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.named_files import shipped_files
 from dualnet.reproduce import shipped_tables
 
 ROOT = Path(__file__).parent.parent
@@ -14,7 +14,7 @@ FOUND = """
 import dualnet
 from dualnet.reproduce import read_rows, shipped_tables
 from dualnet.reproduce.ledger import read_published
-from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.named_files import shipped_files
 read_rows("all"), read_published()
 print(dualnet.__file__)
 print(*(path.name for path in shipped_files()))

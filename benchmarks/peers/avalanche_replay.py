@@ -33,7 +33,7 @@ from dualnet.data.procedural import Procedural
 from dualnet.engine import Engine
 from dualnet.image_ops import normalise
 from dualnet.learners import ER, make_learner
-from dualnet.learners.options import EncoderOptions
+from dualnet.learners.shared_options import EncoderOptions
 from dualnet.machine import cpu_name
 from dualnet.nets import Classifier, Encoder
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dualnet.options import is_whole, shown, whole_number
+from dualnet.options import is_whole, quote, whole_number
 
 UNLABELLED = -1
 
@@ -109,7 +109,7 @@ def change_rows(rows: Tensor, count: int, removed: int | None = None, value: flo
 def check_task(task: Any, num_tasks: int) -> int:
     """The number of a task as int. Raises ValueError if there is no such task."""
     if num_tasks == 1 and not (is_whole(task) and task == 0):
-        raise ValueError(f"task: {shown(task)} is given, but the model has no tasks to choose from; leave it out")
+        raise ValueError(f"task: {quote(task)} is given, but the model has no tasks to choose from; leave it out")
     return whole_number(task, "task", 0, num_tasks - 1)
 
 

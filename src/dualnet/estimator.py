@@ -24,7 +24,7 @@ from dualnet.data.decode import MAX_SIZE
 from dualnet.data.inputs import FORMS, is_single, pixels_of
 from dualnet.files import READ_ERRORS, describe_file_error, read_json
 from dualnet.models.model import NEW_MODEL, Model, load
-from dualnet.options import shown, whole_number
+from dualnet.options import quote, whole_number
 
 FILE = "estimator.json"  # beside the checkpoint
 FITTED = ("_label_kind", "_feature_order", "n_features_in_", "feature_names_in_", "value_range_")  # besides `model_`
@@ -276,7 +276,7 @@ def checked_range(value_range: Any) -> tuple[float, float]:
             return low, high
     except (TypeError, ValueError):
         pass
-    raise ValueError(f"value_range: {shown(value_range)} is not a pair of values for black and white, such as (0, 16)")
+    raise ValueError(f"value_range: {quote(value_range)} is not a pair of values for black and white, such as (0, 16)")
 
 
 def grey_images(rows: np.ndarray, value_range: tuple[float, float], shape: Any = None) -> np.ndarray:
@@ -295,7 +295,7 @@ def grey_images(rows: np.ndarray, value_range: tuple[float, float], shape: Any =
     try:
         return (255 * pixels).round().astype(np.uint8).reshape(count, *(side, side) if shape is None else shape)
     except (TypeError, ValueError):
-        raise ValueError(f"image_shape: {shown(shape)} does not fit the {features} features of a row") from None
+        raise ValueError(f"image_shape: {quote(shape)} does not fit the {features} features of a row") from None
 
 
 if find_spec("river"):  # its evaluation checks for a subclass of Classifier

@@ -26,7 +26,7 @@ BOOLEANS = {"true": True, "yes": True, "on": True, "false": False, "no": False, 
 def build(kind: type[Config], options: Any, prefix: str = "") -> Config:
     """A dataclass from a mapping of options, nested if fields are dataclasses; text is converted to their types."""
     if not isinstance(options, Mapping):
-        raise ValueError(f"{prefix}: a section of options is needed, not {shown(options)}")
+        raise ValueError(f"{prefix}: a section of options is needed, not {quote(options)}")
     types = field_types(kind)
     check_keys(options, option_names(kind), prefix)
     for field in dataclasses.fields(kind):  # pyright: ignore[reportArgumentType]
@@ -103,12 +103,12 @@ def convert_list(value: Any, kind: Any, kinds: tuple[Any, ...], option: str) -> 
     items = from_yaml(value, "[", option)
     if not isinstance(items, (list, tuple)):
         remedy = f"; write [{value}], in quotes on a command line" if isinstance(value, str) and value else ""
-        raise ValueError(f"{option}: a list is needed, not {shown(value)}{remedy[: 2 * SHOWN]}")
+        raise ValueError(f"{option}: a list is needed, not {quote(value)}{remedy[: 2 * SHOWN]}")
     if kind is not tuple:
         return [convert(item, kinds[0], option) for item in items]
     kinds = kinds[:1] * len(items) if kinds[-1] is ... else kinds
     if len(items) != len(kinds):
-        raise ValueError(f"{option}: {len(kinds)} values are needed, not {shown(value)}")
+        raise ValueError(f"{option}: {len(kinds)} values are needed, not {quote(value)}")
     return tuple(convert(item, kind, option) for item, kind in zip(items, kinds, strict=True))
 
 
@@ -121,7 +121,7 @@ def from_yaml(value: Any, opening: str, option: str) -> Any:
     try:
         return yaml.load(value, yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{option}: cannot be read as YAML: {shown(value)}") from error
+        raise ValueError(f"{option}: cannot be read as YAML: {quote(value)}") from error
 
 
 def from_json(text: str) -> Any:
@@ -137,7 +137,7 @@ def choose(value: Any, choices: Sequence[Any], option: str) -> Any:
         if value == str(choice) or (value == choice and type(value) is type(choice)):
             return choice
     words = [str(choice) for choice in choices]
-    raise ValueError(f"{option}: {shown(value)} is not one of {', '.join(words)}{nearest(str(value), words)}")
+    raise ValueError(f"{option}: {quote(value)} is not one of {', '.join(words)}{suggest(str(value), words)}")
 
 
 def convert_scalar(value: Any, kind: Any, option: str) -> Any:
@@ -158,10 +158,10 @@ SCALARS: dict[Any, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = { 
 
 
 def refuse(wanted: str, value: Any, option: str) -> NoReturn:
-    raise ValueError(f"{option}: {wanted} is needed, not {shown(value)}")
+    raise ValueError(f"{option}: {wanted} is needed, not {quote(value)}")
 
 
-def shown(value: Any) -> str:
+def quote(value: Any) -> str:
     """A value for messages, truncated if it is long."""
     try:
         text = repr(value) if isinstance(value, str) else reprlib.repr(value)
@@ -192,16 +192,16 @@ def check_absent(options: Mapping[str, Any], **reasons: str) -> None:
             raise ValueError(f"--{key}: {reason}")
 
 
-def nearest(word: str, valid: Iterable[str], prefix: str = "") -> str:
+def suggest(word: str, valid: Iterable[str], prefix: str = "") -> str:
     """A hint with the nearest valid word, or an empty string."""
     near = difflib.get_close_matches(word[:SHOWN], list(valid), n=1, cutoff=0.5)
     return f"; did you mean {join(prefix, near[0])}?" if near else ""
 
 
-def dotted(words: Sequence[str]) -> dict[str, Any]:
+def parse_flags(words: Sequence[str]) -> dict[str, Any]:
     """The options of a command line as nested mappings, with values as text.
 
-    >>> dotted(["--learner.slow.rounds", "10", "--batch_size=20"])
+    >>> parse_flags(["--learner.slow.rounds", "10", "--batch_size=20"])
     {'learner': {'slow': {'rounds': '10'}}, 'batch_size': '20'}
     """
     options: dict[str, str] = {}
@@ -219,7 +219,7 @@ def dotted(words: Sequence[str]) -> dict[str, Any]:
 
 
 def nest(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested options from dotted names: the inverse of `flat`."""
+    """Nested options from dotted names: the inverse of `flatten`."""
     nested: dict[str, Any] = {}
     for option, value in options.items():
         set_option(nested, option, value)
@@ -240,29 +240,29 @@ def set_option(options: dict[str, Any], option: str, value: Any) -> None:
     options[words[-1]] = value
 
 
-def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """`base` updated with `over`, recursively.
 
-    >>> merged({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
+    >>> merge({"a": {"x": 1, "y": 2}}, {"a": {"y": 3}})
     {'a': {'x': 1, 'y': 3}}
     """
     out = dict(base)
     for key, value in over.items():
         both = isinstance(value, Mapping) and isinstance(out.get(key), Mapping)
-        out[key] = merged(out[key], value) if both else value
+        out[key] = merge(out[key], value) if both else value
     return out
 
 
-def flat(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten(mapping: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested options by their dotted names.
 
-    >>> flat({"a": {"x": 1}, "b": 2, "c": {}})
+    >>> flatten({"a": {"x": 1}, "b": 2, "c": {}})
     {'a.x': 1, 'b': 2, 'c': {}}
     """
     out: dict[str, Any] = {}
     for key, value in mapping.items():
         nested = isinstance(value, Mapping) and value
-        out |= flat(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
+        out |= flatten(value, f"{prefix}{key}.") if nested else {f"{prefix}{key}": value}
     return out
 
 
@@ -283,7 +283,7 @@ def shorten(names: Sequence[str]) -> list[str]:
     return [name if length is None else ending(name, length) for name, length in zip(names, lengths, strict=True)]
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """The value as JSON represents it, with tuples as lists, so that YAML and JSON preserve it."""
     return json.loads(json.dumps(value))
 
@@ -332,5 +332,5 @@ def whole_number(value: Any, option: str, least: int = 1, most: int | None = Non
     """The value as int. Raises ValueError unless it is an integer in the range."""
     if not is_whole(value) or value < least or (most is not None and value > most):
         wanted = f"{least} or more" if most is None else f"a whole number from {least} to {most}"
-        raise ValueError(f"{option}: {shown(value)} is not {wanted}")
+        raise ValueError(f"{option}: {quote(value)} is not {wanted}")
     return int(value)

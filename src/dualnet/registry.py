@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from dualnet.options import nearest, shown
+from dualnet.options import quote, suggest
 
 Kind = TypeVar("Kind")
 
@@ -23,8 +23,8 @@ def find_class(name: str, known: Mapping[str, type[Kind]], base: type[Kind], opt
 def check_name(name: str, known: Iterable[str], option: str) -> None:
     """Raises ValueError for an unknown name. An import path is not tried: reading options runs no code from outside."""
     if "." not in name and name not in (known := list(known)):
-        words = f"{', '.join(known)}, nor an import path{nearest(name, known)}"
-        raise ValueError(f"{option}: {shown(name)} is not one of {words}")
+        words = f"{', '.join(known)}, nor an import path{suggest(name, known)}"
+        raise ValueError(f"{option}: {quote(name)} is not one of {words}")
 
 
 def import_object(path: str, option: str) -> Any:
@@ -35,6 +35,6 @@ def import_object(path: str, option: str) -> Any:
     except (ImportError, AttributeError, TypeError, ValueError) as error:  # the last two: a path such as `..a.B`
         raise ValueError(f"{option}: cannot import {path!r} ({error}); is its folder on PYTHONPATH?") from error
     if not hasattr(module, name):
-        hint = nearest(name, vars(module), module_name)
+        hint = suggest(name, vars(module), module_name)
         raise ValueError(f"{option}: cannot import {path!r}: {module_name} has no {name}{hint}")
     return getattr(module, name)

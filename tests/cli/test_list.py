@@ -8,7 +8,7 @@ import yaml
 from dualnet import cli
 from dualnet.data import BENCHMARKS
 from dualnet.experiments.experiment import parse, read
-from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.named_files import shipped_files
 from dualnet.learners import LEARNERS, presets
 from dualnet.memory import MEMORIES
 from dualnet.objectives import OBJECTIVES

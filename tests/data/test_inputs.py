@@ -13,7 +13,7 @@ from image_forms import SIDE, Given, arrays, images, nonsense, unreadable
 from dualnet.batch import StreamSpec
 from dualnet.data.inputs import list_images, readable
 from dualnet.learners import ER, make_learner
-from dualnet.learners.options import EncoderOptions
+from dualnet.learners.shared_options import EncoderOptions
 from dualnet.models.model import Model
 
 

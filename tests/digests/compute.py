@@ -90,7 +90,7 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
     from dualnet.learners import learner_class
     from dualnet.memory import Memory
     from dualnet.models.model import load
-    from dualnet.options import merged
+    from dualnet.options import merge
 
     known = learner_class(options["learner"]["name"]).Config.__dataclass_fields__
     small = {key: value for key, value in SMALL.items() if key in known}
@@ -111,7 +111,7 @@ def digest_of_run(name: str, options: dict[str, Any], folder: Path) -> str:
         "log_every": 3,
     }
     torch.set_num_threads(1)
-    runner.run({folder: parse(merged(base, options))}, torch.device("cpu"))
+    runner.run({folder: parse(merge(base, options))}, torch.device("cpu"))
     result = json.loads((folder / "result.json").read_text())
     learner = load(folder).learner
     state = {key: value for key, value in saved_learner.state_of(learner).items() if key != "device"}

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from dualnet.data import BENCHMARKS
 from dualnet.experiments import experiment
 from dualnet.experiments.experiment import Experiment, parse, read
-from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.named_files import shipped_files
 from dualnet.learners import LEARNERS
-from dualnet.options import build, dotted, merged
+from dualnet.options import build, merge, parse_flags
 
 FOLDER = {"name": "image_folder", "root": "r"}
 BOMB = "&a0 [x, x]" + "".join(f", &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60))
@@ -42,7 +42,7 @@ def test_shipped_experiments_are_found() -> None:
 def test_every_default_is_written_out(learner: str, name: str) -> None:
     fields = dataclasses.fields(BENCHMARKS[name])  # pyright: ignore
     required = {field.name: "there" for field in fields if field.default is dataclasses.MISSING}
-    parsed = parse(merged(BASE, {"benchmark": {"name": name, **required}, "learner": {"name": learner}}))
+    parsed = parse(merge(BASE, {"benchmark": {"name": name, **required}, "learner": {"name": learner}}))
     written = parsed.mapping()
     options = {field.name for field in dataclasses.fields(LEARNERS[learner].Config)}
     assert set(written["learner"]) == options | {"name"}
@@ -108,19 +108,19 @@ def test_any_values_come_back_from_yaml(root, order, lr, area, name, seed, delay
     ],
 )
 def test_options_of_a_command_line(words: list[str], way: str, value: Any) -> None:
-    found: Any = read("demo-dualnet", dotted(words))
+    found: Any = read("demo-dualnet", parse_flags(words))
     for part in way.split("."):
         found = getattr(found, part)
     assert found == value and type(found) is type(value)
     plain = read("demo-dualnet").mapping()
-    changed = {key for key, item in read("demo-dualnet", dotted(words)).mapping().items() if plain[key] != item}
+    changed = {key for key, item in read("demo-dualnet", parse_flags(words)).mapping().items() if plain[key] != item}
     assert changed == {way.split(".")[0]}, "all else stays"
 
 
 def test_another_benchmark_from_the_command_line(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("benchmark: {name: image_folder, root: there}\nlearner: {name: er}\n")
-    order = read(str(file), dotted(["--benchmark.class_order", '["1", "b"]', "--benchmark.cache", "null"]))
+    order = read(str(file), parse_flags(["--benchmark.class_order", '["1", "b"]', "--benchmark.cache", "null"]))
     assert order.name == "mine"
     assert order.benchmark.class_order == ["1", "b"] and order.benchmark.cache is None  # pyright: ignore
 
@@ -135,12 +135,12 @@ def test_a_name_in_the_file_wins_over_the_file_s_name(tmp_path: Path) -> None:
 def test_dotted_is_what_was_typed(options: dict[str, str]) -> None:
     spaced = [word for key, value in options.items() for word in (f"--learner.{key}", value)]
     joined = [f"--learner.{key}={value}" for key, value in options.items()]
-    assert dotted(spaced) == dotted(joined) == ({"learner": options} if options else {})
+    assert parse_flags(spaced) == parse_flags(joined) == ({"learner": options} if options else {})
 
 
 def test_merged_leaves_its_inputs_alone() -> None:
     base = {"a": {"x": 1}, "b": 2}
-    assert merged(base, {"a": {"y": 2}, "b": {"z": 1}}) == {"a": {"x": 1, "y": 2}, "b": {"z": 1}}
+    assert merge(base, {"a": {"y": 2}, "b": {"z": 1}}) == {"a": {"x": 1, "y": 2}, "b": {"z": 1}}
     assert base == {"a": {"x": 1}, "b": 2}
 
 
@@ -221,7 +221,7 @@ MISTAKES = {  # what is laid over BASE: the option that its line begins with, an
 def test_a_mistake_is_named_in_one_line(mistake: str) -> None:
     over, option, named = MISTAKES[mistake]
     with pytest.raises(ValueError) as caught:
-        parse(merged(BASE, over))
+        parse(merge(BASE, over))
     line = str(caught.value)
     assert line.startswith(f"{option}: ") and named in line
     assert "\n" not in line and len(line) < 500
@@ -334,7 +334,7 @@ def test_an_experiment_needs_a_name() -> None:
 )
 def test_a_command_line_that_is_none(words: list[str], option: str) -> None:
     with pytest.raises(ValueError) as caught:
-        dotted(words)
+        parse_flags(words)
     assert str(caught.value).startswith(f"{option}: ")
 
 
@@ -347,5 +347,5 @@ def test_an_optional_value_of_a_learner_of_ones_own_may_be_none(tmp_path: Path, 
         "class Own(Finetune):\n    Config = Config\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    parsed = parse(merged(BASE, {"learner": {"name": "own_options.Own"}}))
+    parsed = parse(merge(BASE, {"learner": {"name": "own_options.Own"}}))
     assert parse(yaml.safe_load(yaml.safe_dump(parsed.mapping()))) == parsed

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dualnet.experiments.option_files import find, shipped_files
+from dualnet.experiments.named_files import find, shipped_files
 from dualnet.files import read_yaml
 
 

@@ -17,7 +17,7 @@ from dualnet.experiments.manifest import manifest_of
 from dualnet.experiments.run_folder import RunFolder, pixels_digest
 from dualnet.files import read_yaml
 from dualnet.machine import cpu_name
-from dualnet.options import flat
+from dualnet.options import flatten
 
 
 @pytest.fixture
@@ -162,4 +162,4 @@ def test_class_names_of_any_script_are_written_readably(tmp_path: Path, tiny, be
 
 
 def test_flat_names_are_dotted() -> None:
-    assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": {}}) == {"a.b.c": 1, "a.d": [2], "e": {}}
+    assert flatten({"a": {"b": {"c": 1}, "d": [2]}, "e": {}}) == {"a.b.c": 1, "a.d": [2], "e": {}}

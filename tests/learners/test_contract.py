@@ -14,7 +14,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners import LEARNERS, Learner, learner_class, make_learner
 from dualnet.losses import MASKED
 from dualnet.memory import MemoryConfig
-from dualnet.options import build, field_types, flat, nest
+from dualnet.options import build, field_types, flatten, nest
 
 NAMES = list(LEARNERS)
 BASELINES = [name for name in NAMES if name != "dualnet"]
@@ -26,7 +26,7 @@ every_task_free_learner = pytest.mark.parametrize("name", [name for name in NAME
 def options_of(name: str) -> list[str]:
     """The sections and the dotted names of all options."""
     options = dataclasses.asdict(learner_class(name).Config())
-    return list(dict.fromkeys([*options, *flat(options)]))
+    return list(dict.fromkeys([*options, *flatten(options)]))
 
 
 def assert_losses(losses: dict[str, Tensor]) -> None:

@@ -10,7 +10,7 @@ from dualnet.batch import UNLABELLED, Batch
 from dualnet.engine import Engine
 from dualnet.learners import Finetune, Learner, learner_class
 from dualnet.learners.input_check import InputCheck
-from dualnet.learners.options import CommonOptions, EncoderOptions
+from dualnet.learners.shared_options import CommonOptions, EncoderOptions
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 IMAGES, TASKS = torch.zeros(4, 3, 28, 28, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)

@@ -12,7 +12,7 @@ from PIL import Image
 import dualnet
 from dualnet import Model
 from dualnet.cli import main, show_warning
-from dualnet.learners.options import EncoderOptions
+from dualnet.learners.shared_options import EncoderOptions
 from dualnet.report.cells import DASH
 
 COLOURS = {"red": (250, 0, 0), "green": (0, 250, 0), "blue": (0, 0, 250)}

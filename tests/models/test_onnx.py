@@ -11,7 +11,7 @@ import torch
 import dualnet
 from dualnet import Model, StreamSpec
 from dualnet.cli import main
-from dualnet.learners.options import EncoderOptions
+from dualnet.learners.shared_options import EncoderOptions
 from dualnet.models.onnx import export
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `dev` is not installed")

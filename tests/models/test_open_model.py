@@ -15,7 +15,7 @@ from dualnet.experiments import checkpoint
 from dualnet.learners import LEARNERS
 from dualnet.memory import Balanced
 from dualnet.objectives import OBJECTIVES
-from dualnet.options import merged
+from dualnet.options import merge
 
 SMALL = {
     "name": "dualnet",
@@ -41,7 +41,7 @@ def pictures(*names: str | None, size: int = 32, seed: int = 0) -> np.ndarray:
 def create() -> Callable[..., Model]:
     """create(names, **options of the learner): a small model."""
     return lambda names=(), seed=0, **options: Model.create(
-        names, image_size=32, learner=merged(SMALL, options), seed=seed
+        names, image_size=32, learner=merge(SMALL, options), seed=seed
     )
 
 

@@ -22,7 +22,7 @@ from dualnet.experiments import checkpoint
 from dualnet.experiments.progress import RunDisplay
 from dualnet.models.session import Session
 from dualnet.models.session_plan import LearnOptions
-from dualnet.options import flat
+from dualnet.options import flatten
 
 LETTERS = "abcdefghijklmno"
 SMALL = {
@@ -36,7 +36,7 @@ LEARNER = {"name": "dualnet", "preset": "best", **SMALL, "slow": {"inner_steps":
 WORDS = [
     "--image-size",
     "28",
-    *(word for key, value in flat(LEARNER).items() for word in (f"--learner.{key}", str(value))),
+    *(word for key, value in flatten(LEARNER).items() for word in (f"--learner.{key}", str(value))),
 ]
 
 

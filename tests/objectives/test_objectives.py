@@ -16,7 +16,7 @@ from dualnet.nets import Encoder
 from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.objectives.barlow_twins import TRADE_OFF, barlow_twins_loss, cross_correlation
 from dualnet.objectives.objective import embed, full_precision
-from dualnet.options import merged
+from dualnet.options import merge
 
 NAMES = [*OBJECTIVES, "examples.alignment_uniformity.AlignmentUniformity"]  # the last one from outside of the package
 SELF_SUPERVISED = [name for name in NAMES if name != "classification"]
@@ -34,7 +34,7 @@ def dualnet(small_learner):
 
     def make(objective: str, optimizer: str = "look_ahead", **options):
         named = {"slow": {"objective": objective, "optimizer": optimizer}, "encoder": {"name": encoder_for(objective)}}
-        return small_learner("dualnet", **merged(named, options))
+        return small_learner("dualnet", **merge(named, options))
 
     return make
 

@@ -12,7 +12,7 @@ from run_fixtures import result_of
 
 from dualnet import cli
 from dualnet.experiments.experiment import read
-from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.named_files import shipped_files
 from dualnet.reproduce.table_file import TableRow, rows_to_run
 
 BENCHMARK = {**commands.BENCHMARK, "train_per_class": 8}

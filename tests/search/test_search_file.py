@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.named_files import shipped_files
 from dualnet.search import read_plan
 
 EXPERIMENT = {"benchmark": {"name": "procedural"}, "learner": {"name": "er"}}

@@ -6,7 +6,7 @@ import torch
 from serving import SIZE, SMALL
 
 from dualnet.models.model import Model
-from dualnet.options import merged
+from dualnet.options import merge
 from dualnet.serve.background import Background
 from dualnet.serve.options import Options
 from dualnet.serve.rollback import RollbackPoint
@@ -43,7 +43,7 @@ def test_it_rests_while_the_loss_is_flat_until_new_entries_arrive() -> None:
 
 
 def test_a_drop_in_accuracy_is_measured_on_the_common_examples_if_there_are_enough() -> None:
-    model = Model.create(["a"], image_size=SIZE, learner=merged(DEFAULT_LEARNER, SMALL))
+    model = Model.create(["a"], image_size=SIZE, learner=merge(DEFAULT_LEARNER, SMALL))
     good = RollbackPoint(model, {(number, "a"): number < 8 for number in range(10)})
     assert good.accuracy_drop({(number, "a"): number < 5 for number in range(10)}) == 30
     assert good.accuracy_drop({(number, "a"): number < 8 for number in range(30)}) == 0  # the others are new
@@ -51,7 +51,7 @@ def test_a_drop_in_accuracy_is_measured_on_the_common_examples_if_there_are_enou
 
 
 def test_a_rollback_restores_weights_averages_and_optimizers_and_keeps_the_memory() -> None:
-    learner = merged(DEFAULT_LEARNER, merged(SMALL, {"slow": {"momentum": 0.9}}))
+    learner = merge(DEFAULT_LEARNER, merge(SMALL, {"slow": {"momentum": 0.9}}))
     model = Model.create(["a", "b"], image_size=SIZE, learner=learner)
     images = torch.randint(0, 256, (4, 3, SIZE, SIZE), dtype=torch.uint8)
     model.learn(images[:2], ["a", "b"])

@@ -20,7 +20,7 @@ import dualnet
 from dualnet.experiments import checkpoint
 from dualnet.models.held_out import pixel_digest
 from dualnet.models.model import Model
-from dualnet.options import merged
+from dualnet.options import merge
 from dualnet.serve import memory_contents, state_folder
 from dualnet.serve.background import catch_up
 from dualnet.serve.errors import RequestError
@@ -257,7 +257,7 @@ def test_soft_labels_are_refreshed_when_a_class_is_added_after_background_traini
     for synchronous, expected in ((False, "task_end"), (True, "insertion")):  # without background training
         new = Options(tmp_path / expected, image_size=SIZE, device="cpu", synchronous=synchronous)
         assert open_model(new).learner.config.soft_labels.when == expected
-    learner = merged(state_folder.DEFAULT_LEARNER, SMALL)
+    learner = merge(state_folder.DEFAULT_LEARNER, SMALL)
     Model.create(image_size=SIZE, learner=learner, boundaries=True).save(tmp_path / "boundaries")
     images = list(np.random.default_rng(0).integers(0, 256, (6, 3, SIZE, SIZE), np.uint8))
     worker = start(model=tmp_path / "boundaries", held_out_every=0)

@@ -19,7 +19,7 @@ from dualnet.models.model import NEW_MODEL, Model
 from dualnet.models.session import Session, start
 from dualnet.models.session_plan import LearnOptions, check_out
 from dualnet.nets.weights import starter_files
-from dualnet.options import build, check_keys, dotted, flat, merged
+from dualnet.options import build, check_keys, flatten, merge, parse_flags
 from dualnet.text import join_first, pluralise
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
@@ -48,17 +48,17 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def learn_options(arguments: argparse.Namespace, rest: list[str], source: Path | None, folder: str) -> LearnOptions:
     """The options of the session and, without a source, of the new model."""
-    given = dotted(rest)
+    given = parse_flags(rest)
     check_keys(given, ["learner", *(flag.replace("_", "-") for flag in arguments.flags)])
     learner = given.get("learner", {})
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is not a group of options; use --learner.name to select a learner")
     if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        encoder = flat(learner)
+        encoder = flatten(learner)
         widths = (None, *map(str, starter_files()))
         has_starter = encoder.get("encoder.weights", "starter") == "starter" and encoder.get("encoder.width") in widths
         other = {**NEW_MODEL, "preset": "best", "encoder": {"width": 20}}  # trains the encoder too
-        given["learner"] = merged(NEW_MODEL if has_starter and "encoder.name" not in encoder else other, learner)
+        given["learner"] = merge(NEW_MODEL if has_starter and "encoder.name" not in encoder else other, learner)
     flags = {option: getattr(arguments, option) for option in MODEL_FLAGS}
     model_options = {option: value for option, value in {**flags, **given}.items() if value is not None}
     if source is not None and model_options:

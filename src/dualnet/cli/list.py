@@ -18,11 +18,11 @@ import yaml
 from dualnet.cli.terminal import print_line
 from dualnet.data import BENCHMARKS, benchmark_class
 from dualnet.experiments import experiment
-from dualnet.experiments.option_files import SUFFIXES, shipped_files
+from dualnet.experiments.named_files import SUFFIXES, shipped_files
 from dualnet.learners import LEARNERS, Learner, learner_class, presets
 from dualnet.memory import MEMORIES, Memory, MemoryConfig, memory_class
 from dualnet.objectives import OBJECTIVES, Objective, objective_class
-from dualnet.options import field_types, nearest
+from dualnet.options import field_types, suggest
 from dualnet.registry import import_object
 from dualnet.reproduce import shipped_tables
 
@@ -48,7 +48,7 @@ def lines_of(name: str | None) -> Iterable[str]:
         return preset_lines(name)
     if name not in names["experiments"] and not name.endswith(SUFFIXES) and not Path(name).exists():
         known = [*itertools.chain.from_iterable(names.values()), *presets.NAMES]
-        raise ValueError(f"{name}: no such name{nearest(name, known)} (`dualnet list` has them all)")
+        raise ValueError(f"{name}: no such name{suggest(name, known)} (`dualnet list` has them all)")
     return yaml.safe_dump(experiment.read(name).mapping(), sort_keys=False).splitlines()
 
 

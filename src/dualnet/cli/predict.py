@@ -19,7 +19,7 @@ from dualnet.data.decode import UnreadableError
 from dualnet.data.inputs import list_images
 from dualnet.models.model import Model, load
 from dualnet.models.predictions import Prediction
-from dualnet.options import nearest
+from dualnet.options import suggest
 from dualnet.text import join_first
 
 STDOUT = Path("-")  # as the file of a table: it is printed, and nothing else
@@ -100,7 +100,7 @@ def nearest_name(path: Path) -> str:
     first = next(part for part in (*reversed(path.parents), path) if is_missing(part))
     with contextlib.suppress(OSError), os.scandir(first.parent) as found:
         names = [entry.name for entry in found if entry.is_dir() or (entry.is_file() and is_image(entry.name))]
-        return nearest(first.name, names)
+        return suggest(first.name, names)
     return ""
 
 

@@ -10,7 +10,7 @@ from dualnet.data.class_folders import absolute_path
 from dualnet.data.file_benchmark import check_complete, make_split, read_rows
 from dualnet.data.image_cache import CachedImages
 from dualnet.data.splits import divide_classes, make_benchmark, permute_classes
-from dualnet.options import shown
+from dualnet.options import quote
 
 CLASSES_PER_TASK = 5
 LISTS = {"continual": ("cl_train.csv", "cl_test.csv"), "validation": ("val_train.csv", "val_test.csv")}
@@ -62,7 +62,7 @@ def _read_list(root: str, name: str) -> list[tuple[str, int]]:
 
 def _row(root: str, place: str, row: list[str]) -> tuple[str, int]:
     if len(row) != 2 or not re.fullmatch(r"-?\d{1,18}", row[1]):
-        raise ValueError(f"{place}: {shown(','.join(row))} is not `path,label` with an integer; correct the row")
+        raise ValueError(f"{place}: {quote(','.join(row))} is not `path,label` with an integer; correct the row")
     path = os.path.join(root, row[0])
     if not os.path.isfile(path):
         raise ValueError(f"{place}: {path} is missing; unpack the images there or correct the row")

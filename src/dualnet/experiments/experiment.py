@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from dualnet.data import BenchmarkConfig, benchmark_class
-from dualnet.experiments.option_files import find, shipped_files
+from dualnet.experiments.named_files import find, shipped_files
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class
 from dualnet.learners.presets import apply_preset
@@ -17,16 +17,17 @@ from dualnet.nets.weights import was_trained_on
 from dualnet.options import (
     build,
     check_at_least,
+    check_fields,
     check_keys,
     choose,
-    dotted,
     field_types,
-    flat,
-    merged,
+    flatten,
+    merge,
     nest,
     option_names,
-    plain,
-    shown,
+    parse_flags,
+    quote,
+    to_plain,
 )
 from dualnet.stream.blurry import BlurryConfig
 from dualnet.stream.schedule import LabelsConfig
@@ -58,9 +59,8 @@ class Experiment:
 
     def __post_init__(self) -> None:
         check_name(self.name)
+        check_fields(self)
         check_at_least(self, 0, "seed", most=2**32 - 1)
-        check_at_least(self, 1, "batch_size", "log_every", "checkpoint_every")
-        check_at_least(self, 0, "stability_every", "evaluate_every")
         if self.blurry.share and self.protocol == "task_aware":
             reason = "task_aware tells the task of every example, also of those that come during other tasks"
             raise ValueError(f"blurry.share: protocol {reason}; choose protocol task_free or task_free_boundaries")
@@ -82,7 +82,7 @@ class Experiment:
         sections = {name: dataclasses.asdict(getattr(self, name)) for name in SECTIONS}
         for name in NAMED_SECTIONS:
             sections[name] = {"name": getattr(self, f"{name}_name"), **sections[name]}
-        return plain({**fields, **sections})
+        return to_plain({**fields, **sections})
 
 
 def check_name(name: str) -> None:
@@ -138,18 +138,18 @@ def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False)
     """
     if not isinstance(learner, Mapping) or not isinstance(learner.get("name"), str):
         return parse_learner(learner)  # raises the error
-    given = flat(learner)
+    given = flatten(learner)
     if "memory.slots_per_class" in given and "memory.slots" not in given:
         raise ValueError("learner.memory.slots_per_class: the number of classes is unknown; give memory.slots")
     known = option_names(learner_class(learner["name"]).Config)
     defaults = nest({option: value for option, value in OPEN_ENDED_DEFAULTS.items() if option in known})
     if "preset" in learner:
         preset = apply_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
-        defaults = merged(merged(defaults, preset), {"memory": defaults["memory"]})
+        defaults = merge(merge(defaults, preset), {"memory": defaults["memory"]})
     if boundaries and "soft_labels.when" in known:
-        defaults = merged(defaults, {"soft_labels": {"when": "task_end"}})
+        defaults = merge(defaults, {"soft_labels": {"when": "task_end"}})
     chosen = {key: value for key, value in learner.items() if key != "preset"}
-    name, config = parse_learner(merged(defaults, chosen))
+    name, config = parse_learner(merge(defaults, chosen))
     if learner_class(name).needs_boundaries(config) and not boundaries:
         raise ValueError(f"learner.name: {name} needs tasks with these options, and there are none here; change them")
     return name, config
@@ -158,12 +158,12 @@ def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False)
 def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tuple[str, Any]:
     """The name in a section, and its other options as the dataclass that belongs to the name."""
     if not isinstance(options, Mapping):
-        example = shown({"name": options if isinstance(options, str) else "NAME"})
+        example = quote({"name": options if isinstance(options, str) else "NAME"})
         remedy = f"write {example}, or on a command line --{key}.name"
-        raise ValueError(f"{key}: a section with a `name` is needed, not {shown(options)}; {remedy}")
+        raise ValueError(f"{key}: a section with a `name` is needed, not {quote(options)}; {remedy}")
     name = options.get("name")
     if not isinstance(name, str):
-        raise ValueError(f"{key}.name: a name is needed, not {shown(name)}; `dualnet list` shows all")
+        raise ValueError(f"{key}.name: a name is needed, not {quote(name)}; `dualnet list` shows all")
     kind = kind_of(name)
     check_keys(options, ["name", *option_names(kind)], key)
     return name, build(kind, {option: value for option, value in options.items() if option != "name"}, key)
@@ -171,7 +171,7 @@ def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tup
 
 def command_options(words: Sequence[str], flags: Iterable[str]) -> dict[str, Any]:
     """Options of an experiment on a command line. For unknown ones the flags of the command are suggested too."""
-    options = dotted(words)
+    options = parse_flags(words)
     check_keys(options, [*PLAIN_FIELDS, *SECTIONS, *flags])
     return options
 
@@ -182,7 +182,7 @@ def read(name_or_file: str, overrides: Mapping[str, Any] | None = None) -> Exper
     mapping = options_in(path)
     over = overrides or {}
     try:
-        return parse({**merged(mapping, over), "name": over.get("name", name_with(mapping, over))})
+        return parse({**merge(mapping, over), "name": over.get("name", name_with(mapping, over))})
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from error
 
@@ -200,6 +200,6 @@ def name_with(mapping: Mapping[str, Any], over: Mapping[str, Any]) -> Any:
     """
     name = mapping["name"]
     for key in NAMED_SECTIONS:
-        own, override = (flat(options).get(f"{key}.name") for options in (mapping, over))
+        own, override = (flatten(options).get(f"{key}.name") for options in (mapping, over))
         name = name if override in (None, own) else f"{name},{key}={override}"
     return name

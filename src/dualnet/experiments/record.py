@@ -15,7 +15,7 @@ from dualnet.experiments.class_results import CLASSES_FILE, ClassResults, read_c
 from dualnet.experiments.run_log import Log, read_log
 from dualnet.files import READ_ERRORS, describe_file_error, read_json, read_yaml
 from dualnet.metrics import Matrix, accuracy_matrix
-from dualnet.options import BY_SEED, flat, is_whole
+from dualnet.options import BY_SEED, flatten, is_whole
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
 CHECKPOINTS = "checkpoint"  # the folder of the checkpoints
@@ -109,10 +109,10 @@ def read_record(folder: Path) -> RunRecord:
             seed=str(experiment["seed"]),
             experiment=experiment,
             digest=digest_of(
-                {key: value for key, value in flat(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
+                {key: value for key, value in flatten(experiment).items() if key not in RESULT_NEUTRAL_OPTIONS}
             ),
             options=compared_options(experiment) | images_option(metadata["manifest"]),
-            **{**metadata, "environment": {key: str(value) for key, value in flat(metadata["environment"]).items()}},
+            **{**metadata, "environment": {key: str(value) for key, value in flatten(metadata["environment"]).items()}},
             **result,
         )
     except READ_ERRORS as error:
@@ -187,7 +187,7 @@ def scalar_options(mapping: Mapping[str, Any]) -> dict[str, Scalar]:
     >>> scalar_options({"learner": {"name": "er", "lr": 0.1, "betas": [1, 2], "head": None}})
     {'learner.name': 'er', 'learner.lr': 0.1, 'learner.betas': '[1, 2]', 'learner.head': None}
     """
-    return {key: value if isinstance(value, Scalar) else json.dumps(value) for key, value in flat(mapping).items()}
+    return {key: value if isinstance(value, Scalar) else json.dumps(value) for key, value in flatten(mapping).items()}
 
 
 def option_text(value: Any) -> str:

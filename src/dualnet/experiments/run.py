@@ -19,7 +19,7 @@ from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.run_folder import RunFolder
 from dualnet.files import READ_ERRORS, describe_error
 from dualnet.learners import Learner, make_learner
-from dualnet.learners.encoders import load_initial_weights
+from dualnet.learners.make_encoder import load_initial_weights
 from dualnet.machine import peak_memory
 from dualnet.stream.stream import Stream
 

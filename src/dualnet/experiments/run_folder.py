@@ -29,7 +29,7 @@ from dualnet.experiments.record import (
 )
 from dualnet.experiments.saved_learner import describe_stream
 from dualnet.machine import cpu_name
-from dualnet.options import flat
+from dualnet.options import flatten
 from dualnet.text import join_first
 
 DIGEST_IMAGES = 10  # training and test images of each task in the digest of the pixels
@@ -99,10 +99,10 @@ class RunFolder(ModelFolder):
                     f"{self.path}: has a result.json and no experiment.yaml; remove it or choose another --out"
                 )
             return
-        stored, given = flat(self.record.experiment), flat(experiment.mapping())
+        stored, given = flatten(self.record.experiment), flatten(experiment.mapping())
         names = [f"{section}.name" for section in NAMED_SECTIONS]
         if all(stored.get(name) == given[name] for name in names):  # never import other code that a folder names
-            stored = flat(self.experiment.mapping())  # with the defaults of options that were added later
+            stored = flatten(self.experiment.mapping())  # with the defaults of options that were added later
         different = [
             f"{key} is {stored.get(key)} there, {given.get(key)} here"
             for key in {**stored, **given}
@@ -124,7 +124,7 @@ class RunFolder(ModelFolder):
 
     def moved(self, experiment: Experiment) -> str | None:
         """Which option names another folder of images than the run had; it may hold the same images."""
-        stored, given = flat(self.record.experiment), flat(experiment.mapping())
+        stored, given = flatten(self.record.experiment), flatten(experiment.mapping())
         roots = [(root, stored.get(root), given.get(root)) for root in ROOTS]
         return next((f"{root} is {a} there, {b} here" for root, a, b in roots if not same_folder(a, b)), None)
 

@@ -10,7 +10,7 @@ from dualnet.data.splits import class_mask
 from dualnet.experiments.experiment import parse_learner
 from dualnet.files import READ_ERRORS, describe_error
 from dualnet.learners import Learner, learner_name, make_learner
-from dualnet.options import flat, plain, whole_number
+from dualnet.options import flatten, to_plain, whole_number
 from dualnet.text import escape
 
 CODE_OPTIONS = ("name", "encoder.name", "slow.objective", "memory.policy")  # those that may be import paths
@@ -19,7 +19,7 @@ CODE_OPTIONS = ("name", "encoder.name", "slow.objective", "memory.policy")  # th
 def describe(learner: Learner, class_names: Sequence[str]) -> dict[str, Any]:
     """What a learner is made from, as plain values; `make` is the inverse."""
     return {
-        "options": {"name": learner_name(learner), **plain(dataclasses.asdict(learner.config))},
+        "options": {"name": learner_name(learner), **to_plain(dataclasses.asdict(learner.config))},
         "seed": learner.generator.initial_seed(),
         "stream": describe_stream(learner.spec, class_names),
     }
@@ -81,7 +81,7 @@ def read_stream(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:
 
 def code_paths(options: Any) -> dict[str, str]:
     """The options of a learner that are import paths. A name without a dot is never imported."""
-    values = flat(options) if isinstance(options, Mapping) else {}
+    values = flatten(options) if isinstance(options, Mapping) else {}
     paths = {key: values.get(key) for key in CODE_OPTIONS}
     return {key: path for key, path in paths.items() if isinstance(path, str) and "." in path}
 

@@ -8,14 +8,14 @@ from dualnet.batch import StreamSpec
 from dualnet.learners.ctn import CTN
 from dualnet.learners.derpp import DERpp
 from dualnet.learners.dualnet import DualNet
-from dualnet.learners.encoders import load_initial_weights
 from dualnet.learners.er import ER
 from dualnet.learners.er_ace import ERACE
 from dualnet.learners.finetune import Finetune
 from dualnet.learners.learner import Learner
+from dualnet.learners.make_encoder import load_initial_weights
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
-from dualnet.learners.options import CommonOptions
+from dualnet.learners.shared_options import CommonOptions
 from dualnet.registry import find_class
 
 LEARNERS: dict[str, type[Learner]] = {

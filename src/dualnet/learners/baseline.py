@@ -6,8 +6,8 @@ from typing import Any
 from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
-from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
+from dualnet.learners.make_encoder import make_encoder, parameter_groups
 from dualnet.nets import Classifier
 from dualnet.optim import SGD
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec, change_rows
-from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import MemoryOptions, SoftLabelOptions
+from dualnet.learners.make_encoder import make_encoder, parameter_groups
+from dualnet.learners.shared_options import MemoryOptions, SoftLabelOptions
 from dualnet.losses import label_loss, soft_label_loss
 from dualnet.memory import Ring, has_later_equal, num_earlier_equal
 from dualnet.nets import Classifier, Controller, film, pooled

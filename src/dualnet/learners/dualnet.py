@@ -11,9 +11,9 @@ from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.image_ops import ViewConfig, two_views
-from dualnet.learners.encoders import make_encoder, parameter_groups
 from dualnet.learners.learner import Learner
-from dualnet.learners.options import EncoderOptions, ReplayOptions, SoftLabelOptions
+from dualnet.learners.make_encoder import make_encoder, parameter_groups
+from dualnet.learners.shared_options import EncoderOptions, ReplayOptions, SoftLabelOptions
 from dualnet.losses import label_loss, soft_label_loss
 from dualnet.nets import Adapter, AdapterNorm
 from dualnet.objectives import Objective, parse_objective

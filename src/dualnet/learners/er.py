@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.learners.baseline import Baseline
-from dualnet.learners.options import ReplayOptions
+from dualnet.learners.shared_options import ReplayOptions
 from dualnet.losses import label_loss
 from dualnet.memory import Replay
 from dualnet.optim import gradient_step

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dualnet.batch import Batch, StreamSpec, change_rows
 from dualnet.learners.er import ER
-from dualnet.learners.options import ReplayOptions
+from dualnet.learners.shared_options import ReplayOptions
 from dualnet.losses import label_loss, mask_logits
 from dualnet.optim import gradient_step
 

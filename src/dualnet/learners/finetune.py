@@ -6,7 +6,7 @@ from torch import Tensor
 
 from dualnet.batch import Batch
 from dualnet.learners.baseline import Baseline
-from dualnet.learners.options import CommonOptions
+from dualnet.learners.shared_options import CommonOptions
 from dualnet.losses import label_loss
 from dualnet.optim import gradient_step
 

@@ -15,7 +15,7 @@ from dualnet import image_ops, losses
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
-from dualnet.learners.options import CommonOptions, MemoryOptions
+from dualnet.learners.shared_options import CommonOptions, MemoryOptions
 from dualnet.memory import Memory, Replay, check_slots, memory_class
 from dualnet.nets import SMALLEST_IMAGE, forward_batches
 from dualnet.optim import change_optimizer_rows

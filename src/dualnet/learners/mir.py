@@ -11,7 +11,7 @@ from torch.func import functional_call
 
 from dualnet.batch import Batch
 from dualnet.learners.er import ER
-from dualnet.learners.options import ReplayOptions
+from dualnet.learners.shared_options import ReplayOptions
 from dualnet.losses import label_loss, label_losses
 from dualnet.memory import Replay, num_earlier_equal
 from dualnet.optim import copy_tensors

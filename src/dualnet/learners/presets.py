@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
-from dualnet.options import choose, merged
+from dualnet.options import choose, merge
 
 Options = dict[str, Any]
 
@@ -107,4 +107,4 @@ def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) 
         "paper": [PAPER, PAPER_TASK_FREE if task_free else {}, PAPER_FEW_LABELS if few_labels else {}],
     }
     parts = presets[choose(learner["preset"], NAMES, "learner.preset")]
-    return reduce(merged, [*parts, {option: value for option, value in learner.items() if option != "preset"}])
+    return reduce(merge, [*parts, {option: value for option, value in learner.items() if option != "preset"}])

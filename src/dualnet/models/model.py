@@ -27,7 +27,7 @@ from dualnet.learners import Learner, make_learner
 from dualnet.models.held_out import HeldOut, read_held_out
 from dualnet.models.labels import checked_names, names_of, task_ids_of
 from dualnet.models.predictions import Evaluation, Prediction
-from dualnet.options import choose, nearest, whole_number
+from dualnet.options import choose, suggest, whole_number
 
 PREDICT_SIZE = 250  # images in one pass
 NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
@@ -114,7 +114,7 @@ class Model:
     def class_number(self, name: str) -> int:
         self.check_names()
         if name not in self.class_names:
-            hint = nearest(name, self.class_names) if isinstance(name, str) else ""
+            hint = suggest(name, self.class_names) if isinstance(name, str) else ""
             raise ValueError(f"names: {name!r} is not one of the model's {len(self.class_names)} classes{hint}")
         return self.class_names.index(name)
 
@@ -152,7 +152,7 @@ class Model:
             )
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self.class_names]
         if new and not add_classes:
-            remedy = f"add_classes=True adds it{nearest(new[0], self.class_names)}"
+            remedy = f"add_classes=True adds it{suggest(new[0], self.class_names)}"
             raise ValueError(f"labels: {new[0]!r} is not one of the model's {len(self.class_names)} classes; {remedy}")
         spec = self.learner.spec.with_classes(len(new), task) if new else self.learner.spec
         number_of = {name: number for number, name in enumerate((*self.class_names, *new))}

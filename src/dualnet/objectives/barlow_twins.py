@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.objectives.objective import EmbeddingObjective, ProjectorOptions
-from dualnet.options import check_at_least
 
 TRADE_OFF = 2e-3  # lambda_BT, the paper's appendix
 
@@ -18,10 +17,6 @@ class Config(ProjectorOptions):
     """The options of Barlow Twins."""
 
     trade_off: float = TRADE_OFF  # lambda_BT: weight of the entries off the diagonal
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 0, "trade_off")
 
 
 class BarlowTwins(EmbeddingObjective):

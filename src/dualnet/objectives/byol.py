@@ -26,7 +26,6 @@ class Config(ProjectorOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_at_least(self, 1, "predictor_hidden")
         check_at_least(self, 0, "momentum", most=1)
 
 

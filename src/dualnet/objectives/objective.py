@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import BaseEncoder, BatchNorm, forward_batches, pooled
-from dualnet.options import check_at_least
+from dualnet.options import check_fields
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class ProjectorOptions:
     projector_hidden: int = 256  # features of the projector's hidden layer
 
     def __post_init__(self) -> None:
-        check_at_least(self, 1, "projector_hidden")
+        check_fields(self)
 
 
 class Projector(nn.Module):

@@ -11,7 +11,6 @@ from torch import Tensor
 from dualnet.batch import Batch, StreamSpec
 from dualnet.nets import BaseEncoder, forward_batches
 from dualnet.objectives.objective import Objective, Projector, ProjectorOptions, embed, full_precision
-from dualnet.options import check_at_least
 
 BOTTLENECK = 4  # by default the hidden layer of the predictor has a quarter of the features, as in the paper
 EPS = 1e-4  # smallest norm that a vector is divided by
@@ -22,11 +21,6 @@ class Config(ProjectorOptions):
     """The options of SimSiam."""
 
     predictor_hidden: int | None = None  # features of the predictor's hidden layer; None: a quarter of its input
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.predictor_hidden is not None:
-            check_at_least(self, 1, "predictor_hidden")
 
 
 class SimSiam(Objective):

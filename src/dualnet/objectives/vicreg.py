@@ -6,7 +6,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dualnet.objectives.objective import EmbeddingObjective, ProjectorOptions
-from dualnet.options import check_at_least
 
 EPS = 1e-4
 
@@ -19,10 +18,6 @@ class Config(ProjectorOptions):
     variance: float = 25.0  # mu: weight of the variance term
     covariance: float = 1.0  # nu: weight of the covariance term
     std: float = 1.0  # gamma: target standard deviation of each feature
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_at_least(self, 0, "invariance", "variance", "covariance", "std")
 
 
 DEFAULTS = Config()

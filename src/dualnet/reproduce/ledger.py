@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.experiments.manifest import FIELDS, differences
-from dualnet.experiments.option_files import shipped_files
+from dualnet.experiments.named_files import shipped_files
 from dualnet.experiments.record import (
     EARLIER,
     IMAGES,

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.experiments.experiment import Experiment, parse
-from dualnet.experiments.option_files import find, shipped_files
+from dualnet.experiments.named_files import find, shipped_files
 from dualnet.files import read_yaml
 from dualnet.jobs.rows import Row
-from dualnet.options import check_absent, check_keys, merged, nearest, whole_number
+from dualnet.options import check_absent, check_keys, merge, suggest, whole_number
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")
@@ -35,7 +35,7 @@ class TableRow:
     def experiment(self, overrides: Mapping[str, Any] | None = None) -> Experiment:
         """Raises ValueError, in one line, if an option is invalid."""
         try:
-            return parse({**merged(self.options, overrides or {}), "name": self.runs_of})
+            return parse({**merge(self.options, overrides or {}), "name": self.runs_of})
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from error
 
@@ -122,7 +122,7 @@ def table_row(name: str, written: dict[str, WrittenRow], settings: str, num_seed
     """
     names = inheritance(name, written, settings)
     options = [
-        reduce(merged, [*written[names[i]].shared, *(own for like in names[i:][::-1] for own in written[like].own)], {})
+        reduce(merge, [*written[names[i]].shared, *(own for like in names[i:][::-1] for own in written[like].own)], {})
         for i in range(len(names))
     ]
     num_same = len(list(takewhile(lambda other: other == options[0], options)))
@@ -164,7 +164,7 @@ def select(rows: Sequence[TableRow], patterns: Sequence[str]) -> list[TableRow]:
         matching = matches(rows, pattern)
         if not matching:
             wider = [p for p in (f"*/{pattern}", f"*{pattern}*") if pattern and len(matches(rows, p)) > 1]
-            near = nearest(pattern, [name for row in rows for name in row.names])
+            near = suggest(pattern, [name for row in rows for name in row.names])
             hint = f"; did you mean {wider[0]}?" if wider else near
             hint = hint or "; `dualnet reproduce TABLE --list` names them all"
             raise ValueError(f"--rows {pattern}: no such row{hint}")

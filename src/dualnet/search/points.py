@@ -11,7 +11,7 @@ from typing import Any
 from dualnet.experiments.experiment import Experiment
 from dualnet.jobs.rows import Row, RowRunner
 from dualnet.metrics import sample_of
-from dualnet.options import flat, shorten
+from dualnet.options import flatten, shorten
 from dualnet.search.search_file import METRICS, SearchPlan, Values, options_text
 
 MAX_NAME_LENGTH = 100  # characters of a folder name; file systems allow 255 bytes
@@ -75,7 +75,7 @@ class Point:
 
 def make_point(plan: SearchPlan, written: Values) -> Point:
     experiment = plan.experiment(written)
-    values = flat(experiment.mapping())
+    values = flatten(experiment.mapping())
     options = {option: values[option] for option in plan.varied if option in values}
     return Point(written, experiment, options, f"points/{folder_name(options)}")
 

@@ -14,7 +14,7 @@ from dualnet.experiments.runner import BenchmarkCache, check_learner
 from dualnet.jobs.display import RowsDisplay
 from dualnet.jobs.local_pool import LocalPool, num_jobs, num_threads
 from dualnet.jobs.rows import RowRunner
-from dualnet.options import flat
+from dualnet.options import flatten
 from dualnet.search.points import Point, make_point
 from dualnet.search.search_file import SearchPlan, options_text
 
@@ -91,7 +91,7 @@ class Search:
         if not complete:
             (self.out / "chosen.yaml").unlink(missing_ok=True)
         stages = zip_longest(self.stages, chosen)
-        values = flat(self.plan.experiment(self.plan.stages[0][0]).mapping())
+        values = flatten(self.plan.experiment(self.plan.stages[0][0]).mapping())
         content = {
             "name": self.plan.name,
             "metric": self.plan.metric,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.experiments.experiment import SECTIONS, Experiment, options_in, parse
-from dualnet.experiments.option_files import SUFFIXES, find, shipped_files
+from dualnet.experiments.named_files import SUFFIXES, find, shipped_files
 from dualnet.files import read_yaml
-from dualnet.options import check_absent, check_keys, choose, convert, flat, merged, nest
+from dualnet.options import check_absent, check_keys, choose, convert, flatten, merge, nest
 
 Values = dict[str, Any]  # by dotted name
 
@@ -44,7 +44,7 @@ class SearchPlan:
         return list(dict.fromkeys(option for stage in self.stages for point in stage for option in point))
 
     def experiment(self, options: Values) -> Experiment:
-        return parse(merged(self.base, nest(options)))
+        return parse(merge(self.base, nest(options)))
 
     def experiments(self) -> list[list[Experiment]]:
         """The experiments of each stage, with the first point of every earlier one, since nothing has been chosen."""
@@ -63,7 +63,7 @@ def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, see
         check_keys(mapping, KEYS)
         plan = SearchPlan(
             name=path.stem,
-            base=merged(base_options(mapping.get("experiment"), path), overrides),
+            base=merge(base_options(mapping.get("experiment"), path), overrides),
             stages=tuple(grid_points(grid, where) for where, grid in grids(mapping).items()),
             seeds=tuple(seeds or convert(mapping.get("seeds", [0]), list[int], "seeds")),
             metric=choose(mapping.get("metric", "ACC"), list(METRICS), "metric"),
@@ -73,7 +73,7 @@ def read_plan(name_or_file: str, overrides: Mapping[str, Any] | None = None, see
             seed="a search runs every point with its own seeds; use --seeds",
             name="a search is named after its file; use --out for another folder",
         )
-        for option in flat(overrides):
+        for option in flatten(overrides):
             if option in plan.varied:
                 raise ValueError(f"{option}: already varied by the grid; change the grid or omit the option")
         check_points(plan)

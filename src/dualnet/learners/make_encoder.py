@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from dualnet.batch import StreamSpec
-from dualnet.learners.options import CommonOptions, EncoderOptions
+from dualnet.learners.shared_options import CommonOptions, EncoderOptions
 from dualnet.nets import Adapter, BaseEncoder, Encoder
 from dualnet.nets.encoder import CustomEncoder, timm_features
 from dualnet.nets.weights import STARTER, load_weights, starter_file

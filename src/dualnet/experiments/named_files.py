@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from dualnet.options import nearest
+from dualnet.options import suggest
 
 SUFFIXES = (".yaml", ".yml")
 
@@ -22,7 +22,7 @@ def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:
         return path
     if path.is_file():
         raise ValueError(f"{path}: a file must end in .yaml; rename it")
-    hint = nearest(name_or_file, names)
+    hint = suggest(name_or_file, names)
     raise ValueError(f"{name_or_file}: no such {kind}{hint} (`dualnet list` names them all)")
 
 
