@@ -12,7 +12,7 @@ from dualnet.text import escape, join_lines
 
 MEGABYTE = 1 << 20
 MAX_YAML_BYTES, MAX_JSON_BYTES = MEGABYTE, 64 * MEGABYTE
-MAX_DEPTH, MAX_DEPTH_RELAXED = 50, 300  # levels of nesting
+MAX_DEPTH = 50  # levels of nesting
 # What reading a damaged file, or using its content, can raise.
 READ_ERRORS = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
@@ -61,10 +61,9 @@ def parsed_yaml(text: str) -> Any:
     return value
 
 
-def parsed_json(text: str, relaxed: bool = False) -> Any:
-    """`relaxed` allows any number and deeper nesting, for content with a digest."""
+def parsed_json(text: str) -> Any:
     value = json.loads(text, object_pairs_hook=mapping_of_pairs)
-    check_values(value, relaxed)
+    check_values(value)
     return value
 
 
@@ -75,22 +74,22 @@ def mapping_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def check_values(value: Any, relaxed: bool = False, depth: int = 0) -> None:
+def check_values(value: Any, depth: int = 0) -> None:
     """Allow mappings, lists, strings, finite numbers that fit 64 bits, booleans and null; nothing else."""
-    if depth > (deepest := MAX_DEPTH_RELAXED if relaxed else MAX_DEPTH):
-        raise ValueError(f"nested more than {deepest} levels deep")
+    if depth > MAX_DEPTH:
+        raise ValueError(f"nested more than {MAX_DEPTH} levels deep")
     if isinstance(value, dict):
         for key, item in value.items():
-            check_values(key, relaxed)
-            check_values(item, relaxed, depth + 1)
+            check_values(key)
+            check_values(item, depth + 1)
     elif isinstance(value, list):
         for item in value:
-            check_values(item, relaxed, depth + 1)
+            check_values(item, depth + 1)
     elif isinstance(value, int):
-        if abs(value) >= 2**64 and not relaxed:
+        if abs(value) >= 2**64:
             raise ValueError(f"a whole number of {len(str(abs(value)))} digits does not fit 64 bits")
     elif isinstance(value, float):
-        if not relaxed and not math.isfinite(value):
+        if not math.isfinite(value):
             raise ValueError(f"{value} is not a finite number")
     elif value is not None and not isinstance(value, str):
         raise ValueError(f"{value} is read as a {type(value).__name__}; quote it if it is text")

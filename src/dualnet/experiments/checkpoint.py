@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from dualnet import atomic
-from dualnet.files import READ_ERRORS, describe_file_error, parsed_json, read_bytes
+from dualnet.files import READ_ERRORS, describe_file_error, read_bytes
 
 KEPT = 2  # checkpoints: if the newest is damaged, the previous one is used
 MAX_BYTES = 1 << 40
@@ -101,7 +101,7 @@ def file_of(folder: Path, step: int) -> Path:
 def read_metadata(data: bytes) -> dict[str, Any]:
     """Digest and tree, from the header of a safetensors file: its length in 8 bytes, then JSON."""
     length = int.from_bytes(data[:8], "little")
-    return parsed_json(json.loads(data[8 : 8 + length])["__metadata__"][METADATA], relaxed=True)
+    return json.loads(json.loads(data[8 : 8 + length])["__metadata__"][METADATA])
 
 
 def digest(tree: Any, tensors: Mapping[str, Tensor]) -> str:

@@ -1,5 +1,6 @@
 """Reading of the log of a run: losses, accuracy during the stream, content of the memory, ends of tasks."""
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from dualnet.files import MEGABYTE, READ_ERRORS, describe_error, parsed_json, read_bytes
+from dualnet.files import MEGABYTE, READ_ERRORS, describe_error, read_bytes
 from dualnet.options import is_whole
 from dualnet.text import escape
 
@@ -60,7 +61,7 @@ def _events(path: Path) -> Iterator[dict[str, Any]]:
         raise ValueError(f"{escape(path)}: cannot be read ({describe_error(error)})") from error
     for line in lines:
         try:
-            event = parsed_json(line, relaxed=True)
+            event = json.loads(line)
         except READ_ERRORS:
             continue
         if isinstance(event, dict):
