@@ -140,7 +140,7 @@ def test_an_experiment_yaml_that_is_none(text: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no model; give the folder of a run"):
+    with pytest.raises(ValueError, match="holds no checkpoint that can be read; give the folder of a run"):
         _ = RunFolder(tmp_path).record
     with pytest.raises(ValueError, match=r"/missing: does not exist; give .*runs/NAME/seed-0 or models/mine$"):
         _ = RunFolder(tmp_path / "missing").record
