@@ -45,7 +45,7 @@ def test_experiment_yaml_is_complete(folder: RunFolder, tiny, benchmark: Benchma
     assert environment["torch"] == torch.__version__ and environment["python"] == platform.python_version()
     assert (environment["device"], environment["hardware"], environment["threads"]) == ("cpu", cpu_name(), 1)
     assert environment["dualnet"] and environment["platform"]
-    assert folder.experiment == tiny()
+    assert folder.record.experiment == tiny().mapping()
 
 
 def test_a_folder_is_there_as_a_whole(folder: RunFolder) -> None:
@@ -69,7 +69,7 @@ def test_a_folder_that_was_only_just_made_is_taken_over(tmp_path: Path, tiny, be
     folder = RunFolder(tmp_path)
     with folder.locked():
         folder.prepare(tiny(), benchmark, CPU)
-    assert folder.experiment == tiny()
+    assert folder.record.experiment == tiny().mapping()
 
 
 def test_two_cannot_have_one_folder(tmp_path: Path) -> None:

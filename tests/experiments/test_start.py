@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import dualnet
+from dualnet.experiments import checkpoint
 from dualnet.experiments.experiment import parse
 from dualnet.experiments.stop import StopRequested
 from dualnet.nets import Encoder
@@ -93,11 +94,9 @@ def test_an_encoder_from_outside_is_loaded_only_if_it_is_trusted(tiny: Any, run:
 def test_a_path_into_this_package_is_not_trusted_as_an_encoder(tiny: Any, run: Any, tmp_path: Path) -> None:
     """It could name any function, such as one that writes a file."""
     run(tiny({"slow": {"rounds": 0}}), tmp_path / "run")
-    file = tmp_path / "run" / "experiment.yaml"
-    victim = tmp_path / "victim"
-    evil = f"name: dualnet.atomic.write\n    options: {{path: {victim}, data: gone}}"
-    text = file.read_text().replace("name: resnet18", evil, 1).replace("    options: {}\n", "", 1)
-    assert evil in text
-    file.write_text(text)
+    folder, victim = tmp_path / "run" / "checkpoint", tmp_path / "victim"
+    step, state = checkpoint.newest(folder) or (0, {})
+    state["options"]["encoder"] |= {"name": "dualnet.atomic.write", "options": {"path": str(victim), "data": "gone"}}
+    checkpoint.write(folder, step, checkpoint.snapshot(state))
     with pytest.raises(ValueError, match=r"learner\.encoder\.name is dualnet\.atomic\.write"):
         dualnet.load(tmp_path / "run")

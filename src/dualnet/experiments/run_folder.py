@@ -14,7 +14,7 @@ import yaml
 from dualnet import atomic
 from dualnet.data import Benchmark
 from dualnet.experiments.class_results import CLASSES_FILE
-from dualnet.experiments.experiment import NAMED_SECTIONS, Experiment, parse
+from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.manifest import manifest_of
 from dualnet.experiments.model_folder import ModelFolder
 from dualnet.experiments.record import (
@@ -63,15 +63,6 @@ class RunFolder(ModelFolder):
             raise ValueError(f"{self.experiment_file}: has no `stream`, so no run wrote it; give a run folder")
         return record
 
-    @cached_property
-    def experiment(self) -> Experiment:
-        """The experiment of the folder. Imports the learner and the benchmark that it names."""
-        try:
-            return parse(self.record.experiment)
-        except ValueError as error:
-            remedy = "if another version of dualnet made it, use that one or choose another folder"
-            raise ValueError(f"{self.experiment_file}: {error}; {remedy}") from error
-
     @property
     def identity(self) -> dict[str, Any]:
         """What a checkpoint must contain, so that the run continues from it."""
@@ -100,16 +91,11 @@ class RunFolder(ModelFolder):
                 )
             return
         stored, given = flatten(self.record.experiment), flatten(experiment.mapping())
-        names = [f"{section}.name" for section in NAMED_SECTIONS]
-        if all(stored.get(name) == given[name] for name in names):  # never import other code that a folder names
-            stored = flatten(self.experiment.mapping())  # with the defaults of options that were added later
         different = [
             f"{key} is {stored.get(key)} there, {given.get(key)} here"
             for key in {**stored, **given}
             if key not in RESULT_NEUTRAL_OPTIONS and stored.get(key) != given.get(key)
         ]
-        if (moved := self.moved(experiment)) and not self.record.pixels:  # a folder of an older version
-            different.append(moved)
         if different:
             raise ValueError(
                 f"{self.path}: holds another experiment ({join_first(different, 1)}); choose another --out"

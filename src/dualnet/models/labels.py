@@ -12,7 +12,7 @@ from dualnet.batch import UNLABELLED, check_task
 CONTROL = ("Cc", "Zl", "Zp")  # Unicode categories: control characters, separators of lines and paragraphs
 
 
-def checked_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
+def check_new_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
     """Names of new classes. Raises ValueError unless each is a string, new, and can be shown in a line."""
     if isinstance(names, str) or not all(isinstance(name, str) for name in names):
         raise ValueError(f"names: {names!r} is not a list of names, such as ['cat', 'dog']")
@@ -24,7 +24,7 @@ def checked_names(names: Any, known: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def names_of(labels: Any, count: int) -> list[str | None]:
+def list_names(labels: Any, count: int) -> list[str | None]:
     """The label of each image: a class name or None. Raises ValueError if their number is wrong."""
     names = list(labels) if isinstance(labels, Iterable) and not isinstance(labels, str) else [labels] * count
     for number, name in enumerate(names):
@@ -35,7 +35,7 @@ def names_of(labels: Any, count: int) -> list[str | None]:
     return names
 
 
-def task_ids_of(labels: Tensor, class_mask: Tensor, task: int | None) -> Tensor:
+def find_tasks(labels: Tensor, class_mask: Tensor, task: int | None) -> Tensor:
     """The task of each example, int64 [B]: the only task, the given one, or that of its class."""
     if task is not None or len(class_mask) == 1:
         tasks = torch.full_like(labels, check_task(0 if task is None else task, len(class_mask)))

@@ -25,7 +25,7 @@ from dualnet.experiments.run import finite_means
 from dualnet.files import READ_ERRORS, describe_file_error
 from dualnet.learners import Learner, make_learner
 from dualnet.models.held_out import HeldOut, read_held_out
-from dualnet.models.labels import checked_names, names_of, task_ids_of
+from dualnet.models.labels import check_new_names, find_tasks, list_names
 from dualnet.models.predictions import Evaluation, Prediction
 from dualnet.options import choose, suggest, whole_number
 
@@ -73,12 +73,12 @@ class Model:
         then learns from all images. With `boundaries`, soft labels are computed when `model.learner.end_task()` is
         called, otherwise when an image is stored.
         """
-        names = checked_names(class_names)
+        names = check_new_names(class_names)
         image_size = whole_number(image_size, "image_size", 1, MAX_SIZE)
         spec = StreamSpec((channels, image_size, image_size), torch.ones(1, len(names), dtype=torch.bool))
         seed = whole_number(seed, "seed", 0, 2**32 - 1)
         name, config = open_ended(learner, label_share, boundaries)
-        return cls(make_learner(name, spec, config, seed, checked_device(device)), names)
+        return cls(make_learner(name, spec, config, seed, check_device(device)), names)
 
     def check_names(self) -> None:
         """Raises ValueError unless each class has a name: `learner.add_classes` adds classes without one."""
@@ -91,14 +91,14 @@ class Model:
 
         They are added to the given task; without one to the only task, or to a new task if there are several.
         """
-        names = checked_names(names, self.class_names)
+        names = check_new_names(names, self.class_names)
         self.check_names()
         self.learner.add_classes(len(names), task)
         self.class_names = (*self.class_names, *names)
 
     def rename_class(self, old: str, new: str) -> None:
         """Give a class another name. What was learned, and its number, stay as they are."""
-        number, [name] = self.class_number(old), checked_names([new], self.class_names)
+        number, [name] = self.class_number(old), check_new_names([new], self.class_names)
         self.class_names = (*self.class_names[:number], name, *self.class_names[number + 1 :])
 
     def remove_class(self, name: str) -> None:
@@ -144,7 +144,7 @@ class Model:
         batch_size = whole_number(batch_size, "batch_size")
         self.check_names()
         pixels = self.pixels_to_learn(images)
-        names = names_of(labels, len(pixels))
+        names = list_names(labels, len(pixels))
         if set(names) == {None} and not self.learner.learns_unlabelled(self.learner.config):
             raise ValueError(
                 "labels: none is known, and this model has no slow phase (learner.slow.rounds is 0 or not set); "
@@ -157,7 +157,7 @@ class Model:
         spec = self.learner.spec.with_classes(len(new), task) if new else self.learner.spec
         number_of = {name: number for number, name in enumerate((*self.class_names, *new))}
         numbers = torch.tensor([UNLABELLED if name is None else number_of[name] for name in names], dtype=torch.int64)
-        task_ids = task_ids_of(numbers, spec.class_mask, task)
+        task_ids = find_tasks(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
         return self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
@@ -225,12 +225,12 @@ class Model:
         predicted among the classes of its task, unlike by `predict` without a task.
         """
         pixels = pixels_of(images, self.learner.spec.image_shape)
-        names = [name for name in names_of(labels, len(pixels)) if name is not None]
+        names = [name for name in list_names(labels, len(pixels)) if name is not None]
         if len(names) != len(pixels):
             raise ValueError("labels: one is None; give the class of each image")
         number_of = {name: self.class_number(name) for name in dict.fromkeys(names)}
         numbers = torch.tensor([number_of[name] for name in names], dtype=torch.int64)
-        task_ids = task_ids_of(numbers, self.learner.spec.class_mask.cpu(), None)
+        task_ids = find_tasks(numbers, self.learner.spec.class_mask.cpu(), None)
         has_tasks = self.learner.spec.num_tasks > 1
         predictions: dict[int, Prediction] = {}
         for task in task_ids.unique().tolist():
@@ -275,18 +275,18 @@ def check_place(folder: Path, model: Model | None = None) -> None:
             raise ValueError(f"{folder}: holds other files; save the model to a folder of its own")
     elif model is not None:
         _, stored = checkpoint.newest(folder / CHECKPOINTS) or (0, {})
-        if stored.get("identity") != identity_of(model):
+        if stored.get("identity") != identify(model):
             raise ValueError(f"{folder}: holds another model; choose another folder")
 
 
-def identity_of(model: Model) -> str:
+def identify(model: Model) -> str:
     return model.identity or digest_of(saved_learner.describe(model.learner, model.class_names))
 
 
 def write(folder: Path, model: Model, kept: int = 1, **more: Any) -> None:
     """Write a checkpoint and keep the `kept` newest. `load_with_state` returns what `more` it contains."""
     model.check_names()
-    model.identity = identity_of(model)
+    model.identity = identify(model)
     state = {
         **saved_learner.describe(model.learner, model.class_names),
         **saved_learner.state_of(model.learner),
@@ -319,7 +319,7 @@ def load_with_state(folder: Path, device: str, trust: bool | Collection[str]) ->
 
     `trust`: code from outside that may be imported (check_trusted).
     """
-    device = checked_device(device)
+    device = check_device(device)
     saved = checkpoint.newest(folder / CHECKPOINTS)
     if saved is None:
         raise ValueError(describe_missing(folder))
@@ -345,7 +345,7 @@ def describe_unfinished(folder: Path, state: Mapping[str, Any]) -> str:
     return ""
 
 
-def checked_device(device: str) -> str:
+def check_device(device: str) -> str:
     """The device. Raises ValueError if it is not available."""
     try:
         torch.empty(0, device=device)

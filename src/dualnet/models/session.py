@@ -17,7 +17,7 @@ from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.run import check_weights
 from dualnet.experiments.run_folder import same_folder
 from dualnet.experiments.stop import Stop, StopRequested
-from dualnet.models.labels import task_ids_of
+from dualnet.models.labels import find_tasks
 from dualnet.models.model import Model, load_with_state, write
 from dualnet.models.session_accuracy import measure, sample_memory
 from dualnet.models.session_images import SessionImages
@@ -81,7 +81,7 @@ class Session:
         spec, names = self.model.learner.spec, [*self.model.class_names, *self.new]
         mask = (spec.with_classes(len(self.new), self.task) if self.new else spec).class_mask
         numbers = torch.tensor([names.index(name) for name in self.images.files.classes])
-        task_ids_of(numbers, mask, self.task)
+        find_tasks(numbers, mask, self.task)
         if len(mask) > 1 and self.task is None and None in self.names:
             if len(mask) == spec.num_tasks:
                 raise ValueError("--task: this model is task-aware; give the task of the unlabelled images")

@@ -10,7 +10,7 @@ from torch import Tensor
 from dualnet.data.image_cache import CachedImages
 from dualnet.data.image_folder import ImageFiles
 from dualnet.experiments.evaluation import accuracy
-from dualnet.models.labels import task_ids_of
+from dualnet.models.labels import find_tasks
 from dualnet.models.model import Model
 from dualnet.stream.stream import shuffled
 
@@ -45,7 +45,7 @@ def measure(model: Model, num_old: int, stored: Mapping[str, Any], test: ImageFi
         ):
             if rows.any():
                 given = torch.from_numpy(labels[rows])
-                task_ids = task_ids_of(given, model.learner.spec.class_mask.cpu(), None)
+                task_ids = find_tasks(given, model.learner.spec.class_mask.cpu(), None)
                 shown = torch.from_numpy(images[np.flatnonzero(rows)])
                 results[prefix + part] = measure_part(model, count, *(x.to(device) for x in (shown, given, task_ids)))
     return results
