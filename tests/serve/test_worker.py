@@ -198,9 +198,8 @@ def test_a_snapshot_is_deleted_once_and_unfinished_ones_are_removed(worker: Work
 
 
 def test_a_failed_snapshot_leaves_no_files(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
-
     def on_full_disk(folder: Path, *_: object) -> None:
-        folder.mkdir()
+        (folder / "part").touch()
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as full_disk:
