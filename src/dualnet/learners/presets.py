@@ -44,7 +44,7 @@ FEW_LABELS_BELOW = 0.5
 # For an encoder that starts from the starter's weights and is trained: width 32 takes 1.9 times as long.
 STARTER: Options = {"encoder": {"width": 20, "weights": "starter"}}
 # For a few dozen images per class: the starter's encoder is frozen, and batch and replay are weighted by their size, 10
-# and 40 images. docs/encoders.md describes how these options were chosen.
+# and 40 images. results/search/few-images.md has the search.
 FEW_IMAGES: Options = {
     "encoder": {"width": 32, "weights": "starter", "lr": 0.0},
     "lr": 0.12,
