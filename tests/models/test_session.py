@@ -171,7 +171,7 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     assert {one.name for one in dualnet.load("m2").predict(images)} <= {"cat", "dog", "owl"}
 
 
-@pytest.mark.filterwarnings("ignore:m2: its session")
+@pytest.mark.filterwarnings("ignore:.*its session")
 def test_every_session_is_listed(
     photos: Path, learn: Any, default_sigint: Any, stop_at: Any, capsys: Any, tmp_path: Path
 ) -> None:
