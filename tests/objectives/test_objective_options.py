@@ -10,6 +10,7 @@ import yaml
 
 import dualnet
 from dualnet import cli
+from dualnet.experiments import checkpoint
 from dualnet.experiments.experiment import parse_learner
 from dualnet.experiments.stop import StopRequested
 from dualnet.objectives import OBJECTIVES, objective_class
@@ -131,8 +132,11 @@ def test_an_objective_from_outside_is_imported_only_if_it_is_trusted(
 ) -> None:
     (tmp_path / "not_trusted.py").write_text("from dualnet.objectives import SimCLR")
     monkeypatch.syspath_prepend(tmp_path)
-    file = stopped / "experiment.yaml"
+    file, folder = stopped / "experiment.yaml", stopped / "checkpoint"
     file.write_text(file.read_text().replace("objective: barlow_twins", "objective: not_trusted.SimCLR"))
+    step, state = checkpoint.newest(folder) or (0, {})
+    state["options"]["slow"]["objective"] = "not_trusted.SimCLR"
+    checkpoint.write(folder, step, checkpoint.snapshot(state))
     with pytest.raises(ValueError, match=r"learner.slow.objective is not_trusted.SimCLR.*--trust.*trust=True"):
         dualnet.load(stopped)
     with pytest.raises(ValueError, match=r"holds another experiment \(learner.slow.objective is not_trusted.SimCLR"):
