@@ -198,7 +198,7 @@ def test_every_session_is_listed(
     assert cli.main(["show", "m3"]) == 0
     _, _, title, header, _, *lines = capsys.readouterr().out.splitlines()
     assert title.rstrip() == "sessions, accuracy in %"
-    assert header.split("  ")[-1] == "test, new" and "memory" in header and "held out" not in header
+    assert header.rstrip().endswith(" test, new") and "memory" in header and "held out" not in header
     ended = [time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time"])) for one in (first, second)]
     assert lines[0].split() == [*ended[0].split(), "8", "2", "—", "—", "—"]
     changes = [f"{record['before'][part][0]:.1f}→{record['after'][part][0]:.1f}" for part in ("memory", "old")]
