@@ -18,7 +18,7 @@ from dualnet.options import check_at_least, check_fields, check_range
 
 Normalisation = Literal["imagenet", "half"]
 # Of the images of a supervised update; `augmented_input` describes each.
-Augment = Literal["none", "views", "crop", "resized_crop"]
+Augment = Literal["none", "views", "crop", "resized_crop", "random_crop"]
 STATISTICS: dict[Normalisation, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "half": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
@@ -57,7 +57,8 @@ class ViewConfig:
 SUPERVISED_VIEW = ViewConfig(normalisation="imagenet", crop_area=(0.08, 1.0), crop_ratio=(3 / 4, 4 / 3))
 SUPERVISED_CROP = ViewConfig(normalisation="imagenet", flip_probability=0.0)
 RESIZED_CROP = replace(SUPERVISED_VIEW, jitter_probability=0.0, grey_probability=0.0, blur_probability=(0.0, 0.0))
-CROP_AREA = (0.4, 1.0)  # range of the area of a resized crop, as a share of the image
+RANDOM_CROP = replace(RESIZED_CROP, flip_probability=0.0)
+CROP_AREA = (0.4, 1.0)  # range of the area of a resized or random crop, as a share of the image
 
 
 @cache
@@ -96,6 +97,7 @@ def augmented_input(
     - `views`: a random view, blurred with the mean blur probability of the two views of `two_views`.
     - `crop`: a random crop of the constant size of the slow learner's views, resized.
     - `resized_crop`: a random crop of `crop_area` and aspect ratio 3/4 to 4/3, resized, flipped with probability 0.5.
+    - `random_crop`: the same, never flipped.
     """
     if augment == "none":
         return network_input(images, size)
@@ -104,7 +106,8 @@ def augmented_input(
             draws = torch.rand(len(images), 5, device=images.device, generator=generator)
             pixels = crop_and_flip(images.float().div_(255), size, SUPERVISED_CROP, draws)
             return normalise(pixels, SUPERVISED_CROP.normalisation)
-        config = SUPERVISED_VIEW if augment == "views" else replace(RESIZED_CROP, crop_area=crop_area)
+        crop = RANDOM_CROP if augment == "random_crop" else RESIZED_CROP
+        config = SUPERVISED_VIEW if augment == "views" else replace(crop, crop_area=crop_area)
         return random_views(images, size, config, sum(config.blur_probability) / 2, generator)
 
 

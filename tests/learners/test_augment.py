@@ -19,7 +19,7 @@ CHECKS = [  # of the contract, what random images could break
     "test_a_learner_leaves_the_global_generator_alone",
     "test_stopped_and_resumed_equals_never_stopped",
 ]
-KINDS = ["views", "crop", "resized_crop"]
+KINDS = ["views", "crop", "resized_crop", "random_crop"]
 every_learner = pytest.mark.parametrize("name", AUGMENTED)
 augmented = pytest.mark.parametrize("augment", KINDS)
 
@@ -139,7 +139,7 @@ def test_grey_images_can_be_cropped_but_have_no_views(name, small_learner, rando
     grey = StreamSpec((1, 28, 28), spec.class_mask)
     with pytest.raises(ValueError, match=r"^augment: views .* 1; .*crop$"):
         small_learner(name, spec=grey, augment="views")
-    for crop in ("crop", "resized_crop"):
+    for crop in ("crop", "resized_crop", "random_crop"):
         losses = small_learner(name, spec=grey, augment=crop).observe(random_batch(spec=grey))
         assert all(loss.isfinite() for loss in losses.values())
 
@@ -162,17 +162,18 @@ def test_larger_stored_images_are_cropped_to_the_network_s_size(small_learner, r
 def test_batch_and_replay_can_have_different_augmentations(small_learner, stream):
     images = stream[0].images
     plain = small_learner("er").training_input(images)
-    for augment, augment_replay in (("none", "crop"), ("crop", "none"), ("none", "resized_crop")):
+    for augment, augment_replay in (("none", "crop"), ("crop", "none"), ("none", "random_crop")):
         learner = small_learner("er", augment=augment, augment_replay=augment_replay)
         for kind, replayed in ((augment, False), (augment_replay, True)):
             assert torch.equal(learner.training_input(images, replayed), plain) == (kind == "none")
 
 
-def test_a_resized_crop_covers_its_share_of_the_area(small_learner):
+@pytest.mark.parametrize(("augment", "share_mirrored"), [("resized_crop", 0.5), ("random_crop", 0.0)])
+def test_a_crop_covers_its_share_of_the_area(augment, share_mirrored, small_learner):
     """On an image that is brighter from left to right and from top to bottom, in colours of their own."""
     ramp = torch.linspace(0, 255, 28)
     image = torch.stack([ramp.expand(28, 28), ramp.unsqueeze(1).expand(28, 28), torch.zeros(28, 28)]).to(torch.uint8)
-    learner = small_learner("er", augment="resized_crop", crop_area=(0.25, 0.36))
+    learner = small_learner("er", augment=augment, crop_area=(0.25, 0.36))
     seen = learner.training_input(image.expand(500, -1, -1, -1))
     mean, std = image_ops.STATISTICS["imagenet"]
     red, green = (seen[:, channel] * std[channel] + mean[channel] for channel in range(2))
@@ -181,7 +182,7 @@ def test_a_resized_crop_covers_its_share_of_the_area(small_learner):
     area = width * height
     assert area.min() > 0.2 and area.max() < 0.42
     mirrored = (slope[0].mean(dim=1) < 0).float().mean()
-    assert 0.42 < mirrored < 0.58
+    assert abs(mirrored - share_mirrored) <= 0.08 * (share_mirrored > 0)
     ratio = width / height
     assert 0.7 < ratio.min() < 0.8 and 1.25 < ratio.max() < 1.45
 

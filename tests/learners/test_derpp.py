@@ -111,7 +111,7 @@ def test_the_memory_holds_the_logits_from_before_the_update(small_learner, rando
 
 
 @pytest.mark.parametrize("ema_rate", [0.0, 0.5])
-@pytest.mark.parametrize("augment", ["views", "crop", "resized_crop"])
+@pytest.mark.parametrize("augment", ["views", "crop", "resized_crop", "random_crop"])
 def test_the_memory_holds_the_logits_of_one_augmentation(augment, ema_rate, small_learner, random_batch):
     """Its random numbers are drawn first, those of the updates after it; the stored images are the plain ones."""
     options = {"augment": augment, "crop_area": (0.3, 0.5), "ema_rate": ema_rate}

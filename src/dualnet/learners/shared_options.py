@@ -49,7 +49,7 @@ class CommonOptions:
     lr: float = 0.03
     ema_rate: float = 0.0  # rate of an exponential moving average of the weights that predicts; 0: no average
     augment: Augment = "none"  # augmentation of training images; the paper's -Aug: views, or crop if task-free
-    crop_area: tuple[float, float] = CROP_AREA  # for resized_crop: smallest and largest share of the area
+    crop_area: tuple[float, float] = CROP_AREA  # for resized_crop and random_crop: range of the share of the area
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -62,7 +62,7 @@ class MemoryOptions(CommonOptions):
     """Options of a learner with an episodic memory."""
 
     replay_size: int = 10  # examples per draw from the memory
-    augment_replay: Literal["same", "none", "views", "crop", "resized_crop"] = "same"  # augmentation of the replay
+    augment_replay: Literal["same", "none", "views", "crop", "resized_crop", "random_crop"] = "same"  # of the replay
     unlabelled: Literal["skip", "replay"] = "skip"  # batches without labels: no update, or updates on replay only
     joint_statistics: bool = False  # normalise batch and replay as one batch, for tasks that look different
     memory: MemoryConfig = field(default_factory=MemoryConfig)
