@@ -52,7 +52,7 @@ def evaluate(encoder: Encoder, head: Head, engine: Engine, learned: Images, held
     """Accuracy on the held-out images, by the trained head and by the nearest class mean."""
     encoder.eval()
     train, test = (features(encoder, engine, part.images) for part in (learned, held_out))
-    classes = F.one_hot(learned.labels, head.num_classes).float()
+    classes = F.one_hot(learned.labels, head.out_features).float()
     means = F.normalize(classes.T @ F.normalize(train, dim=1), dim=1)
     answers = head(test).argmax(dim=1), (F.normalize(test, dim=1) @ means.T).argmax(dim=1)
     return Accuracy(*((answer == held_out.labels).float().mean().item() for answer in answers))

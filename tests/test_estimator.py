@@ -192,7 +192,7 @@ def test_a_loaded_estimator_continues_bit_identically(tmp_path: Path) -> None:
     rows, digits = load_digits(return_X_y=True)
     whole = small(value_range=[0, 16], batch_size=np.int64(10)).partial_fit(rows[:20], digits[:20])
     whole.save(tmp_path / "model")
-    assert {path.suffix for path in (tmp_path / "model").rglob("*.*")} == {".yaml", ".json", ".safetensors"}
+    assert {path.suffix for path in (tmp_path / "model").rglob("*.*")} == {".json", ".safetensors"}
     part = DualNetClassifier.load(tmp_path / "model")
     assert part.get_params() == whole.get_params() and part.n_features_in_ == 64
     for estimator in (whole, part):

@@ -19,7 +19,6 @@ from run_fixtures import CPU, seeds_in
 from dualnet import cli
 from dualnet.experiments import runner
 from dualnet.experiments.experiment import Experiment, parse
-from dualnet.experiments.run_folder import RunFolder
 from dualnet.experiments.stop import StopRequested
 from dualnet.report.rows import compare
 
@@ -152,18 +151,6 @@ def test_a_signal_while_images_are_decoded_is_one_line(number: int, on) -> None:
     assert code == 130, err
     assert err.splitlines()[-1].startswith("dualnet: stopped") and err.count("dualnet: ") == 1 and "Trace" not in err
     assert not list(Path("fresh").rglob("*.tmp"))
-
-
-def test_a_folder_of_an_older_version_keeps_to_its_root(on, run) -> None:
-    """It has no digest of the pixels."""
-    folder = RunFolder(run(on(), Path("run")))
-    content = yaml.safe_load(folder.experiment_file.read_text())
-    del content["stream"]["pixels"]
-    folder.experiment_file.write_text(yaml.safe_dump(content))
-    with pytest.raises(ValueError, match=r"holds another experiment \(benchmark.root is images there, moved here"):
-        run(on(**moved()), Path("run"))
-    shutil.move("moved", "images")
-    run(on("./images/", cache="elsewhere"), Path("run"))
 
 
 @pytest.mark.usefixtures("plots_unsaved")

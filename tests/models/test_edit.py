@@ -144,7 +144,6 @@ REFUSED: dict[str, str] = {
     "edit model": "nothing to change; give --rename OLD NEW or --remove NAME",
     "edit model --remove cat": "names: 'cat' is not one of the model's 3 classes; did you mean kat?",
     "edit model --remove kat --remove kat": "names: 'kat' is not one of",
-    "remove model kat": "did you mean edit?",
     "edit model --rename kat": "--rename: expected 2 arguments",
     "edit model --rename cat tiger": "names: 'cat' is not one of",
     "edit model --rename kat dog": "names: 'dog' exists already",
@@ -153,7 +152,6 @@ REFUSED: dict[str, str] = {
     "edit nowhere --rename kat cat": "nowhere: does not exist; give the folder of a run",
     "edit model --rename kat cat --out RUN": "RUN: holds a run",
     "edit model --rename kat cat --out photos": "photos: holds other files",
-    "rename model kat cat": "did you mean edit?",
 }
 
 

@@ -246,8 +246,8 @@ def test_a_new_model_begins_with_the_starter(photos: Path, learn: Any) -> None:
 @pytest.mark.parametrize(
     ("option", "path"),
     [
-        ("encoder", "own_encoder.ThreeMaps"),
-        ("objective", "examples.alignment_uniformity.AlignmentUniformity"),
+        ("encoder.name", "own_encoder.ThreeMaps"),
+        ("slow.objective", "examples.alignment_uniformity.AlignmentUniformity"),
         ("memory.policy", "examples.latest.Latest"),
     ],
 )
@@ -360,7 +360,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "unlabelled is the folder": ("photos --unlabelled photos --out m", "--unlabelled photos: "),
     "unlabelled is not there": ("photos --unlabelled missing --out m", "missing: "),
     "unlabelled holds no image": ("photos --unlabelled empty --out m", "empty: no images"),
-    "unlabelled is not learned": ("model more --unlabelled photos/cat --out m", "model has no slow learner"),
+    "unlabelled is not learned": ("model more --unlabelled photos/cat --out m", "model has no slow phase"),
     "test is the folder": ("photos --test ./photos/ --out m", "--test ./photos/: "),
     "test has other classes": ("model more --test others --out m", "--test: 'bus'"),
     "an option that the model has": ("model more --out m --learner.lr 1", "--learner: "),
