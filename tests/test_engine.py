@@ -66,14 +66,6 @@ def test_different_learners_side_by_side(quick_learner, random_batch, state_of, 
         assert not differing(state_of(one), state_of(other))
 
 
-def test_batches_without_labels(quick_learner, batches, without_labels, state_of, differing):
-    stepped, plain = quick_learner("dualnet"), quick_learner("dualnet")
-    engine = Engine([stepped], "fp32")
-    for batch in (batches[0], without_labels(batches[1]), batches[2]):
-        assert_equal_losses(engine.step([batch])[0], plain.observe(batch))
-    assert not differing(state_of(stepped), state_of(plain))
-
-
 def test_answers_are_the_learners(small_learner, batches, state_of, differing):
     learner = small_learner("er")
     engine = Engine([learner], "fp32")

@@ -120,15 +120,6 @@ def test_equal_generators_make_equal_views():
     assert not torch.equal(*first)
 
 
-def test_all_random_numbers_come_from_the_generator():
-    images, source = stored(5, 32), generator(3)
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    first = two_views(images, (28, 28), ViewConfig(), source)
-    assert torch.equal(torch.get_rng_state(), before)
-    assert not torch.equal(first[0], two_views(images, (28, 28), ViewConfig(), source)[0])  # it has moved on
-
-
 @given(st.integers(1, 4), st.integers(8, 40), st.integers(8, 40), st.sampled_from(list(STATISTICS)), st.integers(0, 99))
 def test_views_have_the_size_asked_and_valid_colours(num, height, width, statistics, seed):
     config = ViewConfig(normalisation=statistics, brightness=0.9, contrast=0.9, saturation=0.9, hue=0.5)
@@ -139,13 +130,7 @@ def test_views_have_the_size_asked_and_valid_colours(num, height, width, statist
         assert pixels.min() >= -1e-6 and pixels.max() <= 1 + 1e-6
 
 
-def test_a_view_without_augmentation_is_the_image():
-    images = stored(3, 32)
-    for view in two_views(images, (32, 32), ViewConfig(**OFF), generator()):
-        torch.testing.assert_close(view, normalise(images.float() / 255, "half"), atol=1e-4, rtol=0)
-
-
-@pytest.mark.parametrize("size", [(20, 20), (28, 40), (48, 64)])
+@pytest.mark.parametrize("size", [(32, 32), (28, 40), (48, 64)])
 def test_a_view_without_augmentation_is_the_resized_image(size):
     images = stored(3, 32)
     resized = F.interpolate(images.float() / 255, size, mode="bilinear", align_corners=False)
@@ -271,23 +256,6 @@ def test_colour_changes_one_after_another(draws, options):
         np.testing.assert_allclose(new, jittered(image, config, row), atol=1e-5)
 
 
-def test_a_hue_rotation_keeps_brightness_and_a_full_rotation_everything():
-    pixels = torch.rand(1, 3, 6, 6, generator=generator())
-    draws = torch.tensor([[0.0, 0.5, 0.5, 0.5, 1.0]])
-    quarter, whole = (jitter_colour(pixels, ViewConfig(grey_probability=0.0, hue=hue), draws) for hue in (0.25, 1.0))
-    luma = torch.tensor(LUMA, dtype=torch.float32)
-    torch.testing.assert_close(torch.einsum("c,bchw->bhw", luma, quarter), torch.einsum("c,bchw->bhw", luma, pixels))
-    assert (quarter - pixels).abs().max() > 0.1
-    torch.testing.assert_close(whole, pixels, atol=1e-5, rtol=0)
-
-
-def test_grey_views_have_equal_channels():
-    config = ViewConfig(grey_probability=1.0)
-    for view in two_views(stored(4, 32), (28, 28), config, generator()):
-        torch.testing.assert_close(view, view[:, :1].expand_as(view), atol=1e-5, rtol=0)
-        assert view.std() > 0.01
-
-
 @pytest.mark.parametrize("probability", [0.0, 0.2, 1.0])
 def test_share_of_grey_views(probability):
     image = np.stack([np.full((4, 4), value) for value in (200, 20, 90)])
@@ -349,12 +317,6 @@ def test_blur_against_a_plain_loop():
         np.testing.assert_allclose(new, expected, atol=1e-6)
 
 
-def test_a_narrow_blur_is_no_blur():
-    pixels = torch.rand(2, 3, 8, 8, generator=generator())
-    result = blur(pixels, (0.1, 0.1), torch.ones(2, dtype=torch.bool), torch.zeros(2))
-    torch.testing.assert_close(result, pixels)
-
-
 def test_share_of_blurred_views():
     image = np.indices((8, 8)).sum(axis=0) % 2 * np.full((3, 1, 1), 255)
     config = ViewConfig(**OFF | {"blur_probability": (0.7, 0.1), "blur_sigma": (1.0, 2.0)})
@@ -403,10 +365,7 @@ def test_default_crop_is_84_of_128_pixels():
 
 @pytest.mark.parametrize("augment", ["views", "crop"])
 def test_augmented_inputs_are_normalised_as_in_evaluation(augment):
-    """White is white whatever is drawn; with the views' own normalisation it would be another number."""
-    white = torch.full((20, 3, 36, 36), 255, dtype=torch.uint8)
-    seen = augmented_input(white, (28, 28), "crop", generator())
-    torch.testing.assert_close(seen, network_input(white, (28, 28)), atol=1e-5, rtol=1e-5)
+    """With the views' own normalisation the means would be other numbers."""
     noise = stored(200, 36)
     seen, plain_input = augmented_input(noise, (28, 28), augment, generator()), network_input(noise, (28, 28))
     torch.testing.assert_close(seen.mean(dim=(0, 2, 3)), plain_input.mean(dim=(0, 2, 3)), atol=0.1, rtol=0)
@@ -455,13 +414,6 @@ def test_an_augmented_input_is_one_draw(augment, monkeypatch):
     monkeypatch.setattr(torch, "rand", lambda *args, **options: calls.append(args) or rand(*args, **options))
     augmented_input(stored(4, 32), (28, 28), augment, generator())
     assert len(calls) == 1
-
-
-def test_without_augmentation_no_random_numbers_are_drawn():
-    draws = generator()
-    before, images = draws.get_state(), stored(4, 40)
-    assert torch.equal(augmented_input(images, (28, 28), "none", draws), network_input(images, (28, 28)))
-    assert torch.equal(draws.get_state(), before)
 
 
 # What a labelled view shows

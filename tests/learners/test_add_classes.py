@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from dualnet.batch import UNLABELLED, Batch, StreamSpec
+from dualnet.batch import Batch, StreamSpec
 from dualnet.engine import Engine
 from dualnet.experiments.saved_learner import load_state, state_of
 from dualnet.learners import LEARNERS, make_learner
@@ -15,7 +15,6 @@ from dualnet.learners.ema import prediction_tensors
 from dualnet.losses import MASKED
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.models.model import Model, load
-from dualnet.objectives import OBJECTIVES
 
 every_learner = pytest.mark.parametrize("name", LEARNERS)
 TASK_FREE = [name for name in LEARNERS if name != "ctn"]  # which needs tasks
@@ -77,38 +76,6 @@ def test_new_classes_are_learned(name, taught, random_batch):
         assert memory.composition().shape == (learner.spec.num_tasks, 8)
 
 
-@pytest.mark.parametrize(("name", "momentum"), [*((name, 0.0) for name in LEARNERS), ("dualnet", 0.9)])
-def test_a_saved_learner_with_added_classes_resumes_bit_identically(
-    name, momentum, taught, random_batch, tmp_path, state_of, differing
-):
-    options = {"slow": {"momentum": momentum, "objective": "classification"}} if name == "dualnet" else {}
-    learner = taught(name, **options)
-    model = Model(learner, [f"class {n}" for n in range(6)])
-    model.add_classes(["cat", "dog"])
-    task = learner.spec.num_tasks - 1
-    learner.observe(batch_of(learner, random_batch, 6, [6, 7, 6, 7], task))
-    model.add_classes(["owl"], task=0)
-    learner.observe(batch_of(learner, random_batch, 7, [8, 8, 8, 8], 0))
-    model.save(tmp_path / "model")
-    other = load(tmp_path / "model", trust=True)
-    assert list(other.class_names) == list(model.class_names)
-    last = batch_of(learner, random_batch, 8, [6, 8, UNLABELLED, 7] if task == 0 else [6, 7, 7, UNLABELLED], task)
-    for each in (model, other):
-        each.learner.observe(last)
-        each.learner.end_task()
-    assert not differing(state_of(model.learner), state_of(other.learner))
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_objective_supports_added_classes(objective, taught, random_batch):
-    learner = taught(
-        "dualnet", slow={"objective": objective, "source": "memory_and_batch"}, encoder={"name": "resnet18"}
-    )
-    learner.add_classes(1)
-    losses = learner.observe(batch_of(learner, random_batch, 6, [6, 6, 0, 6], 0))
-    assert all(loss.isfinite() for loss in losses.values())
-
-
 @every_learner
 def test_weights_stay_the_same_parameters_and_are_averaged(name, taught, random_batch):
     learner = taught(name)
@@ -150,12 +117,6 @@ def test_momenta_follow_the_rows(taught, random_batch):
     expected = torch.cat([of_tasks, torch.zeros(1, embedding.shape[1])])
     assert torch.equal(learner.controller_optimizer.state[embedding]["exp_avg"], expected)
     learner.observe(batch_of(learner, random_batch, 5, [5, 5, 5, 5], 3))
-
-
-def test_new_weights_have_the_dtype_of_the_others(taught):
-    learner = taught("ctn").double()
-    learner.add_classes(1)
-    assert {weight.dtype for weight in learner.parameters()} == {torch.float64}
 
 
 @pytest.mark.parametrize("name", MEMORIES)

@@ -9,7 +9,6 @@ import torch
 
 from dualnet import image_ops
 from dualnet.batch import StreamSpec
-from dualnet.image_ops import network_input
 from dualnet.learners import LEARNERS
 
 AUGMENTED = [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "augment")]
@@ -150,13 +149,6 @@ def test_half_precision_does_not_round_the_images(augment, small_learner, stream
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
         halved = one.training_input(stream[0].images)
     assert torch.equal(halved, other.training_input(stream[0].images))
-
-
-def test_larger_stored_images_are_cropped_to_the_network_s_size(small_learner, random_batch, spec):
-    large = StreamSpec((3, 40, 40), spec.class_mask, 28)
-    learner = small_learner("er", spec=large, augment="views")
-    images = random_batch(spec=large).images
-    assert learner.training_input(images).shape == network_input(images, (28, 28)).shape
 
 
 def test_batch_and_replay_can_have_different_augmentations(small_learner, stream):

@@ -131,22 +131,6 @@ def test_one_update_follows_equation_7(joint_statistics, soft_label_mean, replay
         torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_the_authors_factor_equals_the_papers_where_a_task_has_five_classes(make, spec, random_batch):
-    mask = torch.zeros(2, 10, dtype=torch.bool)
-    mask[0, :5] = mask[1, 5:] = True
-    five = dataclasses.replace(spec, class_mask=mask)
-    totals = []
-    for mean, weight in (("class", 10.0), ("example", 2.0)):
-        learner = make(spec=five, soft_labels={"mean": mean, "weight": weight}, slow={"rounds": 0}, updates=1)
-        learner.observe(random_batch(0, spec=five))
-        learner.end_task()
-        learner.observe(random_batch(1, task=1, spec=five))
-        losses = learner.observe(random_batch(2, task=1, spec=five))
-        totals.append(weight * losses["soft_labels"])
-    assert totals[0] > 0
-    torch.testing.assert_close(totals[0], totals[1], rtol=1e-4, atol=0)
-
-
 def test_in_the_first_task_replay_contributes_nothing(make, random_batch):
     learner = make(slow={"rounds": 0}, updates=1)
     by_hand, batch = copy.deepcopy(learner), random_batch(0)
@@ -196,13 +180,6 @@ def test_without_slow_rounds_the_objective_is_not_trained(make, stream, state_of
     for batch in stream:
         assert "slow" not in learner.observe(batch)
     assert not differing(before, state_of(learner.objective))
-
-
-def test_without_slow_rounds_and_labels_nothing_changes(make, stream, without_labels, state_of, differing):
-    learner = make(slow={"rounds": 0})
-    before = state_of(learner)
-    assert learner.observe(without_labels(stream[0])) == {}
-    assert not differing(before, state_of(learner))
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
@@ -295,23 +272,13 @@ def test_the_slow_learner_uses_the_batch_in_the_first_task_and_earlier_tasks_lat
         assert not one_of(images, second.images).any()
 
 
-def test_the_slow_learner_can_use_memory_and_batch(make, random_batch, seen_images):
-    learner = make(slow={"source": "memory_and_batch", "batch_size": 6})
+@pytest.mark.parametrize("labelled", [True, False])  # without labels, whatever the source
+def test_the_slow_learner_can_use_memory_and_batch(labelled, make, random_batch, without_labels, seen_images):
+    learner = make(slow={"source": "memory_and_batch" if labelled else "memory", "batch_size": 6})
     first, second = random_batch(0), random_batch(1, task=1)
     learner.observe(first)
     seen_images.clear()
-    learner.observe(second)
-    for images in seen_images:
-        assert torch.equal(images[:4], second.images)
-        assert len(images) == 10 and one_of(images[4:], first.images).all()
-
-
-def test_without_labels_the_slow_learner_uses_memory_and_batch(make, random_batch, without_labels, seen_images):
-    learner = make(slow={"batch_size": 6})
-    first, second = random_batch(0), random_batch(1, task=1)
-    learner.observe(first)
-    seen_images.clear()
-    learner.observe(without_labels(second))
+    learner.observe(second if labelled else without_labels(second))
     for images in seen_images:
         assert torch.equal(images[:4], second.images)
         assert len(images) == 10 and one_of(images[4:], first.images).all()
@@ -422,16 +389,6 @@ def test_soft_labels_at_insertion_precede_the_updates(make, random_batch, state_
     learner.end_task()
     assert not differing(before, state_of(learner))
     assert learner.observe(random_batch(2, task=1))["soft_labels"] > 0
-
-
-def test_examples_without_a_label_are_not_stored(make, random_batch):
-    for soft_labels in ("task_end", "insertion"):
-        learner = make(soft_labels={"when": soft_labels})
-        batch = random_batch(0, unlabelled=3)
-        learner.observe(batch)
-        learner.end_task()
-        assert learner.memory.filled.sum() == learner.memory.has_logits.sum() == 1
-        assert one_of(learner.memory.images[learner.memory.filled], batch.images[3:]).all()
 
 
 # Task-free

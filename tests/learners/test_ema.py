@@ -100,13 +100,6 @@ def test_the_formula(values, rate):
         assert float(ema.means()["0.weight"]) == pytest.approx(mean, abs=1e-3)
 
 
-def test_the_first_average_is_the_weights(averaging, stream):
-    learner = trained(averaging("dualnet"), stream[:1])
-    values = dict(prediction_tensors(learner))
-    for key, mean in learner.ema.means().items():
-        torch.testing.assert_close(mean, values[key])
-
-
 def test_weights_of_another_memory_format_are_averaged_alike(averaging, stream):
     """The kernel walks through memory, so the averages must follow."""
     plain, channels_last = (trained(averaging("er"), stream[:1]) for _ in range(2))

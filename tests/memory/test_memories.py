@@ -230,14 +230,6 @@ def test_draws_differ(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_draw_larger_than_the_memory(name):
-    memory = memory_class(name)(SPEC, 3)
-    memory.add(numbered([1, 2, 3], tasks=[0, 1, 2]), generator())
-    numbers = numbers_of(memory.sample(10, generator(), numbered([99])).images)
-    assert sorted(numbers.count(number) for number in (1, 2, 3)) == [3, 3, 4]
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_placeholders_while_nothing_is_stored(name):
     memory = memory_class(name)(SPEC, 6)
     beside = numbered([5, 6], tasks=[0, 1])

@@ -65,12 +65,6 @@ def test_predictions_are_sorted(model: Model, images: torch.Tensor, benchmark: B
     assert [one.classes for one in model.predict(images, top=2)] == [one.classes[:2] for one in predictions]
 
 
-def test_files_and_tensors_agree(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
-    files = save(images, tmp_path)
-    assert model.predict(files, task=1) == model.predict(images, task=1)
-    assert model.predict([str(file) for file in files]) == model.predict(images)
-
-
 def test_one_path_is_one_image(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
     first, *_ = save(images, tmp_path)
     assert model.predict(first) == model.predict(str(first)) == model.predict([first])

@@ -90,10 +90,6 @@ def test_a_task_free_stream_has_one_head_over_all_classes(spec, batch):
     assert aware(encoder, *views(), batch).item() == pytest.approx(math.log(2))
 
 
-def test_the_mask_is_not_in_the_state_dict(pair):
-    assert set(pair[0].state_dict()) == {"head.weight", "head.bias"}
-
-
 # In DualNet
 
 
