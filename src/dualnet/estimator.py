@@ -118,7 +118,8 @@ class DualNetClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_one(self, x: Any) -> Any:
         """None while there are no classes."""
-        return max(found, key=found.__getitem__) if (found := self.predict_proba_one(x)) else None
+        probabilities = self.predict_proba_one(x)
+        return max(probabilities, key=probabilities.__getitem__) if probabilities else None
 
     def predict_proba_one(self, x: Any) -> dict[Any, float]:
         if not hasattr(self, "model_"):
@@ -256,11 +257,11 @@ def split_known(y: Any) -> tuple[np.ndarray, list[bool]]:
         raise ValueError("y: '-1' is not the name of a class; give -1 or None where unknown, else another name")
     if len({isinstance(value, str) for value in known}) > 1:
         raise ValueError("y: contains names and numbers; use one type of label")
-    found = np.array(known)
-    is_fraction = found.dtype.kind == "f" and not all(map(float.is_integer, found.tolist()))
-    if found.dtype.kind not in LABEL_KINDS or is_fraction:
-        raise ValueError(f"y: Unknown label type: {found.dtype}; give names or whole numbers, -1 or None where unknown")
-    return found, unknown
+    array = np.array(known)
+    is_fraction = array.dtype.kind == "f" and not all(map(float.is_integer, array.tolist()))
+    if array.dtype.kind not in LABEL_KINDS or is_fraction:
+        raise ValueError(f"y: Unknown label type: {array.dtype}; give names or whole numbers, -1 or None where unknown")
+    return array, unknown
 
 
 def range_of(rows: np.ndarray) -> tuple[float, float]:

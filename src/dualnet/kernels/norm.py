@@ -93,7 +93,8 @@ def fused_norm(x: Tensor, norm: Norm, parts: int, residual: Tensor | None) -> Te
     results: Any = FusedNorm.apply(x, norm.weight, norm.bias, residual, norm, parts)
     if residual is None:
         return results
-    # The twin is the base of the view and does not refer to it; the reverse would be a reference cycle.
+    # As an attribute, so that the networks read as if a map had one consumer; see `second_use`. The twin is the base of
+    # the view and does not refer to it: the reverse would be a reference cycle.
     twin, y = results
     y.twin = twin
     return y

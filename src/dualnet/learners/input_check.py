@@ -38,13 +38,13 @@ class InputCheck:
         sides = "H, W" if size is None else f"{height}, {width}"
         wanted = f"give uint8 [B, {channels}, {sides}], as in the image_shape of the spec"
         check_dense("images", images, device, wanted)
-        found, hint = tuple(images.shape[1:]), ""
-        fits = images.dim() == 4 and found[0] == channels and (0 not in found if size is None else found[1:] == size)
+        shape, hint = tuple(images.shape[1:]), ""
+        fits = images.dim() == 4 and shape[0] == channels and (0 not in shape if size is None else shape[1:] == size)
         if images.dtype == torch.uint8 and fits:
             return
         if images.is_floating_point():
             hint = " (floats from 0 to 1: use (255 * images).to(torch.uint8))"
-        elif found == (height, width, channels) and not fits:
+        elif shape == (height, width, channels) and not fits:
             hint = " (channels come first: use images.permute(0, 3, 1, 2))"
         raise ValueError(f"images are {describe(images)}; {wanted}{hint}")
 

@@ -37,13 +37,13 @@ def was_trained_on(name: str | None, data: str) -> bool:
 def load_weights(encoder: nn.Module, file: Path) -> None:
     """Load every weight and statistic of the encoder by name. The file may hold more, such as a classifier."""
     try:
-        found = safetensors.torch.load_file(file)
+        stored = safetensors.torch.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise ValueError(f"{file}: cannot be read ({error}); give a safetensors file") from error
     wanted = encoder.state_dict()
     for name, tensor in wanted.items():
-        there = list(found[name].shape) if name in found else "missing"
+        there = list(stored[name].shape) if name in stored else "missing"
         if there != list(tensor.shape):
             differs = f"{name} is {there}, and {list(tensor.shape)} in the encoder"
             raise ValueError(f"{file}: {differs}; use the width or the encoder that the file was made with")
-    encoder.load_state_dict({name: found[name] for name in wanted})
+    encoder.load_state_dict({name: stored[name] for name in wanted})

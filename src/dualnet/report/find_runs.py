@@ -37,7 +37,7 @@ def readable_runs(folders: Iterable[Path]) -> list[RunRecord]:
     for folder in folders:
         try:
             run = read_record(folder)
-            assert run.classes is None or run.classes.counts  # reads the file now, so that damage is reported here
+            _ = run.classes  # read now, so that a damaged file is reported here
             runs.append(run)
         except ValueError as error:
             damaged.append(str(error))

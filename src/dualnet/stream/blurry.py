@@ -31,14 +31,14 @@ class BlurryConfig:
 
         The disjoint classes are the first of each task. Raises ValueError if no example would move.
         """
-        found = []
+        moving = []
         for of_task in labels:
             classes = of_task.unique()
-            found.append(torch.isin(of_task, classes[round(self.disjoint * len(classes)) :]))
-        if self.share and sum(self.num_dealt(int(task.sum())) > 0 for task in found) < 2:
+            moving.append(torch.isin(of_task, classes[round(self.disjoint * len(classes)) :]))
+        if self.share and sum(self.num_dealt(int(task.sum())) > 0 for task in moving) < 2:
             what = f"{self.share}, with disjoint {self.disjoint}, leaves fewer than two tasks that exchange examples"
             raise ValueError(f"blurry.share: {what}; give a larger share, a smaller disjoint, or more tasks")
-        return torch.cat(found)
+        return torch.cat(moving)
 
     def num_dealt(self, num_candidates: int) -> int:
         return round(self.share * num_candidates)
