@@ -2,7 +2,6 @@
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import yaml
 from commands import PROGRAM, environment
 from PIL import Image
@@ -238,35 +236,6 @@ def test_damaged_lines_of_a_log_are_left_out(capsys) -> None:
     assert capsys.readouterr().err == ""
 
 
-WRONG = [None, -1, 2.5, True, "x", "\x1b[2J", [], [1], {}, {"a": 1}, [[[]]], 10**18, 1e300, {"name": None}]
-READERS = {RESULT: (REPORT, RUN, SHOW), EXPERIMENT: (REPORT, RUN, SHOW), MODEL: (PREDICT_MODEL,)}
-
-
-def ways(node: Any, way: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """To every value below a node."""
-    pairs = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
-    for key, value in pairs:
-        yield (*way, key)
-        yield from ways(value, (*way, key))
-
-
-@pytest.mark.usefixtures("plots_unsaved")
-@pytest.mark.parametrize("file", READERS)
-def test_values_of_the_wrong_type(file: str, capsys) -> None:
-    """A value may be ignored or refused, and a warning may name it. Nothing else is printed."""
-    whole, drawn = Path(file).read_bytes(), random.Random(0)
-    places = list(ways(content_of(file)))
-    for way, wrong in [(drawn.choice(places), drawn.choice(WRONG)) for _ in range(25)]:
-        edit(file, *way, value=wrong)
-        words = drawn.choice(READERS[file])
-        code = within(60, lambda words=words: cli.main(words))
-        err = capsys.readouterr().err
-        told = (way, wrong, words, err)
-        assert code in (0, 2) and err.count("\n") == len(re.findall("^dualnet: ", err, re.M)) <= 2, told
-        assert "\x1b" not in err, told
-        write(file, whole)
-
-
 # A process of its own: closed outputs and signals
 
 
@@ -359,13 +328,3 @@ def test_a_search_escapes_names_and_values(capsys) -> None:
 
 
 # From Python
-
-
-@pytest.mark.parametrize(
-    ("images", "task", "word"),
-    [(torch.rand(2, 3, 28, 28), 0, "images"), (torch.zeros(2, 3, 28, 28, dtype=torch.uint8), -1, "task_ids")],
-)
-def test_a_learner_checks_what_it_is_asked(images: torch.Tensor, task: int, word: str) -> None:
-    learner = dualnet.load("model").learner
-    with pytest.raises(ValueError, match=rf"^{word}[^\n]*$"):
-        learner.logits(images, torch.full((2,), task))

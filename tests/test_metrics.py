@@ -82,13 +82,6 @@ def test_one_task_has_nothing_to_forget(definition):
     assert math.isnan(found["FM"]) and math.isnan(found["BWT"])
 
 
-def test_what_was_not_evaluated_stays_undefined():
-    only_at_the_end = [[NAN, NAN], [60, 70]]
-    metrics = summary(only_at_the_end)
-    assert metrics["ACC"] == 65
-    assert all(math.isnan(metrics[name]) for name in ("FM", "LA", "AIA", "BWT"))
-
-
 def test_takes_tensors():
     assert average_accuracy(torch.tensor(THREE)) == pytest.approx(220 / 3)
 

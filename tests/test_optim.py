@@ -136,13 +136,6 @@ def test_a_round_works_in_place_and_leaves_its_losses_detached():
     assert mean.item() == pytest.approx((4 + 1.6**2) / 2)
 
 
-def test_the_loss_is_computed_anew_for_every_inner_step():
-    weight, one_round = weight_and_round([1.0, 1.0, 1.0], steps=5, beta=0.5, lr=0.1)
-    calls = []
-    one_round(lambda: calls.append(1) or quadratic(weight))
-    assert len(calls) == 5
-
-
 def test_a_gradient_step_discards_earlier_gradients():
     weight = nn.Parameter(torch.tensor([1.0]))
     optimizer = torch.optim.SGD([weight], lr=0.5)

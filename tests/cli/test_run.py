@@ -59,14 +59,6 @@ def test_run_on_a_finished_folder_says_so_and_does_nothing(capsys) -> None:
     assert files() == before
 
 
-def test_run_of_another_experiment_into_the_folder_is_refused(error_line) -> None:
-    assert cli.main(run_tiny("--out", "out", "--device", "cpu")) == 0
-    before = files()
-    line = error_line(*run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "0.5"))
-    assert line.startswith("dualnet: out/seed-0: ") and "learner.lr is 0.03 there, 0.5 here" in line and "--out" in line
-    assert files() == before
-
-
 def test_a_damaged_result_is_recomputed(error_line) -> None:
     words = run_tiny("--out", "out", "--device", "cpu")
     result = Path("out/seed-0/result.json")

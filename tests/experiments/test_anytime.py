@@ -106,9 +106,3 @@ def test_how_often_is_part_of_the_experiment_and_seeds_form_one_row(quick_tiny, 
         run(quick_tiny("er", evaluate_every=3), tmp_path / "seed-0")
     (row,) = compare([tmp_path]).rows
     assert [bool(one.log.anytime) for one in row.runs] == [True, False]
-
-
-def test_a_bad_value_is_named(tiny, tiny_file: Path, tmp_path: Path, error_line) -> None:
-    with pytest.raises(ValueError, match="evaluate_every: -1 is not 0"):
-        tiny(evaluate_every=-1)
-    assert "evaluate_every" in error_line("run", tiny_file, "--evaluate_every", "often", "--out", tmp_path)

@@ -89,18 +89,6 @@ def test_files_do_not_depend_on_the_layout_of_weights(tmp_path: Path) -> None:
     assert torch.equal(conv.weight, weight) and conv.weight.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_the_state_of_a_real_optimizer_comes_back(tmp_path: Path) -> None:
-    weight = torch.nn.Parameter(torch.rand(3))
-    optimizer = torch.optim.AdamW([weight], lr=0.1)
-    weight.sum().backward()
-    optimizer.step()
-    checkpoint.write(tmp_path, 0, checkpoint.snapshot(optimizer.state_dict()))
-    other = torch.optim.AdamW([torch.nn.Parameter(torch.rand(3))], lr=0.5)
-    other.load_state_dict(checkpoint.load(tmp_path, 0))
-    assert same(other.state_dict()["state"], optimizer.state_dict()["state"])
-    assert other.param_groups[0]["lr"] == 0.1
-
-
 def test_the_file_is_plain_safetensors(tmp_path: Path) -> None:
     """No pickle: other programs can read it, and reading it runs no code."""
     tree = {"weight": torch.ones(2), "other": torch.full((2,), 0.1), "rate": 0.1}

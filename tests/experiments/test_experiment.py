@@ -208,6 +208,8 @@ MISTAKES = {  # what is laid over BASE: the option that its line begins with, an
     "too small below": ({"learner": {"memory": {"slots_per_class": 0}}}, "learner.memory.slots_per_class", "0"),
     "out of range": ({"batch_size": 0}, "batch_size", "0"),
     "no steps between checkpoints": ({"checkpoint_every": 0}, "checkpoint_every", "0"),
+    "evaluations before every step": ({"evaluate_every": -1}, "evaluate_every", "-1 is not 0"),
+    "probes before every step": ({"stability_every": -1}, "stability_every", "-1 is not 0"),
     "no steps between lines of the log": ({"log_every": -1}, "log_every", "-1"),
     "seed below 0": ({"seed": -1}, "seed", "-1"),
     "seed too large": ({"seed": 2**32}, "seed", f"{2**32}"),

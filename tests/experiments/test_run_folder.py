@@ -116,29 +116,6 @@ def test_a_result_of_an_unknown_experiment_is_refused(folder: RunFolder, tiny) -
         folder.check_same(tiny())
 
 
-@pytest.mark.parametrize(
-    ("text", "line"),
-    [
-        ("", "line 1, column 1: "),
-        ('{"accuracy', "line 1, column 2: "),
-        ("[]", "JSON mapping"),
-        ("{}", "accuracy"),
-        ("\udcff", "byte 0"),
-    ],
-)
-def test_a_result_that_cannot_be_read_is_none(text: str, line: str, folder: RunFolder, tiny) -> None:
-    folder.result_file.write_bytes(text.encode(errors="surrogateescape"))
-    with pytest.raises(ValueError, match=rf"result.json: .*{line}.*; remove it"):
-        folder.check_same(tiny())
-
-
-@pytest.mark.parametrize("text", ["- a\n- b\n", "", "a: [", "\x00", "just words"])
-def test_an_experiment_yaml_that_is_none(text: str, tmp_path: Path) -> None:
-    (tmp_path / "experiment.yaml").write_text(text)
-    with pytest.raises(ValueError, match=r"experiment.yaml: .*YAML"):
-        _ = RunFolder(tmp_path).record
-
-
 def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no checkpoint that can be read; give the folder of a run"):
         _ = RunFolder(tmp_path).record

@@ -137,10 +137,3 @@ def test_classes_that_the_model_does_not_have_are_left_out(capsys: pytest.Captur
     assert (
         error_line("evaluate", "model", "other") == "dualnet: other: owl: unknown to the model; name another folder\n"
     )
-
-
-def test_a_printed_table_names_files_that_are_not_utf8(capsys: pytest.CaptureFixture[str]) -> None:
-    write("test", red=("red", 1))
-    Path("test/red/0.png").rename("test/red/\udcff.png")
-    assert main(["evaluate", "model", "test", "--csv", "-"]) == 0
-    assert r"test/red/\udcff.png,red,red," in capsys.readouterr().out

@@ -1,6 +1,5 @@
 """`dualnet learn`: sessions on folders of images, killed and resumed, and their summaries."""
 
-import fcntl
 import shutil
 import signal
 import time
@@ -232,17 +231,6 @@ def test_images_without_a_class_are_spread_among_the_others(photos: Path, tmp_pa
     assert {name for name in names[:6] if name} == {"cat", "dog"}, "four of the eight: classes come mixed"
 
 
-def test_a_new_model_begins_with_the_starter(photos: Path, learn: Any) -> None:
-    assert learn("photos", "--out", "m", "--image-size", 28, "--learner.updates", 1, "--learner.encoder.width", 20) == 0
-    config = dualnet.load("m").learner.config
-    assert (config.encoder.weights, config.encoder.width, config.encoder.lr, config.soft_labels.weight) == (
-        "starter",
-        20,
-        0.0,
-        0.0,
-    )
-
-
 @pytest.mark.parametrize(
     ("option", "path"),
     [
@@ -418,15 +406,6 @@ def test_nonsense_is_refused_in_one_line(
     before = file_times(places)
     assert message in error_line("learn", *words.split(), "--device", "cpu")
     assert file_times(places) == before, "nothing was made or changed"
-
-
-def test_another_process_is_there(photos: Path, learn: Any, capsys: Any) -> None:
-    Path("m").mkdir()
-    with Path("m/lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        assert learn("photos", "--out", "m", *WORDS) == 2
-    assert "m: another process" in capsys.readouterr().err
-    assert [path.name for path in Path("m").iterdir()] == ["lock"]
 
 
 def test_a_second_process_is_refused_before_it_loads_the_model(

@@ -328,27 +328,6 @@ def test_a_report_of_offline_beside_another(tiny, run, finished, tmp_path, capsy
 # Mistakes
 
 
-@pytest.mark.parametrize(
-    ("options", "line"),
-    [
-        (["--labels.share", "0"], "labels.share: 0.0 is not above 0 and at most 1"),
-        (["--labels.share", "1.5"], "labels.share: 1.5 is not above 0 and at most 1"),
-        (["--labels.share", "much"], "labels.share: "),
-        (["--labels.share", "1e-9"], "labels.share: 1e-09 "),
-        (["--labels.delay", "-1"], "labels.delay: -1 is not 0 or more"),
-        (["--labels.delay", "2.5"], "labels.delay: "),
-        (["--labels.delay_spread", "-3"], "labels.delay_spread: -3 is not 0 or more"),
-        (["--labels.drawn_per", "smaple"], "'smaple' is not one of sample, batch; did you mean sample?"),
-        (["--labels.dealy", "1"], "labels.dealy: unknown option; did you mean labels.delay?"),
-        (["--lables.delay", "1"], "lables: unknown option; did you mean labels?"),
-        (["--labels", "0.1"], "labels: "),
-    ],
-)
-def test_a_mistake_is_named_in_one_line(options, line, tiny_file, tmp_path, error_line) -> None:
-    assert line in error_line("run", tiny_file, "--out", tmp_path / "out", "--device", "cpu", *options)
-    assert not (tmp_path / "out").exists()
-
-
 @pytest.mark.parametrize("option", ["delay", "delay_spread"])
 def test_no_label_can_be_late_where_all_tasks_come_at_once(option, tiny, run, tmp_path) -> None:
     with pytest.raises(ValueError, match=r"labels\.delay and labels\.delay_spread: offline"):
