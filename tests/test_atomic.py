@@ -83,10 +83,3 @@ def test_an_open_file_is_written_to_under_its_number(tmp_path: Path) -> None:
         print("first", file=file, flush=True)
         atomic.write(Path(f"/dev/fd/{file.fileno()}"), "second")
     assert (tmp_path / "file").read_text() == "first\nsecond"
-
-
-def test_the_first_error_is_the_one_that_is_reported(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with pytest.raises(NotADirectoryError) as caught:
-        atomic.write(tmp_path / "file" / "new", "text")
-    assert caught.value.filename == str(tmp_path / "file" / "new"), "not the temporary file"

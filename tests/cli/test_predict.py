@@ -194,13 +194,6 @@ def test_predict_skips_an_unreadable_sub_folder(trained: Path, capsys, error_lin
     assert "some/b/deeper: " in error_line("predict", trained, "some/b/deeper", "--task", 1)
 
 
-def test_predict_as_json(trained: Path, capsys) -> None:
-    assert cli.main(["predict", str(trained), "image.png", "--json", "--top", "9"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    assert answer["image"] == "image.png" and len(answer["classes"]) == 4
-    assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)
-
-
 @pytest.mark.parametrize("json_too", [[], ["--json"]])
 def test_predict_warns_if_a_task_aware_model_is_given_no_task(json_too: list[str], trained: Path, capsys) -> None:
     """Its predictions look as confident as those with a task, but are far less accurate."""

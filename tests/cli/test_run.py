@@ -155,18 +155,3 @@ def test_a_learner_from_a_file_on_pythonpath(here: Path) -> None:
     learner = yaml.safe_load(Path("out/seed-0/experiment.yaml").read_text())["learner"]
     asked = {"name": "own_cli_learner.Own", "lr": 0.2, "updates": 1, "augment": "none"}
     assert learner == {**learner, **asked}, "beside them all defaults"
-
-
-def test_a_batch_of_one_runs() -> None:
-    assert cli.main(run_tiny("--out", "out", "--device", "cpu", "--batch_size", "1")) == 0
-
-
-def test_a_relative_root_is_relative_to_the_working_directory(here: Path, error_line) -> None:
-    """Not to the folder of the experiment file."""
-    class_folders()
-    _, file = image_folder()
-    Path("below").mkdir()
-    Path(file).rename("below/folder.yaml")
-    assert cli.main(["run", "below/folder.yaml", "--out", "out", "--device", "cpu"]) == 0
-    Path("images").rename("below/images")
-    assert str(here / "images") in error_line("run", "below/folder.yaml", "--out", "other", "--device", "cpu")

@@ -6,7 +6,6 @@ import pytest
 import torch
 from run_fixtures import log_of
 
-from dualnet.batch import Batch
 from dualnet.data import Benchmark
 from dualnet.experiments import checkpoint
 from dualnet.stream.stream import Stream
@@ -40,14 +39,3 @@ def test_classes_that_occur_in_several_tasks_do_not_give_the_task_away(benchmark
     assert free.count_by_task(stored.sum(dim=0, keepdim=True)) == [3, 7]
     free.class_mask = torch.ones(2, 4, dtype=torch.bool)
     assert free.count_by_task(stored.sum(dim=0, keepdim=True)) is None
-
-
-def test_several_memories_are_added_up(small_learner, random_batch) -> None:
-    learner = small_learner("er")
-    learner.second = learner.config.memory.make(learner.spec)
-    batch: Batch = random_batch(size=2)
-    learner.memory.add(batch, learner.generator)
-    learner.second.add(batch, learner.generator)
-    assert len(learner.memories) == 2
-    counts = [memory.composition() for memory in learner.memories]
-    assert torch.equal(counts[0], counts[1]) and int(counts[0].sum()) == 2

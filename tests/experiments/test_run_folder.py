@@ -17,7 +17,6 @@ from dualnet.experiments.manifest import manifest_of
 from dualnet.experiments.run_folder import RunFolder, pixels_digest
 from dualnet.files import read_yaml
 from dualnet.machine import cpu_name
-from dualnet.options import flatten
 
 
 @pytest.fixture
@@ -136,7 +135,3 @@ def test_class_names_of_any_script_are_written_readably(tmp_path: Path, tiny, be
     folder.prepare(tiny(), dataclasses.replace(benchmark, class_names=names), CPU)
     text = folder.experiment_file.read_text(encoding="utf-8")
     assert "\u732b" in text and tuple(yaml.safe_load(text)["stream"]["class_names"]) == names
-
-
-def test_flat_names_are_dotted() -> None:
-    assert flatten({"a": {"b": {"c": 1}, "d": [2]}, "e": {}}) == {"a.b.c": 1, "a.d": [2], "e": {}}

@@ -24,7 +24,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "weights.safetensors"
 
 
-@pytest.mark.parametrize("name", ["dualnet", "er", "ctn"])
+@pytest.mark.parametrize("name", ["dualnet", "ctn"])
 @pytest.mark.parametrize("benchmark_name", ["mini_imagenet", "tiny_imagenet"])
 def test_the_starter_is_refused_where_it_knows_the_classes(
     name: str, benchmark_name: str, tmp_path: Path, error_line: Any

@@ -3,7 +3,6 @@
 import copy
 import math
 
-import numpy as np
 import pytest
 import torch
 
@@ -209,13 +208,6 @@ def test_a_learner_that_got_classes_without_names_is_refused(taught, random_batc
     model.class_names = [*model.class_names, "cat", "dog"]
     model.save(tmp_path / "model")
     assert list(load(tmp_path / "model", trust=True).class_names) == model.class_names
-
-
-def test_numbers_and_names_of_numpy_are_saved(taught, tmp_path):
-    model = Model(taught("er", task_free=False), [f"class {n}" for n in range(6)])
-    model.add_classes(list(np.array(["cat", "dog"])), np.int64(1))
-    model.save(tmp_path / "model")
-    assert load(tmp_path / "model", trust=True).learner.spec.class_mask[1].nonzero().flatten().tolist() == [2, 3, 6, 7]
 
 
 def test_a_checkpoint_of_fewer_classes_is_refused(taught):

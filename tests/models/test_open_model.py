@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 import dualnet
 from dualnet import Batch, Model
@@ -107,33 +106,6 @@ def test_it_learns_what_observe_would(create: Any, state_of: Any, differing: Any
     by_hand.learner.observe(Batch(pixels[3:]))
     assert not differing(state_of(model.learner), state_of(by_hand.learner))
     assert losses == pytest.approx({name: float(value) for name, value in first.items()})
-
-
-def test_every_form_of_the_same_images_teaches_the_same(
-    create: Any, tmp_path: Path, state_of: Any, differing: Any
-) -> None:
-    images, names = pictures("red", "green"), ["red", "green"]
-    for number, image in enumerate(images):
-        Image.fromarray(image).save(tmp_path / f"{number}.png")
-    chw = images.transpose(0, 3, 1, 2).copy()
-    forms = [
-        images,
-        chw,
-        (images / 255).astype(np.float32),
-        torch.from_numpy(chw),
-        list(images),
-        [torch.from_numpy(one) for one in chw],
-        [Image.fromarray(one) for one in images],
-        tmp_path,
-        [tmp_path / "0.png", str(tmp_path / "1.png")],
-        [(tmp_path / f"{number}.png").read_bytes() for number in range(2)],
-    ]
-    states = []
-    for form in forms:
-        model = create(names)
-        model.learn(form, names)
-        states.append(state_of(model.learner))
-    assert not any(differing(state, states[0]) for state in states)
 
 
 def test_a_batch_of_another_size_becomes_squares_of_the_models(create: Any) -> None:

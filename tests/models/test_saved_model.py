@@ -33,34 +33,6 @@ def taught(small_learner: Callable[..., Learner], stream: list[Batch]) -> Callab
     return make
 
 
-@pytest.mark.parametrize("name", LEARNERS)
-def test_a_saved_learner_goes_on_as_if_it_had_not_been_saved(
-    name: str, taught: Any, stream: list[Batch], state_of: Any, differing: Any, tmp_path: Path
-) -> None:
-    model = taught(name, **({"slow": {"momentum": 0.9}} if name == "dualnet" else {}))
-    model.save(tmp_path / "model")
-    loaded = dualnet.load(tmp_path / "model")
-    assert loaded.class_names == NAMES and loaded.learner.config == model.learner.config
-    assert not differing(state_of(model.learner), state_of(loaded.learner))
-    for batch in stream[2:]:
-        one, other = model.learner.observe(batch), loaded.learner.observe(batch)
-        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one)
-    model.learner.end_task()
-    loaded.learner.end_task()
-    assert not differing(state_of(model.learner), state_of(loaded.learner))
-    assert model.predict(stream[0].images, task=0) == loaded.predict(stream[0].images, task=0)
-
-
-def test_what_a_run_learned_and_more_is_kept(
-    finished: Path, stream: list[Batch], state_of: Any, differing: Any, tmp_path: Path
-) -> None:
-    model = dualnet.load(finished)
-    model.learner.observe(stream[0])
-    model.save(str(tmp_path / "more"))
-    assert not differing(state_of(model.learner), state_of(dualnet.load(tmp_path / "more").learner))
-    assert dualnet.load(tmp_path / "more").class_names == model.class_names
-
-
 def test_all_that_a_learner_knows_of_its_stream_comes_back(tmp_path: Path) -> None:
     mask = torch.tensor([[True, False, True, False], [False, True, True, False]])
     learner = make_learner("finetune", StreamSpec((1, 40, 36), mask, input_size=30))

@@ -101,12 +101,6 @@ def test_only_the_end_of_one_row_was_evaluated(tmp_path, make_run):
     assert "Forgetting of each task of er" in page
 
 
-def test_an_option_that_no_version_knows_stays(tmp_path, make_run):
-    make_run(tmp_path / "a", learner={"name": "er", "lr": 0.03, "gone": 1})
-    make_run(tmp_path / "b", learner={"name": "er", "lr": 0.03})
-    assert [row.label for row in compare([tmp_path]).rows] == ["demo-er (gone=1)", "demo-er (gone=—)"]
-
-
 def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
     for folder, share in (("a", 1.0), ("b", 0.1)):
         make_run(tmp_path / folder, name=folder, labels={"share": share})
@@ -343,17 +337,6 @@ def test_wrong_arguments_say_what_to_do(tmp_path, make_run):
         report([tmp_path], spread="iqr")
     with pytest.raises(ValueError, match="choose one of paper"):
         report([tmp_path], fm="mine")
-
-
-@pytest.mark.usefixtures("plots_unsaved")
-def test_the_same_experiment_with_other_tasks_is_another_row(tmp_path, make_run):
-    """For example, classes were added to an image folder, and the runs have no digest of the images."""
-    make_run(tmp_path / "a", seed=0)
-    make_run(tmp_path / "b", [[50.0]], seed=1)
-    comparison = compare([tmp_path])
-    assert [(row.label, row.num_tasks) for row in comparison.rows] == [("demo-er #1", 2), ("demo-er #2", 1)]
-    assert len(comparison.settings()) == 2
-    report([tmp_path])
 
 
 def test_writes_into_out_and_leaves_nothing_else(tmp_path, make_run):

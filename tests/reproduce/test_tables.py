@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import yaml
 
-from dualnet.data import BENCHMARKS
 from dualnet.experiments.experiment import read
 from dualnet.experiments.manifest import FIELDS
 from dualnet.learners import LEARNERS
@@ -150,11 +149,6 @@ def test_an_experiment_has_the_options_of_its_row(name: str) -> None:
     alone = read(f"mini-imagenet-ta-{name}")
     row = ROWS["authors"][f"table-1/mini-imagenet-ta/{name}"].experiment({"benchmark": {"root": "data/mini-imagenet"}})
     assert row == dataclasses.replace(alone, name=row.name)
-
-
-def test_the_benchmarks_of_the_tables() -> None:
-    assert {row.options["benchmark"]["name"] for row in ROWS["paper"].values()} == {"mini_imagenet", "core50"}
-    assert "mini_imagenet" in BENCHMARKS
 
 
 @pytest.mark.parametrize(
