@@ -228,7 +228,7 @@ def test_unreadable_images_are_left_out_as_if_they_were_not_there(
     assert [size.tolist() for size in sizes] == [[4, 4], [0, 0, 4, 5]]
     with monkeypatch.context() as patch, pytest.warns(UserWarning, match="^3 of 20"):
         patch.setattr(image_cache, "read_image", None)  # which cannot be read was noted: nothing is decoded again
-        assert skipping.make().split_digest == skipping.current_split() == benchmark.split_digest
+        assert skipping.make().split_digest == benchmark.split_digest
     for name in ("a/0.png", "b/1.png", "c/2.png"):
         (root / name).unlink()
     assert config.make().split_digest == benchmark.split_digest

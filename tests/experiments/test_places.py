@@ -101,41 +101,6 @@ def test_a_finished_run_is_not_that_of_other_images(on, run) -> None:
     assert runner.run({Path("out/seed-0"): on(**moved())}, CPU) == [Path("out/seed-0")]
 
 
-@pytest.mark.filterwarnings("always")
-@pytest.mark.parametrize("change", ["image", "class", "gone", "classes that make no tasks"])
-def test_a_finished_run_warns_of_new_images_and_classes(change: str, on, capsys) -> None:
-    """A warning says that they were not learned. A folder that is missing may be on another machine."""
-    Path("mine.yaml").write_text(yaml.safe_dump(on().mapping()))
-    words = ["run", "mine.yaml", "--out", "out", "--device", "cpu"]
-    assert cli.main(words) == 0
-    capsys.readouterr()
-    assert cli.main(words) == 0
-    assert capsys.readouterr().err == ""
-    for name in {"image": ["a"], "class": ["e", "f"], "gone": []}.get(change, ["e"]):
-        Path("images", name).mkdir(exist_ok=True)
-        shutil.copy("other/a/0.png", f"images/{name}/new.png")
-        shutil.copy("other/a/1.png", f"images/{name}/newer.png")
-    if change == "gone":
-        shutil.rmtree("images")
-    assert cli.main(words) == 0
-    out, err = capsys.readouterr()
-    assert "out/seed-0: already finished" in out
-    if change == "gone":
-        assert err == ""
-    else:
-        assert err.count("\n") == 1 and err.startswith("dualnet: warning: images: ") and "out/seed-0" in err
-
-
-@pytest.mark.usefixtures("files")
-@pytest.mark.filterwarnings("always")
-def test_a_table_warns_of_new_images_too(capsys) -> None:
-    assert cli.main(command("reproduce", "images")) == 0
-    shutil.copy("other/a/0.png", "images/a/new.png")
-    capsys.readouterr()
-    assert cli.main(command("reproduce", "images")) == 0
-    assert capsys.readouterr().err.count("dualnet: warning: images: ") == 1
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_images_are_decoded_is_one_line(number: int, on) -> None:
     """A real process, as soon as it has begun to write its cache."""

@@ -79,10 +79,6 @@ class BenchmarkConfig(ABC):
     def make(self) -> Benchmark:
         """Read or draw the images. Raises ValueError, with the path and the remedy, if they cannot be used."""
 
-    def current_split(self) -> str | None:
-        """The `split_digest` that `make` would give now, without decoding images; None if that is not known."""
-        return None
-
     def make_validation(self) -> Benchmark:
         """Validation tasks, without any test image of `make`: other classes, or training images only."""
         remedy = "search on a benchmark that has them, such as mini_imagenet, and use the chosen options here"

@@ -32,10 +32,6 @@ class ImageFolder(FileBenchmark):
     def make(self) -> Benchmark:
         return self.decoded(self._split(), self.image_size)
 
-    def current_split(self) -> str | None:
-        exists = os.path.isdir(absolute_path(self.root))  # the images of a finished run may have been deleted
-        return self._split().digest if exists else None
-
     def make_validation(self) -> Benchmark:
         """The first three tasks with training images only, of which test_share of each class is held out again.
 

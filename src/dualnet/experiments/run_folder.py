@@ -122,16 +122,13 @@ class RunFolder(ModelFolder):
         """
         moved = self.moved(experiment)
         stream = {key: value for key, value in self.record.stream.items() if key != "pixels"}
+        other_split = self.record.manifest.get("split") != benchmark.split_digest
         other_pixels = moved is not None and self.record.pixels != pixels_digest(benchmark)
-        if stream != describe_tasks(benchmark) or not self.has_split(benchmark.split_digest) or other_pixels:
+        if stream != describe_tasks(benchmark) or other_split or other_pixels:
             why = f" ({moved})" if moved else ""
             raise ValueError(
                 f"{self.path}: was started with other images or classes{why}; restore those or choose another --out"
             )
-
-    def has_split(self, digest: str) -> bool:
-        """Whether the run had this split into training and test images; older folders do not say: True."""
-        return (self.record.manifest.get("split") or digest) == digest
 
 
 def check_out(out: Path) -> None:

@@ -3,8 +3,7 @@
 import contextlib
 import itertools
 import json
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,28 +132,11 @@ def checked_folders(runs: Mapping[Path, Experiment], benchmarks: BenchmarkCache)
         folders[path].check_purpose(benchmarks.validation)
         folders[path].check_same(experiment)
     is_done = [folder.finished and not folder.moved(runs[path]) for path, folder in folders.items()]
-    if is_done and all(is_done) and not benchmarks.validation:
-        warn_of_changed_images(next(iter(runs.values())), list(folders.values()))  # without decoding an image
-        return folders
+    if all(is_done) and not benchmarks.validation:
+        return folders  # without decoding an image
     for path, experiment in runs.items():
         # Also if no run was started yet: the images are decoded, or found to be unusable, before any job starts.
         benchmark = benchmarks.get(experiment.ordered_benchmark)
         if folders[path].started:
             folders[path].check_same_stream(experiment, benchmark)
     return folders
-
-
-def warn_of_changed_images(experiment: Experiment, finished: Sequence[RunFolder]) -> None:
-    """Warn if images or classes were added or removed since the runs were finished; these are not run again."""
-    try:
-        split = experiment.ordered_benchmark.current_split()  # the same in every class order
-        changed, why = [folder for folder in finished if split is not None and not folder.has_split(split)], ""
-    except ValueError as error:  # such as too few classes for the tasks
-        changed, why = finished, f" ({error})"
-    if changed:
-        root = getattr(experiment.benchmark, "root", experiment.benchmark_name)
-        warnings.warn(
-            f"{root}: its images or classes have changed since {changed[0].path} was run{why}; that result is kept; to "
-            "run with the new images, choose another --out",
-            stacklevel=2,
-        )
