@@ -94,8 +94,8 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
     "empty value": ({"grid": {"learner.lr": [0.1, None]}}, "learner.lr: has no value; give one"),
     "value twice": ({"grid": {"learner.lr": [1, 1.0]}}, "learner.lr 1.0: "),
     "option twice": ({"grid": {**GRID, "values": [{"learner.lr": 1.0}]}}, "learner.lr: "),
-    "a section": ({"grid": {"learner": [{"name": "er"}]}}, "learner.NAME"),
-    "names in the grid": ({"grid": {"name": ["a"]}}, "name: cannot be searched: "),
+    "a section": ({"grid": {"learner": [{"name": "er"}]}}, "learner: cannot be searched; "),
+    "names in the grid": ({"grid": {"name": ["a"]}}, "name: cannot be searched; "),
     "a number for an option": ({"grid": {3: [1]}}, "3: "),
     "bound to nothing": ({"grid": {"values": []}}, "values: "),
     "bound unevenly": (
@@ -131,7 +131,7 @@ BAD_FILES: dict[str, tuple[dict[str, Any], str]] = {
 
 BAD_COMMANDS: dict[str, tuple[list[str], str]] = {
     "no file": (["search"], "the following arguments are required: NAME_OR_FILE"),
-    "unknown name": (["search", "demo-e"], "demo-e: no such search; did you mean demo-er? (`dualnet list` names them"),
+    "unknown name": (["search", "demo-e"], "demo-e: no such search; did you mean demo-er?"),
     "an experiment": (
         ["search", "base.yaml"],
         "base.yaml: benchmark: unknown option; there are experiment, seeds, met",

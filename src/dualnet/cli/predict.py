@@ -1,26 +1,20 @@
 """`dualnet predict`: predict the classes of images."""
 
 import argparse
-import contextlib
 import csv
 import io
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from dualnet import atomic
 from dualnet.cli.terminal import print_line, show_warning
-from dualnet.data.class_folders import is_image
 from dualnet.data.decode import UnreadableError
 from dualnet.data.inputs import list_images
 from dualnet.models.model import Model, load
 from dualnet.models.predictions import Prediction
-from dualnet.options import suggest
-from dualnet.text import join_first
 
 STDOUT = Path("-")  # as the file of a table: it is printed, and nothing else
 
@@ -30,7 +24,6 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
         check_table(arguments.csv, arguments.json)
     model = load(arguments.run, trust=arguments.trust)
     check_has_tasks(model, arguments.task)
-    check_existing(arguments.images, arguments.on_error)
     images = list_images(arguments.images)
     predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
     if errors := {image: one.error for image, one in zip(images, predictions, strict=True) if one.error}:
@@ -75,48 +68,12 @@ def warn_without_task(model: Model, task: int | None) -> None:
         )
 
 
-def check_existing(paths: Sequence[str], on_error: str) -> None:
-    """Raises ValueError for paths that do not exist, unless they are to be skipped and others exist."""
-    missing = [path for path in paths if is_missing(Path(path))]
-    if not missing or (on_error == "skip" and len(missing) < len(paths)):
-        return
-    if len(missing) == 1:
-        raise ValueError(f"{missing[0]}: does not exist{nearest_name(Path(missing[0]))}")
-    raise ValueError(f"{len(missing)} of {len(paths)} paths do not exist: {join_first(missing)}")
-
-
-def is_missing(path: Path) -> bool:
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except (OSError, ValueError):  # for another reason, which is reported when it is read
-        return False
-    return False
-
-
-def nearest_name(path: Path) -> str:
-    """A hint with the nearest name of an image or folder, for the first part of the path that does not exist."""
-    first = next(part for part in (*reversed(path.parents), path) if is_missing(part))
-    with contextlib.suppress(OSError), os.scandir(first.parent) as found:
-        names = [entry.name for entry in found if entry.is_dir() or (entry.is_file() and is_image(entry.name))]
-        return suggest(first.name, names)
-    return ""
-
-
 def check_table(file: Path, as_json: bool) -> None:
-    """Raises ValueError if the table cannot be written, before any image is predicted."""
+    """Raises ValueError if the table is not wanted, before any image is predicted."""
     if file == STDOUT and as_json:
         raise ValueError("--csv -: prints the table instead of JSON; leave one of them out, or give --csv a file")
     if file.is_dir():
         raise ValueError(f"{file}: is a folder; give --csv a file, such as {file / 'table.csv'}")
-    if file == STDOUT or atomic.is_stream(file):
-        return
-    folder = next(folder for folder in file.absolute().parents if folder.exists())
-    try:
-        tempfile.TemporaryFile(dir=folder).close()
-    except OSError as error:
-        raise ValueError(f"{file}: cannot be written ({error.strerror}); give --csv another file") from error
 
 
 def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction], threshold: float | None) -> None:

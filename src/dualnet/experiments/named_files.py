@@ -14,16 +14,10 @@ def find(name_or_file: str, shipped: Sequence[Path], kind: str) -> Path:
     path, names = Path(name_or_file), {path.stem: path for path in shipped}
     if name_or_file in names:
         return names[name_or_file]
-    if path.is_dir():
-        raise ValueError(f"{path}: is a folder; give a file that ends in .yaml, or a name (`dualnet list` has them)")
-    if path.suffix in SUFFIXES:
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file; `dualnet list` names the {kind} files that are shipped")
+    if path.suffix in SUFFIXES and path.is_file():
         return path
-    if path.is_file():
-        raise ValueError(f"{path}: a file must end in .yaml; rename it")
     hint = suggest(name_or_file, names)
-    raise ValueError(f"{name_or_file}: no such {kind}{hint} (`dualnet list` names them all)")
+    raise ValueError(f"{name_or_file}: no such {kind}{hint}; give a .yaml file or a name (`dualnet list` has them)")
 
 
 def shipped_files(below: str = "") -> list[Path]:

@@ -12,7 +12,7 @@ from dualnet.experiments.experiment import Experiment, parse
 from dualnet.experiments.named_files import find, shipped_files
 from dualnet.files import read_yaml
 from dualnet.jobs.rows import Row
-from dualnet.options import check_absent, check_keys, merge, suggest, whole_number
+from dualnet.options import check_absent, check_keys, merge, whole_number
 
 PAPER = ("table-1", "table-2", "table-3", "table-4", "table-5")
 SETTINGS = ("authors", "paper")
@@ -161,19 +161,11 @@ def select(rows: Sequence[TableRow], patterns: Sequence[str]) -> list[TableRow]:
     """The rows whose names match a pattern such as `core50-*/er`; all rows if there are no patterns."""
     chosen = list(rows) if not patterns else []
     for pattern in patterns:
-        matching = matches(rows, pattern)
+        matching = [row for row in rows if any(fnmatchcase(name, pattern) for name in row.names)]
         if not matching:
-            wider = [p for p in (f"*/{pattern}", f"*{pattern}*") if pattern and len(matches(rows, p)) > 1]
-            near = suggest(pattern, [name for row in rows for name in row.names])
-            hint = f"; did you mean {wider[0]}?" if wider else near
-            hint = hint or "; `dualnet reproduce TABLE --list` names them all"
-            raise ValueError(f"--rows {pattern}: no such row{hint}")
+            raise ValueError(f"--rows {pattern}: no such row; `dualnet reproduce TABLE --list` names them all")
         chosen += matching
     return [row for row in rows if row in chosen]
-
-
-def matches(rows: Sequence[TableRow], pattern: str) -> list[TableRow]:
-    return [row for row in rows if any(fnmatchcase(name, pattern) for name in row.names)]
 
 
 def table_files() -> list[Path]:

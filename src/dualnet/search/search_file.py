@@ -17,13 +17,7 @@ Values = dict[str, Any]  # by dotted name
 KEYS = ("experiment", "seeds", "metric", "grid", "stages")
 JOINT_KEY = "values"  # in a grid: options that vary together, as a list of mappings
 METRICS = {"ACC": 1, "LA": 1, "AIA": 1, "BWT": 1, "FM": -1}  # 1: higher is better, -1: lower is better
-NOT_SEARCHABLE = {  # options that a grid cannot vary, and why
-    "name": "all points share one name",
-    "seed": "use `seeds`",
-    "log_every": "it does not affect results",
-    "checkpoint_every": "it does not affect results",
-    "learner.preset": "it sets several options; vary those instead",
-}
+NOT_SEARCHABLE = ("name", "seed", "log_every", "checkpoint_every", "learner.preset", *SECTIONS)
 MAX_POINTS = 10_000  # in a grid; at ten seconds per run, about a day
 EXAMPLE = "search/demo-er.yaml"
 
@@ -118,11 +112,9 @@ def grid_points(grid: Any, where: str) -> tuple[Values, ...]:
 
 def axis_points(key: Any, values: Any) -> list[Values]:
     """The values of one option or, below JOINT_KEY, of several: [{learner.lr: 0.1, learner.updates: 1}, ...]."""
-    if not isinstance(values, list) or not values:
+    points = values if key == JOINT_KEY or not isinstance(values, list) else [{key: value} for value in values]
+    if not points or not isinstance(points, list) or not all(isinstance(point, Mapping) and point for point in points):
         raise ValueError(f"{key}: a list of values is needed, not {values!r}")
-    points = values if key == JOINT_KEY else [{key: value} for value in values]
-    if not all(isinstance(point, Mapping) and point for point in points):
-        raise ValueError(f"{key}: a list of options with their values is needed, not {values!r}")
     for point in points:
         if different := set(points[0]) ^ set(point):
             raise ValueError(f"{key}: {min(map(str, different))} is missing from some entries; give it in all of them")
@@ -132,14 +124,8 @@ def axis_points(key: Any, values: Any) -> list[Values]:
 
 
 def check_searchable(option: Any, value: Any) -> None:
-    if not isinstance(option, str):
-        raise ValueError(f"{option!r}: the dotted name of an option is needed, such as learner.lr")
-    if option in SECTIONS:
-        raise ValueError(f"{option}: is a section; name an option in it, such as {option}.NAME")
-    if option in NOT_SEARCHABLE:
-        raise ValueError(f"{option}: cannot be searched: {NOT_SEARCHABLE[option]}")
-    if isinstance(value, Mapping):
-        raise ValueError(f"{option}: its values are mappings; name the options in them, such as {option}.NAME")
+    if not isinstance(option, str) or option in NOT_SEARCHABLE or isinstance(value, Mapping):
+        raise ValueError(f"{option}: cannot be searched; give the dotted name of an option, such as learner.lr")
 
 
 def check_points(plan: SearchPlan) -> None:
