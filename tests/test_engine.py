@@ -495,19 +495,6 @@ def test_a_new_shape_in_the_middle_of_a_stream(cuda_learner, random_batch, witho
 
 @pytest.mark.gpu
 @needs_cuda
-@pytest.mark.parametrize("name", NAMES)
-def test_captured_steps_cost_what_eager_ones_do(name, cuda_learner, random_batch):
-    shown = [[random_batch(step, size=4)] for step in range(2 * EAGER_STEPS)] + [[random_batch(0, size=3)]]
-    replayed, eager = (Engine([cuda_learner(name)], "bf16", capture) for capture in (True, False))
-    for engine in (replayed, eager):
-        run(engine, shown)
-        engine.end_task()
-    assert len(replayed.captured) == 1
-    assert replayed.costs == eager.costs
-
-
-@pytest.mark.gpu
-@needs_cuda
 def test_five_learners_side_by_side(cuda_learner, random_batch, repeatable_kernels):
     together, alone = ([cuda_learner("dualnet", seed=seed) for seed in range(5)] for _ in range(2))
     shown = [[random_batch(5 * step + seed, task=step // 8) for seed in range(5)] for step in range(16)]
@@ -546,15 +533,3 @@ def test_half_precision_learns_in_full_precision_weights(name, cuda_learner, ran
     batch = random_batch(0).to("cuda")
     answer = engine.logits(learner, batch.images, batch.task_ids)
     assert answer.dtype == torch.float32 and answer.isfinite().all()
-
-
-@pytest.mark.gpu
-@needs_cuda
-@pytest.mark.parametrize("name", NAMES)
-def test_everything_of_a_learner_lives_on_its_device(name, cuda_learner):
-    learner = cuda_learner(name)
-    assert {tensor.device.type for tensor in [*learner.parameters(), *learner.buffers()]} == {"cuda"}
-    assert learner.generator.device.type == "cuda"
-    for optimizer in learner.optimizers().values():
-        held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-        assert held <= {id(weight) for weight in learner.parameters()}

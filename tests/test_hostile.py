@@ -262,8 +262,9 @@ def test_a_reader_that_has_enough_is_told_nothing() -> None:
 
 
 @pytest.mark.usefixtures("default_sigint")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("library", ["libtorch_cpu", "_multiarray_umath"])
+@pytest.mark.parametrize(
+    ("number", "library"), [(signal.SIGINT, "libtorch_cpu"), (signal.SIGTERM, "_multiarray_umath")]
+)
 def test_a_signal_during_the_imports_is_one_line(number: signal.Signals, library: str) -> None:
     """Sent as soon as the process has loaded that library."""
     words = [*PROGRAM, "run", "tiny.yaml", "--device", "cpu", "--out", "new"]

@@ -112,20 +112,6 @@ def counting(beta: float, keep: bool) -> tuple[Counting, Round]:
     return net, partial(look_ahead, inner, steps=2, beta=beta, tensors=tensors, kept=kept)
 
 
-def test_kept_tensors_are_restored():
-    net, one_round = counting(beta=0.5, keep=True)
-    one_round(net.loss)
-    assert net.statistic.tolist() == [10.0]
-    assert net.weight.item() == pytest.approx(2 + 0.5 * (2 * 0.8**2 - 2))
-
-
-def test_statistics_are_interpolated():
-    net, one_round = counting(beta=0.25, keep=False)
-    one_round(net.loss)
-    assert net.statistic.tolist() == [12.0]
-    assert not net.statistic.requires_grad and net.statistic.grad_fn is None
-
-
 def test_a_round_works_in_place_and_leaves_its_losses_detached():
     net, one_round = counting(beta=0.5, keep=False)
     addresses = net.weight.data_ptr(), net.statistic.data_ptr()

@@ -145,13 +145,12 @@ def test_the_environment_is_changed_once_and_little() -> None:
     assert process.exitcode == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_to_the_whole_group_while_the_server_imports_is_a_stop(number: int, job) -> None:
+def test_a_signal_to_the_whole_group_while_the_server_imports_is_a_stop(job) -> None:
     (experiment,) = job("a").runs.values()
     Path("plan.yaml").write_text(yaml.safe_dump({"experiment": experiment, "grid": {"learner.lr": [0.1]}}))
     process = CommandLine("search", "plan.yaml", "--out", "out", "--device", "cpu")
     wait_for_imports(process)
-    os.killpg(process.pid, number)
+    os.killpg(process.pid, signal.SIGINT)
     code, text = process.rest()
     said = text.splitlines()
     assert code == 130, said

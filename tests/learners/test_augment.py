@@ -179,12 +179,6 @@ def test_a_crop_covers_its_share_of_the_area(augment, share_mirrored, small_lear
     assert 0.7 < ratio.min() < 0.8 and 1.25 < ratio.max() < 1.45
 
 
-@pytest.mark.parametrize("area", [(0.0, 1.0), (0.5, 0.4), (0.5, 1.1)])
-def test_areas_out_of_range_are_refused(area, small_config):
-    with pytest.raises(ValueError, match=r"^crop_area"):
-        small_config("er", crop_area=area)
-
-
 @pytest.mark.parametrize("name", [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "unlabelled")])
 def test_a_batch_without_labels_is_skipped_or_replaced_by_replay(name, quick_learner, stream, without_labels, state_of):
     for unlabelled in ("skip", "replay"):

@@ -574,6 +574,14 @@ BAD = {
     "augment": "nonsense",
     "adapter_norm": "nonsense",
     "batch_pass": "nonsense",
+    "embedding_size": 0,
+    "outer_steps": 0,
+    "controller_lr": -1.0,
+    "semantic_share": 1.0,
+    "logit_weight": float("nan"),
+    "replay_weight": -0.1,
+    "ema_rate": 1.5,
+    "crop_area": (0.5, 0.4),
 }
 
 

@@ -174,13 +174,6 @@ def test_logit_loss_is_the_mean_over_stored_logits_of_the_task():
     assert logit_loss(logits, remembered, torch.zeros(3, dtype=torch.bool)) == 0
 
 
-@pytest.mark.parametrize("value", [-0.1, float("nan")])
-def test_bad_weights_are_named(value):
-    for option in ("logit_weight", "replay_weight"):
-        with pytest.raises(ValueError, match=f"^{option}"):
-            DERpp.Config(**{option: value})
-
-
 def test_a_batch_without_labels_needs_no_pass_for_logits(small_learner, random_batch):
     """Nothing of it is stored; its updates are on the batch and on two draws."""
     learner = small_learner("derpp", unlabelled="replay")

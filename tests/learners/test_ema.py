@@ -148,9 +148,3 @@ def test_averages_keep_their_order_and_their_tensors(averaging, stream):
 def test_a_state_without_averages_is_refused(averaging, quick_learner):
     with pytest.raises(RuntimeError, match=r"ema\.steps"):
         averaging("er").load_state_dict(quick_learner("er").state_dict())
-
-
-@pytest.mark.parametrize("rate", [-0.1, 1.5])
-def test_rates_out_of_range_are_refused(rate, small_config):
-    with pytest.raises(ValueError, match=r"^ema_rate"):
-        small_config("er", ema_rate=rate)

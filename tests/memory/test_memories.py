@@ -286,13 +286,6 @@ def test_logits_can_be_stored_later(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_are_stored_in_full_precision(name):
-    memory = memory_class(name)(SPEC, 6)
-    memory.add(numbered([1]), generator(), answers([1]).bfloat16())
-    assert memory.logits.dtype == torch.float32 and memory.has_logits.sum() == 1
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_equal_generators_give_equal_memories(name, state_of, differing):
     states = []
     for seed in (0, 0, 1):

@@ -290,28 +290,6 @@ def test_a_task_that_was_never_evaluated_while_learning_shows_a_dash(tmp_path, m
     report([tmp_path])
 
 
-def test_evaluations_that_a_resumed_run_repeats_or_that_are_torn_are_understood(tmp_path, make_run):
-    broken = [
-        {"event": "stability", "step": 70},
-        evaluation(80),
-        {**evaluation(90), "accuracy": ["x"]},
-        {**evaluation(95), "step": None},
-    ]
-    folder = make_run(
-        tmp_path / "0", events=[evaluation(45, 40.0), evaluation(60, 62.0), evaluation(60, 63.0), *broken]
-    )
-    assert read_record(folder).log.stability == {45: [40], 60: [63]}
-    report([tmp_path])
-
-
-def test_seeds_with_and_without_stability_are_one_row(tmp_path, make_run):
-    make_run(tmp_path / "0", seed=0, events=[evaluation(45, 40.0)])
-    file = make_run(tmp_path / "1", seed=1) / "experiment.yaml"
-    file.write_text(file.read_text() + "stability_every: 20\n")
-    assert len(compare([tmp_path]).rows) == 1
-    report([tmp_path])
-
-
 def test_of_too_many_points_the_lowest_or_the_means_stay(monkeypatch):
     monkeypatch.setattr(plots, "MAX_POINTS", 10)
     steps, values = np.arange(95.0), np.full((95, 2), 50.0)
