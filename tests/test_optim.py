@@ -105,17 +105,11 @@ class Counting(nn.Module):
         return self.weight.square().sum()
 
 
-def counting(beta: float, keep: bool) -> tuple[Counting, Round]:
+def test_a_round_works_in_place_and_leaves_its_losses_detached():
     net = Counting()
     inner = torch.optim.SGD(net.parameters(), lr=0.1)
-    tensors, kept = ([net.weight], [net.statistic]) if keep else ([net.weight, net.statistic], [])
-    return net, partial(look_ahead, inner, steps=2, beta=beta, tensors=tensors, kept=kept)
-
-
-def test_a_round_works_in_place_and_leaves_its_losses_detached():
-    net, one_round = counting(beta=0.5, keep=False)
     addresses = net.weight.data_ptr(), net.statistic.data_ptr()
-    mean = one_round(net.loss)
+    mean = look_ahead(inner, net.loss, steps=2, beta=0.5, tensors=[net.weight, net.statistic], kept=[])
     assert (net.weight.data_ptr(), net.statistic.data_ptr()) == addresses
     assert net.weight.requires_grad and net.weight.is_leaf
     assert not mean.requires_grad

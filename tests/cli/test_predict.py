@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from commands import picture, run_tiny
 
 import dualnet
@@ -200,13 +199,3 @@ def test_predict_does_not_warn_for_a_task_free_model(capsys, error_line) -> None
         for task in ("0", "1"):
             wrong = f"task: {task} is given, but the model has no tasks to choose from; leave it out"
             assert wrong in error_line(*words, "--task", task)
-
-
-@pytest.mark.parametrize("task", [0, 1])
-def test_predict_with_a_task_names_its_classes_only(task: int, trained: Path, capsys) -> None:
-    assert cli.main(["predict", str(trained), "image.png", "--task", str(task), "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    content = yaml.safe_load((trained / "experiment.yaml").read_text())["stream"]
-    own = {content["class_names"][number] for number in content["tasks"][task]}
-    assert {entry["name"] for entry in answer["classes"]} == own
-    assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1)

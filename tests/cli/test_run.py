@@ -13,7 +13,6 @@ from commands import (
     class_folders,
     environment,
     experiment_file,
-    files,
     image_folder,
     names_in,
     run_tiny,
@@ -48,17 +47,6 @@ def test_a_number_of_seeds_or_a_single_one(capsys) -> None:
     assert (names_in("out"), names_in("one")) == (["seed-0", "seed-1"], ["seed-2"])
 
 
-def test_run_on_a_finished_folder_says_so_and_does_nothing(capsys) -> None:
-    words = run_tiny("--out", "out", "--device", "cpu")
-    assert cli.main(words) == 0
-    before = files()
-    capsys.readouterr()
-    assert cli.main(words) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("out/seed-0: ") and len(out.splitlines()) == 2 and err == ""
-    assert files() == before
-
-
 def test_a_damaged_result_is_recomputed(error_line) -> None:
     words = run_tiny("--out", "out", "--device", "cpu")
     result = Path("out/seed-0/result.json")
@@ -87,14 +75,6 @@ def test_the_name_includes_another_learner_given_on_the_command_line() -> None:
     assert dualnet.load("runs/tiny,learner=derpp/seed-0").learner.__class__ is dualnet.learners.DERpp
     assert cli.main([*words, "--name", "mine"]) == 0
     assert names_in("runs") == ["mine", "tiny,learner=derpp"]
-
-
-def test_a_diverging_run_is_one_line_and_exit_code_1(capsys) -> None:
-    words = run_tiny("--out", "out", "--device", "cpu", "--learner.lr", "1e25", "--log_every", "1")
-    assert cli.main(words) == 1
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.startswith("dualnet: out/seed-0: ") and "not finite at step" in line and "checkpoint" in line
-    assert not Path("out/seed-0/result.json").exists()
 
 
 def test_seeds_that_diverge_are_named_and_the_others_reported(own_learner: str, capsys) -> None:

@@ -128,14 +128,6 @@ def test_a_checkpoint_that_cannot_be_written_behind_stops_the_run(tiny, run, tmp
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_a_failed_checkpoint_is_told_before_the_run_says_that_it_stopped(tiny, run, stop_at, tmp_path, monkeypatch):
-    """Also where the signal comes while it is written."""
-    monkeypatch.setattr(checkpoint, "write", no_room)
-    monkeypatch.setattr(TrainingLoop, "writes_in_background", True)
-    with pytest.raises(OSError, match="no room"):
-        run(tiny(), tmp_path / "run", stop_at(3))
-
-
 @pytest.mark.parametrize("written", [True, False])
 def test_a_run_that_diverges_while_a_checkpoint_is_written(written, tiny, run, tmp_path, monkeypatch):
     write = checkpoint.write

@@ -8,9 +8,9 @@ import torch
 
 from dualnet.batch import UNLABELLED, Batch
 from dualnet.engine import Engine
-from dualnet.learners import Finetune, Learner, learner_class
+from dualnet.learners import Finetune, learner_class
 from dualnet.learners.input_check import InputCheck
-from dualnet.learners.shared_options import CommonOptions, EncoderOptions
+from dualnet.learners.shared_options import EncoderOptions
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 IMAGES, TASKS = torch.zeros(4, 3, 28, 28, dtype=torch.uint8), torch.zeros(4, dtype=torch.int64)
@@ -82,25 +82,6 @@ def test_values_on_a_device_are_not_read(spec):
     InputCheck(spec).check_batch(nonsense, META)
     with pytest.raises(ValueError, match=r"^labels .*int64 \[2\]"):
         InputCheck(spec).check_batch(Batch(nonsense.images, nonsense.labels[:2], nonsense.task_ids), META)
-
-
-def test_learners_outside_the_package_are_checked_too(spec, random_batch):
-    class Own(Learner):
-        def __init__(self):
-            super().__init__(spec, CommonOptions())
-            self.reached = 0
-
-        def forward(self, images, task_ids):
-            raise NotImplementedError
-
-        def learn(self, batch):
-            self.reached += 1
-            return {}
-
-    own = Own()
-    with pytest.raises(ValueError, match=r"^labels\[0\]"):
-        own.observe(Batch(IMAGES, LABELS + 100, TASKS))
-    assert own.reached == 0 and own.observe(batch=random_batch()) == {} and own.reached == 1
 
 
 def test_observe_checks_a_batch_and_the_engine_does_not(spec, random_batch, monkeypatch):

@@ -117,27 +117,6 @@ def test_shares_are_always_as_equal_as_possible(labels, num_slots):
         assert not cut or max(shares(memory)) - min(cut) <= 1
 
 
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ([0] * 50 + [1] * 50, [10, 10, 0, 0, 0]),
-        ([0] * 50 + [1] * 50 + [2] * 50, [6, 7, 7, 0, 0]),
-        ([0] * 50 + [1] * 50 + [2] * 50 + [3] * 50 + [4] * 50, [4, 4, 4, 4, 4]),
-        ([4] * 200 + [3] * 2 + [4] * 100 + [1], [0, 1, 0, 2, 17]),
-        (([0] * 40 + [1] * 4 + [2]) * 3, [8, 9, 3, 0, 0]),
-    ],
-    ids=["two in turn", "three in turn", "five in turn", "small classes", "imbalanced"],
-)
-def test_shares_of_known_streams(labels, expected):
-    assert shares(after(labels, 20)) == expected
-
-
-def test_a_new_class_takes_its_share_at_once():
-    labels = [label for label in range(4) for _ in range(100)]
-    for count, share in ((1, 1), (2, 2), (3, 3), (4, 4), (5, 4), (100, 4)):
-        assert shares(after(labels + [4] * count, 20))[4] == share
-
-
 # Within a class every example is equally likely to be held
 
 

@@ -65,14 +65,6 @@ def test_predictions_are_sorted(model: Model, images: torch.Tensor, benchmark: B
     assert [one.classes for one in model.predict(images, top=2)] == [one.classes[:2] for one in predictions]
 
 
-def test_images_of_any_size(model: Model, tmp_path: Path) -> None:
-    colours = np.random.default_rng(0).integers(0, 256, (60, 90, 3), dtype=np.uint8)
-    Image.fromarray(colours).save(tmp_path / "large.png")
-    Image.fromarray(colours[:5, :7]).convert("L").save(tmp_path / "small grey.png")
-    assert len(model.predict([tmp_path / "large.png", tmp_path / "small grey.png"])) == 2
-    assert len(model.predict(torch.from_numpy(colours).permute(2, 0, 1).unsqueeze(0))) == 1
-
-
 def test_many_images_go_in_parts(model: Model, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = model.probabilities(images, task=0)
     monkeypatch.setattr("dualnet.models.model.PREDICT_SIZE", 3)
@@ -202,14 +194,6 @@ def test_unreadable_images_are_named_or_skipped(model: Model, images: torch.Tens
     assert [one.error for one in model.predict(b"", on_error="skip")] == ["empty file"]
     with pytest.raises(ValueError, match="on_error: 'ignore' is not one of stop, skip"):
         model.predict(images, on_error="ignore")  # pyright: ignore[reportArgumentType]
-
-
-def test_grey_and_other_sizes_are_read_as_files_are(model: Model, tmp_path: Path) -> None:
-    grey = np.random.default_rng(0).integers(0, 256, (50, 70), np.uint8)
-    Image.fromarray(grey).save(tmp_path / "grey.png")
-    expected = model.predict(tmp_path / "grey.png")
-    for form in (grey, grey[:, :, None], grey[None], torch.from_numpy(grey), Image.fromarray(grey)):
-        assert model.predict(form) == expected
 
 
 def test_a_folder_without_images(model: Model, tmp_path: Path) -> None:

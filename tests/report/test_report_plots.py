@@ -341,21 +341,6 @@ def test_few_tasks_have_names_and_many_a_scale():
 # The page and the cost
 
 
-def test_the_page_with_everything_stands_alone_and_is_the_same_twice(tmp_path, make_run):
-    events = [evaluation(45, 40.0), evaluation(60, 62.0), stored(0, [4, 0], [2, 2]), stored(1, [4, 4], [2, 2])]
-    for rounds in (0, 1, 3):
-        make_run(tmp_path / str(rounds), name=f"<b>{rounds}", learner=dualnet(rounds), events=events)
-    pages = []
-    for out in ("one", "two"):
-        report([tmp_path / str(rounds) for rounds in (0, 1, 3)], tmp_path / out)
-        pages.append((tmp_path / out / "report.html").read_text())
-    assert pages[0] == pages[1]
-    assert "<b>0" not in pages[0] and "http" not in pages[0].replace("http-equiv", "")
-    assert (
-        pages[0].count(f"Accuracy against {ROUNDS}") == 2 and "#070809" not in pages[0]
-    )  # title and description; no raw ink
-
-
 @pytest.fixture
 def counted(tmp_path, make_run) -> Path:
     for seed, forward in enumerate((1_000_000, 1_500_000)):
