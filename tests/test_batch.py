@@ -6,10 +6,6 @@ import torch
 from dualnet.batch import Batch, StreamSpec
 
 
-def test_a_spec_counts_tasks_and_classes(spec):
-    assert (spec.num_tasks, spec.num_classes) == (3, 6)
-
-
 def test_the_network_size_defaults_to_the_size_of_the_images():
     mask = torch.ones(1, 2, dtype=torch.bool)
     assert StreamSpec((3, 32, 48), mask).network_size == (32, 48)

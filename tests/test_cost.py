@@ -3,11 +3,8 @@
 import pytest
 import torch
 
-from dualnet.batch import Batch, StreamSpec
 from dualnet.cost import Cost, counted
 from dualnet.engine import Engine
-from dualnet.learners import DualNet, make_learner
-from dualnet.learners.dualnet import SlowEncoder
 from dualnet.memory import MemoryConfig
 from dualnet.nets import Encoder
 
@@ -124,12 +121,3 @@ def test_counting_leaves_no_hook_behind_and_changes_no_bit(small_learner, random
     plain.observe(random_batch())
     assert not any(module._forward_hooks for module in stepped.modules())
     assert not differing(state_of(stepped), state_of(plain))
-
-
-def test_the_default_dualnet_on_a_batch_of_ten():
-    """The authors' settings: n = 3, K = 2, N = 2, 32 images in two views, 10 replayed."""
-    spec = StreamSpec((3, 28, 28), torch.eye(2, dtype=torch.bool))
-    learner = make_learner("dualnet", spec, DualNet.Config(SlowEncoder(width=8)))  # a width changes no count
-    engine = Engine([learner], "fp32")
-    engine.step([Batch(torch.zeros(10, 3, 28, 28, dtype=torch.uint8), torch.zeros(10).long(), torch.zeros(10).long())])
-    assert engine.costs == [Cost(3 * 2 * 64 + 2 * 20, 3 * 2 * 64 + 2 * 20)]

@@ -24,7 +24,7 @@ from dualnet.learners import LEARNERS
 NUM_STEPS = 6  # of the tiny experiment, three in a task
 
 
-@pytest.mark.parametrize("step", range(1, NUM_STEPS))
+@pytest.mark.parametrize("step", [2, NUM_STEPS - 1])
 def test_stopped_after_a_step(step, tiny, run, stop_at, run_state, never_stopped, tmp_path) -> None:
     with pytest.raises(StopRequested, match=f"after step {step} of {NUM_STEPS}"):
         run(tiny(), tmp_path, stop_at(step))

@@ -12,7 +12,7 @@ from dualnet.batch import StreamSpec
 from dualnet.learners import LEARNERS
 
 AUGMENTED = [name for name in LEARNERS if hasattr(LEARNERS[name].Config, "augment")]
-CHECKS = [  # of the contract, what random images could break
+CHECKS = [  # of the contract, what random images or averaged weights could break
     "test_losses_are_finite_and_detached",
     "test_a_batch_is_left_as_it_was",
     "test_a_learner_leaves_the_global_generator_alone",
@@ -55,8 +55,8 @@ def test_all_learners_have_the_option():
     ("name", "augment", "check"),
     [(name, kind_of(one + two), check) for one, name in enumerate(AUGMENTED) for two, check in enumerate(CHECKS)],
 )
-def test_the_contract_holds(name, augment, check, request, quick_learner):
-    contract.holds(check, request, name=name, make=functools.partial(quick_learner, augment=augment))
+def test_the_contract_holds_with_averaged_weights(name, augment, check, request, quick_learner):
+    contract.holds(check, request, name=name, make=functools.partial(quick_learner, augment=augment, ema_rate=0.1))
 
 
 @augmented

@@ -3,7 +3,6 @@
 import copy
 import functools
 
-import contract
 import pytest
 import torch
 from hypothesis import given
@@ -15,23 +14,12 @@ from dualnet.learners import LEARNERS
 from dualnet.learners.ema import EMA, WARM_UP, prediction_tensors
 from dualnet.learners.learner import Learner
 
-CHECKS = [  # of the contract, what averaged weights could break
-    "test_losses_are_finite_and_detached",
-    "test_a_learner_leaves_the_global_generator_alone",
-    "test_stopped_and_resumed_equals_never_stopped",
-]
 every_learner = pytest.mark.parametrize("name", LEARNERS)
 
 
 @pytest.fixture
 def averaging(quick_learner):
     return functools.partial(quick_learner, ema_rate=0.1)
-
-
-@every_learner
-@pytest.mark.parametrize("check", CHECKS)
-def test_the_contract_holds(name, check, request, averaging):
-    contract.holds(check, request, name=name, make=averaging)
 
 
 @every_learner

@@ -75,14 +75,6 @@ def test_no_images_no_answers(model: Model, images: torch.Tensor) -> None:
     assert model.predict([]) == [] and model.predict(images[:0]) == []
 
 
-def test_answering_changes_nothing(finished: Path, images: torch.Tensor, state_of, differing) -> None:
-    model = dualnet.load(finished)
-    before = state_of(model.learner)
-    model.predict(images, task=0)
-    assert not differing(before, state_of(model.learner))
-    assert model.learner.training, "it can go on observing at once"
-
-
 def test_a_loaded_learner_is_the_one_that_was_saved(finished: Path, state_of, differing) -> None:
     state = checkpoint.load(finished / "checkpoint", 6)
     loaded = state_of(dualnet.load(finished).learner)
@@ -206,10 +198,6 @@ def test_a_task_that_is_not_there(task: Any, model: Model, images: torch.Tensor)
     for some in (images, images[:0]):
         with pytest.raises(ValueError, match=f"^task: {task!r} is not .* 0 to 1"):
             model.predict(some, task)
-
-
-def test_a_task_may_be_a_whole_number_of_any_kind(model: Model, images: torch.Tensor) -> None:
-    assert model.predict(images, np.int64(1)) == model.predict(images, 1)
 
 
 @pytest.mark.parametrize("top", [0, -1, 1.5, "3"])

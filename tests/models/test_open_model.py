@@ -183,9 +183,6 @@ def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
         ({"device": "gpu"}, r"^device: 'gpu' "),
         ({"learner": "dualnet"}, r"^learner: a section"),
         ({"learner": {}}, r"^learner.name: "),
-        ({"learner": {"name": "dualnt"}}, r"^learner.name: .*dualnet\?"),
-        ({"learner": {"name": "dualnet", "preset": "bst"}}, r"^learner.preset: "),
-        ({"learner": {"name": "dualnet", "widht": 4}}, r"^learner.widht: .*learner.encoder.width\?"),
         ({"learner": {"name": "dualnet", "soft_labels": {"when": "task_end"}}}, r"^learner.name: dualnet needs tasks"),
         ({"learner": {"name": "ctn"}}, r"^learner.name: ctn needs tasks"),
         (

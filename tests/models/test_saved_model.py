@@ -1,8 +1,6 @@
 """A model saved from Python: all of its state is saved, and no other file is overwritten."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -157,12 +155,3 @@ def test_files_are_squares_in_colour(tmp_path: Path) -> None:
     learner = make_learner("finetune", StreamSpec((1, 28, 28), torch.ones(1, 2, dtype=torch.bool)))
     with pytest.raises(ValueError, match=r"^images: .* uint8 \[B, 1, 28, 28\]"):
         Model(learner, ["a", "b"]).predict(tmp_path / "image.png")
-
-
-def test_teaching_a_learner_needs_no_files() -> None:
-    """`dualnet.Model` is found when it is asked for."""
-    code = "import sys, dualnet; assert 'yaml' not in sys.modules; print(dualnet.Model.__name__)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "Model\n"
-    with pytest.raises(AttributeError, match="no attribute 'Modle'"):
-        _ = dualnet.Modle  # pyright: ignore

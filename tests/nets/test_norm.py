@@ -105,12 +105,6 @@ def test_input_and_residual_are_not_modified(parts):
     assert torch.equal(x, before[0]) and torch.equal(residual, before[1])
 
 
-def test_eval_mode_changes_no_statistics():
-    norm = BatchNorm(4).eval()
-    norm(inputs(2, 4, 0), parts=2)
-    assert torch.equal(norm.running_mean, torch.zeros(4)) and torch.equal(norm.running_var, torch.ones(4))
-
-
 class Counting(nn.Module):
     """A small network that counts its passes."""
 
@@ -121,19 +115,6 @@ class Counting(nn.Module):
     def forward(self, images: torch.Tensor, parts: int) -> torch.Tensor:
         self.passes += 1
         return self.norm(images, parts).sum(dim=(2, 3))
-
-
-@pytest.mark.parametrize(("num_second", "passes"), [(3, 1), (5, 2)])
-def test_batches_are_normalised_separately(num_second, passes):
-    together, separate = Counting(), Counting()
-    first = inputs(1, 4, 0)
-    second = torch.randn(num_second, 4, 5, 6, generator=torch.Generator().manual_seed(1)) * 3 + 1
-    out_first, out_second = forward_batches(together, [first, second])
-    torch.testing.assert_close(out_first, separate(first, 1))
-    torch.testing.assert_close(out_second, separate(second, 1))
-    torch.testing.assert_close(together.norm.running_mean, separate.norm.running_mean)
-    torch.testing.assert_close(together.norm.running_var, separate.norm.running_var)
-    assert together.passes == passes
 
 
 @pytest.mark.parametrize(("sizes", "passes"), [((3, 3, 3), 1), ((5, 3, 3), 2), ((3, 5, 3), 3)])

@@ -34,12 +34,6 @@ def test_simsiam_against_numpy(num, features, seed):
     assert -1 <= loss <= 1
 
 
-def test_the_bounds_of_the_loss_are_reached():
-    p_a, p_b, _, _ = vectors(5, 4, 0)
-    assert simsiam_loss(p_a, p_b, 2 * p_b, 3 * p_a).item() == pytest.approx(-1)
-    assert simsiam_loss(p_a, p_b, -p_b, -p_a).item() == pytest.approx(1)
-
-
 def test_no_gradient_flows_through_the_targets():
     tensors = [tensor.requires_grad_() for tensor in vectors(5, 4, 0)]
     simsiam_loss(*tensors).backward()
