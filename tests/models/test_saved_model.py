@@ -13,6 +13,7 @@ from PIL import Image
 import dualnet
 from dualnet import Batch, Learner, Model, StreamSpec, cli, make_learner
 from dualnet.learners import LEARNERS
+from dualnet.models.model import load_with_state, write
 
 NAMES = tuple("abcdef")  # three tasks of two classes
 
@@ -105,13 +106,28 @@ def test_other_files_are_not_written_over(taught: Any, tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["letter.txt"]
 
 
-@pytest.mark.parametrize(("options", "names"), [({"lr": 0.5}, NAMES), ({}, "uvwxyz")])
-def test_another_model_is_not_written_over(options: Any, names: str, taught: Any, tmp_path: Path) -> None:
-    taught().save(tmp_path)
+def test_another_model_is_not_written_over(taught: Any, tmp_path: Path) -> None:
+    """Neither one made alike, nor what was saved there after this one was loaded."""
+    first, other = taught(), taught()
+    first.save(tmp_path / "first")
+    loaded = dualnet.load(tmp_path / "first")
+    first.save(tmp_path / "second")
+    first.rename_class(NAMES[0], "new")
+    first.save(tmp_path / "first")  # also after a save to another folder
     before = listed(tmp_path)
-    with pytest.raises(ValueError, match="holds another model; choose another folder"):
-        Model(taught(**options).learner, tuple(names)).save(tmp_path)
+    for model in (other, loaded):
+        with pytest.raises(ValueError, match="holds another model; choose another folder"):
+            model.save(tmp_path / "first")
     assert listed(tmp_path) == before
+
+
+def test_a_service_and_an_unfinished_session_are_not_written_over(taught: Any, tmp_path: Path) -> None:
+    """They continue from more than a model."""
+    for more in ({"serve": {"position": 7}}, {"session": {"step": 1, "steps": 2}}):
+        write(tmp_path, taught(), **more)
+        model, _ = load_with_state(tmp_path, "cpu", trust=False)
+        with pytest.raises(ValueError, match="holds another model; choose another folder"):
+            model.save(tmp_path)
 
 
 def test_a_save_that_was_cut_off_can_be_made_again(taught: Any, tmp_path: Path) -> None:

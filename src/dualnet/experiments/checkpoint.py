@@ -28,18 +28,20 @@ def snapshot(tree: Mapping[str, Any]) -> Snapshot:
     return extract_tensors(tree, tensors), tensors
 
 
-def write(folder: Path, step: int, taken: Snapshot, kept: int = KEPT) -> None:
-    """Write the checkpoint of a step, then delete all others but the `kept` newest.
+def write(folder: Path, step: int, taken: Snapshot, kept: int = KEPT) -> str:
+    """Write the checkpoint of a step, then delete all others but the `kept` newest. Returns its digest.
 
     Those of later steps are deleted too: they were damaged when the run resumed from an earlier one.
     """
     tree, tensors = taken
-    content = json.dumps({"digest": digest(tree, tensors), "tree": tree})
+    stated = digest(tree, tensors)
+    content = json.dumps({"digest": stated, "tree": tree})
     folder.mkdir(exist_ok=True)
     atomic.write(file_of(folder, step), safetensors.torch.save(tensors, {METADATA: content}))
     existing = steps(folder)
     for old in set(existing) - set([other for other in existing if other <= step][-kept:]):
         file_of(folder, old).unlink(missing_ok=True)
+    return stated
 
 
 def load(folder: Path, step: int, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -77,11 +79,14 @@ def newest(folder: Path, expected: Mapping[str, Any] | None = None) -> tuple[int
 
 
 def newest_digest(folder: Path) -> str:
-    """The digest that the newest checkpoint states, without loading it; empty if there is none."""
+    """The digest that the newest checkpoint states; empty if there is none."""
     existing = steps(folder)
-    if not existing:
-        return ""
-    file = file_of(folder, existing[-1])
+    return stated_digest(folder, existing[-1]) if existing else ""
+
+
+def stated_digest(folder: Path, step: int) -> str:
+    """The digest that a checkpoint states, without loading it."""
+    file = file_of(folder, step)
     try:
         return read_metadata(read_bytes(file, MAX_BYTES))["digest"]
     except READ_ERRORS as error:

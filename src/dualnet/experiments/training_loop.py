@@ -36,7 +36,7 @@ class TrainingLoop:
         self.diverged: dict[Path, str] = {}  # reasons by folder
         self.engine = self.make_engine()
         self.pool = ThreadPoolExecutor(2 * len(runs))  # for `map_runs`, while checkpoints are written
-        self.writing: list[Future[None]] = []  # checkpoints that are being written
+        self.writing: list[Future[str]] = []  # checkpoints that are being written
         self.clock = time.monotonic()
 
     def make_engine(self) -> Engine:

@@ -20,7 +20,7 @@ from dualnet.engine import Engine, precision_on
 from dualnet.experiments import checkpoint, saved_learner
 from dualnet.experiments.experiment import open_ended
 from dualnet.experiments.model_folder import LOCK_FILE, ModelFolder
-from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE, RESULT_FILE, describe_missing, digest_of
+from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE, RESULT_FILE, describe_missing
 from dualnet.experiments.run import finite_means
 from dualnet.files import READ_ERRORS, describe_file_error
 from dualnet.learners import Learner, make_learner
@@ -41,7 +41,7 @@ class Model:
     class_names: Sequence[str]  # by class number
     held_out: HeldOut = field(default_factory=HeldOut, compare=False)  # tested by sessions of `dualnet learn`
     sessions: Sequence[Mapping[str, Any]] = field(default=(), compare=False)  # the results of these sessions
-    identity: str = ""  # of a model that was saved: a digest of what it was then
+    saved: set[str] = field(default_factory=set, compare=False)  # digests of its checkpoints: it may replace these
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
 
     def __post_init__(self) -> None:
@@ -255,7 +255,7 @@ class Model:
     def save(self, folder: str | Path) -> None:
         """Save the whole state: a model from `dualnet.load` continues to learn with the same bits.
 
-        The folder must be new, or that of the same model, whose earlier save is replaced when this one is whole.
+        The folder must be new, or hold what this model was loaded from or saved as, which it replaces.
         """
         check_place(Path(folder), self)
         write(Path(folder), self)
@@ -273,24 +273,16 @@ def check_place(folder: Path, model: Model | None = None) -> None:
     if not ModelFolder(folder).holds_model:
         if others:
             raise ValueError(f"{folder}: holds other files; save the model to a folder of its own")
-    elif model is not None:
-        _, stored = checkpoint.newest(folder / CHECKPOINTS) or (0, {})
-        if stored.get("identity") != identify(model):
-            raise ValueError(f"{folder}: holds another model; choose another folder")
-
-
-def identify(model: Model) -> str:
-    return model.identity or digest_of(saved_learner.describe(model.learner, model.class_names))
+    elif model is not None and checkpoint.newest_digest(folder / CHECKPOINTS) not in model.saved:
+        raise ValueError(f"{folder}: holds another model; choose another folder")
 
 
 def write(folder: Path, model: Model, kept: int = 1, **more: Any) -> None:
     """Write a checkpoint and keep the `kept` newest. `load_with_state` returns what `more` it contains."""
     model.check_names()
-    model.identity = identify(model)
     state = {
         **saved_learner.describe(model.learner, model.class_names),
         **saved_learner.state_of(model.learner),
-        "identity": model.identity,
         "held_out": model.held_out.content(),
         "sessions": model.sessions,
         **more,
@@ -299,7 +291,7 @@ def write(folder: Path, model: Model, kept: int = 1, **more: Any) -> None:
     atomic.make_folder(checkpoints, "choose another folder")
     atomic.remove_temporary(checkpoints)
     number = max(checkpoint.steps(checkpoints), default=0) + 1
-    checkpoint.write(checkpoints, number, checkpoint.snapshot(state), kept)
+    model.saved.add(checkpoint.write(checkpoints, number, checkpoint.snapshot(state), kept))
 
 
 def load(folder: str | Path, device: str = "cpu", trust: bool = False) -> Model:
@@ -329,7 +321,10 @@ def load_with_state(folder: Path, device: str, trust: bool | Collection[str]) ->
         learner, names = saved_learner.make(state, device)
         held_out = read_held_out(state.get("held_out", {}), learner.spec)
         state["unfinished"] = describe_unfinished(folder, state)
-        return Model(learner, names, held_out, state.get("sessions", []), state.get("identity", "")), state
+        # A service or an unfinished session continues from more than a model: `Model.save` must not replace that.
+        is_only_model = "serve" not in state and not state["unfinished"]
+        saved = {checkpoint.stated_digest(folder / CHECKPOINTS, step)} if is_only_model else set()
+        return Model(learner, names, held_out, state.get("sessions", []), saved), state
     except READ_ERRORS as error:
         raise ValueError(describe_file_error(checkpoint.file_of(folder / CHECKPOINTS, step), error)) from error
 
