@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 from commands import PROGRAM, environment
 from PIL import Image
@@ -117,6 +118,7 @@ Case = tuple[Callable[[], Any], list[str], int, str]  # preparation, command, ex
 RESULT, LOG, EXPERIMENT = (f"runs/seed-0/{name}" for name in ("result.json", "log.jsonl", "experiment.yaml"))
 NEWEST, OTHER = (f"runs/seed-{seed}/checkpoint/step-00000006.safetensors" for seed in (0, 1))
 MODEL = "model/checkpoint/step-00000001.safetensors"
+IMAGES, LABELS = (("learner", f"memory.{name}") for name in ("images", "labels"))
 DEEP_JSON = '{"a": ' + "[" * 200_000
 
 
@@ -149,6 +151,10 @@ CASES: dict[str, Case] = {
     "a class below 0": (lambda: edit(NEWEST, "stream", "tasks", 0, 0, value=-1), PREDICT, 2, NEWEST),
     "a class too many": (lambda: edit(NEWEST, "stream", "tasks", 0, 0, value=9), PREDICT, 2, NEWEST),
     "an image of no size": (lambda: edit(NEWEST, "stream", "image_shape", value=[3]), PREDICT, 2, NEWEST),
+    "an encoder too wide": (lambda: edit(NEWEST, "options", "encoder", "width", value=10**9), PREDICT, 2, NEWEST),
+    "stored images too large": (lambda: edit(NEWEST, *IMAGES, value=torch.zeros(0, 2**50)), PREDICT, 2, NEWEST),
+    "a stored class too many": (lambda: edit(NEWEST, *LABELS, value=torch.full((4,), 9)), PREDICT, 2, NEWEST),
+    "sessions of numbers": (lambda: edit(MODEL, "sessions", value=[7]), ["show", "model"], 2, "model: its sessions"),
     "a damaged run among others": (lambda: write(RESULT, DEEP_JSON), REPORT, 0, RESULT),
     "log.jsonl is a pipe": (lambda: fifo(LOG), REPORT, 2, LOG),
     # Checkpoints: one that cannot be used is passed over with a warning

@@ -14,7 +14,9 @@ MEGABYTE = 1 << 20
 MAX_YAML_BYTES, MAX_JSON_BYTES = MEGABYTE, 64 * MEGABYTE
 MAX_DEPTH = 50  # levels of nesting
 # What reading a damaged file, or using its content, can raise.
-READ_ERRORS = (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError)
+READ_ERRORS = (
+    OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, ArithmeticError, RecursionError, MemoryError
+)  # fmt: skip
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -105,6 +107,8 @@ def describe_error(error: Exception) -> str:
         return error.strerror or type(error).__name__
     if isinstance(error, RecursionError):
         return "nested too deeply"
+    if isinstance(error, MemoryError):
+        return "too large for the memory"
     if isinstance(error, KeyError):
         return f"{error} is missing"
     if isinstance(error, (AttributeError, TypeError, ArithmeticError, IndexError)):

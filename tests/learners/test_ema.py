@@ -136,3 +136,10 @@ def test_averages_keep_their_order_and_their_tensors(averaging, stream):
 def test_a_state_without_averages_is_refused(averaging, quick_learner):
     with pytest.raises(RuntimeError, match=r"ema\.steps"):
         averaging("er").load_state_dict(quick_learner("er").state_dict())
+
+
+def test_the_average_of_a_single_number_outlives_a_change_of_classes(averaging, stream):
+    learner = averaging("er")
+    learner.register_parameter("scale", torch.nn.Parameter(torch.tensor(2.0)))
+    trained(learner, stream[:1]).add_classes(1)
+    assert learner.ema.means()["scale"] == 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from dualnet.cli.terminal import print_line, print_rich
 from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE
+from dualnet.files import READ_ERRORS, describe_error
 from dualnet.report.cells import DASH, Cell, Number, Table
 from dualnet.report.run_summary import run_summary
 from dualnet.report.terminal import rich_table
@@ -35,10 +36,14 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     from dualnet.models.model import load  # imports PyTorch, which is slow and not needed for runs
 
     model = load(arguments.run, trust=arguments.trust)
+    try:
+        table = session_table(model.sessions)
+    except READ_ERRORS as error:
+        raise ValueError(f"{arguments.run}: its sessions cannot be shown ({describe_error(error)})") from error
     for line in model_lines(model):
         print_line(line)
     if model.sessions:
-        show_sessions(model.sessions)
+        show_sessions(table, model.sessions[-1])
     rows = model.learner.class_mask.tolist()
     for number, row in enumerate(rows):
         names = ", ".join(name for name, is_in in zip(model.class_names, row, strict=True) if is_in)
@@ -63,16 +68,20 @@ def by_class(numbers: Iterable[int], model: Model) -> str:
     return ", ".join(f"{name} {counts[number]}" for number, name in enumerate(model.class_names))
 
 
-def show_sessions(sessions: Sequence[Mapping[str, Any]]) -> None:
-    """A table of the sessions of `dualnet learn`, and what the accuracies of the last one were measured on."""
+def session_table(sessions: Sequence[Mapping[str, Any]]) -> Table:
+    """When each session of `dualnet learn` ended, what it learned, and the accuracies."""
     columns = {part: column for part, (column, _) in TEST_SETS.items() if any(part in one["after"] for one in sessions)}
     rows: list[list[Cell]] = [[*facts(one), *(accuracy(one, part) for part in columns)] for one in sessions]
-    header = ["session", "images", "classes", *columns.values()]
-    print_rich(rich_table(Table(header, rows), "sessions, accuracy in %"), width=100)
-    if any(str(cell).endswith(MARK) for row in rows for cell in row):
+    return Table(["session", "images", "classes", *columns.values()], rows)
+
+
+def show_sessions(table: Table, session: Mapping[str, Any]) -> None:
+    """The table, and what the accuracies of the last session were measured on."""
+    print_rich(rich_table(table, "sessions, accuracy in %"), width=100)
+    if any(str(cell).endswith(MARK) for row in table.rows for cell in row):
         print_line(f"{MARK} some of these classes were not tested")
-    if last := sessions[-1]["after"]:
-        counts = (f"{column} {last[part][1]:,}" for part, column in columns.items() if part in last)
+    if last := session["after"]:
+        counts = (f"{column} {last[part][1]:,}" for part, (column, _) in TEST_SETS.items() if part in last)
         print_line(f"images tested in the last session: {'; '.join(counts)}")
 
 

@@ -36,7 +36,10 @@ def make(content: Mapping[str, Any], device: str) -> tuple[Learner, tuple[str, .
     """The learner of a checkpoint and its class names. Imports the code that its options name: see `check_trusted`."""
     name, config = parse_learner(content["options"])
     spec, class_names = read_stream(content["stream"])
-    learner = make_learner(name, spec, config, content["seed"], device, fresh=False)
+    try:
+        learner = make_learner(name, spec, config, content["seed"], device, fresh=False)
+    except RuntimeError as error:  # it is too large
+        raise ValueError(f"its learner cannot be made ({describe_error(error)})") from error
     load_state(learner, content)
     return learner, class_names
 
@@ -52,6 +55,8 @@ def load_state(learner: Learner, content: Mapping[str, Any]) -> None:
         learner.load_state_dict({**content["learner"], **generator})
         for name, optimizer in learner.optimizers().items():
             optimizer.load_state_dict(content["optimizers"][name])
+        if learner.ema is not None:
+            learner.ema.check_fits(learner)
     except (*READ_ERRORS, RuntimeError) as error:
         raise ValueError(
             f"the checkpoint does not match the learner; has its code changed? ({describe_error(error)})"

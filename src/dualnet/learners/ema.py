@@ -56,9 +56,15 @@ class EMA(nn.Module):
         """After a change of classes: the average of a removed row goes, those of new rows start with their values."""
         values = dict(prediction_tensors(learner))
         for name, mean in self.means().items():
-            if len(mean) != len(value := values[name]):
+            if mean.shape != (value := values[name]).shape:
                 kept = change_rows(mean, len(mean) - (removed is not None), removed)
                 mean.data = torch.cat([kept, value[len(kept) :]])
+
+    def check_fits(self, learner: nn.Module) -> None:
+        """Raises ValueError unless there is an average for each weight, or none yet: the state may be a stranger's."""
+        shapes = {name: mean.shape for name, mean in self.means().items()}
+        if shapes and shapes != {name: value.shape for name, value in prediction_tensors(learner)}:
+            raise ValueError("its averaged weights are not those of the learner")
 
     def match_names(self, _: nn.Module, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         """Before a state is loaded: a buffer for each of its averages. Those that a captured step refers to stay."""

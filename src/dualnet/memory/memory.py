@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Generator, Tensor, nn
 
-from dualnet.batch import UNLABELLED, Batch, StreamSpec, change_rows
+from dualnet.batch import UNLABELLED, Batch, StreamSpec, change_rows, describe
 from dualnet.losses import MASKED
 
 # The buffers with a row per slot, and what a row holds while its slot is empty.
@@ -185,12 +186,25 @@ class Memory(nn.Module, ABC):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
         """The memory gets as many slots as the state; with an equal number the buffers stay, for a captured step."""
         if (filled := state_dict.get(prefix + "filled")) is not None:
+            names = [name for name in CONTENT if prefix + name in state_dict]
+            self.check_state(filled, {name: state_dict[prefix + name] for name in names})
             self.change_slots(len(filled) - 1)
-            for name in [name for name in CONTENT if prefix + name in state_dict]:
+            for name in names:
                 rows = state_dict[prefix + name]
                 state_dict[prefix + name] = rows.new_full((len(filled), *rows.shape[1:]), EMPTY[name])
-                state_dict[prefix + name][filled.bool()] = rows
+                state_dict[prefix + name][filled] = rows
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+
+    def check_state(self, filled: Tensor, content: Mapping[str, Tensor]) -> None:
+        """Raises ValueError, before anything is allocated, if the rows of a stranger's state do not fit."""
+        if filled.dtype != torch.bool or filled.dim() != 1 or len(filled) == 0:
+            raise ValueError(f"memory: filled is {describe(filled)}, not bool [slots + 1]")
+        for name, rows in content.items():
+            if rows.shape != (shape := (int(filled.sum()), *getattr(self, name).shape[1:])):
+                raise ValueError(f"memory: {name} is {describe(rows)}, not {list(shape)}")
+        for name, count in (("labels", self.num_classes), ("task_ids", len(self.seen))):
+            if name in content and not ((content[name] >= 0) & (content[name] < count)).all():
+                raise ValueError(f"memory: {name} are not from 0 to {count - 1}")
 
 
 def check_slots(num_slots: int, spec: StreamSpec) -> None:
