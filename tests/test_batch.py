@@ -61,12 +61,6 @@ def test_without_task_ids_all_examples_are_of_task_0(random_batch):
     assert Batch(images.to("meta")).task_ids.device.type == "meta"
 
 
-def test_an_invalid_batch_is_refused_by_a_learner(small_learner):
-    for images in (None, 3, [1, 2], torch.tensor(1)):
-        with pytest.raises(ValueError, match=r"^images"):
-            small_learner("er").observe(Batch(images, None))
-
-
 def test_a_batch_is_shown_in_one_line(random_batch):
     assert repr(random_batch()) == "Batch(images=uint8 [4, 3, 28, 28], labels=int64 [4], task_ids=int64 [4])"
     assert "\n" not in repr(Batch(None, None))

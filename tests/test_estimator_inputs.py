@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from image_forms import SIDE, Given, images, nonsense, unreadable
+from image_forms import SIDE, Given, images, unreadable
 from PIL import Image
 
 pytest.importorskip("sklearn", reason="the extra `sklearn` is not installed")
@@ -117,14 +117,6 @@ def test_arrays_of_all_kinds(fitted: DualNetClassifier, mixture: Any, data: Any)
     else:
         assert refused(lambda: fitted.predict_proba(form))
         assert refused(lambda: copy.deepcopy(fitted).partial_fit(form, ["fig"] * len(form)))
-
-
-@settings(max_examples=100)
-@given(st.one_of(nonsense, st.lists(nonsense, max_size=3)))
-def test_nonsense(fitted: DualNetClassifier, form: Any) -> None:
-    """Some arrays at random are images, or rows, after all."""
-    for call in (fitted.predict_proba, DualNetClassifier(LEARNER, image_size=SIDE).partial_fit):
-        refused(lambda call=call: call(form))
 
 
 KINDS = ["bool", "uint8", "int16", "uint64", "float16", "float32", "float64", "object", "complex64", "str"]

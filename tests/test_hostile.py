@@ -207,23 +207,6 @@ def within(seconds: int, call: Callable[[], int]) -> int:
         signal.signal(signal.SIGALRM, before)
 
 
-def test_a_learner_from_outside_needs_trust(here: Path, monkeypatch, capsys) -> None:
-    """An experiment may name it, since the user wrote it; a folder may come from anyone."""
-    monkeypatch.syspath_prepend(here)
-    write("own_module.py", OWN_LEARNER)
-    write("own.yaml", yaml.safe_dump({**TINY, "learner": {"name": "own_module.OwnLearner"}}))
-    assert cli.main(["run", "own.yaml", "--out", "own", "--device", "cpu"]) == 0
-    sys.modules.pop("own_module")
-    words = ["predict", "own/seed-0", "image.png", "--task", "0"]
-    capsys.readouterr()
-    assert cli.main(words) == 2 and "own_module" not in sys.modules
-    err = capsys.readouterr().err
-    assert "own_module.OwnLearner" in err and "--trust" in err and err.count("\n") == 1
-    assert cli.main([*words, "--trust"]) == 0 and "own_module" in sys.modules
-    out, err = capsys.readouterr()
-    assert out.startswith("image.png: ") and err == ""
-
-
 def test_the_largest_image_is_answered(capsys) -> None:
     grey_png("large.png", 7071)
     assert cli.main(["predict", "model", "image.png", "large.png", "--task", "0"]) == 0

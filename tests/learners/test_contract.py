@@ -331,17 +331,6 @@ def test_batches_of_one_example(name, small_learner, random_batch):
     assert all(weight.isfinite().all() for weight in learner.state_dict().values() if weight.is_floating_point())
 
 
-@every_task_free_learner
-def test_batches_of_one_example_task_free(name, quick_learner, random_batch, without_labels, spec):
-    free = spec.task_free()
-    learner = quick_learner(name, spec=free)
-    for step in range(4):
-        assert_losses(learner.observe(random_batch(step, size=1, spec=free)))
-        unlabelled = random_batch(step, size=1, spec=free)
-        assert all(loss.isfinite() for loss in learner.observe(without_labels(unlabelled)).values())
-    assert all(weight.isfinite().all() for weight in learner.state_dict().values() if weight.is_floating_point())
-
-
 @every_learner
 @pytest.mark.parametrize(("stored", "seen"), [((3, 40, 40), 28), ((3, 28, 36), None)])
 def test_images_of_other_sizes(name, stored, seen, small_learner, random_batch, spec):

@@ -85,20 +85,6 @@ def test_the_virtual_step_changes_only_the_generator(bf16, prepared, random_batc
         assert (grad is None and weight.grad is None) or torch.equal(grad, weight.grad)
 
 
-def test_the_shifted_weights_are_used_under_autocast(prepared, random_batch):
-    """Convolutions take their weight cast before: it must be cast from the weights given."""
-    learner, batch = prepared(), random_batch(7, task=1)
-    images = learner.network_input(batch.images)
-    other = {name: 1.5 * weight.detach() for name, weight in learner.net.named_parameters()}
-    stepped = copy.deepcopy(learner)
-    stepped.net.load_state_dict(other, strict=False)
-    learner.net.eval(), stepped.net.eval()
-    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-        given = torch.func.functional_call(learner.net, other, (images,))
-        assert torch.equal(given, stepped.net(images))
-        assert not torch.equal(given, learner.net(images))
-
-
 def test_placeholders_are_neither_scored_nor_learned(small_learner, random_batch):
     learner, batch = small_learner("mir"), random_batch(0)
     drawn = learner.memory.sample(6, copy.deepcopy(learner).generator, batch)

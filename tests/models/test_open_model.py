@@ -12,7 +12,6 @@ import dualnet
 from dualnet import Batch, Model
 from dualnet.experiments import checkpoint
 from dualnet.learners import LEARNERS
-from dualnet.memory import Balanced
 from dualnet.objectives import OBJECTIVES
 from dualnet.options import merge
 
@@ -65,16 +64,6 @@ def test_one_class_is_a_model_too(create: Any) -> None:
     losses = model.learn(pictures("red", "red"), "red")
     assert losses["labels"] == 0
     assert model.predict(pictures("green"))[0].probabilities == (1.0,)
-
-
-def test_the_defaults_are_the_best_task_free_ones_with_a_balanced_memory_of_a_fixed_total() -> None:
-    model = Model.create(["a"], image_size=32, learner={"name": "dualnet", "preset": "best", "encoder": {"width": 4}})
-    memory, config = model.learner.memory, model.learner.config
-    assert isinstance(memory, Balanced) and memory.num_slots == 2000
-    assert (config.soft_labels.when, config.replay_size, config.ema_rate) == ("insertion", 20, 0.02)
-    assert (config.soft_labels.weight, config.soft_labels.mean) == (1.2, "example"), "whatever the number of classes"
-    model.add_classes(["b", "c"])
-    assert memory.num_slots == 2000
 
 
 @pytest.mark.parametrize("name", TASK_FREE)
