@@ -62,7 +62,6 @@ JSON: dict[str, tuple[str | bytes, str]] = {
     "no object": ("[1]", "mapping"),
     "torn": ('{"a": 1', "line 1"),
     "empty": ("", "line 1"),
-    "twice": ('{"a": {"b": 1, "b": 2}}', "twice"),
     "bytes": (b'{"a": "\xff"}', "byte 7"),
     "large file": (b" " * (MAX_JSON_BYTES + 1), str(MAX_JSON_BYTES)),
 }

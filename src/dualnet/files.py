@@ -64,16 +64,9 @@ def parsed_yaml(text: str) -> Any:
 
 
 def parsed_json(text: str) -> Any:
-    value = json.loads(text, object_pairs_hook=mapping_of_pairs)
+    value = json.loads(text)
     check_values(value)
     return value
-
-
-def mapping_of_pairs(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        raise ValueError("a key is given twice")
-    return mapping
 
 
 def check_values(value: Any, depth: int = 0) -> None:

@@ -177,11 +177,8 @@ def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "
     for key in options:
         if key not in here:
             near = difflib.get_close_matches(str(key)[:SHOWN], by_last_part, n=1, cutoff=0.5)
-            hint = (
-                f"did you mean {join(prefix, by_last_part[near[0]])}?"
-                if near
-                else f"there are {', '.join(here) or 'none'}"
-            )
+            known = ", ".join(here) or "none"
+            hint = f"did you mean {join(prefix, by_last_part[near[0]])}?" if near else f"there are {known}"
             raise ValueError(f"{join(prefix, str(key)[:SHOWN])}: unknown option; {hint}")
 
 

@@ -112,8 +112,7 @@ def accuracy_lines(record: Mapping[str, Any]) -> Iterator[str]:
     """The accuracy before and after a session, from its record."""
     for part, (_, images) in TEST_SETS.items():
         if part in record["after"]:
-            after, count, untested = record["after"][part]
+            after, count = record["after"][part]
             which = f", {'new' if part.endswith('new') else 'earlier'} classes" if record["old"] else ""
             first = f"{record['before'][part][0]:.1f} % before, " if part in record["before"] else ""
-            others = f"; {pluralise(untested, 'class', 'classes')} untested" if untested else ""
-            yield f"  {images}{which}: {first}{after:.1f} % now ({pluralise(count, 'image')}{others})"
+            yield f"  {images}{which}: {first}{after:.1f} % now ({pluralise(count, 'image')})"

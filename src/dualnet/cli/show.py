@@ -19,7 +19,6 @@ from dualnet.text import pluralise
 if TYPE_CHECKING:
     from dualnet.models.model import Model
 
-MARK = "*"
 TEST_SETS = {  # by name in the result of a session: column (of earlier classes, unless it says new), and images
     "memory": ("memory", "images in memory"),
     "held_out_old": ("held out", "held-out images"),
@@ -78,8 +77,6 @@ def session_table(sessions: Sequence[Mapping[str, Any]]) -> Table:
 def show_sessions(table: Table, session: Mapping[str, Any]) -> None:
     """The table, and what the accuracies of the last session were measured on."""
     print_rich(rich_table(table, "sessions, accuracy in %"), width=100)
-    if any(str(cell).endswith(MARK) for row in table.rows for cell in row):
-        print_line(f"{MARK} some of these classes were not tested")
     if last := session["after"]:
         counts = (f"{column} {last[part][1]:,}" for part, (column, _) in TEST_SETS.items() if part in last)
         print_line(f"images tested in the last session: {'; '.join(counts)}")
@@ -92,9 +89,8 @@ def facts(session: Mapping[str, Any]) -> list[Cell]:
 
 
 def accuracy(session: Mapping[str, Any], part: str) -> str:
-    """Before and after the session; of new classes only after it. Marked if some of the classes were not tested."""
+    """Before and after the session; of new classes only after it."""
     if part not in session["after"]:
         return DASH
     first = f"{session['before'][part][0]:.1f}→" if part in session["before"] else ""
-    after, _, untested = session["after"][part]
-    return f"{first}{after:.1f}{MARK if untested else ''}"
+    return f"{first}{session['after'][part][0]:.1f}"

@@ -93,7 +93,7 @@ class Client:
 
     def __init__(self, url: str, token: str | None) -> None:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
-        self.url, self.has_responded = url, False
+        self.url = url
         try:
             self.http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False)
             valid = self.http.base_url.scheme in ("http", "https") and self.http.base_url.host
@@ -117,21 +117,16 @@ class Client:
                     retrying = f"is `dualnet serve` running? Retrying for up to {RETRY_SECONDS:.0f} s"
                     show_warning(f"{self.url}: {problem}; {retrying}")
             else:
-                self.has_responded, body = True, parsed(response)
+                body = parsed(response)
                 if response.status_code not in BUSY:
                     return response.status_code, body
                 asked = response.headers.get("Retry-After", "")  # seconds, or the date that a proxy may send
                 delay = min(int(asked), RETRY_SECONDS) if asked.isdecimal() else 1.0
                 problem = error_message(body) or f"status {response.status_code}"
             if time.monotonic() > deadline:
-                raise NoServiceError(f"{self.url}: {problem}; {self.remedy()}")
+                remedy = "start `dualnet serve` or try again later: only images that the service does not have are sent"
+                raise NoServiceError(f"{self.url}: {problem}; {remedy}")
             time.sleep(delay)
-
-    def remedy(self) -> str:
-        """What to do after giving up."""
-        if self.has_responded:
-            return "try the same command again later: it sends only the images that the service does not have"
-        return "no service at this address: start one there with `dualnet serve --state live`, or give another --url"
 
 
 def parsed(response: httpx.Response) -> Any:

@@ -36,18 +36,15 @@ def measure(model: Model, num_old: int, stored: Mapping[str, Any], test: ImageFi
     device, num_classes = model.learner.class_mask.device, len(model.class_names)
     if stored:
         parts = (stored[part].to(device) for part in ("images", "labels", "task_ids"))
-        results["memory"] = measure_part(model, num_old, *parts)
+        results["memory"] = measure_part(model, *parts)
     for prefix, images, labels in test_sets(model, test):
         known = (labels >= 0) & (labels < num_classes)
-        for part, rows, count in (
-            ("old", known & (labels < num_old), num_old),
-            ("new", known & (labels >= num_old), num_classes - num_old),
-        ):
+        for part, rows in (("old", known & (labels < num_old)), ("new", known & (labels >= num_old))):
             if rows.any():
                 given = torch.from_numpy(labels[rows])
                 task_ids = find_tasks(given, model.learner.spec.class_mask.cpu(), None)
                 shown = torch.from_numpy(images[np.flatnonzero(rows)])
-                results[prefix + part] = measure_part(model, count, *(x.to(device) for x in (shown, given, task_ids)))
+                results[prefix + part] = measure_part(model, *(x.to(device) for x in (shown, given, task_ids)))
     return results
 
 
@@ -59,7 +56,6 @@ def test_sets(model: Model, test: ImageFiles | None) -> Iterator[tuple[str, np.n
         yield "", test.decoded, np.array([numbers.get(str(name), -1) for name in test.names])
 
 
-def measure_part(model: Model, num_classes: int, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
-    """Accuracy in percent, the number of images, and that of the classes of which there are none."""
-    untested = num_classes - len(labels.unique())
-    return [accuracy(model.learner.logits, images, labels, task_ids).item(), len(labels), untested]
+def measure_part(model: Model, images: Tensor, labels: Tensor, task_ids: Tensor) -> list[float]:
+    """Accuracy in percent, and the number of images."""
+    return [accuracy(model.learner.logits, images, labels, task_ids).item(), len(labels)]
