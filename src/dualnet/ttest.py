@@ -3,8 +3,6 @@
 import math
 from dataclasses import dataclass
 
-from scipy import special
-
 LEVEL = 0.05  # significance level; confidence intervals have 95 %
 
 
@@ -14,6 +12,8 @@ def two_sided_p(t: float, freedom: float) -> float:
     >>> round(two_sided_p(2.776445, 4), 4)
     0.05
     """
+    from scipy import special  # not at the top: loading it takes 0.1 s, and most commands test nothing
+
     return float(2 * special.stdtr(freedom, -abs(t)))
 
 
@@ -23,6 +23,8 @@ def two_sided_t(p: float, freedom: float) -> float:
     >>> round(two_sided_t(0.05, 4), 3)
     2.776
     """
+    from scipy import special
+
     return float(-special.stdtrit(freedom, p / 2))
 
 

@@ -450,7 +450,7 @@ def test_heat_map_shows_what_was_evaluated():
     assert ">0</text>" not in confusion_map(np.eye(12) * 100, list("abcdefghijkl"), "")
 
 
-@pytest.mark.parametrize("name", ["matplotlib", "torch"])
+@pytest.mark.parametrize("name", ["matplotlib", "scipy", "torch"])
 def test_importing_the_report_does_not_import(name):
     code = f"import sys, dualnet.report; sys.exit({name!r} in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
