@@ -329,7 +329,7 @@ def make_run() -> Callable[..., Path]:
 
 
 def stream_of(classes: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A stream of two tasks with the classes of `counts`; by default one without sizes, as in older versions."""
+    """A stream of two tasks with the classes of `counts`; by default one without sizes."""
     if classes is None:
         return {"image_shape": [3, 32, 32], "class_names": ["a"], "tasks": [[0]]}
     count = len(classes["counts"])

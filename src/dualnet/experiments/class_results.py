@@ -58,7 +58,7 @@ class ClassResults:
 
 
 def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
-    """None if there is no file, as in runs of older versions. Raises ValueError, one line, if it is damaged."""
+    """None if there is no file. Raises ValueError, one line, if it is damaged."""
     if not path.exists():
         return None
     try:

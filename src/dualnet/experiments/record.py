@@ -58,7 +58,7 @@ class RunRecord:
 
     @cached_property
     def classes(self) -> ClassResults | None:
-        """Results by class; None while the run is not finished, and in folders of older versions."""
+        """Results by class; None while the run is not finished, or without the file, as in results/."""
         names = self.stream.get("class_names")
         if self.accuracy is None or not isinstance(names, list):
             return None
@@ -80,7 +80,7 @@ class RunRecord:
 
     @property
     def pixels(self) -> str:
-        """Digest of some images; empty in a folder of an older version."""
+        """Digest of some images; empty if it was not taken."""
         return str(self.stream.get("pixels", ""))
 
 

@@ -173,8 +173,7 @@ listen({
     byId("server").textContent = "Disconnected";
   },
   status(status) {
-    // Stored statuses of earlier versions have no numbers.
-    const accuracy = new Map(status.classes.map((one, index) => [one.number ?? index + 1, one.held_out_accuracy]));
+    const accuracy = new Map(status.classes.map((one) => [one.number, one.held_out_accuracy]));
     history.push({ ...status, accuracy });
     if (history.length > MAX_POINTS) history.splice(mostRedundant(history), 1);
     if (status.time >= current.time) show(status); // not past ones, which may have other classes
