@@ -25,7 +25,7 @@ def run_benchmarks(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and not arguments.out.parent.is_dir():
         raise ValueError(f"--out {arguments.out}: there is no folder {arguments.out.parent}; make it first")
     with Console(stderr=True).status("measuring") as status:
-        found = bench(
+        results = bench(
             arguments.device,
             arguments.only,
             arguments.small,
@@ -33,12 +33,12 @@ def run_benchmarks(arguments: argparse.Namespace) -> int:
             arguments.repeats,
             progress=lambda section: status.update(f"measuring {section}"),
         )
-    Console(width=None if sys.stdout.isatty() else 140).print(found.table())
+    Console(width=None if sys.stdout.isatty() else 140).print(results.table())
     if arguments.out is not None:
-        atomic.write(arguments.out, found.json())
-    if found.failed:
-        print(f"failed: {', '.join(found.failed)}; the table says why", file=sys.stderr)
-    return 1 if found.failed else 0
+        atomic.write(arguments.out, results.json())
+    if results.failed:
+        print(f"failed: {', '.join(results.failed)}; the table says why", file=sys.stderr)
+    return 1 if results.failed else 0
 
 
 def parser() -> argparse.ArgumentParser:

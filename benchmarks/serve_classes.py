@@ -62,24 +62,24 @@ def practise(service: Service, steps: int) -> None:
 
 def accuracy(service: Service, folder: Path, classes: Sequence[str], count: int) -> float:
     """The mean over the classes, in percent."""
-    found = [service.names(images(folder, "test", name, count)) for name in classes]
-    return 100 * statistics.fmean(some.count(name) / len(some) for name, some in zip(classes, found, strict=True))
+    answers = [service.names(images(folder, "test", name, count)) for name in classes]
+    return 100 * statistics.fmean(some.count(name) / len(some) for name, some in zip(classes, answers, strict=True))
 
 
 def measure(arguments: argparse.Namespace, title: str, *options: object, at_once: bool = False) -> None:
     folder, most = arguments.folder, arguments.test_images
     names = sorted(path.name for path in (folder / "train").iterdir())
     first, second = names[:HALF], names[HALF : 2 * HALF]
-    seconds, found = [], []  # accuracy on the first five, after each part
+    seconds, accuracies = [], []  # accuracy on the first five, after each part
     with served(*options) as service:
         for classes in [first + second] if at_once else [first, second]:
             seconds += teach(service, folder, classes, arguments.images)
             practise(service, arguments.practice * len(classes) // HALF)
-            found.append(accuracy(service, folder, first, most))
+            accuracies.append(accuracy(service, folder, first, most))
         new, steps = accuracy(service, folder, second, most), service.steps()
-    before, change = ("—", "—") if at_once else (f"{found[0]:.1f}", f"{found[1] - found[0]:+.1f}")
+    before, change = ("—", "—") if at_once else (f"{accuracies[0]:.1f}", f"{accuracies[1] - accuracies[0]:+.1f}")
     answer = f"{statistics.median(seconds):.2f} s, worst {max(seconds):.2f} s"
-    figures = f"{before} | {found[-1]:.1f} | {change} | {new:.1f} | {answer} | {steps}"
+    figures = f"{before} | {accuracies[-1]:.1f} | {change} | {new:.1f} | {answer} | {steps}"
     print(f"| {folder.name} | {title} | {figures} |", flush=True)
 
 

@@ -82,8 +82,8 @@ def same(train_per_class: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run(plan, {plan.seed: Path(folder) / "run"}, torch.device("cpu"))
         expected = read_json(Path(folder) / "run" / "result.json")["accuracy"][-1]
-    found, _ = teach_service(plan, "--synchronous")
-    print(f"dualnet run {statistics.fmean(expected):.2f} %, over HTTP {found:.2f} %")
+    accuracy, _ = teach_service(plan, "--synchronous")
+    print(f"dualnet run {statistics.fmean(expected):.2f} %, over HTTP {accuracy:.2f} %")
 
 
 def background(train_per_class: int) -> None:
@@ -91,11 +91,11 @@ def background(train_per_class: int) -> None:
     for seed in SEEDS:
         for name, options in (("on", ON), ("off", OFF)):
             began = time.monotonic()
-            found, status = teach_service(experiment(seed, train_per_class, 0.1), *options)
-            results[name].append(found)
+            accuracy, status = teach_service(experiment(seed, train_per_class, 0.1), *options)
+            results[name].append(accuracy)
             counts = f"{status['examples'] - status['unlabelled']} labels, {status['background']['steps']} steps"
             print(
-                f"seed {seed}, background {name}: {found:.2f} % ({counts}, {time.monotonic() - began:.0f} s)",
+                f"seed {seed}, background {name}: {accuracy:.2f} % ({counts}, {time.monotonic() - began:.0f} s)",
                 flush=True,
             )
     on, off = (Sample(statistics.fmean(some), statistics.stdev(some), len(some)) for some in results.values())

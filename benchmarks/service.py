@@ -44,7 +44,8 @@ class Service:
         for begin in range(0, len(images), MAX_IMAGES):
             files = fields_of(images[begin : begin + MAX_IMAGES])
             answer = self.client.request("POST", "/v1/predict?top=1", files=files)[1]
-            names += [one["classes"][0]["name"] if one["classes"] else "" for one in answer["predictions"]]
+            likeliest = (prediction["classes"][:1] for prediction in answer["predictions"])
+            names += [classes[0]["name"] if classes else "" for classes in likeliest]
         return names
 
     def pause(self, paused: bool) -> None:

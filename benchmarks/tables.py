@@ -84,9 +84,9 @@ def field_text(field: str) -> str:
         return str(len(runs_of(row)))
     if what in COSTS:
         return number_text(mean_cost(runs_of(row))[what], COSTS[what])
-    found = sample(row, what or "ACC")
-    known = found.std is not None and math.isfinite(found.std)
-    return number_text(found.mean, "accuracy") + (f" ± {found.std:.1f}" if known else "")
+    values = sample(row, what or "ACC")
+    known = values.std is not None and math.isfinite(values.std)
+    return number_text(values.mean, "accuracy") + (f" ± {values.std:.1f}" if known else "")
 
 
 def published_text(row: dict[str, Any], what: str) -> str:

@@ -73,7 +73,7 @@ def emoji(packages: Path, out: Path) -> None:
     """By subject, on white, 32 px, by four vendors each: a third of the pictures for training, the others to test."""
     every = json.loads((packages / "base/package/emoji.json").read_text())
     for name, subject in SUBJECTS.items():
-        files = sorted(one["image"] for one in every if one["subcategory"] == subject)
+        files = sorted(entry["image"] for entry in every if entry["subcategory"] == subject)
         random.Random(0).shuffle(files)
         third = max(7, len(files) // 3)
         learned, tested = (by_vendors(packages, some) for some in (files[:third], files[third:]))

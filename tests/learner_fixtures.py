@@ -129,9 +129,9 @@ def differing() -> Callable[[dict[str, Tensor], dict[str, Tensor]], set[str]]:
     def bits(tensor: Tensor) -> tuple[Any, ...]:
         return tensor.dtype, tensor.shape, tensor.detach().cpu().contiguous().numpy().tobytes()
 
-    def names(one: dict[str, Tensor], other: dict[str, Tensor]) -> set[str]:
-        return {name for name in one.keys() & other.keys() if bits(one[name]) != bits(other[name])} | (
-            one.keys() ^ other.keys()
+    def names(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+        return {name for name in before.keys() & after.keys() if bits(before[name]) != bits(after[name])} | (
+            before.keys() ^ after.keys()
         )
 
     return names
@@ -153,11 +153,11 @@ def fake_mode() -> Iterator[FakeTensorMode]:
 def synchronising() -> Callable[[Callable[[], Any]], set[str]]:
     """The operations of a call, including nested ones, that would wait for a device."""
 
-    def found(call: Callable[[], Any]) -> set[str]:
+    def changed_names(call: Callable[[], Any]) -> set[str]:
         with profiler.profile() as recorded:
             call()
         assert recorded.kineto_results is not None
         # As recorded: the profiler takes ten times as long as the call to sum them up.
         return {event.name() for event in recorded.kineto_results.events()} & SYNCHRONISING
 
-    return found
+    return changed_names

@@ -205,12 +205,12 @@ def run(tiny: Callable[..., Experiment], benchmark: Benchmark) -> Callable[..., 
     """run(experiment, folder, display): one seed, until it is finished or stops. Returns the folder."""
     drawn = tiny().benchmark  # once for all tests
 
-    def one(experiment: Experiment, folder: Path, display: RunDisplay | None = None) -> Path:
+    def run_single(experiment: Experiment, folder: Path, display: RunDisplay | None = None) -> Path:
         made: dict[str, Benchmark | Exception] = {repr(drawn): benchmark}
         runner.run({folder: experiment}, CPU, display, runner.BenchmarkCache(made=made))
         return folder
 
-    return one
+    return run_single
 
 
 @pytest.fixture(scope="session")

@@ -172,10 +172,10 @@ def send(port: int, request: bytes) -> int | None:
             link.sendall(request)
             if b"\r\n\r\n" not in request.strip():  # incomplete, so that the service would wait for more
                 link.shutdown(socket.SHUT_WR)
-            found = link.recv(12)
+            start = link.recv(12)
         except (ConnectionResetError, BrokenPipeError):
             return None
-    return int(found[9:12]) if found.startswith(b"HTTP/1.1 ") else None
+    return int(start[9:12]) if start.startswith(b"HTTP/1.1 ") else None
 
 
 def attack(port: int, count: int, seed: int = 0) -> Counter[int | None]:

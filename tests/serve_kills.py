@@ -93,7 +93,7 @@ class Load:
         image, name = png(np.full((SIZE, SIZE, 3), grey, np.uint8)), f"class {grey}"
         if not self.is_stored(*server.teach(image, name, id=f"short-lived-{grey}")):
             return
-        [number] = [one["number"] for one in server.get("/v1/classes") if one["name"] == name]
+        [number] = [row["number"] for row in server.get("/v1/classes") if row["name"] == name]
         self.names[number] = {name, f"{name} renamed"}
         if self.is_stored(*server.send("PUT", f"/v1/classes/{number}/name", {"name": f"{name} renamed"})):
             self.names[number].remove(name)
@@ -119,14 +119,14 @@ class Load:
     def check(self, server: Server) -> None:
         """Everything acknowledged is stored with its label, and nothing else."""
         for id, (colour, number) in list(self.sent.items()):
-            status, found = server.request("GET", f"/v1/examples/{id}")
+            status, stored = server.request("GET", f"/v1/examples/{id}")
             if id in self.labels:
                 assert status == 200, f"{id} was acknowledged and is gone"
-                assert found["label"] in (self.labels[id], self.in_doubt.get(id)), (id, found, self.labels[id])
+                assert stored["label"] in (self.labels[id], self.in_doubt.get(id)), (id, stored, self.labels[id])
             elif status == 404:  # not acknowledged: it may be stored or not; sent again, it is stored once
                 assert server.teach(png(picture(colour, number)), id=id)[0] == 201
-                found = {"label": None}
-            self.labels[id] = found["label"]
+                stored = {"label": None}
+            self.labels[id] = stored["label"]
         self.in_doubt.clear()
         self.check_classes(server)
         status = server.learned()
@@ -134,17 +134,17 @@ class Load:
         labelled = [id for id, label in self.labels.items() if label is not None]
         held_out = [id for id in labelled if server.get(f"/v1/examples/{id}")["held_out"]]
         # The memory has a slot for each: none was lost, none learned twice.
-        in_memory = sum(one["in_memory"] for one in status["classes"])
+        in_memory = sum(row["in_memory"] for row in status["classes"])
         assert in_memory == len(labelled) - len(held_out) <= status["memory_slots"]
-        assert {one["label"] for one in server.get("/v1/memory")} <= {*COLOURS}
+        assert {example["label"] for example in server.get("/v1/memory")} <= {*COLOURS}
         _, answer = server.upload("/v1/predict", png(picture("red", 1)))
-        assert {one["name"] for one in answer["predictions"][0]["classes"]} <= {*COLOURS}
+        assert {row["name"] for row in answer["predictions"][0]["classes"]} <= {*COLOURS}
         pixels = [bytes([grey]) * SIZE * SIZE for grey in self.short_lived]
         server.status_when(lambda _: not any(files_with(server.state, content) for content in pixels))
 
     def check_classes(self, server: Server) -> None:
         """Each has an acknowledged name, or was removed. Those that remain, and what is in doubt, are removed."""
-        names = {one["number"]: one["name"] for one in server.get("/v1/classes")}
+        names = {row["number"]: row["name"] for row in server.get("/v1/classes")}
         for number, possible in self.names.items():
             assert names.get(number) in possible, (number, names.get(number), possible)
         for number in [number for number, name in names.items() if name not in COLOURS]:

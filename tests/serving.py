@@ -174,11 +174,11 @@ def png(array: np.ndarray, kind: str = "PNG", **options: Any) -> bytes:
 
 
 def files_with(state: Path, content: bytes) -> list[str]:
-    found = []
+    files = []
     for path in [path for path in state.rglob("*") if path.is_file()]:
         with suppress(FileNotFoundError):  # an older checkpoint that is removed meanwhile
-            found += [path.name] if content in path.read_bytes() else []
-    return sorted(found)
+            files += [path.name] if content in path.read_bytes() else []
+    return sorted(files)
 
 
 def open_model(options: Any) -> Any:

@@ -35,8 +35,8 @@ def test_finetune_sees_the_batch_in_every_update(steps, updates, cost_of):
 @pytest.mark.parametrize("joint", [False, True])
 def test_er_sees_batch_and_replay(replay_size, joint, cost_of):
     samples = 3 * 2 * (BATCH + replay_size)
-    found = cost_of("er", 3, updates=2, replay_size=replay_size, joint_statistics=joint)
-    assert found == Cost(samples, samples)
+    cost = cost_of("er", 3, updates=2, replay_size=replay_size, joint_statistics=joint)
+    assert cost == Cost(samples, samples)
 
 
 @pytest.mark.parametrize("replay_size", [BATCH, 7])
@@ -47,8 +47,8 @@ def test_derpp_answers_what_it_stores_and_draws_twice(replay_size, cost_of):
 
 def test_mir_steps_virtually_and_looks_at_the_candidates_twice(cost_of):
     virtual, looked_at, learned = BATCH, 2 * 11, BATCH + 4
-    found = cost_of("mir", 3, updates=2, replay_size=4, candidates=11)
-    assert found == Cost(3 * 2 * (virtual + looked_at + learned), 3 * 2 * (virtual + learned))
+    cost = cost_of("mir", 3, updates=2, replay_size=4, candidates=11)
+    assert cost == Cost(3 * 2 * (virtual + looked_at + learned), 3 * 2 * (virtual + learned))
 
 
 @pytest.mark.parametrize("rounds", [0, 1, 3])  # n
@@ -63,8 +63,8 @@ def test_dualnet_with_the_batch_among_the_slow_images_and_answers_at_insertion(c
     slow, fast = 1 * 2 * 2 * (6 + BATCH), 1 * (BATCH + 4)
     slow_options = {"source": "memory_and_batch", "batch_size": 6, "rounds": 1, "inner_steps": 2}
     options = {"slow": slow_options, "soft_labels": {"when": "insertion"}}
-    found = cost_of("dualnet", updates=1, replay_size=4, **options)
-    assert found == Cost(slow + fast + BATCH, slow + fast)
+    cost = cost_of("dualnet", updates=1, replay_size=4, **options)
+    assert cost == Cost(slow + fast + BATCH, slow + fast)
 
 
 def test_byol_s_target_is_passed_forward_only(cost_of):

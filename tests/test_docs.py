@@ -69,8 +69,8 @@ def commands_in(page: Path) -> list[list[str]]:
     """The command lines of `dualnet` in the blocks of code of a page, as words after the name of the program."""
     blocks = [code for _, language, code in BLOCK.findall(page.read_text()) if language in ("", "sh")]
     lines = [line for code in blocks for line in code.replace("\\\n", " ").splitlines()]
-    found = [re.fullmatch(r"\s*(?:\w+=\S+ )*dualnet (.*)", line) for line in lines]
-    return [shlex.split(re.split(r" [|>&]| -- ", line[1])[0], comments=True) for line in found if line]
+    matches = [re.fullmatch(r"\s*(?:\w+=\S+ )*dualnet (.*)", line) for line in lines]
+    return [shlex.split(re.split(r" [|>&]| -- ", line[1])[0], comments=True) for line in matches if line]
 
 
 def mentions_in(page: Path) -> list[list[str]]:

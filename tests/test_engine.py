@@ -26,9 +26,9 @@ def batches(random_batch) -> list[Batch]:
     return [random_batch(seed, task=seed // 3) for seed in range(6)]
 
 
-def assert_equal_losses(one: dict, other: dict) -> None:
-    assert one.keys() == other.keys()
-    assert all(torch.equal(one[key], other[key]) for key in one)
+def assert_equal_losses(losses: dict, expected: dict) -> None:
+    assert losses.keys() == expected.keys()
+    assert all(torch.equal(losses[key], expected[key]) for key in losses)
 
 
 # On the CPU
@@ -52,18 +52,18 @@ def test_side_by_side_equals_one_by_one(name, quick_learner, random_batch, state
     for step in range(3):
         shown = [random_batch(10 * step + seed, task=step) for seed in range(2)]  # each stream has its own order
         losses = engine.step(shown)
-        for one, learner, batch in zip(losses, alone, shown, strict=True):
-            assert_equal_losses(one, learner.observe(batch))
-    for one, other in zip(together, alone, strict=True):
-        assert not differing(state_of(one), state_of(other))
+        for loss, learner, batch in zip(losses, alone, shown, strict=True):
+            assert_equal_losses(loss, learner.observe(batch))
+    for learner, expected in zip(together, alone, strict=True):
+        assert not differing(state_of(learner), state_of(expected))
 
 
 def test_different_learners_side_by_side(quick_learner, random_batch, state_of, differing):
     together, alone = ([quick_learner(name) for name in NAMES] for _ in range(2))
     Engine(together, "fp32").step([random_batch(0)] * len(NAMES))
-    for one, other in zip(together, alone, strict=True):
-        other.observe(random_batch(0))
-        assert not differing(state_of(one), state_of(other))
+    for learner, expected in zip(together, alone, strict=True):
+        expected.observe(random_batch(0))
+        assert not differing(state_of(learner), state_of(expected))
 
 
 def test_answers_are_the_learners(small_learner, batches, state_of, differing):
@@ -100,8 +100,8 @@ def test_half_precision_casts_the_weights_after_every_update(small_learner, rand
         expected = bf16_updates_by_hand(by_hand, random_batch(seed))
         assert abs(expected[-1] - expected[0]) > 0.1, "an old weight would show"
         assert losses["labels"].item() == pytest.approx(expected[-1], rel=0.02)
-    for one, other in zip(stepped.parameters(), by_hand.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=0.05, atol=0.03 if lacks_bf16() else 0.01)  # emulated: 0.02
+    for weight, expected in zip(stepped.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, rtol=0.05, atol=0.03 if lacks_bf16() else 0.01)  # emulated: 0.02
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -122,8 +122,8 @@ def test_channels_last_weights_learn_as_others_do(small_learner, random_batch):
         (losses,) = engine.step([random_batch(seed)])
         expected = plain.observe(random_batch(seed))
         torch.testing.assert_close(losses, expected, rtol=1e-3, atol=1e-4)
-    for one, other in zip(stepped.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-3)
+    for weight, expected in zip(stepped.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, rtol=1e-2, atol=1e-3)
 
 
 def test_a_second_thread_takes_no_step(quick_learner, random_batch, state_of, differing):
@@ -188,8 +188,8 @@ def test_replays_read_new_batches_and_keep_old_losses(capturing, quick_learner, 
     sizes = [4] * (EAGER_STEPS + 2) + [3, 4, 3]
     shown = [random_batch(seed, task=seed // 5, size=size) for seed, size in enumerate(sizes)]
     losses = [engine.step([batch])[0] for batch in shown]
-    for one, batch in zip(losses, shown, strict=True):
-        assert_equal_losses(one, plain.observe(batch))
+    for loss, batch in zip(losses, shown, strict=True):
+        assert_equal_losses(loss, plain.observe(batch))
     assert [captured.graph.replays for captured in engine.captured.values()] == [3]  # of size 4; 3 is too rare
     assert not differing(state_of(stepped), state_of(plain))
 
@@ -246,8 +246,8 @@ def test_a_failed_capture_is_told_once_and_costs_nothing(
     assert [str(warning.message) for warning in told] == [
         "the step cannot be captured in a CUDA graph and runs eagerly: operation not permitted when stream is capturing"
     ]
-    for one, other in zip(stepped, plain, strict=True):
-        assert not differing(state_of(one), state_of(other))
+    for learner, expected in zip(stepped, plain, strict=True):
+        assert not differing(state_of(learner), state_of(expected))
 
 
 def test_capturing_can_be_declined(small_learner):
@@ -319,18 +319,18 @@ def run(engine: Engine, shown: Sequence[Sequence[Batch]], end_task_after: Sequen
     return [[{key: loss.item() for key, loss in losses.items()} for losses in each] for each in history]
 
 
-def assert_close_losses(one: list[list[dict]], other: list[list[dict]]) -> None:
-    for step, (losses, expected) in enumerate(zip(one, other, strict=True)):
+def assert_close_losses(steps: list[list[dict]], expected_steps: list[list[dict]]) -> None:
+    for step, (losses, expected) in enumerate(zip(steps, expected_steps, strict=True)):
         for a, b in zip(losses, expected, strict=True):
             assert a == pytest.approx(b, rel=1e-4, abs=1e-6), step
 
 
-def assert_same_memory(one: Learner, other: Learner) -> None:
-    if not hasattr(one, "memory"):
+def assert_same_memory(learner: Learner, expected: Learner) -> None:
+    if not hasattr(learner, "memory"):
         return
     for key in ("images", "labels", "task_ids", "filled", "has_logits", "seen"):
-        assert torch.equal(getattr(one.memory, key), getattr(other.memory, key)), key
-    torch.testing.assert_close(one.memory.logits, other.memory.logits, rtol=1e-3, atol=1e-3)
+        assert torch.equal(getattr(learner.memory, key), getattr(expected.memory, key)), key
+    torch.testing.assert_close(learner.memory.logits, expected.memory.logits, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.gpu
@@ -391,7 +391,7 @@ def test_a_step_is_captured_anew_when_classes_were_added(name, cuda_learner, ran
     losses = [run(engine, shown) for engine in engines]
     for learner in (replayed, eager):
         learner.add_classes(2, task=0)
-    for batch in (one for (one,) in shown):
+    for (batch,) in shown:
         batch.labels[:2] = 6
     losses = [before + run(engine, shown) for before, engine in zip(losses, engines, strict=True)]
     assert len(engines[0].captured) == 1
@@ -436,8 +436,8 @@ def test_a_learner_that_waits_runs_eagerly(spec, small_config, random_batch, rep
     assert sum("cannot be captured" in str(warning.message) for warning in told) == 1
     assert not engine.captured
     assert_close_losses(losses, run(Engine([plain], "fp32", capture=False), shown))
-    for one, other in zip(waiting.parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+    for weight, expected in zip(waiting.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(weight, expected, rtol=1e-3, atol=1e-5)
 
 
 class Leaving(Finetune):
@@ -463,7 +463,7 @@ def test_a_replay_leaves_the_gradients_of_eager_steps_alone(spec, small_config, 
     assert held
     run(engine, [[random_batch(step)] for step in range(EAGER_STEPS, EAGER_STEPS + 3)])
     assert len(engine.captured) == 1
-    assert all(torch.equal(one, other) for one, other in zip(held, before, strict=True))
+    assert all(torch.equal(weight, expected) for weight, expected in zip(held, before, strict=True))
 
 
 @pytest.mark.gpu
@@ -499,11 +499,11 @@ def test_five_learners_side_by_side(cuda_learner, random_batch, repeatable_kerne
     together, alone = ([cuda_learner("dualnet", seed=seed) for seed in range(5)] for _ in range(2))
     shown = [[random_batch(5 * step + seed, task=step // 8) for seed in range(5)] for step in range(16)]
     losses = run(Engine(together, "fp32"), shown, end_task_after=(7,))
-    for seed, (one, other) in enumerate(zip(together, alone, strict=True)):
+    for seed, (learner, expected) in enumerate(zip(together, alone, strict=True)):
         own = [[batches[seed]] for batches in shown]
-        expected = run(Engine([other], "fp32", capture=False), own, end_task_after=(7,))
+        expected = run(Engine([expected], "fp32", capture=False), own, end_task_after=(7,))
         assert_close_losses([[step[seed]] for step in losses], expected)
-        assert_same_memory(one, other)
+        assert_same_memory(learner, expected)
 
 
 @pytest.mark.gpu

@@ -30,8 +30,8 @@ OUTSIDE: dict[str, set[str]] = {
 
 def block(language: str) -> str:
     """The one block of that language in CONTRIBUTING.md."""
-    (found,) = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S)
-    return found
+    (code,) = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "CONTRIBUTING.md").read_text(), re.M | re.S)
+    return code
 
 
 @pytest.fixture(autouse=True)
@@ -225,8 +225,8 @@ def test_a_learner_outside_of_the_package_keeps_the_contract(
 def test_without_balance_it_is_experience_replay(small_learner, stream, state_of, differing) -> None:
     balanced, plain = small_learner("balanced_replay.BalancedReplay", balance=0.0), small_learner("er")
     for batch in stream:
-        one, other = balanced.observe(batch), plain.observe(batch)
-        assert all(torch.equal(one[name], other[name]) for name in other)
+        losses, expected = balanced.observe(batch), plain.observe(batch)
+        assert all(torch.equal(losses[name], expected[name]) for name in expected)
     assert differing(state_of(balanced), state_of(plain)) == {"shares"}
 
 

@@ -179,10 +179,10 @@ def test_one_line_and_the_exit_code(case: str, here: Path, monkeypatch, capsys) 
     prepare, words, code, word = CASES[case]
     prepare()
     begun = time.process_time()
-    found = within(60, lambda: cli.main(words))
+    exit_code = within(60, lambda: cli.main(words))
     out, err = capsys.readouterr()
     ours = [line for line in err.splitlines() if line.startswith("dualnet: ")]
-    assert (found, len(ours)) == (code, 1), err
+    assert (exit_code, len(ours)) == (code, 1), err
     assert word in ours[0] and "\x1b" not in err
     assert ("warning: " in ours[0]) == (code == 0)
     assert code == 0 or (out == "" and err.count("\n") == 1)

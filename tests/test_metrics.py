@@ -57,16 +57,16 @@ def test_a_task_that_was_never_measured_has_no_worst_case():
 def test_the_worst_case_is_never_above_the_end(matrix):
     """Where the end is one of the evaluations."""
     measured = np.where(np.tri(len(matrix), k=-1, dtype=bool), matrix, NAN)
-    found = stability_summary(matrix, measured)
-    assert found["min-ACC"] <= matrix[-1, :-1].mean() + 1e-9
-    assert found["WC-ACC"] <= average_accuracy(matrix) + 1e-9
+    metrics = stability_summary(matrix, measured)
+    assert metrics["min-ACC"] <= matrix[-1, :-1].mean() + 1e-9
+    assert metrics["WC-ACC"] <= average_accuracy(matrix) + 1e-9
 
 
 def test_the_definitions_of_forgetting_differ_where_they_should():
     # Task 2 was lucky before it was learned; task 1 was best at the very end.
     matrix = [[50, 95, 0], [40, 60, 0], [55, 30, 80]]
-    found = {definition: summary(matrix, definition)["FM"] for definition in FORGETTING}
-    assert found == pytest.approx({"paper": (-5 + 65) / 2, "seen": (-5 + 30) / 2, "all": (0 + 65) / 2})
+    forgetting = {definition: summary(matrix, definition)["FM"] for definition in FORGETTING}
+    assert forgetting == pytest.approx({"paper": (-5 + 65) / 2, "seen": (-5 + 30) / 2, "all": (0 + 65) / 2})
 
 
 def test_the_authors_round_each_accuracy_to_a_tenth_of_a_point():
@@ -78,8 +78,8 @@ def test_the_authors_round_each_accuracy_to_a_tenth_of_a_point():
 @pytest.mark.parametrize("definition", FORGETTING)
 def test_one_task_has_nothing_to_forget(definition):
     assert forgetting_per_task([[50]], definition).size == 0
-    found = summary([[50]], definition)
-    assert math.isnan(found["FM"]) and math.isnan(found["BWT"])
+    metrics = summary([[50]], definition)
+    assert math.isnan(metrics["FM"]) and math.isnan(metrics["BWT"])
 
 
 def test_takes_tensors():
@@ -101,18 +101,18 @@ def test_unknown_names_are_refused_with_the_choices():
 
 @given(matrices())
 def test_final_accuracy_is_what_was_learned_plus_what_came_back(matrix):
-    tasks, found = len(matrix), summary(matrix)
-    transfer = found["BWT"] * (tasks - 1) / tasks if tasks > 1 else 0
-    assert found["LA"] + transfer == pytest.approx(found["ACC"], abs=1e-9)
+    tasks, metrics = len(matrix), summary(matrix)
+    transfer = metrics["BWT"] * (tasks - 1) / tasks if tasks > 1 else 0
+    assert metrics["LA"] + transfer == pytest.approx(metrics["ACC"], abs=1e-9)
 
 
 @given(matrices(min_tasks=2))
 def test_forgetting_is_at_least_the_loss_since_learning(matrix):
-    found = {definition: summary(matrix, definition)["FM"] for definition in FORGETTING}
-    assert found["seen"] >= -summary(matrix)["BWT"] - 1e-9
-    assert found["paper"] == found["seen"]  # nothing was evaluated before it was learned
-    assert found["all"] >= 0
-    assert found["all"] >= found["paper"] - 0.1 - 1e-9
+    forgetting = {definition: summary(matrix, definition)["FM"] for definition in FORGETTING}
+    assert forgetting["seen"] >= -summary(matrix)["BWT"] - 1e-9
+    assert forgetting["paper"] == forgetting["seen"]  # nothing was evaluated before it was learned
+    assert forgetting["all"] >= 0
+    assert forgetting["all"] >= forgetting["paper"] - 0.1 - 1e-9
 
 
 @given(st.integers(2, 6).flatmap(lambda n: hnp.arrays(np.float64, (n, n), elements=st.floats(0, 100))))
@@ -127,9 +127,9 @@ def test_the_last_seen_accuracy_is_acc(matrix):
 
 @pytest.mark.parametrize("fm", FORGETTING)
 def test_where_only_the_end_was_evaluated_there_is_acc_alone(fm):
-    found = summary([[None, None], [60.0, 70.0]], fm)
-    assert found.pop("ACC") == 65
-    assert set(found) == {"FM", "LA", "AIA", "BWT"} and all(math.isnan(value) for value in found.values())
+    metrics = summary([[None, None], [60.0, 70.0]], fm)
+    assert metrics.pop("ACC") == 65
+    assert set(metrics) == {"FM", "LA", "AIA", "BWT"} and all(math.isnan(value) for value in metrics.values())
 
 
 def test_spreads_by_hand():

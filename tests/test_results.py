@@ -93,5 +93,6 @@ def test_demo_runs_what_its_search_chose(name: str) -> None:
 
 
 def test_demo_without_the_slow_phase_is_else_the_same() -> None:
-    one, other = read("few-labels-dualnet", {"learner": {"slow": {"rounds": 0}}}), read("few-labels-dualnet-n0")
-    assert one.mapping() | {"name": ""} == other.mapping() | {"name": ""}
+    without_slow = read("few-labels-dualnet", {"learner": {"slow": {"rounds": 0}}})
+    shipped = read("few-labels-dualnet-n0")
+    assert without_slow.mapping() | {"name": ""} == shipped.mapping() | {"name": ""}

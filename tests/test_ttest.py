@@ -37,20 +37,21 @@ def test_two_groups_of_numbers() -> None:
     """By hand: means 5 and 8, variances 2.5 and 10, five each: t = -3 / sqrt(2.5), f = 12.5^2 4 / (6.25 + 100)."""
     ours = Sample(float(np.mean([3, 4, 5, 6, 7])), float(np.std([3, 4, 5, 6, 7], ddof=1)), 5)
     theirs = Sample(float(np.mean([4, 6, 8, 10, 12])), float(np.std([4, 6, 8, 10, 12], ddof=1)), 5)
-    found = welch(ours, theirs)
-    assert found.mean == pytest.approx(-3)
-    assert found.freedom == pytest.approx(12.5**2 * 4 / 106.25)
-    assert found.p == pytest.approx(two_sided_p(3 / math.sqrt(2.5), found.freedom))
+    difference = welch(ours, theirs)
+    assert difference.mean == pytest.approx(-3)
+    assert difference.freedom == pytest.approx(12.5**2 * 4 / 106.25)
+    assert difference.p == pytest.approx(two_sided_p(3 / math.sqrt(2.5), difference.freedom))
 
 
 @given(samples, samples)
 def test_what_holds_for_any_two(a: Sample, b: Sample) -> None:
-    one, other = welch(a, b), welch(b, a)
-    assert one.p == pytest.approx(other.p) and one.mean == -other.mean
-    assert 0 <= one.p <= 1
-    assert min(a.size, b.size) - 1 <= one.freedom + 1e-9 <= a.size + b.size - 2 + 1e-6
-    assume(abs(one.p - 0.05) > 1e-6)
-    assert (abs(one.mean) <= one.half_width) == (one.p >= 0.05), "the interval holds 0 where p says so"
+    difference, reverse = welch(a, b), welch(b, a)
+    assert difference.p == pytest.approx(reverse.p) and difference.mean == -reverse.mean
+    assert 0 <= difference.p <= 1
+    assert min(a.size, b.size) - 1 <= difference.freedom + 1e-9 <= a.size + b.size - 2 + 1e-6
+    assume(abs(difference.p - 0.05) > 1e-6)
+    includes_zero = abs(difference.mean) <= difference.half_width
+    assert includes_zero == (difference.p >= 0.05)
 
 
 @given(means, st.floats(0.01, 20), st.integers(2, 30))
@@ -60,10 +61,10 @@ def test_equal_spreads_and_sizes_are_student_s_test(mean: float, std: float, siz
 
 @given(means, means, st.floats(0.01, 20), st.integers(2, 30))
 def test_a_single_run_is_one_more_of_the_others(ours: float, theirs: float, std: float, size: int) -> None:
-    found = welch(Sample(ours, None, 1), Sample(theirs, std, size))
-    assert found.freedom == size - 1
+    difference = welch(Sample(ours, None, 1), Sample(theirs, std, size))
+    assert difference.freedom == size - 1
     expected = two_sided_t(0.05, size - 1) * std * math.sqrt(1 + 1 / size)
-    assert found.half_width == pytest.approx(expected)
+    assert difference.half_width == pytest.approx(expected)
 
 
 def test_no_spread_at_all() -> None:

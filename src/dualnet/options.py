@@ -143,10 +143,10 @@ def choose(value: Any, choices: Sequence[Any], option: str) -> Any:
 def convert_scalar(value: Any, kind: Any, option: str) -> Any:
     wanted, read, fits = SCALARS[kind]
     try:
-        found = read(value) if isinstance(value, str) or (kind is float and type(value) is int) else value
+        converted = read(value) if isinstance(value, str) or (kind is float and type(value) is int) else value
     except (ValueError, KeyError, OverflowError):
-        found = None
-    return found if type(found) is kind and fits(found) else refuse(wanted, value, option)
+        converted = None
+    return converted if type(converted) is kind and fits(converted) else refuse(wanted, value, option)
 
 
 SCALARS: dict[Any, tuple[str, Callable[[Any], Any], Callable[[Any], bool]]] = {  # name, parser, check

@@ -92,8 +92,8 @@ def test_predictions_below_the_threshold_are_unknown(trained: Path, capsys) -> N
         picture(Path(f"some/{number}.png"), seed=number)
     Path("some/4.png").write_bytes(b"")
     predictions = dualnet.load(trained).predict("some", task=0, on_error="skip")
-    threshold = sorted(one.probability for one in predictions)[3]  # reached by two of four
-    expected = [one.name if one.probability >= threshold else "" for one in predictions]
+    threshold = sorted(prediction.probability for prediction in predictions)[3]  # reached by two of four
+    expected = [prediction.name if prediction.probability >= threshold else "" for prediction in predictions]
     assert expected.count("") == 3
     words = ["predict", str(trained), "some", "--task", "0", "--on-error", "skip", "--threshold", str(threshold)]
     assert cli.main([*words, "--csv", "out.csv"]) == 0
@@ -103,8 +103,8 @@ def test_predictions_below_the_threshold_are_unknown(trained: Path, capsys) -> N
         rows = list(csv.DictReader(file))
     assert [row["prediction"] for row in rows] == expected and all(row["class_1"] for row in rows[:4])
     assert cli.main([*words, "--json"]) == 0
-    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [one["prediction"] or "" for one in found] == expected
+    printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["prediction"] or "" for line in printed] == expected
 
 
 def test_a_table_that_is_a_folder(trained: Path, error_line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,8 +158,8 @@ def test_a_benchmark_without_validation_tasks_says_so() -> None:
 def test_same_bits_every_time(config: BenchmarkConfig, kind: str, benchmark: Benchmark) -> None:
     again = getattr(config, kind)()
     assert torch.equal(again.spec.class_mask, benchmark.spec.class_mask)
-    for one, other in zip(again.tasks, benchmark.tasks, strict=True):
-        for a, b in ((one.train, other.train), (one.test, other.test)):
+    for new_task, task in zip(again.tasks, benchmark.tasks, strict=True):
+        for a, b in ((new_task.train, task.train), (new_task.test, task.test)):
             assert all(torch.equal(x, y) for x, y in zip(a.load(), b.load(), strict=True))
 
 
@@ -190,12 +190,12 @@ def test_no_image_is_in_two_places(benchmark: Benchmark) -> None:
 
 def images_by_class(benchmark: Benchmark) -> dict[str, list[list[bytes]]]:
     """Training and test images of each class, in their order."""
-    found: dict[str, list[list[bytes]]] = {name: [[], []] for name in benchmark.class_names}
+    by_class: dict[str, list[list[bytes]]] = {name: [[], []] for name in benchmark.class_names}
     for task in benchmark.tasks:
         for side, part in enumerate((task.train, task.test)):
             for label, image in zip(part.labels.tolist(), pictures_of(part), strict=True):
-                found[benchmark.class_names[label]][side].append(image)
-    return found
+                by_class[benchmark.class_names[label]][side].append(image)
+    return by_class
 
 
 def test_another_order_has_the_same_images_and_the_same_cache(config: Any, kind: str, benchmark: Benchmark) -> None:

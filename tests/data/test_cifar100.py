@@ -76,8 +76,8 @@ def test_batches_and_folders_make_the_same_benchmark(config: Cifar100, tmp_path:
     assert from_batches.class_names == from_folders.class_names
     assert from_batches.spec.input_size == from_folders.spec.input_size == options.get("input_size")
     assert len(from_batches.tasks) == len(from_folders.tasks) == options.get("num_tasks", 20)
-    for one, other in zip(from_batches.tasks, from_folders.tasks, strict=True):
-        for a, b in ((one.train, other.train), (one.test, other.test)):
+    for batch_task, folder_task in zip(from_batches.tasks, from_folders.tasks, strict=True):
+        for a, b in ((batch_task.train, folder_task.train), (batch_task.test, folder_task.test)):
             assert np.array_equal(a.array[a.rows], b.array[b.rows])
             assert np.array_equal(a.labels, b.labels)
 
@@ -87,8 +87,8 @@ def test_the_folder_of_the_archive_itself_and_only_the_chosen_images(config: Cif
     again = replace(config, order_seed=1, root=f"{config.root}/cifar-100-python").make()
     assert len(array) == 300 and np.array_equal(again.tasks[0].train.array, array)
     chosen = [replace(config, class_order=order, classes_per_task=1).make() for order in (["ad", "aa"], ["aa", "ad"])]
-    one, other = (made.tasks[0].train.array for made in chosen)
-    assert len(one) == 6 and np.array_equal(one, other)
+    first, second = (made.tasks[0].train.array for made in chosen)
+    assert len(first) == 6 and np.array_equal(first, second)
     assert not (tmp_path / "cache").exists()
 
 

@@ -30,7 +30,7 @@ def check_pixels(pixels: torch.Tensor, expected: list[tuple[int, int, int] | Non
             assert (image - torch.tensor(colour)[:, None, None]).abs().max() <= 6, colour
 
 
-@given(st.lists(st.one_of(images, unreadable.map(lambda one: (one, "unreadable"))), max_size=6))
+@given(st.lists(st.one_of(images, unreadable.map(lambda item: (item, "unreadable"))), max_size=6))
 def test_mixtures_of_images(model: Model, given: list[Given]) -> None:
     all_images, kinds = [image for image, _ in given], [colour for _, colour in given]
     pixels, errors = readable(all_images, (3, SIDE, SIDE))
@@ -41,7 +41,7 @@ def test_mixtures_of_images(model: Model, given: list[Given]) -> None:
     assert [answer for answer in answers if not answer.error] == model.predict(pixels)
 
 
-@given(st.one_of(nonsense, st.lists(st.one_of(nonsense, arrays.map(lambda one: one[0])), max_size=4)))
+@given(st.one_of(nonsense, st.lists(st.one_of(nonsense, arrays.map(lambda item: item[0])), max_size=4)))
 def test_nonsense_is_one_line(model: Model, given: Any) -> None:
     try:
         answers = model.predict(given)

@@ -20,8 +20,8 @@ def test_default_images_never_change() -> None:
 
 def test_another_seed_draws_other_images() -> None:
     config = Procedural(num_tasks=1, train_per_class=2, test_per_class=1)
-    one, other = (replace(config, seed=seed).make().tasks[0].train.array for seed in (0, 1))
-    assert not any(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+    first, second = (replace(config, seed=seed).make().tasks[0].train.array for seed in (0, 1))
+    assert not any(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 def test_more_images_leave_the_first_as_they_are() -> None:

@@ -207,12 +207,12 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     parser.add_argument("--against", metavar="REV")
     arguments = parser.parse_args()
-    found = compute(ROOT)
+    digests = compute(ROOT)
     if arguments.against:
-        sys.exit(compare(found, at_commit(arguments.against)))
+        sys.exit(compare(digests, at_commit(arguments.against)))
     if arguments.write:
-        RECORD.write_text(json.dumps({"machine": machine(), "digests": found}, indent=1) + "\n")
-    print(json.dumps(found, indent=1))
+        RECORD.write_text(json.dumps({"machine": machine(), "digests": digests}, indent=1) + "\n")
+    print(json.dumps(digests, indent=1))
 
 
 if __name__ == "__main__":

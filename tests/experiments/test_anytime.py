@@ -31,20 +31,20 @@ def followed(experiment: Any) -> dict[int, tuple[int, float]]:
     blurry, labels = experiment.blurry, experiment.labels
     stream = Stream(benchmark, experiment.protocol, experiment.batch_size, CPU, labels, blurry=blurry)
     learner = make_learner(experiment.learner_name, stream.spec, experiment.learner, experiment.seed)
-    found, seen, step = {}, set(), 0
+    accuracies, seen, step = {}, set(), 0
     for period in stream.periods:
         for batch in stream.batches(period, experiment.seed):
             learner.observe(batch)
             seen |= set() if batch.labels is None else set(batch.labels.tolist()) - {-1}
             step += 1
             right = []
-            for task, (images, truths) in enumerate(one.test.load() for one in benchmark.tasks):
+            for task, (images, truths) in enumerate(task.test.load() for task in benchmark.tasks):
                 told = torch.full_like(truths, task if experiment.protocol == "task_aware" else 0)
                 answers = learner.predict(images, told)
                 right += [a == t for a, t in zip(answers.tolist(), truths.tolist(), strict=True) if t in seen]
             if seen and step % EVERY == 0:
-                found[step] = len(seen), 100 * sum(right) / len(right)
-    return found
+                accuracies[step] = len(seen), 100 * sum(right) / len(right)
+    return accuracies
 
 
 @pytest.mark.parametrize("kind", STREAMS)
@@ -105,4 +105,4 @@ def test_how_often_is_part_of_the_experiment_and_seeds_form_one_row(quick_tiny, 
     with pytest.raises(ValueError, match="evaluate_every is 2 there, 3 here"):
         run(quick_tiny("er", evaluate_every=3), tmp_path / "seed-0")
     (row,) = compare([tmp_path]).rows
-    assert [bool(one.log.anytime) for one in row.runs] == [True, False]
+    assert [bool(run.log.anytime) for run in row.runs] == [True, False]

@@ -38,14 +38,14 @@ trees = st.dictionaries(
 )
 
 
-def same(one: Any, other: Any) -> bool:
-    if isinstance(one, torch.Tensor):
-        return one.dtype == other.dtype and torch.equal(one, other)
-    if isinstance(one, dict):
-        return list(one) == list(other) and all(same(one[key], other[key]) for key in one)
-    if isinstance(one, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return type(one) is type(other) and one == other
+def same(tree: Any, other: Any) -> bool:
+    if isinstance(tree, torch.Tensor):
+        return tree.dtype == other.dtype and torch.equal(tree, other)
+    if isinstance(tree, dict):
+        return list(tree) == list(other) and all(same(tree[key], other[key]) for key in tree)
+    if isinstance(tree, list):
+        return len(tree) == len(other) and all(map(same, tree, other))
+    return type(tree) is type(other) and tree == other
 
 
 @settings(max_examples=30)

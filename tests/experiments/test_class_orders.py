@@ -88,14 +88,14 @@ def test_the_report_has_one_row_for_all_orders(three_orders, quick_tiny, run, tm
 def test_classes_are_averaged_by_name(protocol, quick_tiny, tmp_path) -> None:
     runner.run(seeds_in(tmp_path, quick_tiny("er", benchmark=BY_SEED, protocol=protocol), *SEEDS), CPU)
     (row,) = compare([tmp_path]).rows
-    names, found = names_of(row.runs[0]), class_results(row)
+    names, by_run = names_of(row.runs[0]), class_results(row)
     assert names == sorted(names) and tasks_table(row).rows == []
-    for run, results in zip(row.runs, found, strict=True):
+    for run, results in zip(row.runs, by_run, strict=True):
         assert run.classes is not None
         own = dict(zip(run.stream["class_names"], run.classes.accuracies(), strict=True))
         assert dict(zip(names, results.accuracies(), strict=True)) == own
-        given = {run.stream["class_names"][one.truth] for one in run.classes.mistakes}
-        assert {names[one.truth] for one in results.mistakes} == given
+        given = {run.stream["class_names"][mistake.truth] for mistake in run.classes.mistakes}
+        assert {names[mistake.truth] for mistake in results.mistakes} == given
     assert [line[0] for line in class_table([row]).rows] == names
     assert np.allclose(confusion_matrix(row).sum(axis=1), 100), "what one seed cannot confuse another may"
     single = ReportRow(0, "", row.runs[1:2])

@@ -17,37 +17,37 @@ from dualnet.experiments.record import read_record
 
 
 def results_of(folder: Path) -> ClassResults:
-    found = read_record(folder).classes
-    assert found is not None
-    return found
+    results = read_record(folder).classes
+    assert results is not None
+    return results
 
 
 @pytest.mark.parametrize("protocol", ["task_aware", "task_free_boundaries"])
 def test_they_are_those_of_the_last_evaluation(protocol, tiny, run, tmp_path: Path) -> None:
     """Within a task all classes are tested equally often, so that their mean is the task's accuracy."""
     record = read_record(run(tiny("er", protocol=protocol), tmp_path / "seed-0"))
-    found = results_of(record.folder)
-    assert found.counts == [2, 2, 2, 2] and record.accuracy is not None
-    accuracies = np.array(found.accuracies()).reshape(2, 2)
+    results = results_of(record.folder)
+    assert results.counts == [2, 2, 2, 2] and record.accuracy is not None
+    accuracies = np.array(results.accuracies()).reshape(2, 2)
     assert accuracies.mean(axis=1) == pytest.approx(record.accuracy[-1], abs=1e-3)
     if protocol == "task_aware":
-        assert all(truth // 2 == answer // 2 for truth, answer in found.confusions), "a task has two classes"
-    sure = [mistake.probability for mistake in found.mistakes]
+        assert all(truth // 2 == answer // 2 for truth, answer in results.confusions), "a task has two classes"
+    sure = [mistake.probability for mistake in results.mistakes]
     assert sure == sorted(sure, reverse=True) and all(0 < value <= 1 for value in sure)
-    assert Counter((one.truth, one.answer) for one in found.mistakes) == Counter(found.confusions)
+    assert Counter((mistake.truth, mistake.answer) for mistake in results.mistakes) == Counter(results.confusions)
 
 
 def test_a_learner_that_knows_one_class_only(own_learner: str, tiny, run, tmp_path: Path) -> None:
     """It predicts the class that it saw last for every image."""
     more = {"benchmark": {"test_per_class": 5}, "protocol": "task_free"}
     folder = run(tiny({"name": own_learner}, **more), tmp_path / "seed-0")
-    found = results_of(folder)
-    (answer,) = {answer for _, answer in found.confusions}
-    assert found.confusions == {(truth, answer): 5 for truth in range(4) if truth != answer}
-    assert found.accuracies() == [100 * (number == answer) for number in range(4)]
-    kinds = Counter((one.truth, one.answer) for one in found.mistakes)
+    results = results_of(folder)
+    (answer,) = {answer for _, answer in results.confusions}
+    assert results.confusions == {(truth, answer): 5 for truth in range(4) if truth != answer}
+    assert results.accuracies() == [100 * (number == answer) for number in range(4)]
+    kinds = Counter((mistake.truth, mistake.answer) for mistake in results.mistakes)
     assert kinds == {(truth, answer): 2 for truth in range(4) if truth != answer}, "two of a kind are enough"
-    picture = Image.open(io.BytesIO(base64.b64decode(found.mistakes[0].thumbnail)))
+    picture = Image.open(io.BytesIO(base64.b64decode(results.mistakes[0].thumbnail)))
     assert picture.format == "JPEG" and picture.size == (28, 28)
 
 
@@ -59,8 +59,8 @@ def test_mistakes_name_their_files_and_show_them(own_learner: str, run, tmp_path
     options = {"name": "image_folder", "root": str(tmp_path / "images"), "classes_per_task": 2, "image_size": 100}
     benchmark = {**options, "cache": str(tmp_path / "cache")}
     experiment = parse({"name": "own", "benchmark": benchmark, "learner": {"name": own_learner}})
-    found = results_of(run(experiment, tmp_path / "seed-0"))
-    (mistake,) = found.mistakes
+    results = results_of(run(experiment, tmp_path / "seed-0"))
+    (mistake,) = results.mistakes
     name = ("blue", "red")[mistake.truth]
     assert Path(mistake.image).parent.name == name and (tmp_path / "images" / mistake.image).is_file()
     picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(mistake.thumbnail))))

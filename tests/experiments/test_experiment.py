@@ -108,10 +108,10 @@ def test_any_values_come_back_from_yaml(root, order, lr, area, name, seed, delay
     ],
 )
 def test_options_of_a_command_line(words: list[str], way: str, value: Any) -> None:
-    found: Any = read("demo-dualnet", parse_flags(words))
+    option: Any = read("demo-dualnet", parse_flags(words))
     for part in way.split("."):
-        found = getattr(found, part)
-    assert found == value and type(found) is type(value)
+        option = getattr(option, part)
+    assert option == value and type(option) is type(value)
     plain = read("demo-dualnet").mapping()
     changed = {key for key, item in read("demo-dualnet", parse_flags(words)).mapping().items() if plain[key] != item}
     assert changed == {way.split(".")[0]}, "all else stays"

@@ -14,7 +14,7 @@ TASK_AWARE = {"heads": "per_task", "boundaries": "told", "memory": "ring", "memo
 
 
 def test_what_a_manifest_says(tiny, benchmark: Benchmark) -> None:
-    found = manifest_of(tiny("er"), benchmark)
+    manifest = manifest_of(tiny("er"), benchmark)
     expected = {
         **TASK_AWARE,
         "benchmark": "procedural",
@@ -30,8 +30,8 @@ def test_what_a_manifest_says(tiny, benchmark: Benchmark) -> None:
         "width": 2,
         "forgetting": "paper",
     }
-    assert {key: found[key] for key in expected} == expected
-    assert found["split"] == benchmark.split_digest != ""
+    assert {key: manifest[key] for key in expected} == expected
+    assert manifest["split"] == benchmark.split_digest != ""
 
 
 CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and the fields that must change with it
@@ -65,11 +65,11 @@ CHANGES: dict[str, tuple[dict[str, Any], set[str]]] = {  # what is changed, and 
 @pytest.mark.parametrize("change", CHANGES)
 def test_the_digest_changes_with_a_field_and_with_nothing_else(change: str, tiny) -> None:
     options, fields = CHANGES[change]
-    one, other = (manifest_of(each, each.benchmark.make()) for each in (tiny(), tiny(**{"learner": {}, **options})))
-    changed = {field for field in FIELDS if one.get(field) != other.get(field)}
+    default, other = (manifest_of(each, each.benchmark.make()) for each in (tiny(), tiny(**{"learner": {}, **options})))
+    changed = {field for field in FIELDS if default.get(field) != other.get(field)}
     assert changed == fields
-    assert (one["digest"] != other["digest"]) == bool(fields)
-    assert set(differences(other, one)) == fields
+    assert (default["digest"] != other["digest"]) == bool(fields)
+    assert set(differences(other, default)) == fields
 
 
 def test_labels_that_are_lost_by_batch_are_another_protocol(tiny, benchmark: Benchmark) -> None:

@@ -193,8 +193,8 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("room", [0, 8, 0.5, 1.5, 2.5], ids=str)
 def test_a_full_disk(room, small_disk: Path, tiny_file: Path, finished, run_state, never_stopped, capsys) -> None:
     """Space for nothing, for experiment.yaml only (kB), or for some checkpoints; then space is freed."""
-    one = sum(file.stat().st_size for file in (finished / "checkpoint").glob("step-00000006.*"))
-    left = int(room * one) if isinstance(room, float) else room * 1024
+    size = sum(file.stat().st_size for file in (finished / "checkpoint").glob("step-00000006.*"))
+    left = int(room * size) if isinstance(room, float) else room * 1024
     (small_disk / "filler").write_bytes(bytes(shutil.disk_usage(small_disk).free - left))
     words = ["run", str(tiny_file), "--out", str(small_disk / "out"), "--device", "cpu"]
     assert cli.main(words) == 1

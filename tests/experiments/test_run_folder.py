@@ -72,11 +72,11 @@ def test_a_folder_that_was_only_just_made_is_taken_over(tmp_path: Path, tiny, be
 
 
 def test_two_cannot_have_one_folder(tmp_path: Path) -> None:
-    one, other = RunFolder(tmp_path / "seed-0"), RunFolder(tmp_path / "seed-0")
-    with one.locked(), pytest.raises(ValueError, match=r"seed-0: another process is running here; .* --out"):
-        other.locked().__enter__()
-    with other.locked(), pytest.raises(ValueError, match="seed-0: another process"):
-        one.locked().__enter__()
+    first, second = RunFolder(tmp_path / "seed-0"), RunFolder(tmp_path / "seed-0")
+    with first.locked(), pytest.raises(ValueError, match=r"seed-0: another process is running here; .* --out"):
+        second.locked().__enter__()
+    with second.locked(), pytest.raises(ValueError, match="seed-0: another process"):
+        first.locked().__enter__()
 
 
 @pytest.mark.parametrize(

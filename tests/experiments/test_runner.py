@@ -303,8 +303,8 @@ def test_accuracy_does_not_depend_on_the_parts(size: int, finished: Path, benchm
     monkeypatch.setattr(evaluation, "EVALUATION_SIZE", size)
     learner = load(finished).learner
     stream = Stream(benchmark, "task_aware", 4, CPU)
-    found = [float(evaluation.accuracy(learner.logits, *stream.test_set(task))) for task in range(2)]
-    assert found == result_of(finished)["accuracy"][-1]
+    accuracies = [float(evaluation.accuracy(learner.logits, *stream.test_set(task))) for task in range(2)]
+    assert accuracies == result_of(finished)["accuracy"][-1]
 
 
 def test_a_learner_that_needs_boundaries_is_told_where_there_are_none(tiny, run, tmp_path) -> None:

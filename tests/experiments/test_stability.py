@@ -83,17 +83,17 @@ def test_stopped_and_resumed_equals_never_stopped(step, quick_tiny, run, stop_at
 
 def test_a_look_is_at_the_same_few_test_images(benchmark, finished: Path, monkeypatch) -> None:
     monkeypatch.setattr(stream_module, "PROBE_SIZE", 3)
-    one, other = (Stream(benchmark, protocol, 4, CPU) for protocol in ("task_aware", "task_free"))
+    task_aware, task_free = (Stream(benchmark, protocol, 4, CPU) for protocol in ("task_aware", "task_free"))
     learner = load(finished).learner
     for task in range(2):
-        images, labels, task_ids = one.probe(task)
-        assert len(labels) == 3 and torch.equal(images, other.probe(task)[0])
+        images, labels, task_ids = task_aware.probe(task)
+        assert len(labels) == 3 and torch.equal(images, task_free.probe(task)[0])
         tests, truths = benchmark.tasks[task].test.load()
         places = [int((tests == image).flatten(1).all(dim=1).nonzero()) for image in images]
         assert len(set(places)) == 3 and labels.tolist() == truths[places].tolist()
         right = learner.logits(images, torch.full((3,), task)).argmax(dim=1) == labels
-        found = evaluation.accuracy(learner.logits, images, labels, task_ids)
-        assert float(found) == pytest.approx(100 * right.double().mean().item())
+        accuracy = evaluation.accuracy(learner.logits, images, labels, task_ids)
+        assert float(accuracy) == pytest.approx(100 * right.double().mean().item())
 
 
 def test_an_accuracy_stays_on_the_device(finished: Path, benchmark, synchronising) -> None:

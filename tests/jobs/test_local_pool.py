@@ -83,8 +83,8 @@ def run(jobs: list[Job], size: int = 1) -> dict[str, JobResult]:
 
 
 def test_each_job_has_its_own_process_and_peak_of_memory(job) -> None:
-    found = run([job("large", "pool_learners.Large"), job("exits", "pool_learners.Exits"), job("small")])
-    assert {name: result.status for name, result in found.items()} == {
+    results = run([job("large", "pool_learners.Large"), job("exits", "pool_learners.Exits"), job("small")])
+    assert {name: result.status for name, result in results.items()} == {
         "large": "finished",
         "exits": "failed",
         "small": "finished",
@@ -103,8 +103,8 @@ def test_a_job_does_not_repeat_warnings_of_ignored_files(tiny) -> None:
     Path("images/b/empty.png").touch()
     benchmark = {"name": "image_folder", "root": "images", "classes_per_task": 2, "image_size": 28, "on_error": "skip"}
     experiment = tiny({"name": "finetune", "encoder": {"width": 2}, "updates": 1}).mapping() | {"benchmark": benchmark}
-    found = run([Job({Path("quiet/seed-0"): experiment}, "cpu")])
-    assert found["quiet"] == JobResult("finished") and Path("log").read_text() == ""
+    results = run([Job({Path("quiet/seed-0"): experiment}, "cpu")])
+    assert results["quiet"] == JobResult("finished") and Path("log").read_text() == ""
 
 
 @pytest.mark.parametrize(
@@ -112,8 +112,8 @@ def test_a_job_does_not_repeat_warnings_of_ignored_files(tiny) -> None:
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))],
 )
 def test_jobs_find_cuda_untouched(device: str, job) -> None:
-    found = run([job(name, "pool_learners.Untouched", device) for name in ("one", "two")])
-    assert [found[name] for name in ("one", "two")] == [JobResult("finished")] * 2
+    results = run([job(name, "pool_learners.Untouched", device) for name in ("one", "two")])
+    assert [results[name] for name in ("one", "two")] == [JobResult("finished")] * 2
 
 
 def test_what_the_server_imports_does_not_touch_cuda() -> None:

@@ -191,8 +191,8 @@ def test_a_seed_of_other_images_is_refused_before_another_runs(command: str, err
 
 
 def results(out: Path) -> dict[str, Any]:
-    found = {file.parent: result_of(file.parent) for file in sorted(out.rglob("result.json"))}
-    return {str(folder.relative_to(out)): (one["accuracy"], one["cost"]) for folder, one in found.items()}
+    results = {file.parent: result_of(file.parent) for file in sorted(out.rglob("result.json"))}
+    return {str(folder.relative_to(out)): (result["accuracy"], result["cost"]) for folder, result in results.items()}
 
 
 def test_rows_side_by_side_equal_rows_one_by_one() -> None:

@@ -35,33 +35,33 @@ def make() -> Both:
 def outcome(together: bool, precision: torch.dtype = torch.bfloat16) -> list[Tensor]:
     """Outputs and gradients of steps within one autocast, whose weights change in between."""
     images = torch.randn(6, 3, 28, 28, generator=torch.Generator().manual_seed(1))
-    nets, found = make(), []
+    nets, tensors = make(), []
     casts = [patch(f"dualnet.nets.{name}.autocast_weights", lambda _: nullcontext()) for name in ("resnet", "adapter")]
     with torch.autocast("cpu", torch.bfloat16, precision == torch.bfloat16, cache_enabled=False):
         for _ in range(STEPS):
             with nullcontext() if together else casts[0], nullcontext() if together else casts[1]:
                 outputs = nets(images, 2)
             grads = torch.autograd.grad(sum(out.float().square().sum() for out in outputs), list(nets.parameters()))
-            found += [out.detach() for out in outputs] + list(grads)
+            tensors += [out.detach() for out in outputs] + list(grads)
             with torch.no_grad():
                 for parameter, grad in zip(nets.parameters(), grads, strict=True):
                     parameter -= 0.001 * grad / grad.norm().clamp(min=1e-6)
-    return found
+    return tensors
 
 
 def test_weights_cast_together_equal_separate_casts():
     together, each = outcome(together=True), outcome(together=False)
     assert together[0].dtype == torch.bfloat16
-    for one, other in zip(together, each, strict=True):
-        assert one.dtype == other.dtype and torch.equal(one, other)
+    for tensor, expected in zip(together, each, strict=True):
+        assert tensor.dtype == expected.dtype and torch.equal(tensor, expected)
 
 
 def test_bfloat16_is_near_float32_and_each_step_uses_its_own_weights():
     rounded, exact = outcome(together=True), outcome(together=True, precision=torch.float32)
     num = len(exact) // STEPS
-    for one, other in zip(rounded[:5], exact[:5], strict=True):
-        assert 1e-4 < float((one - other).norm() / other.norm()) < 0.1
-    assert not any(torch.equal(one, other) for one, other in zip(rounded[:5], rounded[num : num + 5], strict=True))
+    for tensor, expected in zip(rounded[:5], exact[:5], strict=True):
+        assert 1e-4 < float((tensor - expected).norm() / expected.norm()) < 0.1
+    assert not any(map(torch.equal, rounded[:5], rounded[num : num + 5]))
 
 
 def test_weights_of_a_functional_call_are_cast():
@@ -69,12 +69,12 @@ def test_weights_of_a_functional_call_are_cast():
     nets, images = make(), torch.randn(4, 3, 28, 28, generator=torch.Generator().manual_seed(1))
     given = {name: 2 * parameter.detach() for name, parameter in nets.named_parameters()}
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-        found = functional_call(nets, given, (images, 1))[-1]
+        output = functional_call(nets, given, (images, 1))[-1]
         with pytest.raises(ValueError):
             functional_call(nets, given, (images[:1, :, :1, :1], 1))
         nets.load_state_dict(given, strict=False)
         expected = nets(images, 1)[-1]
-    assert torch.equal(found, expected)
+    assert torch.equal(output, expected)
     assert all(module.cast_weight is None for module in nets.modules() if isinstance(module, Conv))
 
 

@@ -30,15 +30,15 @@ def make() -> Encoder:
 def outcome(encoder):
     maps = encoder(IMAGES, 2)
     with profile(activities=[ProfilerActivity.CPU]) as recorded:
-        torch.autograd.backward(maps, [torch.linspace(-1, 2, one.numel()).view_as(one) for one in maps])
+        torch.autograd.backward(maps, [torch.linspace(-1, 2, out.numel()).view_as(out) for out in maps])
     num_sums = sum(event.count for event in recorded.key_averages() if event.key in ("aten::add", "aten::add_"))
     grads = {name: parameter.grad for name, parameter in encoder.named_parameters()}
     return dict(enumerate(maps)) | grads | dict(encoder.named_buffers()), num_sums
 
 
-def agree(found, expected):
+def agree(tensors, expected):
     for name, tensor in expected.items():
-        assert tensor is not None and float((found[name] - tensor).detach().norm() / tensor.detach().norm()) < 1e-3, (
+        assert tensor is not None and float((tensors[name] - tensor).detach().norm() / tensor.detach().norm()) < 1e-3, (
             name
         )
 
@@ -53,9 +53,9 @@ def evaluated(encoder):
 def test_an_encoder_by_fused_kernels_agrees_with_the_eager_one(fused):
     fused(True)
     encoder = make()
-    found, num_sums = outcome(encoder)
+    tensors, num_sums = outcome(encoder)
     fused(False)
-    agree(found, outcome(make())[0])
+    agree(tensors, outcome(make())[0])
     # With its twin a block's output needs no kernel of autograd for the sum of its two gradients. One is left for the
     # pooled stem, and one for each of the first three maps, which are used besides the next block.
     assert num_sums == 4
@@ -69,6 +69,6 @@ def test_nothing_keeps_the_maps_of_a_pass_in_memory_but_its_user(fused):
     fused(True)
     maps = make()(IMAGES, 2)
     assert kernels.second_use(maps[0]).data_ptr() == maps[0].data_ptr() and kernels.second_use(maps[0]) is not maps[0]
-    watched = [weakref.ref(one) for one in (*maps, *(kernels.second_use(one) for one in maps), maps[-1].grad_fn)]
+    watched = [weakref.ref(tensor) for tensor in (*maps, *map(kernels.second_use, maps), maps[-1].grad_fn)]
     del maps
-    assert not any(one() is not None for one in watched)
+    assert not any(reference() is not None for reference in watched)

@@ -29,9 +29,9 @@ def tensor(shape, seed):
     return values.to(memory_format=LAYOUT) if len(shape) == 4 else values
 
 
-def near(one, other):
+def near(tensor, expected):
     # As a whole: a gradient of a few rows is a difference of large numbers, and single ones lose their digits.
-    assert float((one - other).detach().norm() / other.detach().norm()) < 1e-5
+    assert float((tensor - expected).detach().norm() / expected.detach().norm()) < 1e-5
 
 
 def normal(weight, seed):
@@ -54,8 +54,8 @@ def compare(channels, relu, eager, fused, *inputs, used="first"):
         normal(norm.weight, 1)
         normal(norm.bias, 2)
         results.append(outcome(net, norm, used, *inputs))
-    for one, other in zip(*results, strict=True):
-        near(one, other)
+    for tensor, expected in zip(*results, strict=True):
+        near(tensor, expected)
 
 
 def twice(y):
@@ -135,8 +135,8 @@ def test_a_stem_with_its_gradients(shape, channels, parts, bias, layout, pool, f
         return pool(norm(conv(images), parts))
 
     results = [stem_outcome(net, channels, bias) for net in (by_kernels, eager)]
-    for one, other in zip(*results, strict=True):
-        near(one, other)
+    for tensor, expected in zip(*results, strict=True):
+        near(tensor, expected)
 
 
 # By the running statistics, where nothing is learned

@@ -35,13 +35,13 @@ def test_results_and_gradients_are_those_of_a_convolution(height, width, stride,
     small = (height, width, stride, bias) == (2, 2, 1, False)
     assert type(out.grad_fn).__name__ == ("SmallConvBackward" if small else "PatchConvBackward")
     upstream = torch.randn_like(out)
-    found = torch.autograd.grad(out, [x, *conv.parameters()], upstream)
+    grads = torch.autograd.grad(out, [x, *conv.parameters()], upstream)
     exact = [tensor.detach().double().requires_grad_() for tensor in (x, *conv.parameters())]
     expected = F.conv2d(*exact, stride=stride, padding=1)
-    for one, other in zip(found, torch.autograd.grad(expected, exact, upstream.double()), strict=True):
-        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-4)
+    for grad, exact_grad in zip(grads, torch.autograd.grad(expected, exact, upstream.double()), strict=True):
+        torch.testing.assert_close(grad.double(), exact_grad, rtol=1e-5, atol=1e-4)
     torch.testing.assert_close(out.detach().double(), expected.detach(), rtol=1e-5, atol=1e-5)
-    assert all(tensor.is_contiguous(memory_format=CHANNELS_LAST) for tensor in (out, *found[:2]))
+    assert all(tensor.is_contiguous(memory_format=CHANNELS_LAST) for tensor in (out, *grads[:2]))
 
 
 def test_images_need_no_gradient():

@@ -168,12 +168,12 @@ def test_the_same_seed_adds_the_same_weights_and_leaves_the_global_generator_alo
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    one, other = taught("er"), taught("er")
-    for learner in (one, other):
+    first, second = taught("er"), taught("er")
+    for learner in (first, second):
         learner.add_classes(2)
     assert torch.equal(torch.rand(3), expected)
-    assert torch.equal(one.net.head.weight, other.net.head.weight)
-    assert not torch.equal(one.net.head.weight[6:], one.net.head.weight[:2])
+    assert torch.equal(first.net.head.weight, second.net.head.weight)
+    assert not torch.equal(first.net.head.weight[6:], first.net.head.weight[:2])
 
 
 @pytest.mark.parametrize(("count", "task"), [(0, None), (-1, None), (1.5, None), (1, 3), (1, -1), (1, "x")])

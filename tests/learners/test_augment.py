@@ -53,7 +53,7 @@ def test_all_learners_have_the_option():
 
 @pytest.mark.parametrize(
     ("name", "augment", "check"),
-    [(name, kind_of(one + two), check) for one, name in enumerate(AUGMENTED) for two, check in enumerate(CHECKS)],
+    [(name, kind_of(row + column), check) for row, name in enumerate(AUGMENTED) for column, check in enumerate(CHECKS)],
 )
 def test_the_contract_holds_with_averaged_weights(name, augment, check, request, quick_learner):
     contract.holds(check, request, name=name, make=functools.partial(quick_learner, augment=augment, ema_rate=0.1))
@@ -120,8 +120,8 @@ def test_the_virtual_step_of_mir_is_not_augmented(augment, small_learner, random
         learner.observe(random_batch(seed))
     plain.load_state_dict(learner.state_dict())
     batch = random_batch(7, task=1)
-    one, other = (each.replay(batch, batch.labels) for each in (learner, plain))
-    assert torch.equal(one.images, other.images)
+    replay, plain_replay = (each.replay(batch, batch.labels) for each in (learner, plain))
+    assert torch.equal(replay.images, plain_replay.images)
 
 
 def test_the_stored_logits_of_derpp_are_not_augmented_by_default(small_learner, stream):
@@ -145,9 +145,9 @@ def test_grey_images_can_be_cropped_but_have_no_views(name, small_learner, rando
 
 @augmented
 def test_half_precision_does_not_round_the_images(augment, small_learner, stream):
-    one, other = (small_learner("er", augment=augment) for _ in range(2))
+    learner, other = (small_learner("er", augment=augment) for _ in range(2))
     with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
-        halved = one.training_input(stream[0].images)
+        halved = learner.training_input(stream[0].images)
     assert torch.equal(halved, other.training_input(stream[0].images))
 
 

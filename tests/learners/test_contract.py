@@ -201,8 +201,8 @@ def test_stopped_and_resumed_equals_never_stopped(name, small_learner, stream, s
         optimizer.load_state_dict(optimizers[key])
     assert not differing(state_of(never_stopped), state_of(resumed))
     for batch in (stream[3], stream[0], stream[2]):
-        one, other = never_stopped.observe(batch), resumed.observe(batch)
-        assert all(torch.equal(one[key], other[key]) for key in one)
+        losses, resumed_losses = never_stopped.observe(batch), resumed.observe(batch)
+        assert all(torch.equal(losses[key], resumed_losses[key]) for key in losses)
     assert not differing(state_of(never_stopped), state_of(resumed))
 
 

@@ -280,9 +280,9 @@ def test_the_base_never_learns_what_the_semantic_memory_holds(make, monkeypatch)
 
 def test_examples_are_counted_per_task(make):
     learner = make(memory=MemoryConfig(slots_per_class=5))
-    one, other = numbered(0, 4, task=0), numbered(4, 4, task=1)
+    first, second = numbered(0, 4, task=0), numbered(4, 4, task=1)
     both = Batch(
-        *(torch.cat([getattr(each, name) for each in (one, other)]) for name in ("images", "labels", "task_ids"))
+        *(torch.cat([getattr(batch, name) for batch in (first, second)]) for name in ("images", "labels", "task_ids"))
     )
     _, labels = learner.set_aside(both, both.labels)
     assert (labels == UNLABELLED).tolist() == [True, False, False, False] * 2

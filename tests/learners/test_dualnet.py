@@ -127,8 +127,8 @@ def test_one_update_follows_equation_7(joint_statistics, soft_label_mean, replay
         after = dict(getattr(learner, part).named_parameters())
         for key, weight in getattr(by_hand, part).named_parameters():
             torch.testing.assert_close(after[key], weight - 0.03 * weight.grad, atol=1e-5, rtol=1e-4)
-    for one, other in zip(learner.slow.buffers(), by_hand.slow.buffers(), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    for buffer, expected in zip(learner.slow.buffers(), by_hand.slow.buffers(), strict=True):
+        torch.testing.assert_close(buffer, expected, atol=1e-5, rtol=1e-4)
 
 
 def test_in_the_first_task_replay_contributes_nothing(make, random_batch):
@@ -138,9 +138,9 @@ def test_in_the_first_task_replay_contributes_nothing(make, random_batch):
     assert losses["replay"] == 0 and losses["soft_labels"] == 0
     logits = by_hand(batch.images, batch.task_ids)
     F.cross_entropy(logits, batch.labels).backward()
-    for one, other in zip(learner.parameters(), by_hand.parameters(), strict=True):
-        if other.grad is not None:
-            torch.testing.assert_close(one, other - 0.03 * other.grad, atol=1e-5, rtol=1e-4)
+    for weight, start in zip(learner.parameters(), by_hand.parameters(), strict=True):
+        if start.grad is not None:
+            torch.testing.assert_close(weight, start - 0.03 * start.grad, atol=1e-5, rtol=1e-4)
     for seed in (1, 2, 3):  # the memory fills with examples of this very task
         losses = learner.observe(random_batch(seed))
         assert losses["replay"] == 0 and losses["soft_labels"] == 0
@@ -237,10 +237,10 @@ def test_weight_decay_shrinks_the_weights_of_the_slow_phase(make, random_batch, 
     for learner in (plain, decayed):
         learner.learn_slow(random_batch(0))
     names = [f"{part}.{key}" for part in ("slow", "objective") for key, _ in getattr(plain, part).named_parameters()]
-    without, found = state_of(plain), state_of(decayed)
+    without, decayed_state = state_of(plain), state_of(decayed)
     for key in names:
-        torch.testing.assert_close(found[key], without[key] - 0.1 * 0.5 * start[key], atol=1e-6, rtol=1e-4)
-    assert sum((found[key] - without[key]).abs().max() > 1e-3 for key in names) > 20
+        torch.testing.assert_close(decayed_state[key], without[key] - 0.1 * 0.5 * start[key], atol=1e-6, rtol=1e-4)
+    assert sum((decayed_state[key] - without[key]).abs().max() > 1e-3 for key in names) > 20
 
 
 def test_kept_statistics_stay_kept_after_moving_to_a_device(make, random_batch, state_of, differing):

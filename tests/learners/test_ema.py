@@ -72,8 +72,8 @@ def test_exactly_the_tensors_used_for_prediction_are_averaged(name, averaging, s
 
 
 def test_before_the_first_step_the_weights_predict(averaging, quick_learner, stream):
-    one, other = averaging("er"), quick_learner("er")
-    assert torch.equal(one.logits(stream[0].images), other.logits(stream[0].images))
+    averaged, plain = averaging("er"), quick_learner("er")
+    assert torch.equal(averaged.logits(stream[0].images), plain.logits(stream[0].images))
 
 
 @given(values=st.lists(st.floats(-100, 100), min_size=1, max_size=30), rate=st.floats(0.01, 1))

@@ -32,5 +32,5 @@ def test_one_update_learns_the_batch_and_the_replay(name, joint_statistics, repl
     grads = torch.autograd.grad(now + 0.6 * then, weights)
     for weight, grad, learned in zip(weights, grads, learner.net.parameters(), strict=True):
         torch.testing.assert_close(learned, weight - 0.1 * grad, atol=1e-4, rtol=1e-3)
-    for one, other in zip(learner.net.buffers(), by_hand.net.buffers(), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+    for buffer, expected in zip(learner.net.buffers(), by_hand.net.buffers(), strict=True):
+        torch.testing.assert_close(buffer, expected, atol=1e-5, rtol=1e-4)

@@ -62,8 +62,8 @@ def test_the_examples_whose_loss_rises_most_are_chosen(unlabelled, prepared, ran
     by_rise = sorted(range(6), key=lambda i: -rises[i])
     assert rises[by_rise[2]] - rises[by_rise[3]] > 1e-5  # no tie decides
 
-    found = learner.loss_increase(drawn, learner.virtual_step(batch, batch.labels))
-    torch.testing.assert_close(found, torch.tensor(rises), atol=1e-4, rtol=1e-3)
+    increases = learner.loss_increase(drawn, learner.virtual_step(batch, batch.labels))
+    torch.testing.assert_close(increases, torch.tensor(rises), atol=1e-4, rtol=1e-3)
     chosen = learner.replay(batch, batch.labels)
     assert [index_in(image, drawn.images) for image in chosen.images] == by_rise[:3]
     assert torch.equal(chosen.labels, drawn.labels[by_rise[:3]])

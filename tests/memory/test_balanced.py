@@ -88,8 +88,8 @@ def test_a_batch_is_placed_like_single_examples(labels, num_slots, data):
     cut = data.draw(st.integers(0, len(labels)))
     for sizes in ([1] * len(labels), [cut, len(labels) - cut]):
         other = after(labels, num_slots, sizes)
-        for (name, one), two in zip(whole.state_dict().items(), other.state_dict().values(), strict=True):
-            assert torch.equal(one, two), name
+        for (name, tensor), other_tensor in zip(whole.state_dict().items(), other.state_dict().values(), strict=True):
+            assert torch.equal(tensor, other_tensor), name
 
 
 # Shares
@@ -160,8 +160,8 @@ def test_classes_can_be_added():
     for memory in (few, many):
         memory.add(numbered([4, 0, 2, 4, 1, 2], 20), torch.Generator().manual_seed(1))
     assert contents(few) == contents(many) and shares(few) == [1, 1, 2, 0, 2]
-    for (name, one), two in zip(few.state_dict().items(), many.state_dict().values(), strict=True):
-        assert torch.equal(one, two), name
+    for (name, tensor), other_tensor in zip(few.state_dict().items(), many.state_dict().values(), strict=True):
+        assert torch.equal(tensor, other_tensor), name
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 2, 0], [0] * 9 + [1]], ids=["slots are free", "one class has lost some"])

@@ -120,8 +120,8 @@ def test_the_onnx_file_has_the_new_name_and_no_removed_class(saved: Path) -> Non
     assert main(["export", "model", "it.onnx"]) == 0
     session = runtime.InferenceSession("it.onnx")
     assert json.loads(session.get_modelmeta().custom_metadata_map["class_names"]) == ["cat", "owl"]
-    found = torch.from_numpy(session.run(None, {"images": IMAGES.numpy()})[0])
-    torch.testing.assert_close(found, dualnet.load("model").probabilities(IMAGES), atol=1e-5, rtol=0)
+    probabilities = torch.from_numpy(session.run(None, {"images": IMAGES.numpy()})[0])
+    torch.testing.assert_close(probabilities, dualnet.load("model").probabilities(IMAGES), atol=1e-5, rtol=0)
 
 
 REFUSED: dict[str, str] = {

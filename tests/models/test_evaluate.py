@@ -22,7 +22,7 @@ SMALL = {"name": "er", "encoder": {"width": 4}, "updates": 5}
 def pictures(name: str, count: int) -> list[Image.Image]:
     """Of one colour, with noise."""
     noise = np.random.default_rng(0).integers(0, 6, (count, 28, 28, 3))
-    return [Image.fromarray((np.array(COLOURS[name]) + one).astype(np.uint8)) for one in noise]
+    return [Image.fromarray((np.array(COLOURS[name]) + pixels).astype(np.uint8)) for pixels in noise]
 
 
 def write(folder: str, **classes: tuple[str, int]) -> None:
@@ -53,13 +53,13 @@ def here(trained: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_accuracy_confusions_and_thresholds_are_those_of_the_predictions(trained: Model) -> None:
     images = [*pictures("red", 4), *pictures("green", 2), *pictures("blue", 1)]
-    found = trained.evaluate(images, ["red"] * 3 + ["green"] * 3 + ["red"])
-    assert found.predictions == tuple(trained.predict(images))
-    assert [one.name for one in found.predictions] == ["red"] * 4 + ["green"] * 2 + ["blue"]
-    assert found.correct == 5 and found.accuracy == pytest.approx(500 / 7)
-    assert found.class_accuracies() == {"green": pytest.approx(200 / 3), "red": 75.0}
-    assert found.confusions() == {("green", "red"): 1, ("red", "blue"): 1}
-    assert found.with_threshold(1.1) == (0, 0)
+    evaluation = trained.evaluate(images, ["red"] * 3 + ["green"] * 3 + ["red"])
+    assert evaluation.predictions == tuple(trained.predict(images))
+    assert [prediction.name for prediction in evaluation.predictions] == ["red"] * 4 + ["green"] * 2 + ["blue"]
+    assert evaluation.correct == 5 and evaluation.accuracy == pytest.approx(500 / 7)
+    assert evaluation.class_accuracies() == {"green": pytest.approx(200 / 3), "red": 75.0}
+    assert evaluation.confusions() == {("green", "red"): 1, ("red", "blue"): 1}
+    assert evaluation.with_threshold(1.1) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -76,11 +76,11 @@ def test_an_image_is_predicted_within_its_task() -> None:
     model = Model(dualnet.make_learner("er", spec, dualnet.ER.Config(EncoderOptions(width=4))), list("abcd"))
     images = [picture for name in COLOURS for picture in pictures(name, 4)]
     labels = [*"adbcab" * 2]
-    found = model.evaluate(images, labels)
+    evaluation = model.evaluate(images, labels)
     tasks = [0 if label in "ab" else 1 for label in labels]
     expected = [model.predict(image, task)[0] for image, task in zip(images, tasks, strict=True)]
-    assert [one.name for one in found.predictions] == [one.name for one in expected]
-    assert {len(one.classes) for one in found.predictions} == {2}
+    assert [prediction.name for prediction in evaluation.predictions] == [prediction.name for prediction in expected]
+    assert {len(prediction.classes) for prediction in evaluation.predictions} == {2}
 
 
 def test_the_command_shows_classes_and_thresholds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -109,13 +109,13 @@ def test_the_table_of_predictions_is_printed_alone(capsys: pytest.CaptureFixture
 def test_the_result_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     write("test", red=("red", 3), green=("red", 1))
     assert main(["evaluate", "model", "test", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert (found["accuracy"], found["images"]) == (75.0, 4)
-    assert found["classes"] == [
+    printed = json.loads(capsys.readouterr().out)
+    assert (printed["accuracy"], printed["images"]) == (75.0, 4)
+    assert printed["classes"] == [
         {"name": "green", "images": 1, "accuracy": 0.0, "precision": None, "mistaken_for": {"red": 1}},
         {"name": "red", "images": 3, "accuracy": 100.0, "precision": 75.0, "mistaken_for": {}},
     ]
-    assert found["thresholds"][0] == {"threshold": 0.5, "predicted": 100.0, "correct": 75.0}
+    assert printed["thresholds"][0] == {"threshold": 0.5, "predicted": 100.0, "correct": 75.0}
 
 
 @pytest.mark.parametrize(("least", "status"), [("75", 0), ("75.1", 1)])

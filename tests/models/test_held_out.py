@@ -102,14 +102,14 @@ def test_a_removed_class_moves_the_others_down() -> None:
 @pytest.fixture
 def learned(monkeypatch: pytest.MonkeyPatch) -> set[bytes]:
     """The images that models learn, as bytes."""
-    found, model_learn = set[bytes](), Model.learn
+    learned, model_learn = set[bytes](), Model.learn
 
     def learn_and_note(model: Model, images: Any, *rest: Any, **options: Any) -> Any:
-        found.update(in_bytes(images))
+        learned.update(in_bytes(images))
         return model_learn(model, images, *rest, **options)
 
     monkeypatch.setattr(Model, "learn", learn_and_note)
-    return found
+    return learned
 
 
 def test_no_session_learns_what_another_one_tests(learned: set[bytes], capsys: Any) -> None:
@@ -163,12 +163,15 @@ def test_the_accuracy_is_that_of_the_held_out_images(capsys: Any) -> None:
     images, labels = model.held_out.images, model.held_out.labels
     for part, rows in {"held_out_old": labels < 2, "held_out_new": labels == 2}.items():
         names = [model.class_names[label] for label in labels[rows]]
-        found = model.evaluate(images[rows], names)
-        assert session["after"][part] == [pytest.approx(found.accuracy), len(names)]
+        evaluation = model.evaluate(images[rows], names)
+        assert session["after"][part] == [pytest.approx(evaluation.accuracy), len(names)]
         if part == "held_out_old":
             before = first.evaluate(images[rows], names).accuracy
             assert session["before"][part] == [pytest.approx(before), len(names)]
-            assert f"  held-out images, earlier classes: {before:.1f} % before, {found.accuracy:.1f} % now" in lines[1]
+            assert (
+                f"  held-out images, earlier classes: {before:.1f} % before, {evaluation.accuracy:.1f} % now"
+                in lines[1]
+            )
     cat, dog, owl = (labels.tolist().count(number) for number in range(3))
     assert cli.main(["show", "m2"]) == 0
     kept = f"{len(labels)} images kept for testing (cat {cat}, dog {dog}, owl {owl})"

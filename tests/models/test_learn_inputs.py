@@ -44,7 +44,7 @@ def test_mixtures_are_learned_as_given(lesson: Any, batch_size: int, add_classes
     pixels = pixels_of(forms, (3, SIDE, SIDE))
     expected = [(name, image) for name, image in zip(labels, pixels, strict=True) if name is not None]
     assert [name for name, _ in stored] == [name for name, _ in expected]
-    assert all(torch.equal(one, other) for (_, one), (_, other) in zip(stored, expected, strict=True))
+    assert all(torch.equal(image, sent) for (_, image), (_, sent) in zip(stored, expected, strict=True))
 
 
 wrong: st.SearchStrategy[dict[str, Any]] = st.one_of(

@@ -62,7 +62,8 @@ def test_predictions_are_sorted(model: Model, images: torch.Tensor, benchmark: B
         assert prediction.name == benchmark.class_names[row.argmax()]
         assert prediction.probability == row.max()
         assert sum(prediction.probabilities) == pytest.approx(1)
-    assert [one.classes for one in model.predict(images, top=2)] == [one.classes[:2] for one in predictions]
+    for likeliest, all_classes in zip(model.predict(images, top=2), predictions, strict=True):
+        assert likeliest.classes == all_classes.classes[:2]
 
 
 def test_many_images_go_in_parts(model: Model, images: torch.Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +116,7 @@ def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, 
 
 
 @pytest.mark.parametrize(
-    ("wrong", "found"),
+    ("wrong", "described"),
     [
         (torch.zeros(2, 3, 28, 28, dtype=torch.int64), r"images are int64 \[2, 3, 28, 28\]; give uint8 \[B, 3, H, W\]"),
         (torch.zeros(2, 1, 28, 28, dtype=torch.uint8), r"images are uint8 \[2, 1, 28, 28\]; give uint8 \[B, 3, H, W\]"),
@@ -136,9 +137,9 @@ def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, 
         (b"", r"images\[0\]: unreadable .*empty"),
     ],
 )
-def test_things_that_are_no_images(wrong: Any, found: str, model: Model) -> None:
+def test_things_that_are_no_images(wrong: Any, described: str, model: Model) -> None:
     """One line; an array is not printed number by number."""
-    with pytest.raises(ValueError, match=rf"^{found}") as caught:
+    with pytest.raises(ValueError, match=rf"^{described}") as caught:
         model.predict(wrong)
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 200
 
@@ -167,8 +168,8 @@ def test_every_form_of_an_image_is_answered_alike(model: Model, images: torch.Te
     }
     for form, given in forms.items():
         assert model.predict(given, task=1) == expected, form
-    for one in (files[0], files[0].read_bytes(), arrays[0], images[0], Image.open(files[0])):
-        assert model.predict(one, task=1)[0].classes == expected[0].classes
+    for image in (files[0], files[0].read_bytes(), arrays[0], images[0], Image.open(files[0])):
+        assert model.predict(image, task=1)[0].classes == expected[0].classes
 
 
 def test_unreadable_images_are_named_or_skipped(model: Model, images: torch.Tensor, tmp_path: Path) -> None:
@@ -177,13 +178,14 @@ def test_unreadable_images_are_named_or_skipped(model: Model, images: torch.Tens
     mixed = [*files, b"no image", files[1]]
     with pytest.raises(ValueError, match=r"^2 of 6 images .*1.png \(empty file\), images\[4\] \(not an image"):
         model.predict(mixed)  # a file that is given twice is named once
-    found = model.predict(mixed, task=1, on_error="skip")
+    predictions = model.predict(mixed, task=1, on_error="skip")
     expected = model.predict(images[[0, 2, 3]], task=1, on_error="skip")
-    assert [found[number] for number in (0, 2, 3)] == expected and not any(one.error for one in expected)
+    assert [predictions[number] for number in (0, 2, 3)] == expected
+    assert not any(prediction.error for prediction in expected)
     for number, reason in ((1, "empty file"), (4, "not an image"), (5, "empty file")):
-        assert found[number].error.startswith(reason) and not found[number].classes
-        assert (found[number].name, found[number].probability) == ("", 0.0)
-    assert [one.error for one in model.predict(b"", on_error="skip")] == ["empty file"]
+        assert predictions[number].error.startswith(reason) and not predictions[number].classes
+        assert (predictions[number].name, predictions[number].probability) == ("", 0.0)
+    assert [prediction.error for prediction in model.predict(b"", on_error="skip")] == ["empty file"]
     with pytest.raises(ValueError, match="on_error: 'ignore' is not one of stop, skip"):
         model.predict(images, on_error="ignore")  # pyright: ignore[reportArgumentType]
 

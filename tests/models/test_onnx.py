@@ -30,8 +30,8 @@ def test_onnx_of_a_model_with_tasks_and_averaged_weights_and_a_class_that_came_l
     session = onnxruntime.InferenceSession(tmp_path / "new" / "it.onnx")
     assert json.loads(session.get_modelmeta().custom_metadata_map["class_names"]) == ["a", "b", "c", "d"]
     for count in (1, 20):
-        found = torch.from_numpy(session.run(["probabilities"], {"images": images[:count].numpy()})[0])
-        torch.testing.assert_close(found, model.probabilities(images[:count], 0), atol=1e-5, rtol=0)
+        probabilities = torch.from_numpy(session.run(["probabilities"], {"images": images[:count].numpy()})[0])
+        torch.testing.assert_close(probabilities, model.probabilities(images[:count], 0), atol=1e-5, rtol=0)
     assert model.probabilities(images).isfinite().all()  # the trace left nothing behind
 
 

@@ -53,8 +53,8 @@ def test_it_begins_with_no_class_and_learns_what_comes(create: Any) -> None:
         losses = model.learn(pictures(*names, seed=seed), names, batch_size=9, add_classes=True)
         assert {"labels", "replay", "soft_labels"} == set(losses)
     assert model.class_names == ("red", "green", "blue")
-    found = model.predict(pictures(*COLOURS, seed=99))
-    assert [one.name for one in found] == list(COLOURS)
+    predictions = model.predict(pictures(*COLOURS, seed=99))
+    assert [prediction.name for prediction in predictions] == list(COLOURS)
     stored = model.learner.memory.composition().flatten().tolist()
     assert stored == [4, 4, 4], "12 slots, an equal share of each"
 

@@ -166,7 +166,7 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
     assert "finished" in capsys.readouterr().out and checkpoint.steps(Path("m2/checkpoint")) == [2]
     images = [Image.open("test/owl/0.png"), np.asarray(Image.open("test/cat/1.png"))]
-    assert {one.name for one in dualnet.load("m2").predict(images)} <= {"cat", "dog", "owl"}
+    assert {prediction.name for prediction in dualnet.load("m2").predict(images)} <= {"cat", "dog", "owl"}
 
 
 @pytest.mark.filterwarnings("ignore:.*its session")
@@ -197,7 +197,7 @@ def test_every_session_is_listed(
     _, _, title, header, _, *lines = capsys.readouterr().out.splitlines()
     assert title.rstrip() == "sessions, accuracy in %"
     assert header.rstrip().endswith(" test, new") and "memory" in header and "held out" not in header
-    ended = [time.strftime("%Y-%m-%d %H:%M", time.localtime(one["time"])) for one in (first, second)]
+    ended = [time.strftime("%Y-%m-%d %H:%M", time.localtime(session["time"])) for session in (first, second)]
     assert lines[0].split() == [*ended[0].split(), "8", "2", "—", "—", "—"]
     changes = [f"{record['before'][part][0]:.1f}→{record['after'][part][0]:.1f}" for part in ("memory", "old")]
     assert lines[1].split() == [*ended[1].split(), "8", "3", *changes, f"{record['after']['new'][0]:.1f}"]

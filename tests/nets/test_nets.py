@@ -188,6 +188,6 @@ def test_two_batches_in_one_pass_equal_two_passes(part):
     a, b = images(3, 28, seed=1), 2 * images(3, 28, seed=2) + 1
     joined = run(together, torch.cat([a, b]), 2)
     torch.testing.assert_close(joined, torch.cat([run(separate, a, 1), run(separate, b, 1)]), atol=1e-4, rtol=1e-4)
-    for one, other in zip(together, separate, strict=True):
-        for buffer, expected in zip(one.buffers(), other.buffers(), strict=True):
+    for norm, expected_norm in zip(together, separate, strict=True):
+        for buffer, expected in zip(norm.buffers(), expected_norm.buffers(), strict=True):
             torch.testing.assert_close(buffer, expected, atol=1e-4, rtol=1e-4)

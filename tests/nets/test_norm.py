@@ -131,11 +131,11 @@ def test_neighbours_of_equal_size_share_a_pass(sizes, passes):
 
 @pytest.mark.parametrize("num_second", [3, 5])
 def test_joint_batches_are_normalised_as_one(num_second):
-    joint, one = Counting(), Counting()
+    joint, single = Counting(), Counting()
     first = inputs(1, 4, 0)
     second = torch.randn(num_second, 4, 5, 6, generator=torch.Generator().manual_seed(1))
     together = torch.cat(forward_batches(joint, [first, second], True))
-    torch.testing.assert_close(together, one(torch.cat([first, second]), 1))
+    torch.testing.assert_close(together, single(torch.cat([first, second]), 1))
     assert joint.passes == 1
 
 
@@ -217,8 +217,8 @@ def test_the_first_block_in_one_go_rounds_no_more_than_its_parts(layout, channel
 
     fused, exact = outcome(autocast=True), outcome(autocast=False)
     monkeypatch.setattr(kernels, "can_fuse_conv", lambda *_: False)
-    for one, other, true in zip(fused, outcome(autocast=True), exact, strict=True):
-        error, usual = (float((found - true).norm() / true.norm()) for found in (one, other))
+    for value, usual_value, true in zip(fused, outcome(autocast=True), exact, strict=True):
+        error, usual = (float((computed - true).norm() / true.norm()) for computed in (value, usual_value))
         assert error < 1.5 * usual + 1e-3
 
 
@@ -233,18 +233,18 @@ def test_training_an_encoder_with_fused_kernels_equals_the_cpu(used):
         encoder = Encoder(20).to(device, memory_format=torch.channels_last)
         maps = encoder(images.to(device, memory_format=torch.channels_last), 2)
         maps = maps if used == "all maps" else maps[-1:]
-        slopes = [torch.linspace(-1, 2, one.numel()).view_as(one).to(device) for one in maps]
+        slopes = [torch.linspace(-1, 2, feature_map.numel()).view_as(feature_map).to(device) for feature_map in maps]
         torch.autograd.backward(maps, slopes)
         grads = [parameter.grad for parameter in encoder.parameters() if parameter.grad is not None]
         assert len(grads) == len(list(encoder.parameters()))
-        return [found.detach().cpu() for found in (*maps, *grads, *encoder.buffers())]
+        return [tensor.detach().cpu() for tensor in (*maps, *grads, *encoder.buffers())]
 
     with torch.backends.cudnn.flags(enabled=True, allow_tf32=False):
-        found, expected = outcome("cuda"), outcome("cpu")
-    for one, other in zip(found, expected, strict=True):
+        tensors, expected = outcome("cuda"), outcome("cpu")
+    for tensor, expected_tensor in zip(tensors, expected, strict=True):
         # Where a value lies near zero the ReLU falls on either side of it, and a gradient goes another way: float32
         # itself is 3e-3 from float64 here, and convolutions that are off by 1e-7 move float64 by 9e-3 at times.
-        assert float((one - other).norm() / other.norm()) < 1e-2
+        assert float((tensor - expected_tensor).norm() / expected_tensor.norm()) < 1e-2
 
 
 @pytest.mark.gpu
@@ -269,5 +269,5 @@ def test_inference_with_fused_kernels_equals_eager(autocast, monkeypatch):
         fused = answers(autocast)
         monkeypatch.setattr(kernels, "available", lambda _: False)
         usual, exact = answers(autocast), answers(False)
-    error, usual_error = (float((found - exact).norm() / exact.norm()) for found in (fused, usual))
+    error, usual_error = (float((computed - exact).norm() / exact.norm()) for computed in (fused, usual))
     assert error < 1.5 * usual_error + 1e-4

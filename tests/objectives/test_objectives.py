@@ -111,7 +111,7 @@ def test_equal_weights_and_views_give_equal_bits(name, make):
         loss = objective(encoder, *views())
         loss.backward()
         results.append((loss.detach(), *(weight.grad for weight in encoder.parameters())))
-    assert all(torch.equal(one, other) for one, other in zip(*results, strict=True))
+    assert all(torch.equal(tensor, expected) for tensor, expected in zip(*results, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)

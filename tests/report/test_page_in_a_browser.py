@@ -48,11 +48,11 @@ def test_columns_are_sorted_and_a_phone_shows_accuracy_first(tmp_path, make_run)
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom", tmp_path / "harness.html"]
     shown = subprocess.run(command, check=True, capture_output=True, text=True, timeout=600).stdout
     (text,) = re.findall(r"<p>(.*?)</p>", shown)[:1]
-    found = json.loads(html.unescape(text))
-    as_written, highest, lowest, by_name, most_costly, least = map("".join, found["orders"])
+    measured = json.loads(html.unescape(text))
+    as_written, highest, lowest, by_name, most_costly, least = map("".join, measured["orders"])
     assert as_written == "abcchance"
     assert highest == "cachanceb" and lowest == "bchanceac", "chance is 20 %"
     assert by_name == "abcchance"
     assert most_costly == "bcachance" and least == "acbchance", "a dash is last"
-    assert found["accuracy"] <= 390 and found["width"] <= 390
-    assert found["smallest"] >= 11
+    assert measured["accuracy"] <= 390 and measured["width"] <= 390
+    assert measured["smallest"] >= 11

@@ -62,9 +62,9 @@ def test_one_line_for_each_size_of_the_memory(tmp_path, make_run):
             make_run(tmp_path / f"{slots}-{rounds}", name=f"n{rounds}-{slots}", learner=dualnet(rounds, slots))
     make_run(tmp_path / "er", name="er")
     make_run(tmp_path / "alone", name="alone", learner=dualnet(3, slots=7))
-    found = lines(compare([tmp_path]).rows, ROUNDS)
-    assert [line.label for line in found] == ["dualnet (slots_per_class=10)", "dualnet (slots_per_class=50)"]
-    assert [list(line.accuracies) for line in found] == [[0, 3, 10], [0, 3, 10]]
+    drawn = lines(compare([tmp_path]).rows, ROUNDS)
+    assert [line.label for line in drawn] == ["dualnet (slots_per_class=10)", "dualnet (slots_per_class=50)"]
+    assert [list(line.accuracies) for line in drawn] == [[0, 3, 10], [0, 3, 10]]
     assert not lines(compare([tmp_path]).rows, SHARE)
 
 
@@ -83,9 +83,9 @@ def test_one_line_for_each_learner_over_the_labelled_share(tmp_path, make_run):
             labels = {"share": share, "drawn_per": "sample", "delay": 0, "delay_spread": 0}
             make_run(tmp_path / f"{name}-{share}", name=f"{name}-{share}", learner={"name": name}, labels=labels)
         make_run(tmp_path / name, name=name, learner={"name": name})
-    found = lines(compare([tmp_path]).rows, SHARE)
-    assert [line.label for line in found] == ["dualnet", "er"]
-    assert [list(line.accuracies) for line in found] == [[0.1, 0.25, 1], [0.1, 0.25, 1]]
+    drawn = lines(compare([tmp_path]).rows, SHARE)
+    assert [line.label for line in drawn] == ["dualnet", "er"]
+    assert [list(line.accuracies) for line in drawn] == [[0.1, 0.25, 1], [0.1, 0.25, 1]]
 
 
 def test_lines_of_a_table_have_the_names_of_its_rows(tmp_path, make_run):
@@ -160,8 +160,8 @@ def test_runs_of_another_number_of_tasks_share_no_point(tmp_path, make_run):
     for n in (0, 1):
         make_run(tmp_path / f"two-{n}", learner=dualnet(n))
         make_run(tmp_path / f"one-{n}", [[50.0]], learner=dualnet(n))
-    found = lines(compare([tmp_path]).rows, ROUNDS)
-    assert [line.accuracies for line in found] == [{0: [50], 1: [50]}, {0: [65], 1: [65]}]
+    drawn = lines(compare([tmp_path]).rows, ROUNDS)
+    assert [line.accuracies for line in drawn] == [{0: [50], 1: [50]}, {0: [65], 1: [65]}]
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,9 @@ samples = st.builds(Sample, st.floats(0, 100), st.floats(0.1, 10), st.integers(2
     ],
 )
 def test_a_verdict_is_what_the_interval_says(low: float, high: float, verdict: str) -> None:
-    found = Difference((low + high) / 2, (high - low) / 2, 8, 0.5)
-    assert (found.low, found.high) == (low, high)
-    assert verdict_of(found, 2.0) == verdict
+    difference = Difference((low + high) / 2, (high - low) / 2, 8, 0.5)
+    assert (difference.low, difference.high) == (low, high)
+    assert verdict_of(difference, 2.0) == verdict
 
 
 # Standard deviation 1 and five runs on both sides: the standard error is sqrt(2 / 5), with 8 degrees of freedom, whose
@@ -208,9 +208,9 @@ def test_other_readings_of_the_published_values_by_hand(make_run, row, ledger) -
 
 def test_rows_that_were_not_run_or_have_nothing_published(make_run, row, ledger) -> None:
     make_run("t/g/b", 0, 70.0)
-    one, two = ledger([row("t/g/a"), row("t/g/b")], {"t/g/a": PAPER}).entries
-    assert (one.verdict, one.seeds, one.cost["seconds"]) == ("not run", [], None)
-    assert (two.verdict, two.seeds, two.cost["forward"]) == ("—", [0], None)
+    first, second = ledger([row("t/g/a"), row("t/g/b")], {"t/g/a": PAPER}).entries
+    assert (first.verdict, first.seeds, first.cost["seconds"]) == ("not run", [], None)
+    assert (second.verdict, second.seeds, second.cost["forward"]) == ("—", [0], None)
 
 
 def test_an_unfinished_seed_does_not_count(make_run, row, ledger) -> None:
@@ -247,8 +247,8 @@ def test_seeds_of_two_experiments_are_not_averaged(make_run, row, ledger) -> Non
 
 def test_two_rows_may_share_their_runs(make_run, row, ledger) -> None:
     make_run("t/g/a", 0, 60.0)
-    one, two = (made := ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {})).entries
-    assert one.seeds == two.seeds == [0] and not two.options_changed
+    first, second = (made := ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {})).entries
+    assert first.seeds == second.seeds == [0] and not second.options_changed
     assert "b: uses the runs of t/g/a" in shown(made)
 
 
@@ -280,9 +280,9 @@ def test_earlier_runs_are_listed_and_do_not_count(make_run, row, ledger, tmp_pat
 
 def test_earlier_runs_of_a_row_that_was_not_run_again_are_compared_with_its_table(make_run, row, ledger) -> None:
     make_run("t/g/a/earlier/high-rate", 0, 40.0, {"lr": 0.5})
-    one, two = ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {"t/g/a": PAPER}).entries
-    assert (one.verdict, one.seeds, one.cost["seconds"]) == ("not run", [], None)
-    assert one.earlier == two.earlier and one.earlier[0].differs == {"learner.lr": (0.5, 0.03)}
+    first, second = ledger([row("t/g/a"), row("t/h/b", runs_of="t/g/a")], {"t/g/a": PAPER}).entries
+    assert (first.verdict, first.seeds, first.cost["seconds"]) == ("not run", [], None)
+    assert first.earlier == second.earlier and first.earlier[0].differs == {"learner.lr": (0.5, 0.03)}
 
 
 def test_an_earlier_run_under_another_protocol_says_so(make_run, row, ledger) -> None:

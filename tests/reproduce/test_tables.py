@@ -66,9 +66,9 @@ SPOT = {
 @pytest.mark.parametrize("name", SPOT)
 def test_published_values(name: str) -> None:
     runs, values, source = SPOT[name]
-    found = PUBLISHED[name]
-    assert (found.runs, found.source, found.spread) == (runs, source, "std")
-    assert found.metrics == {name: Sample(*value, runs) for name, value in zip(METRICS, values, strict=True)}
+    published = PUBLISHED[name]
+    assert (published.runs, published.source, published.spread) == (runs, source, "std")
+    assert published.metrics == {name: Sample(*value, runs) for name, value in zip(METRICS, values, strict=True)}
 
 
 def test_what_is_printed_otherwise_is_said() -> None:
@@ -80,10 +80,10 @@ def test_what_is_printed_otherwise_is_said() -> None:
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_published_protocol_is_a_part_of_a_manifest(name: str) -> None:
-    found = PUBLISHED[name]
-    assert set(found.protocol) <= set(FIELDS)
-    assert found.protocol["label_share"] == (0.1 if "labels-10" in name else 0.25 if "labels-25" in name else 1.0)
-    assert ("split" in found.protocol) == ("core50" not in name)
+    published = PUBLISHED[name]
+    assert set(published.protocol) <= set(FIELDS)
+    assert published.protocol["label_share"] == (0.1 if "labels-10" in name else 0.25 if "labels-25" in name else 1.0)
+    assert ("split" in published.protocol) == ("core50" not in name)
 
 
 def test_the_paper_leaves_updates_of_dualnet_and_derpp_open() -> None:
@@ -118,10 +118,10 @@ def test_the_paper_leaves_updates_of_dualnet_and_derpp_open() -> None:
     ],
 )
 def test_settings_of_a_row(name: str, settings: str, way: str, value: Any) -> None:
-    found: Any = ROWS[settings][name].options
+    option: Any = ROWS[settings][name].options
     for part in way.split("."):
-        found = found[part]
-    assert found == value
+        option = option[part]
+    assert option == value
 
 
 def test_rows_of_one_experiment_share_their_runs() -> None:
@@ -198,8 +198,9 @@ def test_a_row_twice(tmp_path: Path) -> None:
 
 def test_names_may_be_numbers(tmp_path: Path) -> None:
     (tmp_path / "t.yaml").write_text("groups: {10: {rows: {1: {batch_size: 20}, 2: {like: t/10/1}}}}\n")
-    one, two = read_table(str(tmp_path / "t.yaml"), "authors")
-    assert (one.name, two.name, two.runs_of, two.options) == ("t/10/1", "t/10/2", "t/10/1", {"batch_size": 20})
+    first, second = read_table(str(tmp_path / "t.yaml"), "authors")
+    assert (first.name, second.name) == ("t/10/1", "t/10/2")
+    assert (second.runs_of, second.options) == ("t/10/1", {"batch_size": 20})
 
 
 def test_what_a_row_begins_with(tmp_path: Path) -> None:

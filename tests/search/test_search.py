@@ -191,8 +191,8 @@ def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
     out = Path("out")
     for size, forgets in ((2, 9.0), (8, 1.0)):  # so that the larger draw is chosen
         leave_result(make_point(plan, {"learner.replay_size": size}), FM=forgets)
-    found = Search(plan, out, CPU, jobs=1).run()
-    assert [point.options["learner.candidates"] for point in found.stages[1]] == [8, 2]
+    search = Search(plan, out, CPU, jobs=1).run()
+    assert [point.options["learner.candidates"] for point in search.stages[1]] == [8, 2]
     (refused,) = read_search(out)["stages"][1]["points"][1:]
     assert refused["options"] == {"learner.replay_size": 8, "learner.candidates": 2}
     assert "candidates: 2 is not 8 or more" in refused["failed"]

@@ -46,9 +46,9 @@ def test_writes_are_refused_predictions_continue_and_everything_recovers(tmp_pat
         server.fill_disk(True)
         assert server.end() == 130 and "Traceback" not in server.log
     with Server(tmp_path / "state", *options) as server:
-        stored = {one["id"]: one["label"] for one in server.get("/v1/memory")}
+        stored = {example["id"]: example["label"] for example in server.get("/v1/memory")}
         assert server.learned()["examples"] == before["examples"] + 2
-        assert stored == {**{f"{one}-{n}": one for one in ("red", "green") for n in range(4)}, "newer": "green"}
+        assert stored == {**{f"{name}-{n}": name for name in ("red", "green") for n in range(4)}, "newer": "green"}
         assert sorted(path.name for path in (server.state / SNAPSHOTS).iterdir()) == ["1", LAST_FILE]
 
 

@@ -26,7 +26,7 @@ OPTIONS = Options(Path(), held_out_every=5, most_classes=2, unlabelled_kept=4)
 def image(number: int) -> np.ndarray:
     """Held out if the number is 4, 9, 14, ..."""
     images = (np.array([number, again] * 6, np.uint8).reshape(3, 2, 2) for again in range(256))
-    return next(one for one in images if int.from_bytes(pixel_digest(one.tobytes())) % 5 == (number + 1) % 5)
+    return next(image for image in images if int.from_bytes(pixel_digest(image.tobytes())) % 5 == (number + 1) % 5)
 
 
 def digest(number: int) -> bytes:
@@ -95,7 +95,7 @@ def test_entries_are_in_order_and_those_of_a_request_share_its_number(journal: J
 def test_of_a_deleted_example_the_id_remains_until_it_is_added_again(journal: Journal) -> None:
     add(journal, [1, 2], "cat")
     journal.delete("example-1")
-    for request in (journal.example, journal.delete, lambda one: journal.set_label(one, "cat", False)):
+    for request in (journal.example, journal.delete, lambda number: journal.set_label(number, "cat", False)):
         with pytest.raises(RequestError, match="'example-1' was deleted") as error:
             request("example-1")
         assert error.value.status == 410
@@ -138,8 +138,8 @@ def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(
     assert again.events_after(service.history[-1][0]) == [*again.events]
     numbers = [number for number, _, _ in service.events_after(0)]  # it was not restarted
     assert numbers == sorted({event[0] for event in (*service.history, *service.events)})
-    for one in (service, again):
-        one.journal.database.close()
+    for running in (service, again):
+        running.journal.database.close()
 
 
 def test_examples_are_found_by_their_pixels(journal: Journal) -> None:

@@ -84,7 +84,7 @@ def page(server: Server) -> Iterator[playwright.Page]:
         yield page
         browser.close()
     expected = ("ERR_CONNECTION_REFUSED", "status of 401", "status of 409")
-    assert [error for error in errors if not any(one in error for one in expected)] == []
+    assert [error for error in errors if not any(part in error for part in expected)] == []
 
 
 def class_card(page: playwright.Page, name: str) -> playwright.Locator:
@@ -135,11 +135,11 @@ def test_classes_taught_in_sequence_are_all_predicted_correctly(page: playwright
 
 
 def test_a_prediction_is_corrected_with_one_click_and_the_image_deleted(page: playwright.Page, server: Server) -> None:
-    before = {one["name"]: one["examples"] for one in server.get("/v1/classes")}
+    before = {row["name"]: row["examples"] for row in server.get("/v1/classes")}
     card = classify(page, "blue")
     card.get_by_role("button", name="green").click()
     expect(card.get_by_role("button", name="green")).to_have_attribute("aria-pressed", "true")
-    assert {one["name"]: one["examples"] for one in server.get("/v1/classes")} == before | {
+    assert {row["name"]: row["examples"] for row in server.get("/v1/classes")} == before | {
         "green": before["green"] + 1
     }
     card.get_by_label("Another class").fill("sky")
@@ -149,7 +149,7 @@ def test_a_prediction_is_corrected_with_one_click_and_the_image_deleted(page: pl
     expect(card).to_be_focused()
     card.get_by_role("button", name="Delete").click()
     expect(class_card(page, "sky").locator(".facts")).to_contain_text("0 images · 0 in memory")
-    assert {one["name"]: one["examples"] for one in server.get("/v1/classes")} == before | {"sky": 0}
+    assert {row["name"]: row["examples"] for row in server.get("/v1/classes")} == before | {"sky": 0}
 
 
 def test_an_image_that_is_taught_is_sent_once(page: playwright.Page, server: Server) -> None:
@@ -210,7 +210,7 @@ def test_a_damaged_snapshot_is_reported_and_not_restored(page: playwright.Page, 
 
 
 def class_numbers(server: Server) -> dict[str, int]:
-    return {one["name"]: one["number"] for one in server.get("/v1/classes")}
+    return {row["name"]: row["number"] for row in server.get("/v1/classes")}
 
 
 def test_a_class_is_renamed(page: playwright.Page, server: Server) -> None:

@@ -77,15 +77,15 @@ def teach_two(server: Server) -> None:
 
 
 def predicted(server: Server, colour: str, number: int = 1000) -> str:
-    status, found = server.upload("/v1/predict", png(picture(colour, number)))
+    status, answer = server.upload("/v1/predict", png(picture(colour, number)))
     assert status == 200
-    return found["predictions"][0]["classes"][0]["name"]
+    return answer["predictions"][0]["classes"][0]["name"]
 
 
 def test_taught_classes_are_predicted_and_held_out_examples_are_evaluated(server: Server) -> None:
     status = server.status_when(lambda status: status["waiting"] == 0 and status["held_out_accuracy"] == 100)
-    assert {one["name"]: one["examples"] for one in status["classes"]} == {"red": 10, "green": 10}
-    assert [one["in_memory"] for one in status["classes"]] == [9, 9]
+    assert {row["name"]: row["examples"] for row in status["classes"]} == {"red": 10, "green": 10}
+    assert [row["in_memory"] for row in status["classes"]] == [9, 9]
     held_out = [id for id in (f"red-{n}" for n in range(10)) if server.get(f"/v1/examples/{id}")["held_out"]]
     assert held_out == ["red-9"]
     server.status_when(lambda _: predicted(server, "red") == "red" and predicted(server, "green") == "green")
@@ -118,10 +118,10 @@ def test_a_response_is_sent_without_delay(server: Server) -> None:
 def test_predictions_are_in_the_order_of_the_images(server: Server) -> None:
     server.learned()  # until then the weights change from one request to the next
     images = [png(picture(colour, 77)) for colour in ("red", "green", "red")]
-    status, found = server.upload("/v1/predict?top=1", *images)
+    status, answer = server.upload("/v1/predict?top=1", *images)
     singles = [server.upload("/v1/predict?top=1", image)[1]["predictions"][0]["classes"][0]["name"] for image in images]
-    assert status == 200 and [one["classes"][0]["name"] for one in found["predictions"]] == singles
-    assert all(len(one["classes"]) == 1 for one in found["predictions"])
+    assert status == 200 and [prediction["classes"][0]["name"] for prediction in answer["predictions"]] == singles
+    assert all(len(prediction["classes"]) == 1 for prediction in answer["predictions"])
 
 
 def test_an_image_that_is_taught_is_sent_once_and_predicted_before_and_after(server: Server) -> None:
@@ -150,16 +150,16 @@ def test_a_class_must_exist_or_be_created_explicitly(server: Server) -> None:
     status, wrong = server.upload("/v1/examples", png(picture("blue", 0)), label="orange")
     assert status == 409 and "orange" in wrong["error"]["message"]
     assert server.send("POST", "/v1/classes", {"classes": ["red"]})[0] == 409
-    assert "orange" not in [one["name"] for one in server.get("/v1/classes")]
+    assert "orange" not in [row["name"] for row in server.get("/v1/classes")]
 
 
 def test_a_class_is_renamed_and_the_export_has_its_name(server: Server, tmp_path: Path) -> None:
     before = server.learned()["classes"]
-    numbers = {one["name"]: one["number"] for one in before}
+    numbers = {row["name"]: row["number"] for row in before}
     path = f"/v1/classes/{numbers['green']}/name"
     status, now = server.send("PUT", path, {"name": "grün"})
-    assert status == 200 and [one["name"] for one in now] == ["grün" if n == "green" else n for n in numbers]
-    assert [one["in_memory"] for one in now] == [one["in_memory"] for one in before]
+    assert status == 200 and [row["name"] for row in now] == ["grün" if n == "green" else n for n in numbers]
+    assert [row["in_memory"] for row in now] == [row["in_memory"] for row in before]
     assert server.get("/v1/examples/green-0")["label"] == "grün"
     server.status_when(lambda _: predicted(server, "green") == "grün")
     with zipfile.ZipFile(io.BytesIO(server.get("/v1/export"))) as archive:
@@ -176,15 +176,15 @@ def test_a_class_is_renamed_and_the_export_has_its_name(server: Server, tmp_path
 
 def test_a_late_label_is_learned_and_a_correction_replaces_it_in_the_memory(server: Server) -> None:
     assert server.teach(png(picture("blue", 2)), id="late")[0] == 201
-    memory = {one["id"]: one["label"] for one in server.get("/v1/memory")}
+    memory = {example["id"]: example["label"] for example in server.get("/v1/memory")}
     assert "late" not in memory and server.get("/v1/examples/late")["label"] is None
     assert server.send("PUT", "/v1/examples/late/label", {"label": "red"})[0] == 200
     server.learned()
     assert {"id": "late", "label": "red"} in server.get("/v1/memory")
-    in_memory = {one["name"]: one["in_memory"] for one in server.get("/v1/classes")}
+    in_memory = {row["name"]: row["in_memory"] for row in server.get("/v1/classes")}
     assert server.send("PUT", "/v1/examples/late/label", {"label": "green"})[0] == 200
     server.learned()
-    now = {one["name"]: one["in_memory"] for one in server.get("/v1/classes")}
+    now = {row["name"]: row["in_memory"] for row in server.get("/v1/classes")}
     assert (now["red"], now["green"]) == (in_memory["red"] - 1, in_memory["green"] + 1)
     assert server.send("PUT", "/v1/examples/missing/label", {"label": "red"})[0] == 404
 
@@ -211,14 +211,14 @@ def test_a_removed_class_is_gone_with_its_images(server: Server) -> None:
     number = server.get("/v1/classes")[-1]["number"]
     assert files_with(server.state, pixels)
     assert server.request("DELETE", f"/v1/classes/{number}") == (204, b"")
-    assert [one["name"] for one in server.get("/v1/classes")] == [one["name"] for one in before]
-    _, found = server.upload("/v1/predict", png(np.full((SIZE, SIZE, 3), 139, np.uint8)))
-    assert "mistake" not in [one["name"] for one in found["predictions"][0]["classes"]]
+    assert [row["name"] for row in server.get("/v1/classes")] == [row["name"] for row in before]
+    _, answer = server.upload("/v1/predict", png(np.full((SIZE, SIZE, 3), 139, np.uint8)))
+    assert "mistake" not in [row["name"] for row in answer["predictions"][0]["classes"]]
     assert server.request("GET", "/v1/examples/mistake")[0] == 410
     assert server.request("DELETE", f"/v1/classes/{number}")[0] == 404
     assert server.upload("/v1/examples", png(picture("red", 0)), label="mistake")[0] == 409
     server.learned()
-    assert [one["in_memory"] for one in server.get("/v1/classes")] == [one["in_memory"] for one in before]
+    assert [row["in_memory"] for row in server.get("/v1/classes")] == [row["in_memory"] for row in before]
     server.status_when(lambda _: files_with(server.state, pixels) == [])
 
 
@@ -229,8 +229,8 @@ def test_images_are_rotated_by_their_exif_orientation_and_other_metadata_is_drop
     turned = np.rot90(upright)
     server.upload("/v1/examples", png(np.ascontiguousarray(turned), "PNG", exif=tags), id="turned")
     server.upload("/v1/examples", png(upright), id="upright")
-    one, other = (server.get(f"/v1/examples/{id}/image") for id in ("turned", "upright"))
-    assert one == other and Image.open(io.BytesIO(one)).size == (SIZE, SIZE)
+    turned, upright = (server.get(f"/v1/examples/{id}/image") for id in ("turned", "upright"))
+    assert turned == upright and Image.open(io.BytesIO(turned)).size == (SIZE, SIZE)
     assert files_with(server.state, b"a secret description") == []
 
 
@@ -240,12 +240,12 @@ def test_restoring_a_snapshot_keeps_the_classes_added_since(server: Server) -> N
     for number in range(3):
         server.teach(png(picture("blue", 50 + number)), "blue", id=f"blue-{number}")
     server.learned()
-    memory = {one["id"] for one in server.get("/v1/memory")}
+    memory = {example["id"] for example in server.get("/v1/memory")}
     assert {"blue-0", "blue-1", "blue-2"} <= memory
     assert server.request("DELETE", "/v1/examples/red-1")[0] == 204
     status, now = server.send("POST", f"/v1/snapshots/{made['number']}/restore")
-    assert status == 200 and [one["name"] for one in now["classes"]] == ["red", "green", "blue"]
-    assert {one["id"] for one in server.get("/v1/memory")} == memory - {"blue-0", "blue-1", "blue-2", "red-1"}
+    assert status == 200 and [row["name"] for row in now["classes"]] == ["red", "green", "blue"]
+    assert {example["id"] for example in server.get("/v1/memory")} == memory - {"blue-0", "blue-1", "blue-2", "red-1"}
     assert server.send("POST", "/v1/snapshots/99/restore")[0] == 404
     assert server.request("DELETE", f"/v1/snapshots/{made['number']}")[0] == 204
     assert made not in server.get("/v1/snapshots")
@@ -257,9 +257,9 @@ def test_the_exported_model_gives_the_same_predictions(server: Server, tmp_path:
     with zipfile.ZipFile(io.BytesIO(server.get("/v1/export"))) as archive:
         archive.extractall(tmp_path)
     expected = dualnet.load(tmp_path / "model").predict(image)[0]
-    found = server.upload("/v1/predict", png(image))[1]["predictions"][0]["classes"]
-    assert [one["name"] for one in found] == list(expected.classes)
-    torch.testing.assert_close([one["probability"] for one in found], list(expected.probabilities))
+    classes = server.upload("/v1/predict", png(image))[1]["predictions"][0]["classes"]
+    assert [row["name"] for row in classes] == list(expected.classes)
+    torch.testing.assert_close([row["probability"] for row in classes], list(expected.probabilities))
     server.send("POST", "/v1/background", {"paused": False})
     assert not list(server.state.glob("export-*"))
 
@@ -275,11 +275,11 @@ def exporting(server: Server) -> Iterator[Future[tuple[int, Any]]]:
 
 def exporters(state: Path) -> list[str]:
     """The processes that export a model of the state folder."""
-    found = []
+    files = []
     for file in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-            found += [file.parent.name] if f"\0export\0{state}/export-".encode() in file.read_bytes() else []
-    return found
+            files += [file.parent.name] if f"\0export\0{state}/export-".encode() in file.read_bytes() else []
+    return files
 
 
 def test_the_onnx_export_gives_the_same_predictions(server: Server) -> None:
@@ -297,11 +297,11 @@ def test_the_onnx_export_gives_the_same_predictions(server: Server) -> None:
     image = picture("green", 555)
     probabilities = session.run(None, {"images": image.transpose(2, 0, 1)[None]})[0][0].tolist()
     names = json.loads(session.get_modelmeta().custom_metadata_map["class_names"])
-    found = {
-        one["name"]: one["probability"]
-        for one in server.upload("/v1/predict", png(image))[1]["predictions"][0]["classes"]
+    predicted = {
+        row["name"]: row["probability"]
+        for row in server.upload("/v1/predict", png(image))[1]["predictions"][0]["classes"]
     }
-    torch.testing.assert_close(dict(zip(names, probabilities, strict=True)), found, atol=1e-5, rtol=0)
+    torch.testing.assert_close(dict(zip(names, probabilities, strict=True)), predicted, atol=1e-5, rtol=0)
     server.send("POST", "/v1/background", {"paused": False})
 
 
@@ -361,8 +361,8 @@ def test_a_stop_ends_an_export_and_a_restart_recovers_everything(server: Server)
     for key in ("examples", "unlabelled"):
         assert after[key] == before[key]
     kept = ("name", "examples", "in_memory")
-    assert [[one[key] for key in kept] for one in after["classes"]] == [
-        [one[key] for key in kept] for one in before["classes"]
+    assert [[row[key] for key in kept] for row in after["classes"]] == [
+        [row[key] for key in kept] for row in before["classes"]
     ]
     server.status_when(lambda _: predicted(server, "red") == "red")
 
@@ -530,6 +530,6 @@ def test_a_diverging_step_is_rolled_back_and_the_service_continues(tmp_path: Pat
         for number, colour in enumerate(COLOURS):
             assert server.teach(png(picture(colour, number)), colour)[0] == (201 if number < 2 else 409)
         status = server.status_when(lambda status: status["rolled_back"] > 0 and status["waiting"] == 0)
-        assert sum(one["in_memory"] for one in status["classes"]) == 2
+        assert sum(row["in_memory"] for row in status["classes"]) == 2
         assert server.upload("/v1/predict", image)[0] == 200
         assert server.end() == 130

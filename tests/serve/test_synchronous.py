@@ -44,5 +44,5 @@ def test_a_stream_taught_over_http_ends_with_the_weights_of_a_run(
         assert server.get("/v1/status")["waiting"] == 0
         archive = zipfile.ZipFile(io.BytesIO(server.get("/v1/export")))
         archive.extractall(tmp_path / "export")
-    found = dualnet.load(tmp_path / "export" / "model")
-    assert differing(state_of(found.learner), state_of(expected.learner)) == set()
+    exported = dualnet.load(tmp_path / "export" / "model")
+    assert differing(state_of(exported.learner), state_of(expected.learner)) == set()

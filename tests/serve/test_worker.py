@@ -155,7 +155,7 @@ def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(worker: Wor
         while link.poll():
             service.on_status(link.recv()[1])
         status = service.status()
-        assert [one["name"] for one in status["classes"] if one["held_out_accuracy"] is not None] == measured
+        assert [row["name"] for row in status["classes"] if row["held_out_accuracy"] is not None] == measured
     assert status["held_out_accuracy"] is None
     service.journal.database.close()
 
@@ -486,14 +486,14 @@ def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(
     journal.set_label("e", "cat", False)
     journal.remove_class(1)
     assert [*journal.classes().values()] == ["dog", "cow"]
-    for one in (worker, start(worker.options)):  # as it is, and as after a kill
-        follow(one)
-        one.evaluate()
+    for running in (worker, start(worker.options)):  # as it is, and as after a kill
+        follow(running)
+        running.evaluate()
         notices(link)
-        assert names(one) == ["dog", "cow"] and stored(one) == ["dog"], "a is a dog now"
-        assert one.saves_due == 2 and set(one.last_good.accuracy()) <= {2}
-        assert executed(one, link, "restore", number) == (None, None)
-        assert names(one) == ["dog", "cow"] and stored(one) == []
+        assert names(running) == ["dog", "cow"] and stored(running) == ["dog"], "a is a dog now"
+        assert running.saves_due == 2 and set(running.last_good.accuracy()) <= {2}
+        assert executed(running, link, "restore", number) == (None, None)
+        assert names(running) == ["dog", "cow"] and stored(running) == []
     for id in ("b", "c", "d", "e"):
         with pytest.raises(RequestError, match="was deleted"):
             journal.example(id)

@@ -143,8 +143,8 @@ def test_the_stream_follows_from_seed_and_step(kind, benchmark) -> None:
         for other in (fresh, on_device):
             period, number = other.position(step)
             batch = next(other.batches(other.periods[period], 5, number))
-            for one, wanted in zip((batch.images, batch.labels, batch.task_ids), expected[step], strict=True):
-                assert (one is None and wanted is None) or torch.equal(one, wanted)
+            for value, wanted in zip((batch.images, batch.labels, batch.task_ids), expected[step], strict=True):
+                assert (value is None and wanted is None) or torch.equal(value, wanted)
 
 
 def test_a_device_holds_the_images_of_all_tasks_once_for_all_seeds(benchmark, monkeypatch) -> None:

@@ -102,8 +102,8 @@ def test_late_labels_are_those_of_a_queue(sizes, batch_size, labels):
         return
     kept = labels.kept([torch.tensor(batch) for batch in image_batches(sizes, batch_size)]).tolist()
     expected = queue_model(sizes, batch_size, kept, labels.delays(sum(sizes)).tolist())
-    found = [[(bool(step.labelled.any()), step.positions.tolist()) for step in period.steps] for period in periods]
-    assert found == expected
+    steps = [[(bool(step.labelled.any()), step.positions.tolist()) for step in period.steps] for period in periods]
+    assert steps == expected
 
 
 @pytest.mark.parametrize("spread", [0, 3])
@@ -151,8 +151,8 @@ def test_the_share_of_labels(share, drawn_per):
     steps = steps_of(task_by_task([20_000] * 4, 10, labels))
     counts = torch.tensor([float(len(labelled_places(step))) for step in steps])
     draws = 80_000 if drawn_per == "sample" else 8_000
-    found = counts.sum().item() / 80_000
-    assert abs(found - share) < 4 * math.sqrt(share * (1 - share) / draws)
+    drawn = counts.sum().item() / 80_000
+    assert abs(drawn - share) < 4 * math.sqrt(share * (1 - share) / draws)
     if drawn_per == "batch":
         assert set(counts.tolist()) == {0, 10}
     else:  # independent of each other: the counts of batches are binomial
@@ -162,9 +162,9 @@ def test_the_share_of_labels(share, drawn_per):
 
 
 def test_delays_are_spread_evenly():
-    found = torch.bincount(LabelsConfig(delay=20, delay_spread=4).delays(50_000))
-    assert found[:20].sum() == 0 and len(found) == 25
-    assert all(abs(count - 10_000) < 4 * math.sqrt(50_000 * 0.2 * 0.8) for count in found[20:].tolist())
+    counts = torch.bincount(LabelsConfig(delay=20, delay_spread=4).delays(50_000))
+    assert counts[:20].sum() == 0 and len(counts) == 25
+    assert all(abs(count - 10_000) < 4 * math.sqrt(50_000 * 0.2 * 0.8) for count in counts[20:].tolist())
 
 
 @given(st.integers(1, 40), batch_sizes, st.integers(1, 4))

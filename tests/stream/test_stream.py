@@ -49,17 +49,17 @@ def known(batch: Batch) -> dict[bytes, tuple[int, int]]:
 
 
 def truth(benchmark: Benchmark) -> dict[bytes, tuple[int, int]]:
-    found: dict[bytes, tuple[int, int]] = {}
+    places: dict[bytes, tuple[int, int]] = {}
     for number, task in enumerate(benchmark.tasks):
         images, labels = task.train.load()
-        found |= {
+        places |= {
             image.numpy().tobytes(): (label, number) for image, label in zip(images, labels.tolist(), strict=True)
         }
-    return found
+    return places
 
 
-def equal(one: Batch, other: Batch) -> bool:
-    fields = [(getattr(one, name), getattr(other, name)) for name in ("images", "labels", "task_ids")]
+def equal(batch: Batch, other: Batch) -> bool:
+    fields = [(getattr(batch, name), getattr(other, name)) for name in ("images", "labels", "task_ids")]
     return all(a is b is None or (a is not None and torch.equal(a, b)) for a, b in fields)
 
 
@@ -105,10 +105,10 @@ def test_a_label_comes_once_and_belongs_to_its_image_and_task(kind, benchmark) -
 @every_kind
 def test_seeds_have_equal_shapes_and_other_examples(kind, benchmark) -> None:
     stream = make_stream(benchmark, kind)
-    one, other = batches_of(stream, seed=0), batches_of(stream, seed=1)
-    shapes = [[(batch.images.shape, batch.labels is None) for batch in batches] for batches in (one, other)]
+    first, second = batches_of(stream, seed=0), batches_of(stream, seed=1)
+    shapes = [[(batch.images.shape, batch.labels is None) for batch in batches] for batches in (first, second)]
     assert shapes[0] == shapes[1]
-    labelled = [{image for batch in batches for image in known(batch)} for batches in (one, other)]
+    labelled = [{image for batch in batches for image in known(batch)} for batches in (first, second)]
     assert KINDS[kind].get("share", 1) == 1 or labelled[0] != labelled[1], "which samples are labelled is the seed's"
 
 
@@ -193,7 +193,7 @@ def test_images_are_read_where_they_lie(kind, benchmark, tmp_path: Path) -> None
         tasks.append(dataclasses.replace(task, train=train))
     mapped = make_stream(dataclasses.replace(benchmark, tasks=tasks), kind)
     expected = batches_of(make_stream(benchmark, kind), seed=2)
-    assert all(equal(one, other) for one, other in zip(batches_of(mapped, seed=2), expected, strict=True))
+    assert all(equal(batch, wanted) for batch, wanted in zip(batches_of(mapped, seed=2), expected, strict=True))
 
 
 @every_kind
@@ -203,8 +203,8 @@ def test_images_on_the_device_are_the_same(kind, epochs, benchmark) -> None:
     stream = make_stream(benchmark, kind, epochs_over_all=epochs)
     expected = batches_of(stream, seed=7)
     stream.reads_in_place = False
-    found = batches_of(stream, seed=7)
-    assert all(equal(one, other) for one, other in zip(found, expected, strict=True))
+    batches = batches_of(stream, seed=7)
+    assert all(equal(batch, wanted) for batch, wanted in zip(batches, expected, strict=True))
     assert stream.window is not None
     assert stream.window[:2] == ((1, 1) if not epochs and "delay" not in KINDS[kind] else (0, 1)), "no more than needed"
 

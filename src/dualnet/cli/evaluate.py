@@ -33,29 +33,29 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
         if not known:
             raise ValueError(f"{arguments.folder}: {join_first(others)}: unknown to the model; name another folder")
         show_warning(f"{join_first(others)}: left out, unknown to the model")
-    found = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
+    evaluation = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
     if arguments.json:
-        print(json.dumps({"accuracy": found.accuracy, "images": len(known), **parts(found)}))
+        print(json.dumps({"accuracy": evaluation.accuracy, "images": len(known), **parts(evaluation)}))
     elif arguments.csv != STDOUT:
         count = pluralise(len(known), "image")
-        print_line(f"{arguments.run}: accuracy {found.accuracy:.1f} % ({found.correct:,} of {count} correct)")
-        for table, title in tables(found):
+        print_line(f"{arguments.run}: accuracy {evaluation.accuracy:.1f} % ({evaluation.correct:,} of {count} correct)")
+        for table, title in tables(evaluation):
             print_line("")
             print_rich(rich_table(table, title), width=100)
     if arguments.csv:
-        pairs = zip(known.items(), found.predictions, strict=True)
-        cells = ([files.decoded.file(row), label, one.name, one.probability] for (row, label), one in pairs)
+        pairs = zip(known.items(), evaluation.predictions, strict=True)
+        cells = ([files.decoded.file(row), label, top.name, top.probability] for (row, label), top in pairs)
         write_table(arguments.csv, [("image", "class", "prediction", "probability"), *cells])
-    if arguments.at_least is not None and found.accuracy < arguments.at_least:
-        return fail(f"{arguments.run}: the accuracy is {found.accuracy:.2f} %, below {arguments.at_least:g} %", 1)
+    if arguments.at_least is not None and evaluation.accuracy < arguments.at_least:
+        return fail(f"{arguments.run}: the accuracy is {evaluation.accuracy:.2f} %, below {arguments.at_least:g} %", 1)
     return 0
 
 
-def parts(found: Evaluation) -> dict[str, list[dict[str, Any]]]:
+def parts(evaluation: Evaluation) -> dict[str, list[dict[str, Any]]]:
     """Results by class, the least accurate first, and by threshold; shares in percent, None of no predictions."""
-    counts, predicted = Counter(found.labels), Counter(one.name for one in found.predictions)
-    confusions, classes = found.confusions().most_common(), []
-    for name, accuracy in sorted(found.class_accuracies().items(), key=lambda pair: pair[1]):
+    counts, predicted = Counter(evaluation.labels), Counter(prediction.name for prediction in evaluation.predictions)
+    confusions, classes = evaluation.confusions().most_common(), []
+    for name, accuracy in sorted(evaluation.class_accuracies().items(), key=lambda pair: pair[1]):
         mistaken = {answer: count for (label, answer), count in confusions if label == name}
         correct = counts[name] - sum(mistaken.values())
         precision = 100 * correct / predicted[name] if predicted[name] else None
@@ -63,17 +63,17 @@ def parts(found: Evaluation) -> dict[str, list[dict[str, Any]]]:
         classes.append({"name": name, **shares, "mistaken_for": mistaken})
     thresholds = []
     for threshold in THRESHOLDS:
-        reached, correct = found.with_threshold(threshold)
+        reached, correct = evaluation.with_threshold(threshold)
         shares = {
-            "predicted": 100 * reached / len(found.labels),
+            "predicted": 100 * reached / len(evaluation.labels),
             "correct": 100 * correct / reached if reached else None,
         }
         thresholds.append({"threshold": threshold, **shares})
     return {"classes": classes, "thresholds": thresholds}
 
 
-def tables(found: Evaluation) -> list[tuple[Table, str]]:
-    content = parts(found)
+def tables(evaluation: Evaluation) -> list[tuple[Table, str]]:
+    content = parts(evaluation)
     classes: list[list[Cell]] = []
     for of in content["classes"]:
         mistaken = ", ".join(f"{name} {count}" for name, count in list(of["mistaken_for"].items())[:MAX_CONFUSIONS])

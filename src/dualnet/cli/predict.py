@@ -26,18 +26,19 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     check_has_tasks(model, arguments.task)
     images = list_images(arguments.images)
     predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
-    if errors := {image: one.error for image, one in zip(images, predictions, strict=True) if one.error}:
+    pairs = list(zip(images, predictions, strict=True))
+    if errors := {image: prediction.error for image, prediction in pairs if prediction.error}:
         unreadable = UnreadableError(errors, len(images)).summary(len(images))
         if len(errors) == len(images):
             raise ValueError(f"{unreadable}; there is nothing to predict")
         show_warning(f"{unreadable}; skipped")
     warn_without_task(model, arguments.task)
     if arguments.csv != STDOUT:
-        for image, prediction in zip(images, predictions, strict=True):
+        for image, prediction in pairs:
             show(image, prediction, arguments.threshold, arguments.json)
     if arguments.csv:
         sys.stdout.flush()  # the table may go there too
-        write_csv(arguments.csv, images, predictions, arguments.threshold)
+        write_csv(arguments.csv, pairs, arguments.threshold)
 
 
 def show(image: str, prediction: Prediction, threshold: float | None, as_json: bool) -> None:
@@ -76,20 +77,20 @@ def check_table(file: Path, as_json: bool) -> None:
         raise ValueError(f"{file}: is a folder; give --csv a file, such as {file / 'table.csv'}")
 
 
-def write_csv(file: Path, images: Sequence[str], predictions: Sequence[Prediction], threshold: float | None) -> None:
+def write_csv(file: Path, predictions: Sequence[tuple[str, Prediction]], threshold: float | None) -> None:
     """Write one row per image: its path, classes with probabilities, and why it could not be read, if so.
 
     With a threshold also the prediction, empty if its probability is lower.
     """
-    most = max(len(prediction.classes) for prediction in predictions)
+    most = max(len(prediction.classes) for _, prediction in predictions)
     columns = [f"{what}_{n}" for n in range(1, most + 1) for what in ("class", "probability")]
     known = [] if threshold is None else ["prediction"]
     rows: list[list[Any]] = [["image", *known, *columns, "error"]]
-    for image, one in zip(images, predictions, strict=True):
-        pairs = zip(one.classes, one.probabilities, strict=True)
+    for image, prediction in predictions:
+        pairs = zip(prediction.classes, prediction.probabilities, strict=True)
         cells = [value for pair in pairs for value in pair]
-        known = [] if threshold is None else [one.name if one.probability >= threshold else ""]
-        rows.append([image, *known, *(cells or [""] * len(columns)), one.error])
+        known = [] if threshold is None else [prediction.name if prediction.probability >= threshold else ""]
+        rows.append([image, *known, *(cells or [""] * len(columns)), prediction.error])
     write_table(file, rows)
 
 

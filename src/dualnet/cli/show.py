@@ -69,8 +69,9 @@ def by_class(numbers: Iterable[int], model: Model) -> str:
 
 def session_table(sessions: Sequence[Mapping[str, Any]]) -> Table:
     """When each session of `dualnet learn` ended, what it learned, and the accuracies."""
-    columns = {part: column for part, (column, _) in TEST_SETS.items() if any(part in one["after"] for one in sessions)}
-    rows: list[list[Cell]] = [[*facts(one), *(accuracy(one, part) for part in columns)] for one in sessions]
+    tested = {part for session in sessions for part in session["after"]}
+    columns = {part: column for part, (column, _) in TEST_SETS.items() if part in tested}
+    rows: list[list[Cell]] = [[*facts(session), *(accuracy(session, part) for part in columns)] for session in sessions]
     return Table(["session", "images", "classes", *columns.values()], rows)
 
 

@@ -43,17 +43,16 @@ class ClassResults:
 
     def renumbered(self, numbers: Sequence[int]) -> Self:
         """The same results with other class numbers, `numbers[n]` for class n."""
-        mistakes = [replace(one, truth=numbers[one.truth], answer=numbers[one.answer]) for one in self.mistakes]
         return replace(
             self,
             counts=[count for _, count in sorted(zip(numbers, self.counts, strict=True))],
             confusions={(numbers[truth], numbers[answer]): n for (truth, answer), n in self.confusions.items()},
-            mistakes=mistakes,
+            mistakes=[replace(m, truth=numbers[m.truth], answer=numbers[m.answer]) for m in self.mistakes],
         )
 
     def text(self) -> str:
         confusions = [[*pair, count] for pair, count in sorted(self.confusions.items())]
-        content = {"counts": self.counts, "confusions": confusions, "mistakes": [asdict(one) for one in self.mistakes]}
+        content = {"counts": self.counts, "confusions": confusions, "mistakes": [*map(asdict, self.mistakes)]}
         return json.dumps(content, separators=(",", ":")) + "\n"
 
 
@@ -72,7 +71,7 @@ def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
                 whole_number(number, "confusions", 0, num_classes - 1)
             confusions[truth, answer] = whole_number(count, "confusions", 0, remaining[truth])
             remaining[truth] -= count
-        mistakes = [_mistake(one, num_classes) for one in content["mistakes"][:MAX_MISTAKES]]
+        mistakes = [_mistake(mistake, num_classes) for mistake in content["mistakes"][:MAX_MISTAKES]]
         return ClassResults(counts, confusions, mistakes)
     except READ_ERRORS as error:
         raise ValueError(f"{describe_file_error(path, error)}; remove it, and the run is shown without it") from error

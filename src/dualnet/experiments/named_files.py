@@ -24,5 +24,5 @@ def shipped_files(below: str = "") -> list[Path]:
     """The files in experiments/ or a folder inside of it; in the installed package it is named shipped/."""
     package = Path(str(files("dualnet")))
     folders = (package / "shipped", package.parent.parent / "experiments")
-    found = next(((folder / below).glob("*.yaml") for folder in folders if folder.is_dir()), ())
-    return sorted(found, key=lambda file: file.stem)
+    shipped = next(((folder / below).glob("*.yaml") for folder in folders if folder.is_dir()), ())
+    return sorted(shipped, key=lambda file: file.stem)

@@ -62,12 +62,12 @@ class Run:
     def resume(self) -> None:
         """Continue from the newest checkpoint, if there is one; the log is truncated to it."""
         started = self.folder.started
-        found = checkpoint.newest(self.folder.checkpoints, self.folder.identity) if started else None
-        if found is None:
+        newest = checkpoint.newest(self.folder.checkpoints, self.folder.identity) if started else None
+        if newest is None:
             load_initial_weights(self.learner)
             self.folder.log_file.write_bytes(b"")
             return
-        step, state = found
+        step, state = newest
         try:
             self.load(state)
         except READ_ERRORS as error:
@@ -169,14 +169,14 @@ class Run:
         assert self.classes is not None
         atomic.write(self.folder.classes_file, self.classes.text())
         matrix = self.accuracy.tolist()
-        found = metrics.summary(matrix)
+        values = metrics.summary(matrix)
         if len(self.stability):
-            found |= metrics.stability_summary(matrix, self.stability.numpy())
+            values |= metrics.stability_summary(matrix, self.stability.numpy())
         if len(self.anytime):
-            found["A_AUC"] = float(self.anytime.mean())  # Koh et al., 2022
+            values["A_AUC"] = float(self.anytime.mean())  # Koh et al., 2022
         result = {
             "accuracy": [[None if math.isnan(value) else round(value, 4) for value in row] for row in matrix],
-            "metrics": {name: None if math.isnan(value) else value for name, value in found.items()},
+            "metrics": {name: None if math.isnan(value) else value for name, value in values.items()},
             "steps": self.step,
             "cost": dataclasses.asdict(self.cost),
             "seconds": round(self.seconds, 2),
@@ -192,8 +192,8 @@ def finite_means(steps: Sequence[Mapping[str, Tensor]]) -> dict[str, float]:
     Raises DivergedError if one is not finite.
     """
     names = sorted({name for losses in steps for name in losses})
-    found = [torch.stack([losses[name] for losses in steps if name in losses]).mean() for name in names]
-    means = dict(zip(names, torch.stack(found).tolist(), strict=True)) if names else {}
+    averages = [torch.stack([losses[name] for losses in steps if name in losses]).mean() for name in names]
+    means = dict(zip(names, torch.stack(averages).tolist(), strict=True)) if names else {}
     for name, value in means.items():
         if not math.isfinite(value):
             raise DivergedError(f"loss '{name}' is not finite")

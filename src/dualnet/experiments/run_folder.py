@@ -142,15 +142,15 @@ def check_out(out: Path) -> None:
         raise ValueError(f"{out} is a saved model; give --out another folder")
 
 
-def same_folder(one: Any, other: Any) -> bool:
+def same_folder(path: Any, other_path: Any) -> bool:
     """Whether two paths mean the same folder: `images`, `images/`, or an absolute path.
 
     >>> same_folder("images", "./images/"), same_folder("images", "other"), same_folder(None, "images")
     (True, False, False)
     """
-    if not isinstance(one, str) or not isinstance(other, str):
-        return one == other
-    return Path(one).expanduser().resolve() == Path(other).expanduser().resolve()
+    if not isinstance(path, str) or not isinstance(other_path, str):
+        return path == other_path
+    return Path(path).expanduser().resolve() == Path(other_path).expanduser().resolve()
 
 
 def describe_tasks(benchmark: Benchmark) -> dict[str, Any]:

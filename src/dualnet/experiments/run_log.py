@@ -40,7 +40,7 @@ def read_log(path: Path) -> Log:
     counts = {event["task"]: event["tasks" if by_task else "classes"] for event in memory}
     ends = {event["task"]: step for step, event in _by_step(events, "evaluation", "task", int).items()}
     return Log(
-        losses={step: dict(zip(found, _floats(found.values()), strict=True)) for step, found in losses.items()},
+        losses={step: dict(zip(means, _floats(means.values()), strict=True)) for step, means in losses.items()},
         stability={step: values for step, values in stability.items() if values and not np.isnan(values).any()},
         anytime={step: value for step, value in anytime.items() if not math.isnan(value)},
         stored={task: [count if is_whole(count) else 0 for count in stored] for task, stored in counts.items()},

@@ -37,14 +37,14 @@ def block_of(first, last, col, real, channels, BM: tl.constexpr):
 @triton.jit
 def pair(first, second, at, real):
     """Two vectors over channels, such as weight and bias, as float32."""
-    one = tl.load(first + at, mask=real, other=0.0).to(tl.float32)
-    return one, tl.load(second + at, mask=real, other=0.0).to(tl.float32)
+    first_value = tl.load(first + at, mask=real, other=0.0).to(tl.float32)
+    return first_value, tl.load(second + at, mask=real, other=0.0).to(tl.float32)
 
 
 @triton.jit
-def store_pair(first, second, at, one, other, real):
-    tl.store(first + at, one, mask=real)
-    tl.store(second + at, other, mask=real)
+def store_pair(first, second, at, first_value, second_value, real):
+    tl.store(first + at, first_value, mask=real)
+    tl.store(second + at, second_value, mask=real)
 
 
 @triton.jit(do_not_specialize=["rows", "chunk"])

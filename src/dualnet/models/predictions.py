@@ -30,10 +30,10 @@ class Evaluation:
     """Predictions for images whose classes are known. Shares are in percent.
 
     >>> cat, dog = (Prediction((name,), (p,)) for name, p in (("cat", 0.9), ("dog", 0.6)))
-    >>> found = Evaluation(("cat", "cat", "dog"), (cat, dog, dog))
-    >>> found
+    >>> evaluation = Evaluation(("cat", "cat", "dog"), (cat, dog, dog))
+    >>> evaluation
     Evaluation(2 of 3 images correct: 66.7 %)
-    >>> found.class_accuracies(), dict(found.confusions()), found.with_threshold(0.8)
+    >>> evaluation.class_accuracies(), dict(evaluation.confusions()), evaluation.with_threshold(0.8)
     ({'cat': 50.0, 'dog': 100.0}, {('cat', 'dog'): 1}, (1, 1))
     """
 
@@ -63,8 +63,8 @@ class Evaluation:
     def with_threshold(self, least: float) -> tuple[int, int]:
         """The number of images whose prediction has at least this probability, and how many of them are correct."""
         pairs = zip(self.labels, self.predictions, strict=True)
-        found = [label == one.name for label, one in pairs if one.probability >= least]
-        return len(found), sum(found)
+        are_correct = [label == prediction.name for label, prediction in pairs if prediction.probability >= least]
+        return len(are_correct), sum(are_correct)
 
     def _pairs(self) -> list[tuple[str, str]]:
-        return [(label, one.name) for label, one in zip(self.labels, self.predictions, strict=True)]
+        return [(label, prediction.name) for label, prediction in zip(self.labels, self.predictions, strict=True)]

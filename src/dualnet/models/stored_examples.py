@@ -30,10 +30,10 @@ def remove_stored(model: Model, is_outdated: Callable[[Memory, bytes, str], bool
 
 def remove_duplicates(model: Model) -> None:
     """Of several examples with the same pixels and class the first one stays."""
-    found = Counter[tuple[Memory, bytes, str]]()
+    counts = Counter[tuple[Memory, bytes, str]]()
 
     def is_again(memory: Memory, digest: bytes, name: str) -> bool:
-        found[memory, digest, name] += 1
-        return found[memory, digest, name] > 1
+        counts[memory, digest, name] += 1
+        return counts[memory, digest, name] > 1
 
     remove_stored(model, is_again)

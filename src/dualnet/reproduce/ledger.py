@@ -276,7 +276,7 @@ def table_options(row: TableRow) -> dict[str, Scalar]:
     return compared_options(row.experiment().mapping())
 
 
-def option_changes(one: Mapping[str, Scalar], other: Mapping[str, Scalar]) -> dict[str, tuple[Scalar, Scalar]]:
+def option_changes(options: Mapping[str, Scalar], others: Mapping[str, Scalar]) -> dict[str, tuple[Scalar, Scalar]]:
     """Options in which two experiments differ, with both values; a dash for one that is missing."""
-    keys = [key for key in differing_keys([one, other]) if key not in NOT_COMPARED]
-    return {key: (one.get(key, DASH), other.get(key, DASH)) for key in keys}
+    keys = [key for key in differing_keys([options, others]) if key not in NOT_COMPARED]
+    return {key: (options.get(key, DASH), others.get(key, DASH)) for key in keys}

@@ -118,7 +118,7 @@ class Stream:
         For a class without a label it is after the last one.
         """
         labelled = [step.positions[step.labelled] for period in self.periods for step in period.steps]
-        steps = torch.arange(1, len(labelled) + 1).repeat_interleave(torch.tensor([len(one) for one in labelled]))
+        steps = torch.arange(1, len(labelled) + 1).repeat_interleave(torch.tensor([len(step) for step in labelled]))
         never = torch.full((self.spec.num_classes,), len(labelled) + 1)
         return never.scatter_reduce(0, self.labels[self.order(seed)[torch.cat(labelled)]], steps, "amin")
 
