@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -22,9 +23,10 @@ from dualnet.data import Benchmark
 from dualnet.experiments import checkpoint, runner
 from dualnet.experiments.experiment import Experiment, parse
 from dualnet.experiments.progress import RunDisplay
+from dualnet.experiments.run_log import Log, read_log
 from dualnet.experiments.stop import StopRequested
 from dualnet.learners import learner_class
-from dualnet.metrics import summary
+from dualnet.metrics import stability_summary, summary
 from dualnet.options import merge
 
 # Options that make any learner small; those that it lacks are left out.
@@ -380,7 +382,8 @@ def write_run(
     ]
     (folder / "log.jsonl").write_text("\n".join(map(json.dumps, log)) + "\n")
     if accuracy is not None:
-        measured = {name: None if math.isnan(value) else value for name, value in summary(accuracy).items()}
+        metrics = metrics_of(accuracy, read_log(folder / "log.jsonl"))
+        measured = {name: None if math.isnan(value) else value for name, value in metrics.items()}
         result = {
             "accuracy": accuracy,
             "metrics": measured,
@@ -393,3 +396,10 @@ def write_run(
     if classes is not None:
         (folder / "classes.json").write_text(json.dumps(classes))
     return folder
+
+
+def metrics_of(accuracy, log: Log) -> dict[str, float]:
+    """The metrics that a run with this log writes into its result."""
+    anytime = {"A_AUC": fmean(log.anytime.values())} if log.anytime else {}
+    rows = [[*values, *[math.nan] * (len(accuracy) - len(values))] for values in log.stability.values()]
+    return summary(accuracy) | anytime | (stability_summary(accuracy, rows) if rows else {})

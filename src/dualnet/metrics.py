@@ -17,6 +17,7 @@ from dualnet.ttest import Sample, two_sided_t
 
 Vector = NDArray[np.float64]
 Matrix = NDArray[np.float64]
+METRICS = ("ACC", "FM", "LA", "AIA", "BWT")  # of every run, see summary
 FORGETTING = ("paper", "seen", "all")  # definitions, see forgetting_per_task
 
 
@@ -65,6 +66,11 @@ def forgetting_per_task(accuracy: ArrayLike, definition: str = "paper") -> Vecto
     return (np.maximum(best, final) if definition == "all" else best) - final
 
 
+def average_forgetting(accuracy: ArrayLike, definition: str = "paper") -> float:
+    """FM: mean forgetting over all tasks but the last."""
+    return _mean(forgetting_per_task(accuracy, definition))
+
+
 def seen_accuracy(accuracy: ArrayLike) -> Vector:
     """Mean accuracy over the tasks seen so far, after each task.
 
@@ -75,12 +81,12 @@ def seen_accuracy(accuracy: ArrayLike) -> Vector:
     return np.array([row[: task + 1].mean() for task, row in enumerate(matrix)])
 
 
-def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
-    """All metrics of one run by name; `fm` is the definition of forgetting.
+def summary(accuracy: ArrayLike) -> dict[str, float]:
+    """All metrics of one run by name.
 
-    FM: mean forgetting over all tasks but the last. LA: mean accuracy on each task right after it was learned (Riemer
-    et al., 2019). AIA, average incremental accuracy: mean of `seen_accuracy` over all tasks (Rebuffi et al., 2017).
-    BWT: mean change of accuracy since a task was learned, a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
+    LA: mean accuracy on each task right after it was learned (Riemer et al., 2019). AIA, average incremental
+    accuracy: mean of `seen_accuracy` over all tasks (Rebuffi et al., 2017). BWT: mean change of accuracy since a task
+    was learned, a_Tj - a_jj over j < T (Lopez-Paz and Ranzato, 2017).
 
     >>> summary([[80, None], [60, 70]])
     {'ACC': 65.0, 'FM': 20.0, 'LA': 75.0, 'AIA': 72.5, 'BWT': -20.0}
@@ -89,7 +95,7 @@ def summary(accuracy: ArrayLike, fm: str = "paper") -> dict[str, float]:
     learned = np.diagonal(matrix)
     return {
         "ACC": average_accuracy(matrix),
-        "FM": _mean(forgetting_per_task(matrix, fm)),
+        "FM": average_forgetting(matrix),
         "LA": float(learned.mean()),
         "AIA": float(seen_accuracy(matrix).mean()),
         "BWT": _mean((matrix[-1] - learned)[:-1]),

@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 import re
 import subprocess
 import sys
@@ -260,13 +261,17 @@ def test_a_torn_log_line_is_skipped_and_of_two_lines_for_a_step_the_later_counts
     assert list(losses) == [20, 60] and np.isnan(losses[20]["labels"])
 
 
+METRICS = f'"metrics": {json.dumps(dict.fromkeys(("ACC", "FM", "LA", "AIA", "BWT"), 1))}'
+
+
 @pytest.mark.parametrize(
     ("file", "content"),
     [
         ("result.json", '{"accuracy": [[1, 2]]}'),
         ("result.json", '{"accuracy": [["x"]]}'),
-        ("result.json", '{"accuracy": [[1]], "seconds": "long"}'),
-        ("result.json", '{"accuracy": [[1]], "cost": 3}'),
+        ("result.json", '{"accuracy": [[1]], "metrics": {"ACC": 1}}'),
+        ("result.json", f'{{"accuracy": [[1]], {METRICS}, "seconds": "long"}}'),
+        ("result.json", f'{{"accuracy": [[1]], {METRICS}, "cost": 3}}'),
         ("experiment.yaml", "name: er"),
         ("experiment.yaml", "name: er\nseed: 0\nenvironment: 3"),
     ],

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from dualnet.data import Benchmark
 from dualnet.experiments.manifest import manifest_of
-from dualnet.metrics import sample_of
+from dualnet.metrics import sample_of, summary
 from dualnet.reproduce import ledger as ledger_module
 from dualnet.reproduce import write
 from dualnet.reproduce.ledger import (
@@ -140,8 +140,7 @@ def make_run(tmp_path: Path, tiny, benchmark: Benchmark):
         content = {**experiment.mapping(), "stream": {}, "manifest": manifest_of(experiment, benchmark)}
         (folder / "experiment.yaml").write_text(yaml.safe_dump(content))
         matrix = [[accuracy, None], [accuracy, accuracy]]
-        metrics = {"ACC": accuracy, "FM": 0.0, "LA": accuracy}
-        written = {"accuracy": matrix, "metrics": metrics, "seconds": 2.0, "peak_memory_bytes": 2**28, **result}
+        written = {"accuracy": matrix, "metrics": summary(matrix), "seconds": 2.0, "peak_memory_bytes": 2**28, **result}
         (folder / "result.json").write_text(json.dumps(written))
         return folder
 

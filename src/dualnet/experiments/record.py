@@ -14,7 +14,7 @@ from typing import Any
 from dualnet.experiments.class_results import CLASSES_FILE, ClassResults, read_class_results
 from dualnet.experiments.run_log import Log, read_log
 from dualnet.files import READ_ERRORS, describe_file_error, read_json, read_yaml
-from dualnet.metrics import Matrix, accuracy_matrix
+from dualnet.metrics import METRICS, Matrix, accuracy_matrix
 from dualnet.options import BY_SEED, flatten, is_whole
 
 EXPERIMENT_FILE, RESULT_FILE, LOG_FILE = "experiment.yaml", "result.json", "log.jsonl"
@@ -126,9 +126,12 @@ def read_result(file: Path) -> dict[str, Any]:
     try:
         result = read_json(file)
         accuracy, cost = accuracy_matrix(result["accuracy"]), mapping_in(result, "cost")
+        metrics = {name: number(value) for name, value in mapping_in(result, "metrics").items()}
+        if metrics.get("ACC") is None or not metrics.keys() >= {*METRICS}:
+            raise ValueError("its metrics are incomplete")
         return {
             "accuracy": accuracy,
-            "metrics": {name: number(value) for name, value in mapping_in(result, "metrics").items()},
+            "metrics": metrics,
             "steps": result["steps"] if is_whole(result.get("steps")) else None,
             "seconds": number(result.get("seconds")),
             "peak_memory": number(result.get("peak_memory_bytes")),

@@ -8,7 +8,7 @@ from statistics import fmean
 import numpy as np
 
 from dualnet.experiments.record import RunRecord, Scalar, option_text
-from dualnet.metrics import Matrix, average_accuracy
+from dualnet.metrics import Matrix
 from dualnet.options import is_whole, shorten
 from dualnet.report.cells import DASH, Number
 from dualnet.report.find_runs import find_runs
@@ -55,7 +55,7 @@ class ReportRow(Series):
     @property
     def accs(self) -> list[float]:
         """ACC of each seed."""
-        return [average_accuracy(accuracy) for accuracy in self.accuracies]
+        return [acc for run in self.runs if (acc := run.metrics["ACC"]) is not None]
 
     @property
     def num_tasks(self) -> int:

@@ -1,11 +1,12 @@
 """Tables of the report: results, costs, trends, each run, options and environment; and notes on them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
 
 from dualnet.experiments.record import RunRecord
-from dualnet.metrics import mean_and_spread, sample_of, stability_summary, summary
+from dualnet.metrics import average_forgetting, mean_and_spread, sample_of
 from dualnet.report.cells import DASH, Cell, Number, Table
 from dualnet.report.findings import significantly_best
 from dualnet.report.rows import (
@@ -14,7 +15,6 @@ from dualnet.report.rows import (
     ReportRow,
     differing_keys,
     differing_sizes,
-    stability_matrix,
     value_text,
 )
 from dualnet.report.stream_facts import chance
@@ -74,14 +74,10 @@ def metrics_table(metrics: Sequence[str], rows: Sequence[ReportRow], comparison:
 
 
 def run_metrics(run: RunRecord, fm: str) -> dict[str, float]:
-    """The metrics of a finished run by name, without those that it did not measure."""
+    """The metrics in the result of a run, NaN where undefined, with FM by one of the definitions."""
     assert run.accuracy is not None
-    metrics = summary(run.accuracy, fm)
-    if run.log.stability:
-        metrics |= stability_summary(run.accuracy, stability_matrix(run))
-    if run.log.anytime:
-        metrics["A_AUC"] = fmean(run.log.anytime.values())
-    return metrics
+    stored = {name: math.nan if value is None else value for name, value in run.metrics.items()}
+    return stored | {"FM": average_forgetting(run.accuracy, fm)}
 
 
 def _metric_cells(
