@@ -160,10 +160,9 @@ def test_a_checkpoint_whose_digest_fits(tiny, benchmark, stopped: Path) -> None:
         assert_one_line(lambda: dualnet.load(stopped), f"load, tree {number}")
 
 
-@pytest.mark.parametrize("name", ["seed-0/result.json", "seed-0/failed.json"])
+@pytest.mark.parametrize("name", ["seed-0/result.json", "seed-0/log.jsonl"])
 def test_an_outcome(name: str, make_run, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
-    folder = make_run(whole / "seed-0", None if "failed" in name else [[80.0, None], [60.0, 70.0]])
-    if "failed" in name:
-        (folder / "failed.json").write_text('{"reason": "seed-0: loss is not finite"}')
+    events = [{"event": "diverged", "step": 80, "reason": "loss is not finite"}]
+    make_run(whole / "seed-0", None if "log" in name else [[80.0, None], [60.0, 70.0]], events=events)
     fuzz(whole, name, tmp_path / "damaged", lambda out: read_outcome(out / "seed-0"))

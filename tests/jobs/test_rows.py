@@ -1,8 +1,8 @@
 """What `run`, `search` and `reproduce` share: rows x seeds in processes, resumed, repaired and trained side by side."""
 
-import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -117,8 +117,6 @@ def test_a_run_that_fails_costs_itself_and_is_tried_again_unless_it_diverged(com
     for seed, reason in enumerate(REASONS, 1):
         (line,) = (line for line in err.splitlines() if f"seed {seed}: failed, " in line)
         assert reason in line and len(line) < 1000
-    assert json.loads((folder / "seed-4/failed.json").read_text())["reason"].startswith("seed-4: loss 'labels' is not")
-    assert [path.name for path in Path().rglob("failed.json")] == ["failed.json"]
     if command == "search":
         log = Path("out/processes.log").read_text()
         assert "Traceback" in log and "a learner may print" in log and "out/processes.log" in err.splitlines()[-1]
@@ -130,7 +128,7 @@ def test_a_run_that_fails_costs_itself_and_is_tried_again_unless_it_diverged(com
         "seed-4: loss 'labels' is not finite"
         in capsys.readouterr().err.splitlines()[-1 if command != "reproduce" else -2]
     )
-    (folder / "seed-4/failed.json").unlink()
+    shutil.rmtree(folder / "seed-4")
     assert cli.main(words) == 0
     assert finished(folder) == [0, 1, 2, 3, 4]
 

@@ -173,7 +173,7 @@ def leave_result(point: Point, **metrics: float) -> None:
 def test_nothing_is_chosen_where_everything_failed(capsys) -> None:
     write("bad.yaml", {"experiment": EXPERIMENT, "grid": {"learner.lr": [1e25, 1e26]}})
     for name in ("lr=1e+25", "lr=1e+26"):
-        leave(name, "failed.json", {"reason": "seed-0: the weights are not finite at step 2"})
+        leave(name, "log.jsonl", {"event": "diverged", "step": 2, "reason": "the weights are not finite"})
     assert run_search("bad.yaml", "--out", "out", "--jobs", "1") == 1
     last = capsys.readouterr().err.splitlines()[-1]
     assert (

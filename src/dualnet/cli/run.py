@@ -44,7 +44,7 @@ def run_here(row: Row, device: torch.device) -> list[str]:
         for folder in runner.run(row.runs, device, RunDisplay(Console(stderr=True), faster)):
             print_line(f"{folder}: already finished, nothing to do")
     except RunsDivergedError as error:
-        return list(error.reasons.values())
+        return error.lines
     return []
 
 

@@ -33,11 +33,11 @@ class DivergedError(RuntimeError):
 
 
 class RunsDivergedError(RuntimeError):
-    """Runs have diverged; `reasons` has a line for each folder."""
+    """Some runs have diverged. A line for each of their folders."""
 
     def __init__(self, reasons: Mapping[Path, str]) -> None:
-        super().__init__("; ".join(reasons.values()))
-        self.reasons = dict(reasons)
+        self.lines = [f"{folder}: {reason}" for folder, reason in reasons.items()]
+        super().__init__("; ".join(self.lines))
 
 
 class Run:
@@ -149,13 +149,6 @@ class Run:
         self.pending.clear()
         self.log("losses", losses=values)
         return values
-
-    def record_divergence(self, reason: str) -> str:
-        """Log that the run has diverged. Returns a line for the user, with the last good checkpoint."""
-        self.log("diverged", reason=reason, checkpoint=self.saved)
-        last = "there is no checkpoint yet" if self.saved is None else f"the last good checkpoint is step {self.saved}"
-        remedy = f"try a lower learning rate, or leave out seed {self.experiment.seed}"
-        return f"{self.folder.path}: {reason} at step {self.step}; {last}; {remedy}"
 
     def log(self, event: str, **facts: Any) -> None:
         period, _ = self.stream.position(self.step - 1)

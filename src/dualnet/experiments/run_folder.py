@@ -27,6 +27,7 @@ from dualnet.experiments.record import (
     describe_missing,
     read_record,
 )
+from dualnet.experiments.run_log import read_log
 from dualnet.experiments.saved_learner import describe_stream
 from dualnet.machine import cpu_name
 from dualnet.options import flatten
@@ -48,6 +49,11 @@ class RunFolder(ModelFolder):
     @property
     def finished(self) -> bool:
         return self.result_file.exists()
+
+    @property
+    def diverged(self) -> str | None:
+        """Why the run is not tried again, if it has diverged."""
+        return None if self.finished else read_log(self.log_file).diverged
 
     @property
     def started(self) -> bool:

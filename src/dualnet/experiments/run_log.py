@@ -26,7 +26,7 @@ class Log:
     stored_by_task: bool  # these are numbers by task, if all lines have them, else by class
     task_ends: list[int]  # the step after which each task was evaluated
     last_step: int | None
-    diverged: bool
+    diverged: str | None  # where and why, if it has diverged, and the remedy
 
 
 def read_log(path: Path) -> Log:
@@ -47,8 +47,13 @@ def read_log(path: Path) -> Log:
         stored_by_task=by_task,
         task_ends=[ends[task] for task in sorted(ends)],
         last_step=max((event["step"] for event in events), default=None),
-        diverged=any(event.get("event") == "diverged" for event in events[-1:]),
+        diverged=next((_divergence(event) for event in events[-1:] if event.get("event") == "diverged"), None),
     )
+
+
+def _divergence(event: Mapping[str, Any]) -> str:
+    remedy = "use a lower learner.lr, or remove the folder of the run to try it again"
+    return f"{event.get('reason')} at step {event['step']}; {remedy}"
 
 
 def _events(path: Path) -> Iterator[dict[str, Any]]:

@@ -53,14 +53,14 @@ def run(
 ) -> list[Path]:
     """Train the runs that are not finished, each in its folder. Returns the folders that were finished before.
 
-    Runs with the same steps ahead are trained side by side, others one group after the other. If one diverges, the
-    others continue to the end; then RunsDivergedError is raised.
+    Runs with the same steps ahead are trained side by side, others one group after the other. If one diverges, or has
+    diverged before, the others continue to the end; then RunsDivergedError is raised.
     """
     benchmarks = benchmarks or BenchmarkCache()
     folders = checked_folders(runs, benchmarks)  # all of them, before the first one runs for hours
-    todo = {path: experiment for path, experiment in runs.items() if not folders[path].finished}
+    before = [path for path in runs if folders[path].finished]
+    todo = {path: run for path, run in runs.items() if path not in before and folders[path].diverged is None}
     streams = streams_of(todo, benchmarks, device)
-    diverged: dict[Path, str] = {}
     with Stop() as stop, contextlib.ExitStack() as locks:
         started = []
         for path, experiment in todo.items():
@@ -68,10 +68,10 @@ def run(
             started.append(Run(experiment, folders[path], streams[path]))
             folders[path].prepare(experiment, benchmarks.get(experiment.ordered_benchmark), device)
         for _, alike in itertools.groupby(sorted(started, key=steps_ahead), key=steps_ahead):
-            diverged |= TrainingLoop(list(alike), display or RunDisplay(), stop).run()
-    if diverged:
+            TrainingLoop(list(alike), display or RunDisplay(), stop).run()
+    if diverged := {path: reason for path, folder in folders.items() if (reason := folder.diverged) is not None}:
         raise RunsDivergedError(diverged)
-    return [path for path in runs if path not in todo]
+    return before
 
 
 def steps_ahead(run: Run) -> tuple[int, list[int], str]:

@@ -4,7 +4,6 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -33,7 +32,6 @@ class TrainingLoop:
         self.runs, self.display, self.stop = list(runs), display, stop
         self.stream, self.experiment = runs[0].stream, runs[0].experiment
         self.side_by_side = len(runs)
-        self.diverged: dict[Path, str] = {}  # reasons by folder
         self.engine = self.make_engine()
         self.pool = ThreadPoolExecutor(2 * len(runs))  # for `map_runs`, while checkpoints are written
         self.writing: list[Future[str]] = []  # checkpoints that are being written
@@ -62,8 +60,8 @@ class TrainingLoop:
             return f"{len(names)} rows, {len(self.runs)} runs"
         return f"{self.experiment.name} seed {', '.join(str(run.experiment.seed) for run in self.runs)}"
 
-    def run(self) -> dict[Path, str]:
-        """Train to the end of the stream. Returns the folders of runs that have diverged, with the reasons."""
+    def run(self) -> None:
+        """Train to the end of the stream."""
         self.display.begin(self.title, self.stream.num_steps, self.step)
         period, number = self.stream.position(self.step)
         try:
@@ -82,7 +80,6 @@ class TrainingLoop:
             if run.classes is None:  # it was resumed after its last evaluation
                 _, run.classes = final_results(self.logits_of(run), run.stream)
             run.write_result(self.side_by_side)
-        return self.diverged
 
     def train(self, period: Period, first: int) -> None:
         """The steps of a period, from the first one that is not done yet."""
@@ -205,7 +202,7 @@ class TrainingLoop:
             try:
                 results.append(future.result())
             except DivergedError as error:
-                self.diverged[run.folder.path] = run.record_divergence(error.reason)
+                run.log("diverged", reason=error.reason, checkpoint=run.saved)
                 self.display.diverged(f"{run.experiment.name} seed {run.experiment.seed}", run.step)
                 self.runs.remove(run)
                 if not self.runs:

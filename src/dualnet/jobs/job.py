@@ -1,10 +1,11 @@
 """Jobs: runs that are trained side by side, as plain data, and the interface of whatever runs them."""
 
+import contextlib
 import shutil
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -30,11 +31,10 @@ class Job:
 
 @dataclass(frozen=True)
 class JobResult:
-    """How a job ended. Its measurements are in its run folders."""
+    """How a job ended. What it has measured, and which runs have diverged, is in its run folders."""
 
-    status: Literal["finished", "diverged", "stopped", "failed"]
+    status: Literal["finished", "stopped", "failed"]
     reason: str = ""  # one line
-    diverged: dict[Path, str] = field(default_factory=dict)  # reasons by run folder; the other runs are finished
 
 
 class Executor(ABC):
@@ -66,12 +66,10 @@ class Executor(ABC):
 def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:
     try:
         runs = {folder: parse(options) for folder, options in job.runs.items()}
-        runner.run(runs, torch.device(job.device), display, runner.BenchmarkCache(job.validation))
-        result = JobResult("finished")
+        with contextlib.suppress(RunsDivergedError):
+            runner.run(runs, torch.device(job.device), display, runner.BenchmarkCache(job.validation))
     except StopRequested:
         return JobResult("stopped")
-    except RunsDivergedError as error:
-        result = JobResult("diverged", join_lines(error), error.reasons)
     except (ValueError, OSError) as error:
         return JobResult("failed", join_lines(error))
     except Exception as error:  # a bug, or a device out of memory
@@ -80,4 +78,4 @@ def run_job(job: Job, display: RunDisplay | None = None) -> JobResult:
     if job.validation:  # the checkpoints of all points of a search would fill a disk
         for folder in job.runs:
             shutil.rmtree(RunFolder(folder).checkpoints, ignore_errors=True)
-    return result
+    return JobResult("finished")

@@ -1,6 +1,5 @@
 """Rows of experiments: which of their runs are missing, in which jobs these run, and what came out."""
 
-import json
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,17 +8,15 @@ from typing import Any
 
 import torch
 
-from dualnet import atomic
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.record import RESULT_FILE, read_result
+from dualnet.experiments.run_folder import RunFolder
 from dualnet.experiments.runner import BenchmarkCache, checked_folders, steps_key, streams_of
 from dualnet.experiments.stop import Stop, StopRequested
-from dualnet.files import describe_file_error, read_json
 from dualnet.jobs.display import RowsDisplay
 from dualnet.jobs.job import Executor, Job, JobResult
 from dualnet.text import join_lines
 
-FAILED_FILE = "failed.json"  # in the folder of a run that diverged
 SIDE_BY_SIDE = {"cpu": 1, "cuda": 5}  # runs in a job: more than five on a GPU take longer and finish no sooner
 
 Outcome = dict[str, Any] | str  # the result of a run, or the reason why it failed
@@ -122,9 +119,7 @@ class RowRunner:
                 self.executor.submit(Job({folder: options}, job.device, job.validation))
             return
         for folder in job.runs:
-            if folder in result.diverged:
-                write_failure(folder, result.diverged[folder])
-            elif result.status == "failed" and not read_outcome(folder):
+            if result.status == "failed" and not read_outcome(folder):
                 self.failures[folder] = result.reason
             outcome = self.outcome(folder)
             if isinstance(outcome, str):
@@ -151,14 +146,5 @@ def read_outcome(folder: Path) -> Outcome | None:
     """The result of a run, or the reason why it diverged; None if it has neither."""
     if result := read_result(folder / RESULT_FILE):
         return result
-    file = folder / FAILED_FILE
-    try:
-        return str(read_json(file).get("reason") or "diverged") if file.exists() else None
-    except ValueError as error:
-        raise ValueError(f"{describe_file_error(file, error)}; remove it, and the run is tried again") from error
-
-
-def write_failure(folder: Path, reason: str) -> None:
-    """Record a reason without its path, since the folder may be moved, and without the advice for a single run."""
-    what = reason.removeprefix(f"{folder}: ").partition(";")[0]
-    atomic.write(folder / FAILED_FILE, json.dumps({"reason": f"{folder.name}: {what}"}) + "\n")
+    reason = RunFolder(folder).diverged
+    return None if reason is None else f"{folder.name}: {reason}"

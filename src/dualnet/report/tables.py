@@ -162,7 +162,7 @@ def _seed(run: RunRecord) -> Number:
 
 
 def _steps(run: RunRecord) -> Number:
-    return Number(run.last_step, note=", diverged" if run.log.diverged else "")
+    return Number(run.last_step, note=", diverged" if run.log.diverged is not None else "")
 
 
 def options_table(comparison: Comparison, compared: bool) -> Table:

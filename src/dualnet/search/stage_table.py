@@ -26,7 +26,7 @@ def stage_table(title: str, points: Sequence[Point], chosen: Point, metric: str)
         table.add_column(heading, justify="right" if heading else "left", no_wrap=bool(heading))
     for number, point in enumerate(points):
         figures = ["" if value is None else f"{value:.2f}" for value in (point.mean, point.spread)]
-        note = "chosen" if point is chosen else point.failed or ""
+        note = "chosen" if point is chosen else (point.failed or "").partition(";")[0]
         cells = [*(column[number] for column in varied.values()), *figures, f"{point.seconds:.1f}", note]
         table.add_row(*(Text(escape(cell)) for cell in cells))
     return table
