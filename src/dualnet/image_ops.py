@@ -67,12 +67,17 @@ def constant(values: tuple[float, ...], device: torch.device) -> Tensor:
     return torch.tensor(values, device=device)
 
 
-def normalise(images: Tensor, statistics: Normalisation) -> Tensor:
-    """Images in [0, 1] standardised by the statistics of each channel; grey images by the average of the statistics."""
+def channel_statistics(statistics: Normalisation, images: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and standard deviation of each channel, float [C, 1, 1]; for grey images their averages."""
     mean, std = STATISTICS[statistics]
     if images.shape[1] == 1:
         mean, std = (sum(mean) / 3,), (sum(std) / 3,)
-    mean, std = (constant(values, images.device).view(-1, 1, 1) for values in (mean, std))
+    return constant(mean, images.device).view(-1, 1, 1), constant(std, images.device).view(-1, 1, 1)
+
+
+def normalise(images: Tensor, statistics: Normalisation) -> Tensor:
+    """Images in [0, 1] standardised by the statistics of each channel; grey images by the average of the statistics."""
+    mean, std = channel_statistics(statistics, images)
     return (images - mean).div_(std)
 
 

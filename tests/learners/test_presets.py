@@ -7,7 +7,7 @@ import yaml
 
 from dualnet.cli import flags
 from dualnet.cli.learn import learn_options
-from dualnet.experiments.experiment import Experiment, parse
+from dualnet.experiments.experiment import Experiment, open_ended, parse
 from dualnet.learners import DualNet
 from dualnet.learners.dualnet import SlowEncoder, SoftLabels
 from dualnet.learners.presets import BEST, FEW_LABELS_BELOW
@@ -121,6 +121,19 @@ def test_without_the_starter_the_encoder_of_a_new_model_is_trained(words, start,
     arguments, rest = flags.parse(["learn", "photos", "--out", "model", *words.split()])
     config = Model.create(image_size=28, learner=learn_options(arguments, rest, None, "photos").learner).learner.config
     assert (config.encoder.weights, config.encoder.width, config.encoder.lr != 0) == (start, width, learns)
+
+
+@pytest.mark.parametrize(
+    ("encoder", "rate"),
+    [({"name": "own_encoder.ThreeMaps"}, None), ({"name": "own_encoder.ThreeMaps", "weights": "own.safetensors"}, 0.0)],
+)
+def test_a_preset_leaves_the_weights_of_another_encoder_to_the_user(encoder, rate):
+    """It is frozen as the starter is, unless its weights are random."""
+    learner = {"name": "dualnet", "preset": "few_images", "encoder": encoder}
+    experiment = parse({"name": "x", "benchmark": {"name": "procedural"}, "protocol": "task_free", "learner": learner})
+    for config in (experiment.learner, open_ended(learner)[1]):
+        assert (config.encoder.weights, config.encoder.lr) == (encoder.get("weights"), rate)
+        assert config.slow.rounds == 0
 
 
 @pytest.mark.parametrize("folder", ["null", "~", "1", "[a]"])

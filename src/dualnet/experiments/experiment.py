@@ -13,7 +13,7 @@ from dualnet.experiments.named_files import find, shipped_files
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class
 from dualnet.learners.presets import apply_preset
-from dualnet.nets.weights import was_trained_on
+from dualnet.nets.weights import know_imagenet
 from dualnet.options import (
     build,
     check_at_least,
@@ -34,7 +34,7 @@ from dualnet.stream.schedule import LabelsConfig
 from dualnet.stream.stream import Protocol
 
 Precision = Literal["auto", "fp32", "bf16"]
-LEARNED_BY_STARTER = ("mini_imagenet", "tiny_imagenet")  # it was trained on the first; both are subsets of ImageNet
+PARTS_OF_IMAGENET = ("mini_imagenet", "tiny_imagenet")
 
 
 @dataclass(frozen=True)
@@ -64,8 +64,9 @@ class Experiment:
         if self.blurry.share and self.protocol == "task_aware":
             reason = "task_aware tells the task of every example, also of those that come during other tasks"
             raise ValueError(f"blurry.share: protocol {reason}; choose protocol task_free or task_free_boundaries")
-        if self.benchmark_name in LEARNED_BY_STARTER and was_trained_on(self.learner.encoder.weights, "miniImageNet"):
-            reason = f"the starter was trained on classes of {self.benchmark_name}"
+        weights = self.learner.encoder.weights
+        if self.benchmark_name in PARTS_OF_IMAGENET and know_imagenet(weights):
+            reason = f"{weights} was trained on classes of {self.benchmark_name}"
             raise ValueError(f"learner.encoder.weights: {reason}; leave it out")
 
     def with_seed(self, seed: int) -> Experiment:
@@ -144,7 +145,8 @@ def open_ended(learner: Any, label_share: float = 1.0, boundaries: bool = False)
     known = option_names(learner_class(learner["name"]).Config)
     defaults = nest({option: value for option, value in OPEN_ENDED_DEFAULTS.items() if option in known})
     if "preset" in learner:
-        preset = apply_preset({key: learner[key] for key in ("name", "preset")}, "task_free", label_share)
+        named = {key: learner[key] for key in ("name", "preset", "encoder") if key in learner}
+        preset = apply_preset(named, "task_free", label_share)
         defaults = merge(merge(defaults, preset), {"memory": defaults["memory"]})
     if boundaries and "soft_labels.when" in known:
         defaults = merge(defaults, {"soft_labels": {"when": "task_end"}})

@@ -10,6 +10,7 @@ from dualnet.data.splits import class_mask
 from dualnet.experiments.experiment import parse_learner
 from dualnet.files import READ_ERRORS, describe_error
 from dualnet.learners import Learner, learner_name, make_learner
+from dualnet.nets.timm_encoder import PREFIX
 from dualnet.options import flatten, to_plain, whole_number
 from dualnet.text import escape
 
@@ -85,10 +86,10 @@ def read_stream(stream: Any) -> tuple[StreamSpec, tuple[str, ...]]:
 
 
 def code_paths(options: Any) -> dict[str, str]:
-    """The options of a learner that are import paths. A name without a dot is never imported."""
+    """The options of a learner that are import paths. A name without a dot, or of a timm model, is never imported."""
     values = flatten(options) if isinstance(options, Mapping) else {}
-    paths = {key: values.get(key) for key in CODE_OPTIONS}
-    return {key: path for key, path in paths.items() if isinstance(path, str) and "." in path}
+    names = {key: values[key] for key in CODE_OPTIONS if isinstance(values.get(key), str)}
+    return {key: name for key, name in names.items() if "." in name and not name.startswith(PREFIX)}
 
 
 def check_trusted(options: Any, folder: Path, trust: bool | Collection[str]) -> None:

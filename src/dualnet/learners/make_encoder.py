@@ -1,6 +1,7 @@
 """The encoder that a learner's options describe: built-in or custom, its learning rate and its initial weights."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,35 @@ from torch import nn
 from dualnet.batch import StreamSpec
 from dualnet.learners.shared_options import CommonOptions, EncoderOptions
 from dualnet.nets import Adapter, BaseEncoder, Encoder
-from dualnet.nets.encoder import CustomEncoder, timm_features
-from dualnet.nets.weights import STARTER, load_weights, starter_file
+from dualnet.nets.encoder import CustomEncoder
+from dualnet.nets.pretrained import LITE0_MODEL, hub_weights, lite0_weights
+from dualnet.nets.timm_encoder import PREFIX, TimmFeatures, complete_name, import_timm
+from dualnet.nets.weights import LITE0, PRETRAINED, STARTER, load_weights, read, starter_file, width_of
 from dualnet.registry import check_name, import_object
 from dualnet.text import join_lines
 
-CUSTOM = {"timm": timm_features}  # any other is given by its import path, such as `my_package.my_module.MyEncoder`
+STARTER_SIZE = 64  # pixels
+
+
+def encoder_options(word: str) -> dict[str, Any]:
+    """The options of a frozen encoder by one word: starter, lite0, timm/MODEL, or a safetensors file of a resnet18."""
+    if word.startswith(PREFIX):
+        return {"name": PREFIX + complete_name(word.removeprefix(PREFIX)), "weights": PRETRAINED, "lr": 0.0}
+    if word == LITE0:
+        return {"name": PREFIX + LITE0_MODEL, "weights": LITE0, "lr": 0.0}
+    if word == STARTER:
+        return {"width": 32, "weights": STARTER, "lr": 0.0}
+    if word.endswith(".safetensors"):
+        return {"width": width_of(Path(word)), "weights": word, "lr": 0.0}
+    raise ValueError(f"encoder: {word!r} is not one of {STARTER}, {LITE0}, {PREFIX}MODEL, nor a safetensors file")
+
+
+def image_size_of(options: Mapping[str, Any]) -> int:
+    """The side in pixels of the images that an encoder, as `encoder_options` describes it, was trained with."""
+    name = options.get("name", "resnet18")
+    if not name.startswith(PREFIX):
+        return STARTER_SIZE
+    return import_timm().models.get_pretrained_cfg(name.removeprefix(PREFIX)).input_size[-1]
 
 
 def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = True) -> BaseEncoder:
@@ -30,14 +54,21 @@ def make_encoder(spec: StreamSpec, config: CommonOptions, block_relu: bool = Tru
 
 
 def custom_encoder(options: EncoderOptions, image_shape: tuple[int, int, int]) -> CustomEncoder:
-    check_name(options.name, ("resnet18", *CUSTOM), "encoder.name")
-    make = CUSTOM.get(options.name) or import_object(options.name, "encoder.name")
-    if not callable(make):
-        raise ValueError(f"encoder.name: {options.name!r} is not a class or function that returns a torch.nn.Module")
+    make = maker_of(options.name)
     try:
         return CustomEncoder(make(**options.options), image_shape)
     except Exception as error:  # third-party code may raise anything
         raise ValueError(f"encoder.name: {options.name} with {options.options}: {join_lines(error)}") from error
+
+
+def maker_of(name: str) -> Callable[..., Any]:
+    if name.startswith(PREFIX):
+        return partial(TimmFeatures, name.removeprefix(PREFIX))
+    check_name(name, ("resnet18", f"{PREFIX}MODEL"), "encoder.name")
+    make = import_object(name, "encoder.name")
+    if not callable(make):
+        raise ValueError(f"encoder.name: {name!r} is not a class or function that returns a torch.nn.Module")
+    return make
 
 
 def parameter_groups(parameters: Iterable[nn.Parameter], encoder: BaseEncoder, config: CommonOptions) -> list[Any]:
@@ -54,13 +85,27 @@ def parameter_groups(parameters: Iterable[nn.Parameter], encoder: BaseEncoder, c
 
 
 def load_initial_weights(learner: Any) -> None:
-    """Load the file that `encoder.weights` names into a new learner; a checkpoint needs no such file."""
-    options = learner.config.encoder
-    if options.weights is None:
+    """Load the weights that `encoder.weights` names into a new learner; a checkpoint needs no such file."""
+    weights = learner.config.encoder.weights
+    if weights is None:
         return
-    file = starter_file(options.width) if options.weights == STARTER else Path(options.weights).expanduser()
     for module in learner.modules():
-        if isinstance(module, BaseEncoder):
+        if isinstance(module, BaseEncoder) and isinstance(module.network, TimmFeatures):
+            load_timm_weights(module.network, weights)
+        elif isinstance(module, BaseEncoder):
+            is_starter = weights == STARTER
+            file = starter_file(learner.config.encoder.width) if is_starter else Path(weights).expanduser()
             load_weights(module.network, file)
         elif isinstance(module, Adapter):
             module.init_identity()
+
+
+def load_timm_weights(network: TimmFeatures, weights: str) -> None:
+    if weights == LITE0:
+        tensors = lite0_weights()
+    else:
+        tensors = hub_weights(network.model) if weights == PRETRAINED else read(Path(weights).expanduser())
+    try:
+        network.load(tensors)
+    except ValueError as error:
+        raise ValueError(f"encoder.weights: {weights}: {join_lines(error)}") from error

@@ -106,5 +106,18 @@ def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) 
         "authors": [AUTHORS[protocol], AUTHORS_FEW_LABELS if few_labels else {}],
         "paper": [PAPER, PAPER_TASK_FREE if task_free else {}, PAPER_FEW_LABELS if few_labels else {}],
     }
-    parts = presets[choose(learner["preset"], NAMES, "learner.preset")]
-    return reduce(merge, [*parts, {option: value for option, value in learner.items() if option != "preset"}])
+    options = reduce(merge, presets[choose(learner["preset"], NAMES, "learner.preset")])
+    given = {option: value for option, value in learner.items() if option != "preset"}
+    return merge(for_encoder(options, given.get("encoder")), given)
+
+
+def for_encoder(options: Options, given: Any) -> Options:
+    """The options of a preset without the width and the weights of its encoder, if the learner names another one.
+
+    That one is frozen as well if it has weights.
+    """
+    if not isinstance(given, Mapping) or given.get("name", "resnet18") == "resnet18":
+        return options
+    encoder = options.get("encoder", {})
+    kept = {"lr": encoder["lr"]} if "lr" in encoder and given.get("weights") is not None else {}
+    return {**options, "encoder": kept}

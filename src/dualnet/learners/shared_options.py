@@ -6,7 +6,9 @@ from typing import Any, Literal
 from dualnet.image_ops import CROP_AREA, Augment
 from dualnet.losses import SoftLabelMean
 from dualnet.memory import MemoryConfig
-from dualnet.nets.weights import STARTER
+from dualnet.nets.pretrained import LITE0_MODEL
+from dualnet.nets.timm_encoder import PREFIX
+from dualnet.nets.weights import LITE0, PRETRAINED, STARTER
 from dualnet.options import check_at_least, check_fields, check_range
 
 
@@ -14,18 +16,21 @@ from dualnet.options import check_at_least, check_fields, check_range
 class EncoderOptions:
     """The encoder of a learner."""
 
-    name: str = "resnet18"  # resnet18 | timm | import path of a class or function that returns a module
+    name: str = "resnet18"  # resnet18 | timm/MODEL | import path of a class or function that returns a module
     width: int = 20  # channels of the first stage of resnet18; 64 is the full ResNet18
     options: dict[str, Any] = field(default_factory=dict, hash=False)  # keyword arguments of any other encoder
-    weights: str | None = None  # initial weights: starter, or a safetensors file; None: random
+    weights: str | None = None  # initial: starter, lite0, pretrained (of timm), or a safetensors file; None: random
     lr: float | None = None  # learning rate; 0: frozen; None: that of the learner
 
     def __post_init__(self) -> None:
         check_fields(self)
         if self.name == "resnet18" and self.options:
             raise ValueError(f"options: {self.options} are for other encoders; set name as well, or use width")
-        if self.name != "resnet18" and self.weights == STARTER:
-            raise ValueError(f"weights: {STARTER} is a resnet18; give a safetensors file for {self.name}")
+        made_for = {STARTER: "resnet18", LITE0: PREFIX + LITE0_MODEL, PRETRAINED: f"{PREFIX}MODEL"}
+        kind = f"{PREFIX}MODEL" if self.weights == PRETRAINED and self.name.startswith(PREFIX) else self.name
+        if self.weights in made_for and kind != made_for[self.weights]:
+            needed = made_for[self.weights]
+            raise ValueError(f"weights: {self.weights} is for {needed}; give a safetensors file for {self.name}")
 
 
 @dataclass(frozen=True)

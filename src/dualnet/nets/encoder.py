@@ -1,6 +1,6 @@
 """What an encoder is: a network that returns feature maps; and how a module of the user becomes one."""
 
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -55,19 +55,6 @@ class CustomEncoder(BaseEncoder):
         if parts == 1 or not self.training:
             return list(self.net(images))
         return [torch.cat(each) for each in zip(*map(self.net, images.chunk(parts)), strict=True)]
-
-
-def timm_features(model: str, **options: Any) -> nn.Module:
-    """A timm model that returns feature maps, with random weights (needs `dualnet[timm]`). Downloads nothing."""
-    try:
-        import timm
-    except ImportError as error:
-        raise ValueError(f"timm cannot be imported ({error}); pip install 'dualnet[timm]'") from error
-    if ":" in model:  # a model on a hub, which timm would download
-        raise ValueError(f"model: {model!r} is not the name of one of timm's own models, such as resnet18")
-    for option in {"checkpoint_path", "pretrained", "pretrained_cfg", "pretrained_cfg_overlay"} & options.keys():
-        raise ValueError(f"{option}: weights come from a file in safetensors; give encoder.weights")
-    return timm.create_model(model, pretrained=False, features_only=True, **options)
 
 
 def pooled(feature_map: Tensor) -> Tensor:

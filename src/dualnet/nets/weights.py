@@ -4,9 +4,9 @@ from pathlib import Path
 
 import safetensors
 import safetensors.torch
-from torch import nn
+from torch import Tensor, nn
 
-STARTER = "starter"
+STARTER, LITE0, PRETRAINED = NAMED = ("starter", "lite0", "pretrained")  # trained on ImageNet or a part of it
 FOLDER = Path(__file__).parent.parent / "weights"
 
 
@@ -23,24 +23,35 @@ def starter_file(width: int) -> Path:
     return files[width]
 
 
-def was_trained_on(name: str | None, data: str) -> bool:
-    """Whether `weights` names the starter, or a file whose metadata say that it was trained on this data."""
-    if name is None or name == STARTER:
-        return name == STARTER
+def width_of(file: Path) -> int:
+    """The width of the resnet18 whose weights are in a file."""
+    weights = read(file)
+    if "stem.weight" not in weights:
+        raise ValueError(f"{file}: holds no resnet18 of dualnet; give encoder.name beside encoder.weights")
+    return len(weights["stem.weight"])
+
+
+def know_imagenet(weights: str | None) -> bool:
+    """Whether `encoder.weights` were trained on ImageNet or a part of it, which for a file its metadata say."""
+    if weights is None or weights in NAMED:
+        return weights in NAMED
     try:
-        with safetensors.safe_open(name, "pt") as file:
-            return (file.metadata() or {}).get("data") == data
+        with safetensors.safe_open(weights, "pt") as file:
+            return (file.metadata() or {}).get("data") == "miniImageNet"
     except (OSError, safetensors.SafetensorError):
         return False  # reported when the file is loaded
 
 
-def load_weights(encoder: nn.Module, file: Path) -> None:
-    """Load every weight and statistic of the encoder by name. The file may hold more, such as a classifier."""
+def read(file: Path) -> dict[str, Tensor]:
     try:
-        stored = safetensors.torch.load_file(file)
+        return safetensors.torch.load_file(file)
     except (OSError, safetensors.SafetensorError) as error:
         raise ValueError(f"{file}: cannot be read ({error}); give a safetensors file") from error
-    wanted = encoder.state_dict()
+
+
+def load_weights(encoder: nn.Module, file: Path) -> None:
+    """Load every weight and statistic of the encoder by name. The file may hold more, such as a classifier."""
+    stored, wanted = read(file), encoder.state_dict()
     for name, tensor in wanted.items():
         there = list(stored[name].shape) if name in stored else "missing"
         if there != list(tensor.shape):
