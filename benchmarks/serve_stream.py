@@ -21,7 +21,7 @@ import torch
 
 import dualnet
 from benchmarks.service import Service, encoded, served
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.data.procedural import Procedural
 from dualnet.experiments.experiment import Experiment, open_ended
 from dualnet.experiments.runner import run, stream_of

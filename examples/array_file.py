@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from dualnet.data import Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.data.splits import Split, divide_classes, make_benchmark
 
 

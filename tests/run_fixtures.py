@@ -19,7 +19,7 @@ from commands import BENCHMARK
 from torch import Tensor
 
 from dualnet import cli
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.experiments import checkpoint, runner
 from dualnet.experiments.experiment import Experiment, parse
 from dualnet.experiments.progress import RunDisplay

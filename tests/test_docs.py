@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from dualnet.cli import flags
-from dualnet.data import BENCHMARKS
+from dualnet.data.benchmarks import BENCHMARKS
 from dualnet.experiments import experiment
 from dualnet.experiments.named_files import shipped_files
 from dualnet.learners import LEARNERS

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from dualnet import cli
-from dualnet.data import BENCHMARKS
+from dualnet.data.benchmarks import BENCHMARKS
 from dualnet.experiments.experiment import parse, read
 from dualnet.experiments.named_files import shipped_files
 from dualnet.learners import LEARNERS, presets

@@ -12,18 +12,14 @@ import pytest
 import torch
 from PIL import Image
 
-from dualnet.data import (
-    BENCHMARKS,
-    Benchmark,
-    BenchmarkConfig,
-    Cifar100,
-    Core50,
-    Examples,
-    ImageFolder,
-    MiniImageNet,
-    Procedural,
-    TinyImageNet,
-)
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig, Examples
+from dualnet.data.benchmarks import BENCHMARKS
+from dualnet.data.cifar100 import Cifar100
+from dualnet.data.core50 import Core50
+from dualnet.data.image_folder import ImageFolder
+from dualnet.data.mini_imagenet import MiniImageNet
+from dualnet.data.procedural import Procedural
+from dualnet.data.tiny_imagenet import TinyImageNet
 
 PUBLISHED_MD5: dict[str, str] = {}  # of the drawn files of CIFAR-100
 

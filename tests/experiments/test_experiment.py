@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dualnet.data import BENCHMARKS
+from dualnet.data.benchmarks import BENCHMARKS
 from dualnet.experiments import experiment
 from dualnet.experiments.experiment import Experiment, parse, read
 from dualnet.experiments.named_files import shipped_files

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.data.splits import Split, divide_classes, make_benchmark
 from dualnet.experiments.manifest import FIELDS, MANIFEST, class_order_digest, differences, manifest_of
 

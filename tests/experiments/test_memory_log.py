@@ -6,7 +6,7 @@ import pytest
 import torch
 from run_fixtures import log_of
 
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.experiments import checkpoint
 from dualnet.stream.stream import Stream
 

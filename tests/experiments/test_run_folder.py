@@ -11,7 +11,7 @@ import yaml
 from commands import names_in
 from run_fixtures import CPU
 
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.manifest import manifest_of
 from dualnet.experiments.run_folder import RunFolder, pixels_digest

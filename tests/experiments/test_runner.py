@@ -13,7 +13,7 @@ from commands import files, names_in
 from run_fixtures import CPU, log_of, result_of, seeds_in
 
 from dualnet import load, metrics
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.engine import precision_on
 from dualnet.experiments import checkpoint, evaluation, runner
 from dualnet.experiments.run import DivergedError, Run, RunsDivergedError

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from run_fixtures import CPU
 
-from dualnet.data import Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.experiments import runner
 from dualnet.experiments.runner import BenchmarkCache
 from dualnet.report.find_runs import find_runs

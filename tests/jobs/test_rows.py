@@ -18,7 +18,7 @@ from forked import CommandLine
 from run_fixtures import CPU, log_of, result_of
 
 from dualnet import cli
-from dualnet.data import Procedural
+from dualnet.data.procedural import Procedural
 from dualnet.experiments.stop import Stop
 from dualnet.jobs.job import Executor, Job, JobResult, run_job
 from dualnet.jobs.rows import Row, RowRunner

@@ -11,7 +11,7 @@ from PIL import Image
 
 import dualnet
 from dualnet.batch import Batch
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.experiments import checkpoint
 from dualnet.models.model import Model
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.experiments.manifest import manifest_of
 from dualnet.metrics import sample_of, summary
 from dualnet.reproduce import ledger as ledger_module

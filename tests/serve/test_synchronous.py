@@ -11,7 +11,7 @@ import torch
 from serving import Server, png
 
 import dualnet
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.runner import stream_of
 from dualnet.models.model import Model

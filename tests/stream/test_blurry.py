@@ -11,7 +11,8 @@ from run_fixtures import CPU
 from torch import Tensor
 
 from dualnet import cli
-from dualnet.data import Benchmark, Procedural
+from dualnet.data.benchmark import Benchmark
+from dualnet.data.procedural import Procedural
 from dualnet.experiments.manifest import differences
 from dualnet.experiments.record import read_record
 from dualnet.experiments.stop import StopRequested

@@ -12,7 +12,8 @@ from run_fixtures import CPU, KillAt, Killed, log_of, result_of
 import dualnet.stream.stream as stream_module
 from dualnet import load
 from dualnet.batch import UNLABELLED, Batch
-from dualnet.data import Benchmark, Procedural
+from dualnet.data.benchmark import Benchmark
+from dualnet.data.procedural import Procedural
 from dualnet.experiments import checkpoint
 from dualnet.experiments.stop import StopRequested
 from dualnet.learners import LEARNERS

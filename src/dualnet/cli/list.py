@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import yaml
 
 from dualnet.cli.terminal import print_line
-from dualnet.data import BENCHMARKS, benchmark_class
+from dualnet.data.benchmarks import BENCHMARKS, benchmark_class
 from dualnet.experiments import experiment
 from dualnet.experiments.named_files import SUFFIXES, shipped_files
 from dualnet.learners import LEARNERS, Learner, learner_class, presets

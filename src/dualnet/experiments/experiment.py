@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from dualnet.data import BenchmarkConfig, benchmark_class
+from dualnet.data.benchmark import BenchmarkConfig
+from dualnet.data.benchmarks import benchmark_class
 from dualnet.experiments.named_files import find, shipped_files
 from dualnet.files import read_yaml
 from dualnet.learners import learner_class

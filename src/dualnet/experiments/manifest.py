@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.record import digest_of
 from dualnet.memory import MemoryConfig

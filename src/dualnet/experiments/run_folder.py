@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from dualnet import atomic
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.experiments.class_results import CLASSES_FILE
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.manifest import manifest_of

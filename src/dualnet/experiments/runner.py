@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from dualnet.data import Benchmark, BenchmarkConfig
+from dualnet.data.benchmark import Benchmark, BenchmarkConfig
 from dualnet.experiments.experiment import Experiment
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.run import Run, RunsDivergedError

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.data import Benchmark
+from dualnet.data.benchmark import Benchmark
 from dualnet.data.splits import permutation
 from dualnet.stream.blurry import BlurryConfig
 from dualnet.stream.schedule import LabelsConfig, Period, all_at_once, task_by_task
