@@ -21,7 +21,8 @@ def test_list_names_everything(capsys) -> None:
     assert {"dualnet", "er", "finetune"} <= set(sections["learners"])
     assert "demo-er" in sections["searches"]
     assert {"table-1", "small-table-4"} <= set(sections["tables"])
-    assert set(sections) == {"experiments", "searches", "tables", "learners", "objectives", "memories", "benchmarks"}
+    parts = {"learners", "objectives", "memories", "encoders", "benchmarks"}
+    assert set(sections) == {"experiments", "searches", "tables", *parts}
 
 
 def test_list_shows_an_experiment_that_can_be_run(capsys) -> None:

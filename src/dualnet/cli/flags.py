@@ -237,7 +237,7 @@ def add_teach(commands: Commands[Parser]) -> None:
 
 
 def add_list(commands: Commands[Parser]) -> None:
-    summary = "list the experiments, searches, tables, learners, objectives, memories and benchmarks"
+    summary = "list the experiments, searches, tables, learners, objectives, memories, encoders and benchmarks"
     add = commands.add_parser("list", help=summary).add_argument
     add("name", nargs="?", metavar="NAME_OR_FILE", help="show the options of one of them")
 

@@ -15,12 +15,14 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import yaml
 
+from dualnet.cli.list_encoders import NAMES, encoder_lines
 from dualnet.cli.terminal import print_line
 from dualnet.data.benchmarks import BENCHMARKS, benchmark_class
 from dualnet.experiments import experiment
 from dualnet.experiments.named_files import SUFFIXES, shipped_files
 from dualnet.learners import LEARNERS, Learner, learner_class, presets
 from dualnet.memory import MEMORIES, Memory, MemoryConfig, memory_class
+from dualnet.nets.timm_encoder import PREFIX
 from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.options import field_types, suggest
 from dualnet.registry import import_object
@@ -37,6 +39,8 @@ def lines_of(name: str | None) -> Iterable[str]:
     names = registered_names()
     if name is None:
         return [line for kind, entries in names.items() for line in (f"{kind}:", *(f"  {entry}" for entry in entries))]
+    if name == "encoders" or name.startswith(PREFIX):
+        return encoder_lines(name)
     files = {path.stem: path for folder in ("search", "tables") for path in shipped_files(folder)}
     if name in files and name not in names["experiments"]:
         return files[name].read_text(encoding="utf-8").splitlines()
@@ -60,6 +64,7 @@ def registered_names() -> dict[str, Iterable[str]]:
         "learners": LEARNERS,
         "objectives": OBJECTIVES,
         "memories": MEMORIES,
+        "encoders": NAMES,
         "benchmarks": BENCHMARKS,
     }
 

@@ -91,7 +91,8 @@ def complete_name(model: str) -> str:
     try:
         config = timm.models.get_pretrained_cfg(model, allow_unregistered=False)
     except RuntimeError as error:
-        raise ValueError(f"{error}{suggest(model, timm.list_models(pretrained=model.count('.') > 0))}") from error
+        hint = suggest(model, timm.list_models(pretrained="." in model))
+        raise ValueError(f"{model!r} is not a model of timm{hint}; timm.list_models() names all") from error
     return f"{config.architecture}.{config.tag}" if config.tag else config.architecture
 
 
