@@ -200,6 +200,7 @@ def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
 
 
 def test_another_search_or_another_process_is_refused(capsys) -> None:
+    """Or one that was started on another device."""
     write("a.yaml", {"experiment": EXPERIMENT, "grid": {"learner.lr": [0.1]}})
     plan, out = read_plan("a.yaml"), Path("out")
     with RunFolder(out).locked(), pytest.raises(ValueError, match=r"^out: .*--out$"):
@@ -213,6 +214,9 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
     with pytest.raises(
         ValueError, match=r"out/points/lr=0.1/seed-0: .*learner.encoder.width is 3 there, 2 here.*--out$"
     ):
+        Search(plan, out, CPU).run()
+    Path("out/search.json").write_text('{"environment": {"device": "cuda"}}')
+    with pytest.raises(ValueError, match=r"^--device: this search was started on cuda; .*--out$"):
         Search(plan, out, CPU).run()
 
 

@@ -11,6 +11,7 @@ import yaml
 from dualnet import atomic
 from dualnet.experiments.run_folder import RunFolder, environment
 from dualnet.experiments.runner import BenchmarkCache, check_learner
+from dualnet.files import read_json
 from dualnet.jobs.display import RowsDisplay
 from dualnet.jobs.local_pool import LocalPool, num_jobs, num_threads
 from dualnet.jobs.rows import RowRunner
@@ -36,6 +37,7 @@ class Search:
         side_by_side: int | None = None,
     ) -> None:
         self.plan, self.out, self.device = plan, out, device
+        self.file = out / "search.json"
         self.log_file = out / "processes.log"  # output of the processes, including tracebacks
         self.jobs, self.threads = num_jobs(device.type, jobs), num_threads(device.type)
         self.pool = LocalPool(self.jobs, self.threads, self.log_file)
@@ -49,10 +51,18 @@ class Search:
         for experiment in chain.from_iterable(self.plan.experiments()):  # of all stages, before the first one runs
             check_learner(experiment, self.rows.benchmarks.get(experiment.ordered_benchmark))
         with RunFolder(self.out).locked(), self.pool:
+            self.check_device()
             for number in range(len(self.plan.stages)):
                 self.run_stage(number)
             self.write_chosen()
         return self
+
+    def check_device(self) -> None:
+        """Raises ValueError if the search was started on another kind of device: its points are compared."""
+        content = read_json(self.file) if self.file.exists() else {}
+        device = content.get("environment", {}).get("device", self.device.type)
+        if device != self.device.type:
+            raise ValueError(f"--device: this search was started on {device}; continue there, or choose another --out")
 
     def run_stage(self, number: int) -> None:
         points = self.points(number)
@@ -102,7 +112,7 @@ class Search:
             "experiment": {option: value for option, value in values.items() if option not in self.plan.varied},
             "environment": environment(self.device) | {"threads": self.threads, "processes": self.jobs},
         }
-        atomic.write(self.out / "search.json", json.dumps(content, indent=1) + "\n")
+        atomic.write(self.file, json.dumps(content, indent=1) + "\n")
 
     def write_chosen(self) -> None:
         """Write the chosen experiment in full, for `dualnet run`. The file exists only while the search is complete."""
