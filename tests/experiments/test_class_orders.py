@@ -15,7 +15,7 @@ from dualnet.experiments.experiment import parse
 from dualnet.experiments.manifest import manifest_of
 from dualnet.experiments.record import read_record
 from dualnet.experiments.stop import StopRequested
-from dualnet.report.class_tables import class_results, class_table, confusion_matrix, names_of, tasks_table
+from dualnet.report.class_tables import class_table, confusion_matrix, names_of, predictions_of, tasks_table
 from dualnet.report.rows import ReportRow, compare
 from dualnet.reproduce.ledger import check_same_experiment
 
@@ -88,7 +88,7 @@ def test_the_report_has_one_row_for_all_orders(three_orders, quick_tiny, run, tm
 def test_classes_are_averaged_by_name(protocol, quick_tiny, tmp_path) -> None:
     runner.run(seeds_in(tmp_path, quick_tiny("er", benchmark=BY_SEED, protocol=protocol), *SEEDS), CPU)
     (row,) = compare([tmp_path]).rows
-    names, by_run = names_of(row.runs[0]), class_results(row)
+    names, by_run = names_of(row.runs[0]), predictions_of(row)
     assert names == sorted(names) and tasks_table(row).rows == []
     for run, results in zip(row.runs, by_run, strict=True):
         assert run.classes is not None

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from dualnet.experiments.class_results import MAX_MISTAKES, ClassResults, Mistake
+from dualnet.experiments.final_predictions import MAX_MISTAKES, FinalPredictions, Mistake
 from dualnet.stream.stream import Stream
 
 Logits = Callable[[Tensor, Tensor], Tensor]  # of a learner, for images and task ids
@@ -42,7 +42,7 @@ def all_logits(logits: Logits, images: Tensor, task_ids: Tensor) -> Tensor:
     return torch.cat([logits(*part) for part in parts])
 
 
-def final_results(logits: Logits, stream: Stream) -> tuple[list[float], ClassResults]:
+def final_results(logits: Logits, stream: Stream) -> tuple[list[float], FinalPredictions]:
     """The accuracy in percent on each task, and the results by class, on all test images."""
     accuracies = []
     counts, confusions = np.zeros(stream.spec.num_classes, np.int64), Counter[tuple[int, int]]()
@@ -59,7 +59,7 @@ def final_results(logits: Logits, stream: Stream) -> tuple[list[float], ClassRes
             confusions[pair] += 1
             mistakes.append((float(confidence[position]), task, position, *pair))
     shown = list(islice(most_confident(mistakes, stream), MAX_MISTAKES))
-    return accuracies, ClassResults(counts.tolist(), confusions, shown)
+    return accuracies, FinalPredictions(counts.tolist(), confusions, shown)
 
 
 def most_confident(mistakes: list[tuple[float, int, int, int, int]], stream: Stream) -> Iterator[Mistake]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from dualnet.experiments.class_results import CLASSES_FILE, ClassResults, read_class_results
+from dualnet.experiments.final_predictions import CLASSES_FILE, FinalPredictions, read_final_predictions
 from dualnet.experiments.run_log import Log, read_log
 from dualnet.files import READ_ERRORS, describe_file_error, read_json, read_yaml
 from dualnet.metrics import METRICS, Matrix, accuracy_matrix
@@ -57,12 +57,12 @@ class RunRecord:
         return read_log(self.folder / LOG_FILE)
 
     @cached_property
-    def classes(self) -> ClassResults | None:
+    def classes(self) -> FinalPredictions | None:
         """Results by class; None while the run is not finished, or without the file, as in results/."""
         names = self.stream.get("class_names")
         if self.accuracy is None or not isinstance(names, list):
             return None
-        return read_class_results(self.folder / CLASSES_FILE, len(names))
+        return read_final_predictions(self.folder / CLASSES_FILE, len(names))
 
     @property
     def last_step(self) -> int | None:

@@ -14,8 +14,8 @@ from torch import Tensor
 from dualnet import atomic, metrics
 from dualnet.cost import Cost
 from dualnet.experiments import checkpoint, saved_learner
-from dualnet.experiments.class_results import ClassResults
 from dualnet.experiments.experiment import Experiment
+from dualnet.experiments.final_predictions import FinalPredictions
 from dualnet.experiments.run_folder import RunFolder
 from dualnet.files import READ_ERRORS, describe_error
 from dualnet.learners import Learner, make_learner
@@ -56,7 +56,7 @@ class Run:
         self.anytime = torch.empty(0, dtype=torch.float64)  # an accuracy per evaluation of the classes seen so far
         self.pending: list[dict[str, Tensor]] = []  # losses of steps that are not logged yet
         self.saved: int | None = None  # step of the last checkpoint, which may still be being written
-        self.classes: ClassResults | None = None  # of the last evaluation
+        self.classes: FinalPredictions | None = None  # of the last evaluation
         self.resume()
 
     def resume(self) -> None:

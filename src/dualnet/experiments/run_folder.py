@@ -13,8 +13,8 @@ import yaml
 
 from dualnet import atomic
 from dualnet.data.benchmark import Benchmark
-from dualnet.experiments.class_results import CLASSES_FILE
 from dualnet.experiments.experiment import Experiment
+from dualnet.experiments.final_predictions import CLASSES_FILE
 from dualnet.experiments.manifest import manifest_of
 from dualnet.experiments.model_folder import ModelFolder
 from dualnet.experiments.record import (

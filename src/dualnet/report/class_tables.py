@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dualnet.experiments.class_results import ClassResults
+from dualnet.experiments.final_predictions import FinalPredictions
 from dualnet.experiments.record import RunRecord
 from dualnet.metrics import Matrix, mean_and_spread
 from dualnet.report.cells import DASH, Cell, Number, Table
@@ -36,15 +36,15 @@ def tasks_of(row: ReportRow) -> list[list[int]]:
     return [] if several_orders else [sorted(numbers[n] for n in task) for task in class_tasks(run)]
 
 
-def class_results(row: ReportRow) -> list[ClassResults]:
-    """The class results of the seeds that recorded them."""
+def predictions_of(row: ReportRow) -> list[FinalPredictions]:
+    """The final predictions of the seeds that recorded them."""
     runs = [run for run in row.runs if names_of(run) == names_of(row.runs[0])]
     return [run.classes.renumbered(numbers_of(run)) for run in runs if run.classes is not None]
 
 
 def rows_with_classes(rows: Sequence[ReportRow]) -> list[ReportRow]:
-    """The rows with class results, by decreasing ACC."""
-    return [row for row in by_accuracy(rows) if class_results(row)]
+    """The rows with final predictions, by decreasing ACC."""
+    return [row for row in by_accuracy(rows) if predictions_of(row)]
 
 
 def tasks_table(row: ReportRow) -> Table:
@@ -61,7 +61,7 @@ def class_tables(rows: Sequence[ReportRow]) -> list[Table]:
 
 def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None) -> Table:
     """A line for each class, or for some of them; a column for each row. For a single row also its confusions."""
-    tasks, names, images = tasks_of(rows[0]), names_of(rows[0].runs[0]), class_results(rows[0])[0].counts
+    tasks, names, images = tasks_of(rows[0]), names_of(rows[0].runs[0]), predictions_of(rows[0])[0].counts
     tasks = tasks if all(tasks_of(row) == tasks for row in rows) else []
     header, columns = ["class", *(row.label for row in rows)], [names, *map(_accuracies, rows)]
     if len(rows) == 1:
@@ -73,7 +73,7 @@ def class_table(rows: Sequence[ReportRow], classes: Sequence[int] | None = None)
 
 def _accuracies(row: ReportRow) -> list[Cell]:
     """The accuracy of each class: mean over seeds, and standard deviation if there are several."""
-    figures = zip(*mean_and_spread([seed.accuracies() for seed in class_results(row)]), strict=True)
+    figures = zip(*mean_and_spread([seed.accuracies() for seed in predictions_of(row)]), strict=True)
     return [Number(mean, "accuracy", None if math.isnan(std) else std) for mean, std in figures]
 
 
@@ -96,7 +96,7 @@ def _confused_with(row: ReportRow) -> list[Cell]:
 
 def weakest_classes(rows: Sequence[ReportRow]) -> list[int]:
     """The classes with the lowest mean accuracy over the rows, or all classes if there are few."""
-    means = np.mean([np.mean([seed.accuracies() for seed in class_results(row)], axis=0) for row in rows], axis=0)
+    means = np.mean([np.mean([seed.accuracies() for seed in predictions_of(row)], axis=0) for row in rows], axis=0)
     if len(means) <= MAX_CLASSES:
         return list(range(len(means)))
     return np.argsort(means, kind="stable")[:NUM_WEAKEST].tolist()
@@ -104,12 +104,12 @@ def weakest_classes(rows: Sequence[ReportRow]) -> list[int]:
 
 def confusions(row: ReportRow) -> Counter[tuple[int, int]]:
     """The number of test images by class and wrong prediction, summed over seeds."""
-    return sum((Counter(seed.confusions) for seed in class_results(row)), Counter())
+    return sum((Counter(seed.confusions) for seed in predictions_of(row)), Counter())
 
 
 def num_test_images(row: ReportRow) -> list[int]:
     """The number of test images of each class, summed over seeds."""
-    return np.sum([seed.counts for seed in class_results(row)], axis=0).tolist()
+    return np.sum([seed.counts for seed in predictions_of(row)], axis=0).tolist()
 
 
 def confusion_matrix(row: ReportRow) -> Matrix:

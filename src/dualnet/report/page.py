@@ -166,7 +166,7 @@ def _classes(rows: Sequence[ReportRow]) -> Iterator[Html]:
     elif (pairs := class_tables.confused_pairs_table(best)).rows:
         yield html.heading(f"Most confused classes: {best.label}")
         yield html.table(pairs)
-    if mistakes := next((seed.mistakes for seed in class_tables.class_results(best) if seed.mistakes), ()):
+    if mistakes := next((seed.mistakes for seed in class_tables.predictions_of(best) if seed.mistakes), ()):
         yield html.heading(f"Most confident mistakes: {best.label}")
         yield html.remark(
             "The wrong predictions with the highest probability, of one seed; at most two of the same kind."

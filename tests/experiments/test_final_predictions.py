@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dualnet.experiments.class_results import ClassResults, Mistake, read_class_results
 from dualnet.experiments.experiment import parse
+from dualnet.experiments.final_predictions import FinalPredictions, Mistake, read_final_predictions
 from dualnet.experiments.record import read_record
 
 
-def results_of(folder: Path) -> ClassResults:
+def results_of(folder: Path) -> FinalPredictions:
     results = read_record(folder).classes
     assert results is not None
     return results
@@ -84,12 +84,12 @@ def test_a_folder_without_them_and_one_that_is_not_finished(tmp_path: Path, make
     assert (folder / "classes.json").exists() and read_record(folder).classes is None
 
 
-WHOLE = ClassResults([5, 4], {(0, 1): 2, (1, 0): 4}, [Mistake(0, 1, 0.5, "a/b.png", "/9j/4AAQ")])
+WHOLE = FinalPredictions([5, 4], {(0, 1): 2, (1, 0): 4}, [Mistake(0, 1, 0.5, "a/b.png", "/9j/4AAQ")])
 
 
 def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "classes.json").write_text(WHOLE.text())
-    assert read_class_results(tmp_path / "classes.json", 2) == WHOLE
+    assert read_final_predictions(tmp_path / "classes.json", 2) == WHOLE
     assert WHOLE.accuracies() == [60, 0]
 
 
@@ -113,5 +113,5 @@ def test_what_is_damaged_is_refused_with_its_path(part: str, content: object, tm
     file = tmp_path / "classes.json"
     file.write_text(json.dumps({**json.loads(WHOLE.text()), part: content}))
     with pytest.raises(ValueError, match=r"classes\.json.*remove it") as error:
-        read_class_results(file, 2)
+        read_final_predictions(file, 2)
     assert "\n" not in str(error.value)

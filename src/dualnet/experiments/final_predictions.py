@@ -27,7 +27,7 @@ class Mistake:
 
 
 @dataclass(frozen=True, slots=True)
-class ClassResults:
+class FinalPredictions:
     """Predictions for all test images after the last task; under task_aware, among the classes of the task."""
 
     counts: Sequence[int]  # test images of each class
@@ -56,7 +56,7 @@ class ClassResults:
         return json.dumps(content, separators=(",", ":")) + "\n"
 
 
-def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
+def read_final_predictions(path: Path, num_classes: int) -> FinalPredictions | None:
     """None if there is no file. Raises ValueError, one line, if it is damaged."""
     if not path.exists():
         return None
@@ -72,7 +72,7 @@ def read_class_results(path: Path, num_classes: int) -> ClassResults | None:
             confusions[truth, answer] = whole_number(count, "confusions", 0, remaining[truth])
             remaining[truth] -= count
         mistakes = [_mistake(mistake, num_classes) for mistake in content["mistakes"][:MAX_MISTAKES]]
-        return ClassResults(counts, confusions, mistakes)
+        return FinalPredictions(counts, confusions, mistakes)
     except READ_ERRORS as error:
         raise ValueError(f"{describe_file_error(path, error)}; remove it, and the run is shown without it") from error
 
