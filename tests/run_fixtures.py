@@ -224,7 +224,7 @@ def run_state() -> Callable[[Path], dict[str, Any]]:
 
     def read(folder: Path) -> dict[str, Any]:
         steps = checkpoint.steps(folder / "checkpoint")
-        tree = checkpoint.load(folder / "checkpoint", steps[-1])
+        tree = checkpoint.load(folder / "checkpoint", steps[-1]).tree
         for other in ("seconds", "log_bytes", "experiment"):  # seconds are written with more or fewer digits
             del tree[other]
         result = result_of(folder)

@@ -194,7 +194,7 @@ def test_every_field_of_a_run_folder_is_explained() -> None:
     folder = run("rehearsal.yaml", "--benchmark.train_per_class", "10", "--log_every", "1")
     experiment = yaml.safe_load((folder / "experiment.yaml").read_text())
     result = result_of(folder)
-    tree = checkpoint.load(folder / "checkpoint", checkpoint.steps(folder / "checkpoint")[-1])
+    tree = checkpoint.load(folder / "checkpoint", checkpoint.steps(folder / "checkpoint")[-1]).tree
     names = {*experiment, *experiment["stream"], *experiment["environment"], *result, *result["metrics"], *tree}
     names |= {name for event in log_of(folder) for name in (*event, event["event"])}
     assert not {name for name in names if f"`{name}`" not in page}

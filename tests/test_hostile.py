@@ -85,7 +85,7 @@ def grey_png(file: str, side: int = 7072) -> None:
 def content_of(file: str) -> Any:
     if file.endswith(".yaml") or file.endswith(".json"):
         return yaml.safe_load(Path(file).read_text())
-    return checkpoint.load(Path(file).parent, int(Path(file).stem.removeprefix("step-")))
+    return checkpoint.load(Path(file).parent, int(Path(file).stem.removeprefix("step-"))).tree
 
 
 def edit(file: str, *way: str | int, value: Any) -> None:

@@ -153,7 +153,7 @@ def test_a_checkpoint_whose_digest_fits(tiny, benchmark, stopped: Path) -> None:
     """As one of a learner whose code has changed."""
     folder, stream = RunFolder(stopped), Stream(benchmark, "task_aware", 4, CPU)
     chance = random.Random(0)
-    tree, tensors = checkpoint.snapshot(checkpoint.load(folder.checkpoints, 5))
+    tree, tensors = checkpoint.snapshot(checkpoint.load(folder.checkpoints, 5).tree)
     for number in range(NUM_MUTATIONS):
         checkpoint.write(folder.checkpoints, 5, (damaged_value(tree, chance), tensors))
         assert_one_line(lambda: Run(tiny(), folder, stream), f"resume, tree {number}")

@@ -21,7 +21,7 @@ def test_a_ring_holds_an_equal_share_of_each_task(finished: Path) -> None:
 def test_the_last_line_is_what_the_checkpoint_holds(protocol, tiny, run, tmp_path: Path) -> None:
     """Task-free, an example's task follows from its class."""
     folder = run(tiny("er", protocol=protocol), tmp_path)
-    _, state = checkpoint.newest(folder / "checkpoint") or (0, {})
+    _, state, _ = checkpoint.newest(folder / "checkpoint") or (0, {}, "")
     labels = state["learner"]["memory.labels"]
     last = log_of(folder, "memory")[-1]
     assert last["classes"] == torch.bincount(labels, minlength=4).tolist()

@@ -145,7 +145,7 @@ def test_a_damaged_checkpoint_does_not_push_out_a_good_one(tiny, run, stopped, s
     with pytest.raises(StopRequested):
         run(tiny(), stopped, stop_at(1))
     assert checkpoint.steps(stopped / "checkpoint") == [1]
-    assert checkpoint.load(stopped / "checkpoint", 1)["learner"]
+    assert checkpoint.load(stopped / "checkpoint", 1).tree["learner"]
 
 
 def test_the_command_line_warns_of_a_damaged_checkpoint(tiny_file, stopped, run_state, never_stopped, capsys) -> None:

@@ -189,7 +189,7 @@ def test_a_learner_that_refuses_leaves_no_folder(tiny, run, tmp_path: Path) -> N
 
 
 def test_another_device_is_refused(tiny, run, stopped: Path) -> None:
-    step, state = checkpoint.newest(stopped / "checkpoint") or (0, {})
+    step, state, _ = checkpoint.newest(stopped / "checkpoint") or (0, {}, "")
     checkpoint.write(stopped / "checkpoint", step, checkpoint.snapshot({**state, "device": "cuda"}))
     with pytest.raises(ValueError, match="cuda"):
         run(tiny(), stopped)
@@ -207,7 +207,7 @@ def test_a_learner_whose_code_has_changed_is_refused(own_learner: str, tiny, run
 
 
 def finite(folder: Path) -> bool:
-    states = [checkpoint.load(folder / "checkpoint", step) for step in checkpoint.steps(folder / "checkpoint")]
+    states = [checkpoint.load(folder / "checkpoint", step).tree for step in checkpoint.steps(folder / "checkpoint")]
     floats = (tensor for state in states for tensor in state["learner"].values() if tensor.is_floating_point())
     return all(bool(tensor.isfinite().all()) for tensor in floats)
 
@@ -261,7 +261,7 @@ def test_where_all_seeds_diverge_all_are_named(own_learner: str, tiny, tmp_path)
 @pytest.mark.parametrize(("protocol", "ends"), [("task_aware", 2), ("task_free_boundaries", 2), ("task_free", 0)])
 def test_only_some_protocols_tell_the_end_of_a_task(protocol, ends, own_learner, tiny, run, tmp_path: Path) -> None:
     folder = run(tiny(own_learner, protocol=protocol), tmp_path / "run")
-    _, state = checkpoint.newest(folder / "checkpoint") or (0, {})
+    _, state, _ = checkpoint.newest(folder / "checkpoint") or (0, {}, "")
     assert state["learner"]["task_ends"] == ends
     assert state["learner"]["steps"] == 6
 

@@ -95,7 +95,7 @@ def test_a_path_into_this_package_is_not_trusted_as_an_encoder(tiny: Any, run: A
     """It could name any function, such as one that writes a file."""
     run(tiny({"slow": {"rounds": 0}}), tmp_path / "run")
     folder, victim = tmp_path / "run" / "checkpoint", tmp_path / "victim"
-    step, state = checkpoint.newest(folder) or (0, {})
+    step, state, _ = checkpoint.newest(folder) or (0, {}, "")
     state["options"]["encoder"] |= {"name": "dualnet.atomic.write", "options": {"path": str(victim), "data": "gone"}}
     checkpoint.write(folder, step, checkpoint.snapshot(state))
     with pytest.raises(ValueError, match=r"learner\.encoder\.name is dualnet\.atomic\.write"):

@@ -158,7 +158,7 @@ def test_a_run_is_renamed_into_a_model(finished: Path, tmp_path: Path, error_lin
 
 def test_an_unfinished_session_and_the_model_of_a_service_are_refused(saved: Path, error_line: Any) -> None:
     folder = saved / "checkpoint"
-    step, state = checkpoint.newest(folder) or (0, {})
+    step, state, _ = checkpoint.newest(folder) or (0, {}, "")
     state["session"] = {"plan": "", "step": 1, "steps": 3}
     checkpoint.write(folder, step + 1, checkpoint.snapshot(state))
     assert "its session is at step 1 of 3 and not finished" in error_line(*["edit", "model", "--rename", "kat", "cat"])

@@ -39,7 +39,7 @@ def learn(*words: object) -> int:
 
 
 def state_at(folder: str) -> dict[str, Any]:
-    return (checkpoint.newest(Path(folder, "checkpoint")) or (0, {}))[1]
+    return (checkpoint.newest(Path(folder, "checkpoint")) or (0, {}, ""))[1]
 
 
 def images_of(seed: int, count: int) -> np.ndarray:

@@ -77,7 +77,7 @@ def test_no_images_no_answers(model: Model, images: torch.Tensor) -> None:
 
 
 def test_a_loaded_learner_is_the_one_that_was_saved(finished: Path, state_of, differing) -> None:
-    state = checkpoint.load(finished / "checkpoint", 6)
+    state = checkpoint.load(finished / "checkpoint", 6).tree
     loaded = state_of(dualnet.load(finished).learner)
     assert not differing({name: loaded[name] for name in state["learner"]}, state["learner"])
     assert any(name.endswith("momentum_buffer") for name in loaded), "the optimizers are back too"
@@ -109,7 +109,7 @@ def test_a_task_free_model(protocol: str, tiny, run, images: torch.Tensor, tmp_p
 def test_a_model_from_another_device_keeps_its_weights(stopped: Path, state_of, differing) -> None:
     """The state of a generator has no meaning on another device: it starts again, all else is restored."""
     there = state_of(dualnet.load(stopped).learner)
-    step, state = checkpoint.newest(stopped / "checkpoint") or (0, {})
+    step, state, _ = checkpoint.newest(stopped / "checkpoint") or (0, {}, "")
     state["learner"]["_extra_state"] = torch.zeros(16, dtype=torch.uint8)  # as a CUDA generator's
     checkpoint.write(stopped / "checkpoint", step, checkpoint.snapshot({**state, "device": "cuda"}))
     assert differing(there, state_of(dualnet.load(stopped).learner)) == {"_extra_state"}

@@ -68,7 +68,7 @@ def learn() -> Callable[..., int]:
 
 
 def session_of(folder: Path) -> dict[str, Any]:
-    _, tree = checkpoint.newest(folder / "checkpoint") or (0, {})
+    _, tree, _ = checkpoint.newest(folder / "checkpoint") or (0, {}, "")
     return tree["session"]
 
 

@@ -134,7 +134,7 @@ def test_an_objective_from_outside_is_imported_only_if_it_is_trusted(
     monkeypatch.syspath_prepend(tmp_path)
     file, folder = stopped / "experiment.yaml", stopped / "checkpoint"
     file.write_text(file.read_text().replace("objective: barlow_twins", "objective: not_trusted.SimCLR"))
-    step, state = checkpoint.newest(folder) or (0, {})
+    step, state, _ = checkpoint.newest(folder) or (0, {}, "")
     state["options"]["slow"]["objective"] = "not_trusted.SimCLR"
     checkpoint.write(folder, step, checkpoint.snapshot(state))
     with pytest.raises(ValueError, match=r"learner.slow.objective is not_trusted.SimCLR.*--trust.*trust=True"):

@@ -101,6 +101,17 @@ def hold_out(worker: Worker, count: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:damaged checkpoint")
+def test_a_damaged_checkpoint_does_not_displace_the_good_one(tmp_path: Path) -> None:
+    """Two are kept, so that there is always one to go back to."""
+    options = Options(tmp_path, image_size=SIZE, device="cpu")
+    folder = tmp_path / state_folder.MODEL / "checkpoint"
+    for _ in range(3):
+        state_folder.save(open_model(options), options, state_folder.NEW_PROGRESS)
+        checkpoint.file_of(folder, checkpoint.steps(folder)[-1]).write_text("{")
+    open_model(options)
+
+
+@pytest.mark.filterwarnings("ignore:damaged checkpoint")
 @pytest.mark.parametrize("damage", [shutil.rmtree, lambda folder: checkpoint.file_of(folder, 1).write_text("{")])
 def test_an_unreadable_snapshot_is_not_restored_and_learning_continues(
     worker: Worker, link: Connection, damage: Any

@@ -264,7 +264,7 @@ def test_killed_between_two_checkpoints(kind, quick_tiny, run, run_state, tmp_pa
 @pytest.mark.parametrize(("name", "kind"), [("er", "sample"), ("derpp", "few and late"), ("mir", "batch")])
 def test_a_memory_holds_labelled_examples_alone(name, kind, quick_tiny, benchmark, run, tmp_path) -> None:
     folder = run(quick_tiny(name, labels=KINDS[kind]), tmp_path)
-    _, state = checkpoint.newest(folder / "checkpoint") or (0, {})
+    _, state, _ = checkpoint.newest(folder / "checkpoint") or (0, {}, "")
     stream = make_stream(benchmark, kind)
     given = {image: value for batch in batches_of(stream, seed=0) for image, value in known(batch).items()}
     memory = {key.removeprefix("memory."): value for key, value in state["learner"].items() if "memory." in key}

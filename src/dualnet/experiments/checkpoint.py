@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Mapping
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import safetensors.torch
 import torch
@@ -44,8 +44,16 @@ def write(folder: Path, step: int, taken: Snapshot, kept: int = KEPT) -> str:
     return stated
 
 
-def load(folder: Path, step: int, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The tree of a step. Raises ValueError, one line, if it is damaged or lacks one of the `expected` values."""
+class Saved(NamedTuple):
+    """A checkpoint that was read."""
+
+    step: int
+    tree: dict[str, Any]
+    digest: str
+
+
+def load(folder: Path, step: int, expected: Mapping[str, Any] | None = None) -> Saved:
+    """The checkpoint of a step. Raises ValueError, one line, if it is damaged or lacks one of the `expected` values."""
     file = file_of(folder, step)
     try:
         data = read_bytes(file, MAX_BYTES)
@@ -58,17 +66,17 @@ def load(folder: Path, step: int, expected: Mapping[str, Any] | None = None) -> 
         for key, value in (expected or {}).items():
             if tree.get(key) != value:
                 raise ValueError(f"it belongs to another run: its {key} is {tree.get(key)}, not {value}")
-        return tree
+        return Saved(step, tree, content["digest"])
     except (*READ_ERRORS, safetensors.SafetensorError) as error:
         raise ValueError(f"damaged checkpoint {describe_file_error(file, error)}") from error
 
 
-def newest(folder: Path, expected: Mapping[str, Any] | None = None) -> tuple[int, dict[str, Any]] | None:
-    """Step and tree of the newest checkpoint that can be used. Damaged ones are skipped with one warning."""
+def newest(folder: Path, expected: Mapping[str, Any] | None = None) -> Saved | None:
+    """The newest checkpoint that can be used. Damaged ones are skipped with one warning."""
     usable, skipped = None, []
     for step in reversed(steps(folder)):
         try:
-            usable = step, load(folder, step, expected)
+            usable = load(folder, step, expected)
             break
         except ValueError as error:
             skipped.append(error)
@@ -78,15 +86,19 @@ def newest(folder: Path, expected: Mapping[str, Any] | None = None) -> tuple[int
     return usable
 
 
+def remove_later(folder: Path, step: int) -> None:
+    """Remove checkpoints that were skipped as damaged: else the next `write` would keep them and not the good one."""
+    for later in steps(folder):
+        if later > step:
+            file_of(folder, later).unlink()
+
+
 def newest_digest(folder: Path) -> str:
     """The digest that the newest checkpoint states; empty if there is none."""
     existing = steps(folder)
-    return stated_digest(folder, existing[-1]) if existing else ""
-
-
-def stated_digest(folder: Path, step: int) -> str:
-    """The digest that a checkpoint states, without loading it."""
-    file = file_of(folder, step)
+    if not existing:
+        return ""
+    file = file_of(folder, existing[-1])
     try:
         return read_metadata(read_bytes(file, MAX_BYTES))["digest"]
     except READ_ERRORS as error:

@@ -67,7 +67,7 @@ class Run:
             load_initial_weights(self.learner)
             self.folder.log_file.write_bytes(b"")
             return
-        step, state = newest
+        step, state, _ = newest
         try:
             self.load(state)
         except READ_ERRORS as error:

@@ -315,15 +315,15 @@ def load_with_state(folder: Path, device: str, trust: bool | Collection[str]) ->
     saved = checkpoint.newest(folder / CHECKPOINTS)
     if saved is None:
         raise ValueError(describe_missing(folder))
-    step, state = saved
+    step, state, digest = saved
     saved_learner.check_trusted(state.get("options"), folder, trust)
     try:
         learner, names = saved_learner.make(state, device)
         held_out = read_held_out(state.get("held_out", {}), learner.spec)
-        state["unfinished"] = describe_unfinished(folder, state)
+        state |= {"step": step, "unfinished": describe_unfinished(folder, state)}
         # A service or an unfinished session continues from more than a model: `Model.save` must not replace that.
         is_only_model = "serve" not in state and not state["unfinished"]
-        saved = {checkpoint.stated_digest(folder / CHECKPOINTS, step)} if is_only_model else set()
+        saved = {digest} if is_only_model else set()
         return Model(learner, names, held_out, state.get("sessions", []), saved), state
     except READ_ERRORS as error:
         raise ValueError(describe_file_error(checkpoint.file_of(folder / CHECKPOINTS, step), error)) from error

@@ -45,6 +45,7 @@ def open_model(options: Options, journal: Journal) -> tuple[Model, dict[str, Any
     if has_model(options):
         model, state = load_with_state(options.state / MODEL, device, trust=False)
         check_model(model, options)
+        checkpoint.remove_later(options.state / MODEL / CHECKPOINTS, state["step"])
         return model, state["serve"]
     if options.model is None:
         size = DEFAULT_IMAGE_SIZE if options.image_size is None else options.image_size
