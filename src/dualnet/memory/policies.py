@@ -58,27 +58,23 @@ class Balanced(Memory):
     def place(self, batch: Batch, labelled: Tensor, generator: Generator) -> Tensor:
         assert batch.labels is not None
         labels = batch.labels.masked_fill(~labelled, 0)
-        earlier = self.offered[labels] + num_earlier_equal(labels, labelled)
+        offered = self.offered[labels] + num_earlier_equal(labels, labelled)  # of the class, before each example
         self.offered.index_add_(0, labels, labelled.long())
-        slots = self.filled.sum() + labelled.cumsum(0) - 1  # the next free slot; num_slots or more: none is free
-        replaces = labelled & (slots >= self.num_slots)
-        slots = torch.where(labelled, slots, self.drop)
+        free = self.filled.sum() + labelled.cumsum(0) - 1  # the next free slot; num_slots or more: none is free
         # float64: the 24 bits of float32 are too few for a uniform draw among millions.
         draws = torch.rand(len(batch), device=labelled.device, generator=generator, dtype=torch.float64)
         classes = self.labels.clone()  # in each slot
-        stored = torch.zeros_like(self.offered).index_add_(0, classes.clamp(min=0), self.filled.long())
-        columns = (slots, labels, labelled, replaces, earlier, draws)
-        for slot, label, is_new, replaced, before, draw in zip(*(column[:, None] for column in columns), strict=True):
-            own = stored[label]
-            most, largest = stored.max(0, keepdim=True)
-            adds = (own == before) & (own < most)
-            loser = torch.where(adds, largest, label)
+        stored = torch.zeros_like(self.offered).index_add_(0, classes.clamp(min=0), self.filled.long())  # by class
+        slots = torch.where(labelled, free, self.drop)
+        for number in range(len(batch)):  # one by one: each is placed among those before it
+            at = slice(number, number + 1)  # tensors of one element, which index without synchronising
+            label, slot, replaces = labels[at], slots[at], labelled[at] & (free[at] >= self.num_slots)
+            loser, among = losing_class(label, offered[at], stored)
             # The slot of the n-th example of `loser`, n = draw * among. If there is none, it is num_slots: `drop`.
-            among = torch.where(adds, most, before + 1)
             rank = (classes[: self.num_slots] == loser).cumsum(0)
-            slot.copy_(torch.where(replaced, (rank <= draw * among).sum(), slot))  # a view of `slots`
+            slot.copy_(torch.where(replaces, (rank <= draws[at] * among).sum(), slot))  # a view of `slots`
             classes.scatter_(0, slot, label)
-            stored.index_add_(0, loser, replaced.long(), alpha=-1).index_add_(0, label, is_new.long())
+            stored.index_add_(0, loser, replaces.long(), alpha=-1).index_add_(0, label, labelled[at].long())
         return slots
 
     @torch.no_grad()
@@ -90,3 +86,14 @@ class Balanced(Memory):
         for name in EMPTY:
             buffer = getattr(self, name)
             buffer.copy_(buffer[order])
+
+
+def losing_class(label: Tensor, offered: Tensor, stored: Tensor) -> tuple[Tensor, Tensor]:
+    """The class of which an example gives way to a new one, and the number of examples among which it is drawn.
+
+    A class that is stored whole and is not a largest one grows at the cost of a largest one; among all of that. Any
+    other keeps its size: its new example competes with those offered before.
+    """
+    own, (most, largest) = stored[label], stored.max(0, keepdim=True)
+    grows = (own == offered) & (own < most)
+    return torch.where(grows, largest, label), torch.where(grows, most, offered + 1)
