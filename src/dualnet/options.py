@@ -286,13 +286,15 @@ def to_plain(value: Any) -> Any:
 
 
 def check_fields(config: Any, **least: float) -> None:
-    """Raises ValueError for the first number below its `least`; types are checked by `build`.
+    """Raises ValueError for the first value that is not in its Literal type, or is a number below its `least`.
 
     Without a `least`, an integer must be 1 or more and a float 0 or more, unless its default is less. None is valid.
     """
     for field in dataclasses.fields(config):
         hint, value = type_hints(type(config))[field.name], getattr(config, field.name)
-        if value is not None and hint in (int, int | None, float, float | None):
+        if get_origin(hint) is Literal:
+            choose(value, get_args(hint), field.name)
+        elif value is not None and hint in (int, int | None, float, float | None):
             smallest = least.get(field.name, 1 if hint in (int, int | None) else 0)
             default = field.default if isinstance(field.default, int | float) else smallest
             check_at_least(config, min(smallest, default), field.name)

@@ -185,6 +185,7 @@ def test_all_at_once(num_examples, batch_size, epochs):
         ({"delay": -1}, "delay: -1 is not 0 or more"),
         ({"delay_spread": -2}, "delay_spread: -2 is not 0 or more"),
         ({"delay": 10**20}, f"delay: {10**20} is not between 0 and 1000000000"),
+        ({"drawn_per": "class"}, "drawn_per: 'class' is not one of sample, batch"),
     ],
 )
 def test_bad_values_are_named(options, line):
