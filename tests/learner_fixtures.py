@@ -13,7 +13,7 @@ from torch.autograd import profiler
 
 from dualnet import image_ops
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.learners import Learner, learner_class, make_learner
+from dualnet.learners import LEARNERS, Learner, learner_class, make_learner
 from dualnet.objectives import barlow_twins
 from dualnet.options import build, merge
 
@@ -21,6 +21,7 @@ if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # for tests/kernels; Triton reads it once, at its import
 
 CLASSES_PER_TASK = 2
+TRAINED = [name for name in LEARNERS if name != "slda"]  # by gradients
 SMALL = {
     "encoder": {"width": 4},
     "replay_size": 4,

@@ -121,6 +121,7 @@ class Batch:
     labels: Tensor | None = None  # int64 [B], UNLABELLED for a missing one; None: no example has a label
     task_ids: Tensor = None  # pyright: ignore[reportAssignmentType]  # int64 [B]; default: zeros, as if task-free
     repeated: bool = False  # whether it was learned before, in an earlier epoch: a memory does not store it again
+    features: Tensor | None = None  # float16 [B, features], if `Learner.features` has computed them before
 
     def __post_init__(self) -> None:
         if self.task_ids is None and isinstance(self.images, Tensor) and self.images.dim() > 0:
@@ -142,8 +143,8 @@ class Batch:
         return self.map(lambda tensor: tensor.to(device))
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        labels = None if self.labels is None else change(self.labels)
-        return Batch(change(self.images), labels, change(self.task_ids), self.repeated)
+        labels, features = (None if part is None else change(part) for part in (self.labels, self.features))
+        return Batch(change(self.images), labels, change(self.task_ids), self.repeated, features)
 
 
 def describe(value: object) -> str:

@@ -7,14 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from learner_fixtures import TRAINED
 from torch import nn
 
 from dualnet.batch import Batch
-from dualnet.learners import LEARNERS
 from dualnet.learners.ema import EMA, WARM_UP, prediction_tensors
 from dualnet.learners.learner import Learner
 
-every_learner = pytest.mark.parametrize("name", LEARNERS)
+every_learner = pytest.mark.parametrize("name", TRAINED)
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ from typing import Any
 import pytest
 import safetensors.torch
 import torch
+from learner_fixtures import TRAINED
 from own_encoder import ThreeMaps
 
 from dualnet.cost import Cost, counted
-from dualnet.learners import LEARNERS
 from dualnet.nets import Adapter, BaseEncoder, Encoder, pooled
 from dualnet.nets.encoder import CustomEncoder
 from dualnet.nets.weights import load_weights, starter_file
 from starter.train import save_weights
 
-every_learner = pytest.mark.parametrize("name", LEARNERS)
+every_learner = pytest.mark.parametrize("name", TRAINED)
 OWN = "own_encoder.ThreeMaps"
 
 

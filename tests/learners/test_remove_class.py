@@ -4,14 +4,15 @@ import copy
 
 import pytest
 import torch
+from learner_fixtures import TRAINED
 
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
-from dualnet.learners import LEARNERS, make_learner
+from dualnet.learners import make_learner
 from dualnet.memory import MEMORIES, MemoryConfig
 from dualnet.models.model import Model, load
 from dualnet.objectives import OBJECTIVES
 
-every_learner = pytest.mark.parametrize("name", LEARNERS)
+every_learner = pytest.mark.parametrize("name", TRAINED)
 NAMES = tuple("abcdefgh")
 
 
@@ -83,7 +84,7 @@ def test_learning_goes_on_and_a_class_added_again_is_new(name, taught, random_ba
         learner.observe(batch_of(random_batch, 5, [8, 0, 0, 0], 0))
 
 
-@pytest.mark.parametrize(("name", "momentum"), [*((name, 0.0) for name in LEARNERS), ("dualnet", 0.9)])
+@pytest.mark.parametrize(("name", "momentum"), [*((name, 0.0) for name in TRAINED), ("dualnet", 0.9)])
 def test_saved_and_loaded_it_goes_on_bit_identically(
     name, momentum, taught, random_batch, tmp_path, state_of, differing
 ):

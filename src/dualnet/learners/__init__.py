@@ -16,6 +16,7 @@ from dualnet.learners.make_encoder import load_initial_weights
 from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
 from dualnet.learners.shared_options import CommonOptions
+from dualnet.learners.slda import SLDA
 from dualnet.registry import find_class
 
 LEARNERS: dict[str, type[Learner]] = {
@@ -27,6 +28,7 @@ LEARNERS: dict[str, type[Learner]] = {
     "mir": MIR,
     "offline": Offline,
     "ctn": CTN,
+    "slda": SLDA,
 }
 
 
@@ -72,5 +74,5 @@ def make_learner(
     return learner.seed(seed).to(device)
 
 
-__all__ = ["CTN", "ER", "ERACE", "LEARNERS", "MIR", "DERpp", "DualNet", "Finetune", "Learner", "Offline"]
+__all__ = ["CTN", "ER", "ERACE", "LEARNERS", "MIR", "SLDA", "DERpp", "DualNet", "Finetune", "Learner", "Offline"]
 __all__ += ["learner_class", "learner_name", "make_learner"]

@@ -15,7 +15,7 @@ from dualnet.learners.learner import Learner
 from dualnet.learners.make_encoder import make_encoder, parameter_groups
 from dualnet.learners.shared_options import EncoderOptions, ReplayOptions, SoftLabelOptions
 from dualnet.losses import label_loss, soft_label_loss
-from dualnet.nets import Adapter, AdapterNorm
+from dualnet.nets import Adapter, AdapterNorm, ClosedForm
 from dualnet.objectives import Objective, parse_objective
 from dualnet.optim import SGD, gradient_step, look_ahead
 from dualnet.options import check_at_least, check_fields
@@ -73,6 +73,8 @@ class Config(ReplayOptions):
     """
 
     encoder: SlowEncoder = field(default_factory=SlowEncoder)
+    # The fast learner: the paper's adapter with a linear head, or without gradients a closed-form head on the features.
+    head: Literal["linear", "lda", "ridge", "means"] = "linear"
     adapter_norm: AdapterNorm = "none"  # division of m_l by its squared norm; the paper divides (map or pixel)
     slow: Slow = field(default_factory=Slow)
     views: ViewConfig = field(default_factory=ViewConfig)
@@ -85,6 +87,11 @@ class Config(ReplayOptions):
             raise ValueError(f"slow.rounds: {rounds} would train an encoder that encoder.lr 0 freezes; use 0")
         if "." not in self.slow.objective:  # reading options runs no code from outside
             self.parse_objective()
+
+    @property
+    def has_soft_labels(self) -> bool:
+        """Whether the fast learner has a loss on soft labels."""
+        return self.head == "linear" and self.soft_labels.weight > 0
 
     def parse_objective(self) -> tuple[type[Objective], Any]:
         """Class and Config of the objective. Raises ValueError if the options are not suitable."""
@@ -99,7 +106,8 @@ class DualNet(Learner):
     """DualNet (Pham, Liu and Hoi, DualNet: Continual Learning, Fast and Slow, NeurIPS 2021).
 
     The slow learner, an encoder, minimises a self-supervised loss (Barlow Twins by default) with Look-ahead. The fast
-    learner, an adapter on its features, minimises CE(batch) + CE(replay) + lambda KL(soft labels || replay).
+    learner, an adapter on its features, minimises CE(batch) + CE(replay) + lambda KL(soft labels || replay). With a
+    closed-form head it is exact instead, which suits an encoder that is frozen or changes slowly.
     """
 
     Config = Config
@@ -109,12 +117,16 @@ class DualNet(Learner):
         super().__init__(spec, config)
         channels = spec.image_shape[0]
         self.slow = make_encoder(spec, config)
-        self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels)
+        if config.head == "linear":
+            self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels)
+            both = [*self.slow.parameters(), *self.fast.parameters()]
+            self.fast_optimizer = SGD(parameter_groups(both, self.slow, config), lr=config.lr)
+        else:
+            self.fast = ClosedForm(2 * sum(self.slow.channels), spec.num_classes, config.head)
+            self.capturable = False  # a replayed graph would not tell the head that its sums have changed
         objective, options = config.parse_objective()
         self.objective = objective(self.slow.channels[-1], spec, options)
         self.memory = config.memory.make(spec)
-        both = [*self.slow.parameters(), *self.fast.parameters()]
-        self.fast_optimizer = SGD(parameter_groups(both, self.slow, config), lr=config.lr)
         self.slow_optimizer = SGD(
             [*self.slow.parameters(), *(weight for weight in self.objective.parameters() if weight.requires_grad)],
             lr=config.slow.lr,
@@ -131,11 +143,11 @@ class DualNet(Learner):
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
-        return config.soft_labels.when == "task_end" and config.soft_labels.weight > 0
+        return config.has_soft_labels and config.soft_labels.when == "task_end"
 
     @classmethod
     def learns_unlabelled(cls, config: Any) -> bool:
-        return config.slow.rounds > 0 or super().learns_unlabelled(config)
+        return config.slow.rounds > 0 or (config.head == "linear" and super().learns_unlabelled(config))
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         return self.mask_logits(self.net(self.network_input(images)), task_ids)
@@ -150,8 +162,7 @@ class DualNet(Learner):
 
     def store(self, batch: Batch) -> None:
         """Offer the batch to the memory, before it is learned as in the authors' code."""
-        soft = self.config.soft_labels
-        at_insertion = soft.when == "insertion" and soft.weight > 0
+        at_insertion = self.config.has_soft_labels and self.config.soft_labels.when == "insertion"
         logits = self.logits(batch.images, batch.task_ids) if at_insertion and batch.storable else None
         self.memory.add(batch, self.generator, logits)
 
@@ -202,6 +213,9 @@ class DualNet(Learner):
         )
 
     def learn_fast(self, batch: Batch) -> dict[str, Tensor]:
+        if isinstance(self.fast, ClosedForm):
+            self.add_to_sums(self.fast, batch)
+            return {}
         labels = self.labels_to_learn(batch)
         if labels is None:
             return {}
@@ -221,6 +235,8 @@ class DualNet(Learner):
     def end_task(self) -> None:
         if self.needs_boundaries(self.config):  # otherwise the stored examples already have logits, or need none
             self.store_soft_labels(self.memory, self.config.soft_labels.statistics == "batch")
+        if self.config.slow.rounds > 0:
+            self.refit()
 
 
 def interleave(first: Tensor, rest: Tensor, parts: int) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from dualnet.batch import change_rows
 from dualnet.memory import Memory
+from dualnet.nets import ClosedForm
 from dualnet.objectives import Objective
 
 WARM_UP = 4  # the rate is at least WARM_UP / (WARM_UP + steps), an average over about the last fifth of the steps
@@ -81,7 +82,7 @@ def prediction_tensors(learner: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """The weights and BatchNorm statistics used for prediction, by name."""
     yield from learner.named_parameters(recurse=False)
     for part, module in learner.named_children():
-        if not isinstance(module, Memory | Objective | EMA):
+        if not isinstance(module, Memory | Objective | EMA | ClosedForm):
             yield from module.named_parameters(prefix=part)
             yield from (
                 (name, buffer) for name, buffer in module.named_buffers(prefix=part) if buffer.is_floating_point()

@@ -17,7 +17,7 @@ from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
 from dualnet.learners.shared_options import CommonOptions, MemoryOptions
 from dualnet.memory import Memory, Replay, check_slots, memory_class
-from dualnet.nets import SMALLEST_IMAGE, forward_batches
+from dualnet.nets import SMALLEST_IMAGE, BaseEncoder, ClosedForm, forward_batches, pooled_features
 from dualnet.optim import change_optimizer_rows
 
 SOFT_LABEL_BATCH = 250  # stored examples per forward pass at the end of a task
@@ -37,7 +37,7 @@ class Learner(nn.Module, ABC):
     """
 
     Config: ClassVar[type]
-    capturable: ClassVar[bool] = True  # whether `learn` can be replayed as a CUDA graph; False: it runs eagerly
+    capturable: bool = True  # whether `learn` can be replayed as a CUDA graph; False: it runs eagerly
     class_mask: Tensor  # bool [tasks, classes]
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
@@ -122,6 +122,11 @@ class Learner(nn.Module, ABC):
     def memories(self) -> list[Memory]:
         """All episodic memories among the submodules."""
         return [module for module in self.modules() if isinstance(module, Memory)]
+
+    @property
+    def closed_form(self) -> ClosedForm | None:
+        """The closed-form head, if the learner has one."""
+        return next((module for module in self.modules() if isinstance(module, ClosedForm)), None)
 
     # Predicting
 
@@ -249,6 +254,27 @@ class Learner(nn.Module, ABC):
     def mask_logits(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
         """The logits as float32, with the classes outside each example's task masked."""
         return logits.float() if task_ids is None else losses.mask_logits(logits, self.class_mask[task_ids])
+
+    @torch.no_grad()
+    def features(self, images: Tensor) -> Tensor:
+        """The features of images that a closed-form head classifies: float16 [B, features]."""
+        encoder = next(module for module in self.modules() if isinstance(module, BaseEncoder))
+        with self.thread_guard, self.mode(training=False):
+            return pooled_features(encoder(self.network_input(images)))
+
+    def add_to_sums(self, head: ClosedForm, batch: Batch) -> None:
+        """Learn the labelled examples of a batch by the sums of a closed-form head."""
+        if batch.storable:
+            assert batch.labels is not None
+            head.add(self.features(batch.images) if batch.features is None else batch.features, batch.labels)
+
+    def refit(self) -> None:
+        """Compute the sums of a closed-form head anew, from the memory, after the encoder has changed."""
+        if (head := self.closed_form) is not None:
+            head.clear()
+            for memory in self.memories:
+                for slots in memory.filled.nonzero().flatten().split(SOFT_LABEL_BATCH):
+                    head.add(self.features(memory.images[slots]), memory.labels[slots])
 
     def store_soft_labels(self, memory: Memory, batch_statistics: bool = False) -> None:
         """Store the current logits of the stored examples that have none. It synchronises, so not within `learn`.

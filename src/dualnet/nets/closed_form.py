@@ -1,0 +1,236 @@
+"""The closed-form head: classifies by sums over the features of the labelled examples; no gradient is involved."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dualnet.batch import UNLABELLED, StreamSpec, change_rows
+
+Kind = Literal["lda", "ridge", "means"]
+
+DISTANCE_SHARE = 0.1  # of the distance from the centre, in the novelty
+TEMPERATURES = torch.logspace(-1, 3, 200, dtype=torch.float64)
+QUANTILES = 1000
+UNKNOWN = torch.finfo(torch.float64).max  # as long as the quantiles are
+UNLEARNED = -500.0  # logit of a class without examples: improbable, but not masked like those of other tasks
+
+
+def pooled_features(maps: Sequence[Tensor]) -> Tensor:
+    """Mean and standard deviation over the pixels of each map, float16 [B, features], as they are stored."""
+    means = [each.float().mean(dim=(2, 3)) for each in maps]
+    deviations = [each.float().var(dim=(2, 3), unbiased=False).sqrt() for each in maps]
+    return torch.cat([*means, *deviations], dim=1).clamp(-6e4, 6e4).half()
+
+
+class ClosedForm(nn.Module):
+    """Linear discriminant analysis (lda): a Gaussian for each class, with its own mean and one covariance for all.
+
+    Means and covariance are shrunk as if some examples had been seen before: `prior` of each class at the centre of all
+    classes, and one per feature with independent features. The sums do not depend on the order of the examples, and
+    examples can be removed from them.
+
+    In the coordinates in which the covariance is the identity, the most probable class is that of the nearest mean.
+    """
+
+    prior = 4.0  # examples of each class at the centre of all; and of features that have the mean variance of all
+    independent: int  # examples with independent features
+    counts: Tensor  # float64 [classes]
+    sums: Tensor  # float64 [classes, features]
+    scatter: Tensor  # float64 [features, features]: the sum of (x - mean of its class) (x - mean of its class)^T
+    temperature: Tensor  # float64 []: the logits are divided by it
+    novelties: Tensor  # float64 [QUANTILES + 1]: of the stored examples, each as if it had not been learned
+
+    center: Tensor  # float [features]: the mean of the classes
+    factor: Tensor  # float [features, features]: lower triangular, factor factor^T = covariance
+    means: Tensor  # float [classes, features]: factor^-1 (mean - center)
+
+    def __init__(self, num_features: int, num_classes: int, kind: Kind = "lda") -> None:
+        super().__init__()
+        self.kind: Kind = kind
+        self.independent = num_features
+        parts = {"counts": (num_classes,), "sums": (num_classes, num_features), "scatter": (num_features, num_features)}
+        for name, shape in parts.items():
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("temperature", torch.ones((), dtype=torch.float64))
+        self.register_buffer("novelties", torch.full((QUANTILES + 1,), UNKNOWN, dtype=torch.float64))
+        for name in ("center", "factor", "means"):  # follow from the sums
+            self.register_buffer(name, torch.zeros(0), persistent=False)
+        self.is_solved = False
+
+    # Learning
+
+    def add(self, features: Tensor, labels: Tensor, sign: int = 1) -> None:
+        """Include the labelled ones of these examples: float16 [B, features], int64 [B]."""
+        labelled = (labels != UNLABELLED).to(self.sums)
+        rows, classes = features.to(self.sums) * labelled[:, None], labels.clamp(min=0)
+        self.scatter += self.between(classes)
+        self.counts.index_add_(0, classes, labelled, alpha=sign)
+        self.sums.index_add_(0, classes, rows, alpha=sign)
+        self.scatter.addmm_(rows.T, rows, alpha=sign).sub_(self.between(classes))
+        self.is_solved = False
+
+    def remove(self, features: Tensor, labels: Tensor) -> None:
+        """Exclude examples that were added."""
+        self.add(features, labels, sign=-1)
+
+    def clear(self) -> None:
+        """Exclude all examples."""
+        for part in (self.counts, self.sums, self.scatter):
+            part.zero_()
+        self.is_solved = False
+
+    def change_classes(self, spec: StreamSpec, removed: int | None = None) -> None:
+        """A removed class takes its share of the scatter with it; this is exact if its examples were removed before."""
+        if removed is not None:
+            self.scatter *= 1 - self.counts[removed] / self.counts.sum().clamp(min=1)
+        self.counts = change_rows(self.counts, spec.num_classes, removed)
+        self.sums = change_rows(self.sums, spec.num_classes, removed)
+        self.is_solved = False
+
+    # Solving
+
+    def class_means(self) -> Tensor:
+        return self.sums / self.counts.clamp(min=1)[:, None]
+
+    def between(self, classes: Tensor) -> Tensor:
+        """The part of the classes of a batch in the sum of x x^T that is not scatter: float64 [features, features]."""
+        sums, repeats = self.sums[classes], (classes[:, None] == classes).sum(dim=1)
+        return sums.T @ (sums / (self.counts[classes].clamp(min=1) * repeats)[:, None])
+
+    def variances(self) -> Tensor:
+        """Of each feature within a class: float64 [features]. The prior is the mean variance in all examples."""
+        total, within = self.counts.sum().clamp(min=1), self.scatter.diagonal()
+        squares = within.sum() + (self.sums * self.class_means()).sum()
+        overall = (squares / total - (self.sums.sum(dim=0) / total).square().sum()) / len(within)
+        overall = torch.where(overall > 0, overall, 1)  # 0 for a single example
+        degrees = total - (self.counts > 0).sum()
+        return (within + self.prior * overall) / (degrees + self.prior)
+
+    def covariance(self, centered: Tensor) -> Tensor:
+        total, variances = self.counts.sum(), self.variances()
+        if self.kind == "means":
+            return variances.diag()
+        scatter = self.scatter
+        if self.kind == "ridge":  # all classes count equally
+            scatter = scatter + centered.T @ centered * (total / max(1, len(centered)))
+        return (scatter + self.independent * variances.diag()) / (total + self.independent)
+
+    @torch.no_grad()
+    def solve(self) -> None:
+        """Compute the Gaussians, unless the sums are the same as before."""
+        if self.is_solved:
+            return
+        learned = (self.counts > 0)[:, None]
+        means = self.class_means()
+        center = means.sum(dim=0) / learned.sum().clamp(min=1)
+        centered = torch.where(learned, means - center, 0)
+        factor = torch.linalg.cholesky(self.covariance(centered))
+        shrunk = centered * (self.counts / (self.counts + self.prior).clamp(min=1))[:, None]
+        self.center, self.factor = center.float(), factor.float()
+        self.means = torch.linalg.solve_triangular(self.factor, shrunk.T.float(), upper=False).T
+        self.is_solved = True
+
+    # Predicting
+
+    def forward(self, images: Tensor, maps: Sequence[Tensor], parts: int = 1) -> Tensor:
+        """The logits of images with these feature maps; as `Adapter`."""
+        return self.logits(pooled_features(maps))
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Float [B, classes]; UNLEARNED for classes without examples."""
+        logits = self.discriminants(self.whitened(features)) / self.temperature.float()
+        return logits.masked_fill(self.counts == 0, UNLEARNED)
+
+    def whitened(self, features: Tensor) -> Tensor:
+        """In the coordinates in which the covariance is the identity: float [B, features]."""
+        self.solve()
+        shifted = features.float() - self.center
+        return torch.linalg.solve_triangular(self.factor, shifted.T, upper=False).T
+
+    def discriminants(self, whitened: Tensor) -> Tensor:
+        """The log density of each class, less that of a class at the centre; for ridge the regression."""
+        bias = 0 if self.kind == "ridge" else self.means.square().sum(dim=1) / 2
+        return whitened @ self.means.T - bias
+
+    def novelty(self, features: Tensor) -> Tensor:
+        """How far images are from all classes: float [B].
+
+        The squared distance from the nearest class, less 1 - DISTANCE_SHARE of that from the centre of all classes.
+        """
+        whitened = self.whitened(features)
+        discriminants = self.discriminants(whitened).masked_fill(self.counts == 0, UNLEARNED)
+        return novelty(whitened.square().sum(dim=1), discriminants)
+
+    def threshold(self, share: float) -> float:
+        """The novelty that this share of the images of known classes exceeds; UNKNOWN before `calibrate`."""
+        return self.novelties[round((1 - share) * QUANTILES)].item()
+
+    # Calibrating
+
+    def calibrate(self, features: Tensor, labels: Tensor) -> None:
+        """Set temperature and novelties by learned examples, each predicted as if it had not been learned.
+
+        They should be representative: float16 [B, features], int64 [B]. Classes with one example are left out.
+        """
+        several = self.counts[labels] > 1
+        features, labels = features[several], labels[several]
+        if len(labels) < 2:
+            return
+        discriminants, novelties = self.leave_one_out(features, labels)
+        grid = torch.arange(QUANTILES + 1, device=novelties.device).double() / QUANTILES
+        self.novelties.copy_(torch.quantile(novelties.double(), grid))
+        self.temperature.copy_(best_temperature(discriminants.double(), labels))
+
+    @torch.no_grad()
+    def leave_one_out(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Discriminants and novelty of learned examples, each without its part in the sums, by a rank-one update.
+
+        The centre and the prior are those of all examples.
+        """
+        x, weight = self.whitened(features), self.counts.sum().float() + self.independent
+        count = self.counts[labels].float()[:, None]
+        own = self.means[labels] * (count + self.prior) / count  # the mean of the class, before it was shrunk
+        off, lost = x - own, count / (count - 1)
+        own = ((count - 1) * own - off) / (count - 1 + self.prior)  # without the example
+        if self.kind == "ridge":  # around the centre instead of the mean of the class
+            off, lost = x, torch.ones_like(count)
+        scale, update = (weight - 1) / weight, lost / (weight - lost * off.square().sum(dim=1, keepdim=True))
+        if self.kind == "means":
+            scale, update = 1.0, torch.zeros_like(count)
+        along, means_along = (x * off).sum(dim=1, keepdim=True), off @ self.means.T
+        own_along = (own * off).sum(dim=1, keepdim=True)
+        is_own = torch.arange(len(self.counts), device=labels.device) == labels[:, None]
+        dot = torch.where(is_own, (x * own).sum(dim=1, keepdim=True), x @ self.means.T)
+        means_along = torch.where(is_own, own_along, means_along)
+        square = torch.where(is_own, own.square().sum(dim=1, keepdim=True), self.means.square().sum(dim=1))
+        bias = 0 if self.kind == "ridge" else (square + update * means_along.square()) / 2
+        discriminants = scale * (dot + update * along * means_along - bias)
+        distance = scale * (x.square().sum(dim=1) + (update * along.square())[:, 0])
+        discriminants = discriminants.masked_fill(self.counts == 0, UNLEARNED)
+        return discriminants, novelty(distance, discriminants)
+
+    # State
+
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        super()._load_from_state_dict(*args, **kwargs)
+        self.is_solved = False
+
+
+def novelty(distance: Tensor, discriminants: Tensor) -> Tensor:
+    """From the squared distance from the centre and the discriminants of the classes."""
+    return DISTANCE_SHARE * distance - 2 * discriminants.amax(dim=1)
+
+
+def best_temperature(discriminants: Tensor, labels: Tensor) -> Tensor:
+    """The temperature with the least cross-entropy, as if one example more had been predicted at random.
+
+    Without that one, examples that are all predicted correctly would have a temperature of 0.
+    """
+    smoothing = 1 / (len(labels) + 1)
+    losses = [
+        F.cross_entropy(discriminants / temperature, labels, label_smoothing=smoothing) for temperature in TEMPERATURES
+    ]
+    return TEMPERATURES.to(labels.device)[torch.stack(losses).argmin()]
