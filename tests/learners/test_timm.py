@@ -29,6 +29,7 @@ from dualnet.nets.timm_encoder import TimmFeatures, import_timm
 
 if importlib.util.find_spec("timm") is None and not os.environ.get("CI"):
     pytest.skip("timm is not installed", allow_module_level=True)
+from huggingface_hub import constants
 
 TINY = "test_resnet.r160_in1k"  # 0.5 million weights
 FEW_IMAGES = {"name": "dualnet", "preset": "few_images"}
@@ -177,49 +178,54 @@ def hub(file: Path) -> Iterator[str]:
     server.server_close()
 
 
-LOAD = f"from dualnet.nets.pretrained import hub_weights; print(len(hub_weights('{TINY}')))"
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of the hub; nothing can be reached. The hub's package sets these from the environment."""
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    reach("http://127.0.0.1:9", monkeypatch)
+    return tmp_path / "hub"
 
 
-def load(cache: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    """The weights from the hub, by a process of its own, because the hub's package reads the environment once."""
-    inherited = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    given = {**inherited, "HF_HUB_CACHE": str(cache), **environment}
-    return subprocess.run([sys.executable, "-c", LOAD], env=given, capture_output=True, text=True, check=False)
-
-
-def test_weights_are_downloaded_once_after_a_line_that_says_what(
-    hub: str, whole: Any, file: Path, tmp_path: Path
-) -> None:
-    size = file.stat().st_size / 1e6
-    first, second = load(tmp_path / "hub", HF_ENDPOINT=hub), load(tmp_path / "hub", HF_HUB_OFFLINE="1")
-    assert first.stdout == second.stdout == f"{len(whole.state_dict())}\n"
-    line = f"downloading timm/{TINY} ({size:.1f} MB) from the Hugging Face hub into {tmp_path / 'hub'}\n"
-    assert line in first.stderr and second.stderr == ""
-
-
-@pytest.mark.parametrize("environment", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
-def test_without_a_network_one_line_says_what_to_do(environment: dict[str, str], tmp_path: Path) -> None:
-    done = load(tmp_path / "hub", **environment)
-    line = done.stderr.splitlines()[-1]
-    assert line.startswith(f"ValueError: encoder.weights: timm/{TINY}: it is not in {tmp_path / 'hub'}, and")
-    assert line.endswith(
-        "copy its folder there from a machine with a network, or give its file, or use starter or lite0"
+def reach(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(
+        constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     )
 
 
-def test_a_cache_that_was_copied_here_needs_no_network(
-    file: Path, whole: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small_learner: Any
+def test_weights_are_downloaded_once_after_a_line_that_says_what(
+    hub: str, cache: Path, whole: Any, file: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    """Its layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache."""
-    from huggingface_hub import constants
+    reach(hub, monkeypatch)
+    first = hub_weights(TINY)
+    size = file.stat().st_size / 1e6
+    line = f"downloading timm/{TINY} ({size:.1f} MB) from the Hugging Face hub into {cache}\n"
+    assert capsys.readouterr().err.startswith(line)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert first.keys() == hub_weights(TINY).keys() == whole.state_dict().keys()
+    assert capsys.readouterr().err == ""
 
-    folder = tmp_path / "hub" / f"models--timm--{TINY}"
+
+@pytest.mark.parametrize(("offline", "reason"), [(True, "offline mode is enabled"), (False, "refused")])
+def test_without_a_network_one_line_says_what_to_do(
+    offline: bool, reason: str, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", offline)
+    remedy = "copy its folder there from a machine with a network, or give its file, or use starter or lite0"
+    words = rf"^encoder\.weights: timm/{TINY}: it is not in {cache}, and .*{reason}.*; {remedy}$"
+    with pytest.raises(ValueError, match=words) as caught:
+        hub_weights(TINY)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_cache_that_was_copied_here_needs_no_network(file: Path, whole: Any, cache: Path, small_learner: Any) -> None:
+    """Its layout: https://huggingface.co/docs/huggingface_hub/guides/manage-cache."""
+    folder = cache / f"models--timm--{TINY}"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / "main").write_text("abc")
     (folder / "snapshots" / "abc").mkdir(parents=True)
     file.rename(folder / "snapshots" / "abc" / "model.safetensors")
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    assert hub_weights(TINY).keys() == whole.state_dict().keys()
     options = encoder_options("timm/test_resnet")
     assert options == {"name": f"timm/{TINY}", "weights": "pretrained", "lr": 0.0} and image_size_of(options) == 160
     network = encoder_of(small_learner("er", encoder=options)).network
@@ -273,7 +279,8 @@ def test_they_are_listed_with_size_and_licence(name: str, rows: list[str], capsy
         ({"name": "timm/resnet18", "weights": "starter"}, "encoder.weights: starter is for resnet18"),
         ({"name": "timm/resnet18", "weights": "lite0"}, "encoder.weights: lite0 is for timm/tf_efficientnet_lite0"),
         ({"weights": "pretrained"}, "encoder.weights: pretrained is for timm/MODEL"),
-        ({"name": "timm/coat_tiny"}, "encoder.name: timm/coat_tiny"),
+        ({"name": "timm/coat_tiny"}, "encoder.name: timm/coat_tiny .*features_only not implemented"),
+        ({"name": "timm/halonet26t"}, "encoder.name: timm/halonet26t .* for images 3 x .*: AssertionError"),
     ],
 )
 def test_invalid_options_are_refused_in_one_line(encoder: dict[str, Any], words: str, small_learner: Any) -> None:

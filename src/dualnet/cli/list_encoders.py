@@ -15,7 +15,7 @@ from dualnet.nets.timm_encoder import PREFIX, import_timm
 from dualnet.nets.weights import LITE0, STARTER
 
 HEAD = ("encoder", "pixels", "features", "   MB", "images/s", "licence")
-IMAGES = 8  # in the pass that is measured
+PASSES, IMAGES = 4, 8  # that are measured, and in each
 ANY = f"{PREFIX}MODEL"
 NAMES = (STARTER, LITE0, ANY)
 
@@ -51,12 +51,14 @@ def describe_lite0() -> tuple[str, ...]:
 
 @torch.inference_mode()
 def images_per_second(encoder: BaseEncoder, images: Tensor) -> float:
-    """On the CPU, in the second of two passes."""
+    """On the CPU, in the fastest of some passes."""
     images = images.contiguous(memory_format=torch.channels_last)
-    encoder(images)
-    start = time.perf_counter()
-    encoder(images)
-    return len(images) / (time.perf_counter() - start)
+    seconds = []
+    for _ in range(PASSES):
+        start = time.perf_counter()
+        encoder(images)
+        seconds.append(time.perf_counter() - start)
+    return len(images) / min(seconds)
 
 
 def licence_of(options: dict[str, Any]) -> str:

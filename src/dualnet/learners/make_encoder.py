@@ -58,7 +58,11 @@ def custom_encoder(options: EncoderOptions, image_shape: tuple[int, int, int]) -
     try:
         return CustomEncoder(make(**options.options), image_shape)
     except Exception as error:  # third-party code may raise anything
-        raise ValueError(f"encoder.name: {options.name} with {options.options}: {join_lines(error)}") from error
+        reason = join_lines(error) or type(error).__name__
+        images = " x ".join(map(str, image_shape))
+        raise ValueError(
+            f"encoder.name: {options.name} with {options.options} for images {images}: {reason}"
+        ) from error
 
 
 def maker_of(name: str) -> Callable[..., Any]:
