@@ -2,18 +2,14 @@
 
 import os
 import threading
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import pytest
-from forked import FORKED, forked
 from PIL import Image
-from pillow_heif import from_bytes
 
 from dualnet.data import decode
 from dualnet.data.decode import decoding, read_image
-from dualnet.machine import peak_main_memory
 
 
 def read(path: Path | str, size: int = 8) -> np.ndarray:
@@ -67,16 +63,23 @@ def test_an_image_of_the_caller_stays_as_it_is(tmp_path: Path) -> None:
         assert image.size == (320, 200)
 
 
-def test_large_images_are_decoded_one_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Image.new("RGB", (30, 20)).save(tmp_path / "a.png")
-    monkeypatch.setattr(decode, "LARGE", 300)
-    thread = threading.Thread(target=read, args=(tmp_path / "a.png",))
-    with decode._large_image:
-        thread.start()
-        thread.join(0.2)
-        assert thread.is_alive()
-    thread.join(10)
-    assert not thread.is_alive()
+def test_memory_is_handed_out_in_order() -> None:
+    """A small amount that is asked for after a large one waits, though it would be there."""
+    budget, order = decode.Budget(10), []
+
+    def use(amount: int) -> None:
+        with budget.take(amount):
+            order.append(amount)
+
+    large, small = (threading.Thread(target=use, args=(amount,)) for amount in (9, 1))
+    with budget.take(5):
+        for thread in (large, small):
+            thread.start()
+            thread.join(0.1)
+            assert thread.is_alive()
+    for thread in (large, small):
+        thread.join(10)
+    assert order == [9, 1] and budget.rest == 10
 
 
 def make_pipe(path: Path) -> Path:
@@ -112,37 +115,3 @@ def test_what_is_refused_is_told_in_a_line(kind: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=reason) as caught:
         read(path)
     assert str(caught.value).startswith(f"{path}: ") and "\n" not in str(caught.value)
-
-
-def measure(files: list[Path], link: Connection) -> None:
-    """Sends how much more memory the decode of each file takes than this process had before."""
-    read(files[0], 84)  # a small one: imports and buffers are not the decode's
-    for path in files[1:]:
-        Path("/proc/self/clear_refs").write_text("5")
-        before = peak_main_memory()
-        read(path, 84)
-        link.send(peak_main_memory() - before)
-
-
-@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells the peak")
-def test_a_decode_takes_up_to_21_bytes_a_pixel(tmp_path: Path) -> None:
-    """Each format in the kind that takes most."""
-    side = 3000
-    files = [tmp_path / name for name in ("small.png", "a.png", "a.jpg", "a.webp", "a.tif", "a.gif", "hdr.heic")]
-    Image.new("RGB", (100, 100)).save(files[0])
-    Image.new("RGB", (side, side)).save(files[1], transparency=(1, 2, 3))
-    Image.new("CMYK", (side, side)).save(files[2], progressive=True)
-    Image.new("RGBA", (side, side)).save(files[3], method=0)
-    one_strip_turned = {278: side, 274: 6}
-    Image.new("RGBA", (side, side)).save(files[4], compression="tiff_lzw", tiffinfo=one_strip_turned)
-    Image.new("P", (side, side)).save(files[5], transparency=0)
-    heic = from_bytes("RGBA;16", (side, side), bytes(side * side * 8))
-    heic.save(files[6], chroma=444, quality=30, enc_params={"preset": "ultrafast"})
-    link, theirs = FORKED.Pipe(duplex=False)
-    process = forked(measure, files, theirs)
-    theirs.close()
-    with link:
-        peaks = {path.name: link.recv() / side**2 for path in files[1:]}
-    process.join()
-    assert process.exitcode == 0
-    assert 15 < max(peaks.values()) < 21.5, peaks

@@ -17,8 +17,6 @@ from dualnet.data import decode
 from dualnet.data.decode import UnreadableError, decoding, read_bytes, read_image
 from dualnet.data.image_cache import find_unreadable
 from dualnet.data.image_folder import ImageFolder
-from dualnet.serve import images as uploads
-from dualnet.serve.errors import RequestError
 
 QUARTER = Image.Transpose.ROTATE_270  # clockwise
 
@@ -106,15 +104,6 @@ def test_a_truncated_file_is_named(share: float) -> None:
     data = save(Image.effect_noise((64, 64), 90), "a.heic").read_bytes()
     with decoding(), pytest.raises(UnreadableError, match=r"^a: unreadable image"):
         read_bytes(data[: int(len(data) * share)], np.empty((8, 8, 3), np.uint8), "a")
-
-
-def test_uploads_are_read_within_their_limit() -> None:
-    data = save(smooth(), "a.heic", quality=95).read_bytes()
-    with decoding():
-        pixels = uploads.decode(data, 16, 10_000, "a")
-        assert abs(pixels.permute(1, 2, 0).numpy().astype(int) - square(smooth())).max() < 12
-        with pytest.raises(RequestError, match=r"96 x 64 is more than 0\.006 megapixels"):
-            uploads.decode(data, 16, 6000, "a")
 
 
 def test_commands_read_them(capsys: Any) -> None:

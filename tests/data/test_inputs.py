@@ -72,9 +72,11 @@ def test_a_folder_includes_its_sub_folders(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "b" / "circle").symlink_to(tmp_path)
-    (tmp_path / "linked").symlink_to(tmp_path / ".hidden")
-    expected = [str(tmp_path / name) for name in ("z.png", "a b/1.png", "b/2.png", "b/c/1.png", "linked/1.png")]
+    (tmp_path / "linked").symlink_to(tmp_path / "a b")
+    (tmp_path / "root").symlink_to("/")
+    expected = [str(tmp_path / name) for name in ("z.png", "a b/1.png", "b/2.png", "b/c/1.png")]
     assert list_images(tmp_path) == expected
+    assert list_images(tmp_path / "linked") == [str(tmp_path / "linked" / "1.png")], "it is named by the user"
     (tmp_path / "c" / "empty").mkdir(parents=True)
     with pytest.raises(ValueError, match=r"/c: no images .* in this folder and below; name a folder with images"):
         list_images(tmp_path / "c")

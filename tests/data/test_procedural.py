@@ -65,6 +65,10 @@ def test_classes_of_a_task_differ_in_shape_and_texture() -> None:
         ({"num_tasks": 13}, "13 tasks of 4 need 52 classes, there are 50; lower num_tasks or classes_per_task"),
         ({"image_size": 7}, "image_size: 7 is not 8 to 512"),
         ({"seed": -1}, "seed: -1"),
+        (
+            {"test_per_class": 10_000_000},
+            "200002000 images of 32 x 32 pixels are more than 100 megapixels; lower train",
+        ),
     ],
 )
 def test_mistakes_are_explained(options: dict[str, int], message: str) -> None:

@@ -388,6 +388,7 @@ def test_a_learner_whose_messages_cannot_be_handled_is_killed(
     with pytest.raises(ValueError, match=f"exit code -{signal.SIGKILL:d}"):
         service.start()
     assert not service.process.is_alive() and "ZeroDivisionError" in capsys.readouterr().err
+    service.stop()
     service.journal.database.close()
 
 
@@ -506,7 +507,7 @@ def test_a_diverging_step_is_rolled_back_and_the_service_continues(tmp_path: Pat
     """With a token, limits and a rate that makes the first step diverge."""
     model, token = small_model(tmp_path / "model", lr=1e30), tmp_path / "token"
     token.write_text("a token of some length\n")
-    limits = ("--most-requests", 1, "--most-images", 2, "--most-pixels", 1000, "--most-bytes", 20000)
+    limits = ("--most-requests", 1, "--most-images", 2, "--most-bytes", 20000)
     words = ("--model", model, "--token-file", token, *limits, "--most-classes", 2, "--body-seconds", 2)
     with Server(tmp_path / "state", *words, as_program=True) as server:
         assert server.get("/healthz") == {"answering": True, "learning": True}
@@ -518,7 +519,6 @@ def test_a_diverging_step_is_rolled_back_and_the_service_continues(tmp_path: Pat
         server.token = "a token of some length"
         image = png(picture("red", 1))
         assert server.upload("/v1/predict", image, image, image)[1]["error"]["code"] == "too_large"
-        assert server.upload("/v1/predict", png(np.zeros((50, 50, 3), np.uint8)))[0] == 400  # 2500 pixels in 100 bytes
         assert server.upload("/v1/predict", bytes(30000))[0] == 413
         with socket.create_connection(("127.0.0.1", server.port), timeout=60) as slow:
             lines = ["POST /v1/predict HTTP/1.1", "Host: localhost", f"Authorization: Bearer {server.token}"]

@@ -90,18 +90,17 @@ def images_in(folder: str, remedy: str = "name a folder that contains images") -
 
 def images_below(folder: str) -> list[str]:
     """The images in a folder and its sub-folders, those of a folder before those below it, each sorted by name."""
-    images = list(_walk(folder, set()))
+    images = list(_walk(folder))
     if not images:
         raise ValueError(f"{folder}: no images ({SUFFIX_LIST}) in this folder and below; name a folder with images")
     return images
 
 
-def _walk(folder: str, visited: set[str]) -> Iterator[str]:
-    """Without hidden folders and SYSTEM_FOLDERS; each folder once, since links can lead in a circle.
+def _walk(folder: str) -> Iterator[str]:
+    """Without hidden folders, SYSTEM_FOLDERS and links to folders, which lead anywhere.
 
     A folder that cannot be read is listed itself, as an image that `read_image` cannot read.
     """
-    visited.add(os.path.realpath(folder))
     try:
         content = sorted(list_entries(folder), key=lambda entry: entry.name)
     except ValueError:
@@ -110,8 +109,8 @@ def _walk(folder: str, visited: set[str]) -> Iterator[str]:
     yield from (os.path.join(folder, e.name) for e in content if is_image(e.name) and os.path.isfile(e.path))
     for entry in content:
         is_hidden = entry.name.startswith(".") or entry.name.lower() in SYSTEM_FOLDERS
-        if os.path.isdir(entry.path) and not is_hidden and os.path.realpath(entry.path) not in visited:
-            yield from _walk(os.path.join(folder, entry.name), visited)
+        if entry.is_dir(follow_symlinks=False) and not is_hidden:
+            yield from _walk(os.path.join(folder, entry.name))
 
 
 def is_image(name: str) -> bool:

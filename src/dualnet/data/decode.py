@@ -14,12 +14,11 @@ from PIL import UnidentifiedImageError
 from PIL.Image import Image, Resampling, Transpose
 
 from dualnet import files
+from dualnet.data.image_header import MAX_MEMORY, read_header
 from dualnet.text import escape, join_first, join_lines
 
 MAX_SIZE = 1024  # side in pixels of a decoded square
 MAX_BYTES = 200_000_000  # of a file
-MAX_PIXELS = 50_000_000  # of an image, whose decoding takes up to 21 bytes a pixel
-LARGE = 8_000_000  # pixels: larger images are decoded one at a time
 RESIZE_RULE = "short side, centre, bilinear; transparency on white; JPEG from twice the size"
 try:  # earlier versions may not refuse images that are larger than their header says
     HAS_HEIC = tuple(map(int, importlib.metadata.version("pillow-heif").split(".")[:2])) >= (1, 8)
@@ -40,10 +39,31 @@ TRANSPOSES = {  # by orientation
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
 SUFFIXES |= {".heic", ".heif", ".hif"} if HAS_HEIC else set()
 APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, which can hold an orientation
+MAX_STORED = 4  # bytes of a plain JPEG for each of its pixels' bytes: one of thousands of scans has more
 MAX_NAME_LENGTH = 300  # in a message, counted from its end
 OnError = Literal["stop", "skip"]  # for unreadable images: raise an error that names them, or leave them out
 
-_large_image = threading.Lock()  # large images are decoded one at a time
+
+class Budget:
+    """Memory, handed out in the order of the requests, so that a large one is not put off by small ones."""
+
+    def __init__(self, total: int) -> None:
+        self.rest, self.turn, self.freed = total, threading.Lock(), threading.Condition()
+
+    @contextlib.contextmanager
+    def take(self, amount: int) -> Iterator[None]:
+        with self.turn, self.freed:
+            self.freed.wait_for(lambda: self.rest >= amount)
+            self.rest -= amount
+        try:
+            yield
+        finally:
+            with self.freed:
+                self.rest += amount
+                self.freed.notify()
+
+
+_memory = Budget(MAX_MEMORY)
 
 
 class UnreadableError(ValueError):
@@ -67,13 +87,13 @@ class UnreadableError(ValueError):
 def read_image(path: str, into: np.ndarray) -> None:
     """Decode a file into uint8 [size, size, 3], within the context of `decoding`. Raises UnreadableError."""
     with _naming(path):
-        _decode(files.read_bytes(path, MAX_BYTES), into, MAX_PIXELS)
+        _decode(files.read_bytes(path, MAX_BYTES), into)
 
 
-def read_bytes(data: bytes, into: np.ndarray, name: str, max_pixels: int = MAX_PIXELS) -> None:
+def read_bytes(data: bytes, into: np.ndarray, name: str) -> None:
     """The same for the content of a file; `name` identifies the image in messages."""
     with _naming(name):
-        _decode(data, into, min(max_pixels, MAX_PIXELS))
+        _decode(data, into)
 
 
 def read_pillow(image: Image, into: np.ndarray, name: str) -> None:
@@ -94,15 +114,13 @@ def _naming(name: str) -> Iterator[None]:
 def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"not an image, or none of {', '.join(FORMATS)}{HEIC_HINT}"
-    if isinstance(error, Pillow.DecompressionBombError | Pillow.DecompressionBombWarning):
-        return f"more than {MAX_PIXELS / 1e6:g} megapixels"
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return join_lines(text) or type(error).__name__
 
 
 @contextlib.contextmanager
 def decoding() -> Iterator[None]:
-    """Hides Pillow's warnings about unusual files; the one about too many pixels becomes an error."""
+    """Hides Pillow's warnings about unusual files."""
     Pillow.init()  # before several threads would do it at the same time
     if HAS_HEIC and "HEIF" not in Pillow.OPEN:
         with contextlib.suppress(ImportError):  # a damaged installation: HEIC files are then unreadable
@@ -111,23 +129,24 @@ def decoding() -> Iterator[None]:
             pillow_heif.register_heif_opener()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.simplefilter("error", Pillow.DecompressionBombWarning)
         yield
 
 
-def _decode(data: bytes, into: np.ndarray, max_pixels: int) -> None:
+def _decode(data: bytes, into: np.ndarray) -> None:
     if not data:
         raise ValueError("empty file")
     if _decode_plain_jpeg(data, into):
         return
-    with Pillow.open(io.BytesIO(data), formats=FORMATS) as image:
-        pixels, size = image.width * image.height, into.shape[0]
-        if pixels > max_pixels:
-            raise ValueError(f"{image.width} x {image.height} is more than {max_pixels / 1e6:g} megapixels")
-        with _large_image if pixels > LARGE else contextlib.nullcontext():
-            if image.format != "HEIF":  # of which this would be an embedded thumbnail
-                image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
-            into[...] = np.asarray(_square(image, size))
+    size = into.shape[0]
+    header = read_header(data, size)
+    if header is None:
+        raise UnidentifiedImageError
+    with _memory.take(header.memory), Pillow.open(io.BytesIO(data), formats=FORMATS) as image:
+        if image.width * image.height > header.width * header.height:
+            raise ValueError("its headers contradict each other")
+        if image.format != "HEIF":  # of which this would be an embedded thumbnail
+            image.draft(None, (2 * size, 2 * size))  # a JPEG is decoded at a half, a quarter or an eighth
+        into[...] = np.asarray(_square(image, size))
 
 
 def _decode_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
@@ -136,7 +155,7 @@ def _decode_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
         import simplejpeg
     except ImportError:
         return False
-    if not data.startswith(b"\xff\xd8") or APP1 in data:
+    if not data.startswith(b"\xff\xd8") or len(data) > MAX_STORED * into.size or APP1 in data:
         return False
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)

@@ -9,6 +9,7 @@ from dualnet.data.drawing import MAX_CLASSES, draw, shape_and_texture
 from dualnet.data.splits import Split, divide_classes, make_benchmark, permute_classes
 
 MIN_SIZE, MAX_SIZE = 8, 512  # sides in pixels: smaller shapes are indistinguishable, larger images take long to draw
+MAX_PIXELS = 100_000_000  # of all images, which take up to 20 s to draw
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,11 @@ class Procedural(BenchmarkConfig):
             tasks = f"{self.num_tasks} tasks of {self.classes_per_task}"
             needed = f"{tasks}{f', and {num_tasks} for validation,' * validation} need {first + num_classes} classes"
             raise ValueError(f"procedural: {needed}, there are {MAX_CLASSES}; lower num_tasks or classes_per_task")
+        num_images = num_classes * (self.train_per_class + self.test_per_class)
+        if num_images * self.image_size**2 > MAX_PIXELS:
+            drawn = f"{num_images} images of {self.image_size} x {self.image_size} pixels"
+            remedy = "lower train_per_class, test_per_class or image_size"
+            raise ValueError(f"procedural: {drawn} are more than {MAX_PIXELS / 1e6:g} megapixels; {remedy}")
         order = permute_classes(num_classes, self.order_seed)
         place = order.argsort()  # of each class in the order
         counts = np.repeat([self.train_per_class, self.test_per_class], num_classes)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import uuid4
 
+import numpy as np
 import torch
 from fastapi import FastAPI, Form, Query, Request, UploadFile
 from fastapi.exceptions import RequestValidationError
@@ -26,7 +27,7 @@ from torch import Tensor
 from dualnet import __version__
 from dualnet.serve import schema, state_folder
 from dualnet.serve.errors import RequestError, disk_message, validation_message
-from dualnet.serve.images import decode, to_png, to_tensor
+from dualnet.serve.images import to_png, to_tensor
 from dualnet.serve.onnx import exclusive, export_onnx
 from dualnet.serve.service import Service
 
@@ -56,8 +57,9 @@ def make_app(service: Service) -> FastAPI:
 
     def decode_all(images: list[UploadFile]) -> Tensor:
         check_number(images)
-        files = ((file.file.read(), f"image {number}") for number, file in enumerate(images))
-        return torch.stack([decode(data, service.image_size, options.most_pixels, name) for data, name in files])
+        decode, size = service.decoders.decode, service.image_size
+        pixels = [decode(file.file.read(), size, f"image {number}") for number, file in enumerate(images)]
+        return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2).contiguous()
 
     # Prediction
 

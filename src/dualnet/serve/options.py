@@ -38,7 +38,6 @@ class Options:
     save_seconds: float = option(30.0, "seconds between checkpoints", at_least=0)
     # Limits
     most_bytes: int = option(20_000_000, "maximum size of a request body", at_least=1)
-    most_pixels: int = option(30_000_000, "maximum number of pixels of an image", at_least=1)
     most_images: int = option(50, "maximum number of images in a request", at_least=1)
     most_requests: int = option(32, "maximum number of concurrent requests; others get status 429", at_least=1)
     most_classes: int = option(1000, "maximum number of classes", at_least=1)

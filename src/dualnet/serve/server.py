@@ -10,7 +10,6 @@ import torch
 import uvicorn
 from filelock import FileLock, Timeout
 
-from dualnet.data.decode import decoding
 from dualnet.serve import state_folder
 from dualnet.serve.app import make_app
 from dualnet.serve.guard import Guard
@@ -34,7 +33,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     options.state.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)  # the other cores are for the learner process
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors
-    with locked_state(options), bound_socket(options) as listener, decoding():
+    with locked_state(options), bound_socket(options) as listener:
         state_folder.warn_of_unused_model(options)
         state_folder.remove_unfinished(options)
         try:

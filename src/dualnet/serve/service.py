@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dualnet.experiments.stop import blocked_signals
 from dualnet.serve import state_folder, worker
+from dualnet.serve.decoder import Decoders
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Event, Journal
 from dualnet.serve.metrics import Metrics
@@ -54,6 +55,7 @@ class Service:
         self.unpublished: deque[tuple[int, float]] = deque()  # positions that were written, and when
         self.model: ServingModel | None = None  # predicts
         self.spare: ServingModel | None = None  # receives the next weights, while the other one predicts
+        self.decoders = Decoders()
         self.stopping = False
         self.failure: ValueError | OSError | None = None  # during the start
         self.alive = False
@@ -63,6 +65,7 @@ class Service:
 
     def start(self) -> None:
         """Returns once there is a model that predicts."""
+        self.decoders.start()
         self.launch()
         self.supervisor.start()
         with self.changed:
@@ -198,6 +201,7 @@ class Service:
     def stop(self) -> None:
         """Let the learner save and end, or kill it if it does not: the journal has everything acknowledged."""
         self.stopping = True
+        self.decoders.stop()
         if self.alive:
             self.send("stop")
             self.process.join(STOP_SECONDS)

@@ -1,0 +1,238 @@
+"""What the decoding of an image takes, read from its file before any decoder is: damaged and hostile files are refused.
+
+Bytes and nanoseconds per pixel are measured on the kinds of files that take most (`tests/data/test_image_header.py`).
+"""
+
+import math
+import re
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+MAX_SIDE, MAX_PIXELS = 65_535, 50_000_000
+MAX_MEMORY = 550_000_000  # bytes that a decode may take, with the file
+MAX_SCANS = 100  # of a JPEG: cameras and websites write up to 15
+MAX_METADATA = 10_000_000  # bytes of a JPEG before its picture
+LIGHT_SECONDS = 0.2  # longer decodes are heavy
+
+MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of a JPEG: within a scan 0xff is followed by 0 or a restart
+FRAMES = (0xC0, 0xC1, 0xC2)  # markers of baseline, extended and progressive JPEGs
+SCAN, END, ALONE = 0xDA, 0xD9, (0x01, 0xD8)
+PNG_BYTES = {0: 4.2, 2: 4.2, 3: 5.2, 4: 8.2, 6: 8.2}  # of a pixel, by type: grey, RGB, palette, grey and RGB with alpha
+TIFF_COMPRESSIONS = (1, 2, 3, 4, 5, 7, 8, 32773, 32946)  # none, CCITT, LZW, JPEG, Deflate, PackBits
+TIFF_TAGS = (
+    256,
+    257,
+    258,
+    259,
+    274,
+    277,
+    278,
+    322,
+    323,
+)  # sides to orientation, samples, rows, sides of tiles
+TIFF_VALUES = {1: "B", 3: "H", 4: "I"}  # by their type
+MAX_STRIPS = 65_535  # of a TIFF
+HEIC_SIZE = re.compile(rb"ispe\0{4}(.{8})", re.DOTALL)
+HEIC_DEPTH = re.compile(rb"hvcC\x01.{16}(.)", re.DOTALL)  # bits of luminance - 8
+TILE_PIXELS = 1 << 20  # a tile may have so many, also if the image has fewer
+
+
+@dataclass(frozen=True)
+class Header:
+    """Size in pixels, and what a decode takes: bytes of memory and about how many seconds."""
+
+    width: int
+    height: int
+    bytes_per_pixel: float
+    ns_per_pixel: float
+    file_bytes: int
+
+    @property
+    def memory(self) -> int:
+        return round(self.width * self.height * self.bytes_per_pixel) + self.file_bytes
+
+    @property
+    def is_heavy(self) -> bool:
+        return self.width * self.height * self.ns_per_pixel > LIGHT_SECONDS * 1e9
+
+    def check(self) -> None:
+        size = f"{self.width} x {self.height}"
+        if not self.width * self.height:
+            raise ValueError("an image without pixels")
+        if self.width * self.height > MAX_PIXELS:
+            raise ValueError(f"{size} is more than {MAX_PIXELS / 1e6:g} megapixels")
+        if max(self.width, self.height) > MAX_SIDE:
+            raise ValueError(f"{size} has a side of more than {MAX_SIDE} pixels")
+        if self.memory > MAX_MEMORY:
+            raise ValueError(f"{size} would take {self.memory / 1e6:.0f} MB, more than {MAX_MEMORY / 1e6:g}")
+
+
+def read_header(data: bytes, size: int) -> Header | None:
+    """The header of an image that is to be reduced to a square of that size; None for other formats.
+
+    Raises ValueError if decoding would exceed a limit.
+    """
+    read = next((read for start, read in FORMATS.items() if re.match(start, data, re.DOTALL)), None)
+    if read is None:
+        return None
+    try:
+        width, height, bytes_per_pixel, ns_per_pixel = read(data, size)
+    except (struct.error, LookupError):
+        raise ValueError("truncated, or with invalid headers") from None
+    header = Header(width, height, bytes_per_pixel, ns_per_pixel, len(data))
+    header.check()
+    return header
+
+
+Values = tuple[int, int, float, float]  # width, height, bytes and nanoseconds per pixel
+
+
+def jpeg(data: bytes, size: int) -> Values:
+    width = height = scans = 0
+    for number, (marker, start) in enumerate(segments(data)):
+        check_parts(number, data)
+        if scans == 0 and start > MAX_METADATA:
+            raise ValueError(f"more than {MAX_METADATA / 1e6:g} MB of metadata")
+        if marker in FRAMES:
+            height, width = struct.unpack_from(">HH", data, start + 3)
+        scans += marker == SCAN
+        if scans > MAX_SCANS:
+            raise ValueError(f"a JPEG of more than {MAX_SCANS} scans")
+    if not width:
+        raise ValueError("a JPEG that is truncated, or neither baseline nor progressive")
+    scale = max(step for step in (1, 2, 4, 8) if step == 1 or min(width, height) >= step * 2 * size)
+    if scans > 1:  # all coefficients are kept in memory
+        return width, height, 8.2 + 8 / scale**2, 55 + 0.6 * scans
+    return width, height, 0.3 + 8 / scale**2, 13
+
+
+def segments(data: bytes) -> Iterator[tuple[int, int]]:
+    """Marker and start of the segments of a JPEG, up to its end: there may be more images after it."""
+    position = 2
+    while (match := MARKER.search(data, position)) and (marker := data[match.end() - 1]) != END:
+        position = match.end()
+        if marker in ALONE:
+            continue
+        yield marker, position
+        position += max(2, struct.unpack_from(">H", data, position)[0])
+
+
+def png(data: bytes, _: int) -> Values:
+    width, height = struct.unpack_from(">II", data, 16)
+    position, number, has_transparency = 8, 0, False  # as one of its colours
+    while position + 8 <= len(data):
+        length, kind = struct.unpack_from(">I4s", data, position)
+        has_transparency |= kind == b"tRNS"
+        check_parts(number := number + 1, data)
+        position += 12 + length
+    return width, height, PNG_BYTES[data[25]] + 8 * has_transparency, 15
+
+
+def gif(data: bytes, _: int) -> Values:
+    width, height = struct.unpack_from("<HH", data, 6)
+    position, number = 13 + color_table(data[10]), 0
+    while data[position] == 0x21:  # an extension: blocks, each after its length
+        position += 2
+        while length := data[position]:
+            check_parts(number := number + 1, data)
+            position += 1 + length
+        position += 1
+    if data[position] != 0x2C:
+        raise ValueError("a GIF without a picture")
+    left, top, frame_width, frame_height = struct.unpack_from("<HHHH", data, position + 1)
+    return max(width, left + frame_width), max(height, top + frame_height), 9.2, 10
+
+
+def color_table(flags: int) -> int:
+    """Its bytes."""
+    return 3 << (flags & 7) + 1 if flags & 0x80 else 0
+
+
+def webp(data: bytes, _: int) -> Values:
+    position, number = 12, 0
+    while position + 8 <= len(data):
+        check_parts(number := number + 1, data)
+        (length,) = struct.unpack_from("<I", data, position + 4)
+        position += 8 + length + length % 2
+    kind = data[12:16]
+    if kind == b"VP8X":
+        width, height = (1 + int.from_bytes(data[at : at + 3], "little") for at in (24, 27))
+    elif kind == b"VP8L":
+        bits = struct.unpack_from("<I", data, 21)[0]
+        width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
+    else:
+        width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
+    return width, height, 20, 55
+
+
+def bmp(data: bytes, _: int) -> Values:
+    if struct.unpack_from("<I", data, 14)[0] == 12:  # of OS/2
+        return *struct.unpack_from("<HH", data, 18), 5.2, 6
+    width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
+    if compression in (1, 2):
+        raise ValueError("a run-length encoded BMP; save it as PNG")
+    return width, abs(height), 8.2 if bits == 32 else 5.2, 6
+
+
+def tiff(data: bytes, _: int) -> Values:
+    """Of the first image. Strips and tiles are decoded as a whole."""
+    tags = tiff_tags(data)
+    width, height, samples = tags[256], tags[257], tags.get(277, 1)
+    if tags.get(259, 1) not in TIFF_COMPRESSIONS:
+        raise ValueError(f"a TIFF of compression {tags[259]}; save it without compression, or as PNG")
+    part_width, part_height = tags.get(322, width), min(tags.get(323, tags.get(278, height)), MAX_SIDE)
+    if 322 not in tags:
+        part_height = min(part_height, height)
+    if part_width * part_height > max(width * height, TILE_PIXELS):
+        raise ValueError(f"tiles of {part_width} x {part_height} in an image of {width} x {height}")
+    part_bytes = part_width * part_height * samples * tags.get(258, 1) / 8
+    turned = 4 * (tags.get(274, 1) != 1)
+    converted = 4 * (samples != 3)  # of grey, palettes and alpha
+    bytes_per_pixel = 4.2 + turned + max(converted, part_bytes / max(1, width * height))
+    return width, height, bytes_per_pixel, 80 if tags.get(259) == 7 else 18
+
+
+def tiff_tags(data: bytes) -> dict[int, int]:
+    """First value of the tags of the first image that are numbers. Raises ValueError if there are too many values."""
+    order = "<" if data[:2] == b"II" else ">"
+    start = struct.unpack_from(order + "I", data, 4)[0]
+    (number,) = struct.unpack_from(order + "H", data, start)
+    check_parts(number, data)
+    tags = {}
+    for at in range(start + 2, start + 2 + 12 * number, 12):
+        tag, kind, count, value = struct.unpack_from(order + "HHII", data, at)
+        if tag in (273, 324) and count > MAX_STRIPS:
+            raise ValueError(f"a TIFF of {count} strips or tiles, more than {MAX_STRIPS}")
+        if tag in tags:
+            raise ValueError(f"a TIFF with two tags {tag}")
+        if tag in TIFF_TAGS:
+            code = TIFF_VALUES[kind]
+            is_inside = count * struct.calcsize(code) <= 4
+            tags[tag] = struct.unpack_from(order + code, data, at + 8 if is_inside else value)[0]
+    return tags
+
+
+def heic(data: bytes, _: int) -> Values:
+    """The largest of its images, which may be parts of a grid."""
+    sizes = [struct.unpack(">II", size) for size in HEIC_SIZE.findall(data)]
+    width, height = max(sizes, key=math.prod, default=(0, 0))
+    depths = [ord(bits) & 7 for bits in HEIC_DEPTH.findall(data)]
+    return width, height, 21 if any(depths) or not depths else 9.4, 66
+
+
+def check_parts(number: int, data: bytes) -> None:
+    """Decoders handle segments, chunks and blocks one by one in Python."""
+    if number > 1000 + len(data) // 1000:
+        raise ValueError("an image of too many small parts")
+
+
+FORMATS: dict[bytes, Callable[[bytes, int], Values]] = {  # by a pattern of their first bytes
+    rb"\xff\xd8\xff": jpeg,
+    rb"\x89PNG\r\n\x1a\n": png,
+    rb"GIF8[79]a": gif,
+    rb"RIFF....WEBPVP8": webp,
+    rb"BM": bmp,
+    rb"II\*\0|MM\0\*": tiff,
+    rb"....ftyp": heic,
+}

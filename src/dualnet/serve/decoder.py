@@ -1,0 +1,172 @@
+"""Decoding of uploaded images in processes of their own, which end when an image exceeds their limits.
+
+As a program it is such a process, with the file descriptor of its link and the limits as arguments. It imports no
+PyTorch.
+"""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from dualnet.data.decode import UnreadableError, decoding, read_bytes
+from dualnet.data.image_header import read_header
+from dualnet.experiments.stop import blocked_signals
+from dualnet.serve.errors import RequestError
+
+NUM_PROCESSES = 2
+MEMORY = 600_000_000  # bytes of address space of a process, beyond those of its start
+KEPT_MEMORY = 200_000_000  # a process that has more after an image ends, since some was lost
+SECONDS = 4.0  # of processor time for an image
+WAIT_SECONDS = 10.0  # for a free process
+MAX_HEAVY = 5  # images decoded or waiting
+
+
+class Decoders:
+    """Two processes. Heavy images are decoded one at a time, so that the other process is free for light ones."""
+
+    def __init__(self, memory: int = MEMORY, seconds: float = SECONDS) -> None:
+        self.free = [Decoder(memory, seconds) for _ in range(NUM_PROCESSES)]
+        self.all = tuple(self.free)
+        self.num_heavy, self.decodes_heavy = 0, False
+        self.changed = threading.Condition()
+
+    def decode(self, data: bytes, size: int, name: str) -> np.ndarray:
+        """uint8 [size, size, 3]. Raises RequestError if the image cannot be read, or would wait long."""
+        try:
+            header = read_header(data, size)
+            with self.turn(header is not None and header.is_heavy) as decoder:
+                return decoder.decode(data, size)
+        except ValueError as error:
+            summary = UnreadableError({name: str(error)}).summary(1)
+            raise RequestError(400, f"{summary}; send another image") from None
+
+    @contextmanager
+    def turn(self, is_heavy: bool) -> Iterator["Decoder"]:
+        """A free process. Raises RequestError if there is none for long."""
+        with self.changed:
+            if self.num_heavy + is_heavy > MAX_HEAVY:
+                raise busy()
+            self.num_heavy += is_heavy
+            is_free = self.changed.wait_for(lambda: self.free and not (is_heavy and self.decodes_heavy), WAIT_SECONDS)
+            if not is_free:
+                self.num_heavy -= is_heavy
+                raise busy()
+            decoder = self.free.pop()
+            self.decodes_heavy |= is_heavy
+        try:
+            yield decoder
+        finally:
+            with self.changed:
+                self.free.append(decoder)
+                self.num_heavy -= is_heavy
+                self.decodes_heavy &= not is_heavy
+                self.changed.notify_all()
+
+    def start(self) -> None:
+        """So that the first image does not wait for the processes to start."""
+        for decoder in self.all:
+            decoder.start()
+
+    def stop(self) -> None:
+        for decoder in self.all:
+            decoder.stop()
+
+
+def busy() -> RequestError:
+    return RequestError(429, "too many images are being decoded; try again", retry_after="1")
+
+
+class Decoder:
+    """The link to a process that decodes one image after the other."""
+
+    def __init__(self, memory: int, seconds: float) -> None:
+        self.memory, self.seconds = memory, seconds
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        self.link, theirs = Pipe()
+        path = os.pathsep.join(filter(None, sys.path))
+        arguments = map(str, (theirs.fileno(), self.memory, self.seconds))
+        with theirs, blocked_signals():  # it ends with its link
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "dualnet.serve.decoder", *arguments],
+                env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,  # where C libraries write what a client makes them write
+            )
+
+    def decode(self, data: bytes, size: int) -> np.ndarray:
+        """uint8 [size, size, 3]. Raises ValueError with the reason if the image cannot be read."""
+        if self.process is None or self.process.poll() is not None:
+            self.start()
+        try:
+            self.link.send((data, size))
+            answer = self.link.recv_bytes()
+        except (EOFError, OSError):
+            return self.decode_again(data, size)
+        if len(answer) != 3 * size**2:
+            raise ValueError(answer.decode(errors="replace"))
+        return np.frombuffer(answer, np.uint8).reshape(size, size, 3)
+
+    def decode_again(self, data: bytes, size: int) -> np.ndarray:
+        """After the process ended on its own, before it saw the image. Raises ValueError if the image ended it."""
+        assert self.process is not None
+        self.link.close()
+        code = self.process.wait()
+        if code == 0:
+            return self.decode(data, size)
+        if code > 0:
+            raise RuntimeError(f"the decoding process ended with code {code}")
+        raise ValueError(f"takes more than {self.seconds:g} s" if code == -signal.SIGPROF else "damaged")
+
+    def stop(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.link.close()
+
+
+def main(link: Connection, memory: int, seconds: float) -> None:
+    first = address_space()
+    resource.setrlimit(resource.RLIMIT_AS, (first + memory, first + memory))
+    with decoding():
+        while address_space() < first + KEPT_MEMORY:
+            try:
+                data, size = link.recv()
+            except EOFError:
+                return
+            signal.setitimer(signal.ITIMER_PROF, seconds)  # at its end the signal ends the process
+            link.send_bytes(decoded(data, size))
+            signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+def decoded(data: bytes, size: int) -> bytes:
+    """The pixels; or, if the image cannot be read, the reason, which is made to have another length."""
+    into = np.empty((size, size, 3), np.uint8)
+    try:
+        read_bytes(data, into, "")
+    except UnreadableError as error:
+        reason = error.reasons[""].encode(errors="replace")
+        return reason if len(reason) != into.size else reason + b" "
+    return into.tobytes()
+
+
+def address_space() -> int:
+    """Bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+
+
+if __name__ == "__main__":
+    main(Connection(int(sys.argv[1])), int(sys.argv[2]), float(sys.argv[3]))
