@@ -92,7 +92,7 @@ def test_ctrl_c_before_the_first_step(monkeypatch, capsys) -> None:
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("dualnet.data.Procedural.make", interrupted)
+    monkeypatch.setattr("dualnet.data.procedural.Procedural.make", interrupted)
     assert cli.main(run_tiny("--out", "out")) == 130
     err = capsys.readouterr().err
     assert err.startswith("dualnet: ") and err.count("\n") == 1
