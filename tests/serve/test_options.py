@@ -27,6 +27,7 @@ from dualnet.serve.server import serve
         ("save_seconds", math.nan),
         ("body_seconds", 0.0),
         ("device", "tpu"),
+        ("held_out_every", 1),
     ],
 )
 def test_an_invalid_value_is_reported_with_its_option(name: str, value: Any) -> None:

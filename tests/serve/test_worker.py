@@ -18,7 +18,7 @@ from serving import SIZE, SMALL, open_model, small_model
 
 import dualnet
 from dualnet.experiments import checkpoint
-from dualnet.models.held_out import pixel_digest
+from dualnet.models.held_out import is_held_out, pixel_digest
 from dualnet.models.model import Model
 from dualnet.options import merge
 from dualnet.serve import memory_contents, state_folder
@@ -69,7 +69,7 @@ def start(tmp_path: Path, ends: tuple[Connection, Connection]) -> Iterator[Start
 @pytest.fixture
 def worker(start: Start) -> Worker:
     """With two classes."""
-    worker = start(held_out_every=1)
+    worker = start(held_out_every=2)
     worker.journal.add_classes(["cat", "dog"])
     follow(worker)
     return worker
@@ -91,12 +91,18 @@ def notices(link: Connection) -> list[str]:
     return [message[1] for message in messages if message[0] == "notice"]
 
 
+def held_out_images(count: int) -> list[np.ndarray]:
+    drawn = np.random.default_rng(0).integers(0, 256, (10 + 4 * count, 3, SIZE, SIZE), np.uint8)
+    return [image for image in drawn if is_held_out(pixel_digest(image.tobytes()), 2)][:count]
+
+
 def hold_out(worker: Worker, count: int) -> None:
     """Add held-out examples, each labelled with the class that the model predicts."""
-    images = np.random.default_rng(0).integers(0, 256, (count, 3, SIZE, SIZE), np.uint8)
-    labels = [worker.journal.classes()[int(answer.classes[0])] for answer in worker.model.predict(images, top=1)]
+    images = held_out_images(count)
+    answers = worker.model.predict(torch.from_numpy(np.stack(images)), top=1)
+    labels = [worker.journal.classes()[int(answer.classes[0])] for answer in answers]
     ids = [f"example-{number}" for number in range(count)]
-    worker.journal.add_examples(ids, list(images), labels, False)
+    worker.journal.add_examples(ids, images, labels, False)
     follow(worker)
 
 
@@ -154,8 +160,7 @@ def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(worker: W
 
 
 def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(worker: Worker, link: Connection) -> None:
-    images = np.random.default_rng(0).integers(0, 256, (2, 3, SIZE, SIZE), np.uint8)
-    worker.journal.add_examples(["a", "b"], list(images), ["cat", "dog"], False)
+    worker.journal.add_examples(["a", "b"], held_out_images(2), ["cat", "dog"], False)
     service = Service(worker.options)
     service.model = ServingModel(worker.options)
     for deleted, measured in ((None, ["cat", "dog"]), ("a", ["dog"]), ("b", [])):

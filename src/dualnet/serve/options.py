@@ -49,6 +49,7 @@ class Options:
             self.check(field.name, low is None or getattr(self, field.name) >= low, f"give {low} or more")
         self.check("body_seconds", self.body_seconds > 0, "give seconds above 0")
         self.check("share", 0 < self.share <= 1, "give a number above 0, up to 1")
+        self.check("held_out_every", self.held_out_every != 1, "no image is learned; give 2 or more, or 0 for none")
         self.check("port", self.port <= 65535, "give 0 to 65535")
         self.check("device", self.device in ("auto", "cpu", "cuda"), "give auto, cpu or cuda")
         self.check("host", self.token_file is not None or is_loopback(self.host), "give --token-file too")
