@@ -21,7 +21,7 @@ from run_fixtures import result_of
 
 from dualnet.experiments.stop import Stop
 from dualnet.jobs.job import Job, JobResult
-from dualnet.jobs.local_pool import PRELOAD, LocalPool, num_jobs, num_threads, result_of_exit, start_server
+from dualnet.jobs.local_pool import PRELOAD, LocalPool, processes, result_of_exit, start_server
 
 LEARNERS = """
 import torch
@@ -213,9 +213,9 @@ def test_how_a_process_has_ended() -> None:
 
 def test_how_many_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dualnet.jobs.local_pool.num_cores", lambda: 8)
-    for asked, jobs in (("4", 2), ("1", 8), ("99", 1), ("odd", 8)):
-        monkeypatch.setenv("OMP_NUM_THREADS", asked)
-        assert num_jobs("cpu", None) == jobs
+    for given, expected in (("4", (2, 4)), ("1", (8, 1)), ("99", (1, None)), ("odd", (8, 1))):
+        monkeypatch.setenv("OMP_NUM_THREADS", given)
+        assert processes("cpu", None) == expected
     monkeypatch.delenv("OMP_NUM_THREADS")
-    assert (num_jobs("cpu", None), num_threads("cpu"), num_jobs("cpu", 3)) == (8, 1, 3)
-    assert (num_jobs("cuda", None), num_threads("cuda")) == (1, None)
+    assert (processes("cpu", None), processes("cpu", 3), processes("cpu", 1)) == ((8, 1), (3, 1), (1, None))
+    assert (processes("cuda", None), processes("cuda", 2)) == ((1, None), (2, None))

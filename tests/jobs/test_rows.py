@@ -97,7 +97,7 @@ def one_row(command: str, learner: str, seeds: int, train_per_class: int = 6) ->
         "reproduce": (
             {"seeds": seeds, "groups": {"g": {"rows": {"row": experiment}}}},
             "out/plan/g/row",
-            [],
+            ["--jobs", "1"],
         ),
     }[command]
     Path("plan.yaml").write_text(yaml.safe_dump(content, sort_keys=False))

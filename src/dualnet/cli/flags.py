@@ -111,11 +111,10 @@ def add_search(commands: Commands[Parser]) -> None:
     values) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, AIA, BWT or FM); `dualnet list
     mini-imagenet-ta-mir` shows one. Any option of the experiment that the grid does not vary can follow, by its dotted
     name: --learner.encoder.width 20."""
-    add = commands.add_parser("search", help=summary, epilog=epilog, parents=[SIDE_BY_SIDE, DEVICE]).add_argument
+    add = commands.add_parser("search", help=summary, epilog=epilog, parents=[PARALLEL, DEVICE]).add_argument
     add("search", metavar="NAME_OR_FILE", help="name of a built-in search, or a YAML file")
     add("--out", **OUT, help="output folder (default: runs/search-NAME)")
     add("--seeds", **SEEDS, help="number of seeds, or a list (default: those of the search)")
-    add("--jobs", type=count, metavar="N", help="parallel processes (default: 1 on CUDA, otherwise one per core)")
 
 
 def add_reproduce(commands: Commands[Parser]) -> None:
@@ -123,7 +122,7 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     Repeat the command to continue an interrupted table. ledger.md, ledger.json and report.html have the results: for
     each row the mean over its seeds, the published value, and whether the difference is significant."""
     summary = "run a result table of the paper and compare it with the published values"
-    add = commands.add_parser("reproduce", help=summary, epilog=epilog, parents=[SIDE_BY_SIDE, DEVICE]).add_argument
+    add = commands.add_parser("reproduce", help=summary, epilog=epilog, parents=[PARALLEL, DEVICE]).add_argument
     tables = "table-1 to table-5, small-table-1, small-table-4, all, or a file"
     add("table", nargs="?", metavar="TABLE", help=tables)
     rows = "only these rows, such as */er"
@@ -132,8 +131,6 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     add("--out", **OUT, help="output folder (default: runs/reproduce, or runs/reproduce-paper)")
     settings = "settings of the authors' code, or of the paper where they differ (default: authors)"
     add("--settings", choices=("authors", "paper"), default="authors", help=settings)
-    jobs = "parallel processes (default: 1); on the CPU one per core is fastest"
-    add("--jobs", type=count, default=1, metavar="N", help=jobs)
     margin = "largest difference from the published value that counts as reproduced (default: %(default)s)"
     add("--margin", type=number, default=2.0, metavar="POINTS", help=margin)
     add("--ledger-only", "--dry-run", action="store_true", help="run nothing, show existing results")
@@ -288,7 +285,8 @@ def parent(*names: str, **options: Any) -> Parser:
 
 
 DEVICE = parent("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU if there is one")
-SIDE_BY_SIDE = parent(
+PARALLEL = parent("--jobs", type=count, metavar="N", help="parallel processes (default: 1 on CUDA, else one per core)")
+PARALLEL.add_argument(
     "--side-by-side",
     type=count,
     metavar="N",

@@ -14,7 +14,7 @@ from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.run import RunsDivergedError
 from dualnet.experiments.run_folder import check_out
 from dualnet.jobs.display import RowsDisplay
-from dualnet.jobs.local_pool import LocalPool, num_threads
+from dualnet.jobs.local_pool import LocalPool, processes
 from dualnet.jobs.rows import Row, RowRunner
 from dualnet.options import check_absent
 
@@ -54,11 +54,11 @@ def run_apart(row: Row, device: torch.device) -> list[str]:
 
 
 def run_rows(
-    title: str, rows: Sequence[Row], device: torch.device, jobs: int = 1, side_by_side: int | None = None
+    title: str, rows: Sequence[Row], device: torch.device, jobs: int | None = 1, side_by_side: int | None = None
 ) -> dict[str, list[str]]:
-    """Run what is missing, `jobs` processes at a time. Returns the reasons of failures by row."""
+    """Run what is missing, `jobs` processes at a time (None: one per core). Returns the reasons of failures by row."""
     display = RowsDisplay(Console(stderr=True), bar=False)  # each process shows its own progress
-    with LocalPool(jobs, num_threads(device.type) if jobs > 1 else None) as pool:
+    with LocalPool(*processes(device.type, jobs)) as pool:
         runner = RowRunner(pool, device, side_by_side, display)
         runner.run(title, rows)
     return runner.failed(rows)

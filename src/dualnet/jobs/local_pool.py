@@ -165,15 +165,14 @@ def end_with_parent(link: Connection) -> None:
     os._exit(1)
 
 
-def num_threads(device: str) -> int | None:
-    """Threads of a process on the CPU: OMP_NUM_THREADS, or one, since several processes use the cores better."""
+def processes(device: str, asked: int | None) -> tuple[int, int | None]:
+    """The number of processes at a time, one for a GPU, and the threads of each, None for as many as PyTorch chooses.
+
+    On the CPU several with one thread, or OMP_NUM_THREADS, use the cores better than one with many.
+    """
     if device == "cuda":
-        return None
-    asked = os.environ.get("OMP_NUM_THREADS", "1")
-    return int(asked) if asked.isdecimal() and int(asked) > 0 else 1
-
-
-def num_jobs(device: str, asked: int | None) -> int:
-    """Number of processes at a time: as requested, one for a GPU, or as many as there are cores for."""
-    threads = num_threads(device)
-    return asked or (max(1, num_cores() // threads) if threads else 1)
+        return asked or 1, None
+    given = os.environ.get("OMP_NUM_THREADS", "1")
+    threads = int(given) if given.isdecimal() and int(given) > 0 else 1
+    size = asked or max(1, num_cores() // threads)
+    return size, threads if size > 1 else None

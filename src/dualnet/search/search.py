@@ -13,7 +13,7 @@ from dualnet.experiments.run_folder import RunFolder, environment
 from dualnet.experiments.runner import BenchmarkCache, check_learner
 from dualnet.files import read_json
 from dualnet.jobs.display import RowsDisplay
-from dualnet.jobs.local_pool import LocalPool, num_jobs, num_threads
+from dualnet.jobs.local_pool import LocalPool, processes
 from dualnet.jobs.rows import RowRunner
 from dualnet.options import flatten
 from dualnet.search.points import Point, make_point
@@ -39,7 +39,7 @@ class Search:
         self.plan, self.out, self.device = plan, out, device
         self.file = out / "search.json"
         self.log_file = out / "processes.log"  # output of the processes, including tracebacks
-        self.jobs, self.threads = num_jobs(device.type, jobs), num_threads(device.type)
+        self.jobs, self.threads = processes(device.type, jobs)
         self.pool = LocalPool(self.jobs, self.threads, self.log_file)
         benchmarks = BenchmarkCache(validation=True)
         self.rows = RowRunner(self.pool, device, side_by_side, display, benchmarks, plan.metric)
