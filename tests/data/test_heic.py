@@ -40,6 +40,7 @@ def save(image: Image.Image, path: str, **options: Any) -> Path:
 
 
 def test_other_formats_are_read_if_pillow_heif_is_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    Image.init()
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     monkeypatch.setattr(Image, "OPEN", {name: opener for name, opener in Image.OPEN.items() if name != "HEIF"})
     smooth().save("photo.png")

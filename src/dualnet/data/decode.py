@@ -14,7 +14,7 @@ from PIL import UnidentifiedImageError
 from PIL.Image import Image, Resampling, Transpose
 
 from dualnet import files
-from dualnet.data.image_header import MAX_MEMORY, read_header
+from dualnet.data import image_header
 from dualnet.text import escape, join_first, join_lines
 
 MAX_SIZE = 1024  # side in pixels of a decoded square
@@ -25,7 +25,7 @@ try:  # earlier versions may not refuse images that are larger than their header
 except (importlib.metadata.PackageNotFoundError, ValueError):
     HAS_HEIC = False
 HEIC_HINT = "" if HAS_HEIC else ", and HEIC after pip install 'dualnet[heic]'"  # for messages, after formats
-FORMATS = ("JPEG", "PNG", "BMP", "WEBP", "GIF", "TIFF", *(["HEIF"] if HAS_HEIC else []))  # of several images the first
+FORMATS = tuple(name for name in image_header.FORMATS if name != "HEIF" or HAS_HEIC)  # of several images the first
 ORIENTATION = 0x0112  # an EXIF tag
 TRANSPOSES = {  # by orientation
     2: Transpose.FLIP_LEFT_RIGHT,
@@ -63,7 +63,7 @@ class Budget:
                 self.freed.notify()
 
 
-_memory = Budget(MAX_MEMORY)
+_memory = Budget(image_header.MAX_MEMORY)
 
 
 class UnreadableError(ValueError):
@@ -138,10 +138,10 @@ def _decode(data: bytes, into: np.ndarray) -> None:
     if _decode_plain_jpeg(data, into):
         return
     size = into.shape[0]
-    header = read_header(data, size)
-    if header is None:
+    header = image_header.read_header(data, size)
+    if header is None or header.format not in FORMATS:
         raise UnidentifiedImageError
-    with _memory.take(header.memory), Pillow.open(io.BytesIO(data), formats=FORMATS) as image:
+    with _memory.take(header.memory), Pillow.open(io.BytesIO(data), formats=[header.format]) as image:
         if image.width * image.height > header.width * header.height:
             raise ValueError("its headers contradict each other")
         if image.format != "HEIF":  # of which this would be an embedded thumbnail

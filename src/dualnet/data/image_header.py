@@ -40,8 +40,9 @@ TILE_PIXELS = 1 << 20  # a tile may have so many, also if the image has fewer
 
 @dataclass(frozen=True)
 class Header:
-    """Size in pixels, and what a decode takes: bytes of memory and about how many seconds."""
+    """Format, size in pixels, and what a decode takes: bytes of memory and about how many seconds."""
 
+    format: str  # as Pillow calls it
     width: int
     height: int
     bytes_per_pixel: float
@@ -73,14 +74,14 @@ def read_header(data: bytes, size: int) -> Header | None:
 
     Raises ValueError if decoding would exceed a limit.
     """
-    read = next((read for start, read in FORMATS.items() if re.match(start, data, re.DOTALL)), None)
-    if read is None:
+    name = next((name for name, (start, _) in FORMATS.items() if re.match(start, data, re.DOTALL)), None)
+    if name is None:
         return None
     try:
-        width, height, bytes_per_pixel, ns_per_pixel = read(data, size)
+        values = FORMATS[name][1](data, size)
     except (struct.error, LookupError):
         raise ValueError("truncated, or with invalid headers") from None
-    header = Header(width, height, bytes_per_pixel, ns_per_pixel, len(data))
+    header = Header(name, *values, len(data))
     header.check()
     return header
 
@@ -227,12 +228,12 @@ def check_parts(number: int, data: bytes) -> None:
         raise ValueError("an image of too many small parts")
 
 
-FORMATS: dict[bytes, Callable[[bytes, int], Values]] = {  # by a pattern of their first bytes
-    rb"\xff\xd8\xff": jpeg,
-    rb"\x89PNG\r\n\x1a\n": png,
-    rb"GIF8[79]a": gif,
-    rb"RIFF....WEBPVP8": webp,
-    rb"BM": bmp,
-    rb"II\*\0|MM\0\*": tiff,
-    rb"....ftyp": heic,
+FORMATS: dict[str, tuple[bytes, Callable[[bytes, int], Values]]] = {  # with a pattern of their first bytes
+    "JPEG": (rb"\xff\xd8\xff", jpeg),
+    "PNG": (rb"\x89PNG\r\n\x1a\n", png),
+    "BMP": (rb"BM", bmp),
+    "WEBP": (rb"RIFF....WEBPVP8", webp),
+    "GIF": (rb"GIF8[79]a", gif),
+    "TIFF": (rb"II\*\0|MM\0\*", tiff),
+    "HEIF": (rb"....ftyp", heic),
 }
