@@ -25,7 +25,7 @@ from dualnet.serve.server import serve
         ("share", 0.0),
         ("share", 1.5),
         ("save_seconds", math.nan),
-        ("body_seconds", 0.0),
+        ("client_seconds", 0),
         ("device", "tpu"),
         ("held_out_every", 1),
     ],

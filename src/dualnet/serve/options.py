@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_IMAGE_SIZE = 48  # pixels, of a new model
+PRIVATE = 0o077  # the umask: other users can read nothing that is stored
 
 
 def option(default: Any, text: str, at_least: float | None = None) -> Any:
@@ -41,13 +42,14 @@ class Options:
     most_images: int = option(50, "maximum number of images in a request", at_least=1)
     most_requests: int = option(32, "maximum number of concurrent requests; others get status 429", at_least=1)
     most_classes: int = option(1000, "maximum number of classes", at_least=1)
-    body_seconds: float = option(20.0, "time within which the body of a request must arrive")
+    client_seconds: int = option(
+        20, "time of a client to send headers, to send a body, and to take a part of a response", at_least=1
+    )
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             low = field.metadata.get("at_least")
             self.check(field.name, low is None or getattr(self, field.name) >= low, f"give {low} or more")
-        self.check("body_seconds", self.body_seconds > 0, "give seconds above 0")
         self.check("share", 0 < self.share <= 1, "give a number above 0, up to 1")
         self.check("held_out_every", self.held_out_every != 1, "no image is learned; give 2 or more, or 0 for none")
         self.check("port", self.port <= 65535, "give 0 to 65535")

@@ -8,6 +8,7 @@ import torch
 from dualnet.memory import Memory
 from dualnet.models.model import Model
 from dualnet.serve.images import to_tensor
+from dualnet.serve.serving_model import predict
 
 MIN_EXAMPLES = 10  # held-out examples needed to measure a drop in accuracy
 
@@ -19,7 +20,7 @@ def held_out_results(model: Model, examples: Sequence[tuple[int, int, bytes]]) -
     known = [example for example in examples if str(example[1]) in model.class_names]
     if not known:
         return {}
-    predictions = model.predict(to_tensor([pixels for *_, pixels in known]), top=1)
+    predictions = predict(model, to_tensor([pixels for *_, pixels in known]), top=1)
     return {
         (number, label): prediction.name == str(label)
         for (number, label, _), prediction in zip(known, predictions, strict=True)

@@ -1,6 +1,7 @@
 """Runs the service: an HTTP process, and a learner process that it starts."""
 
 import logging
+import os
 import socket
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -12,8 +13,9 @@ from filelock import FileLock, Timeout
 
 from dualnet.serve import state_folder
 from dualnet.serve.app import make_app
+from dualnet.serve.connection import MAX_ACCEPTED, MAX_QUEUED, Connection
 from dualnet.serve.guard import Guard
-from dualnet.serve.options import Options
+from dualnet.serve.options import PRIVATE, Options
 from dualnet.serve.service import Service
 
 STOP_SECONDS = 2  # for requests in progress
@@ -30,7 +32,9 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     """Serve until SIGINT or SIGTERM. `on_ready` is called with the address once requests are accepted."""
     token = options.token()
     state_folder.check_place(options)
+    os.umask(PRIVATE)
     options.state.mkdir(parents=True, exist_ok=True)
+    options.state.chmod(0o700)
     torch.set_num_threads(1)  # the other cores are for the learner process
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors
     with locked_state(options), bound_socket(options) as listener:
@@ -44,9 +48,12 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
             service.start()
             app = Guard(make_app(service), options, token, service.metrics.requests)
             config = uvicorn.Config(
-                app, log_level="error", access_log=False, server_header=False, date_header=False,
-                timeout_graceful_shutdown=STOP_SECONDS, ws="none", lifespan="off", headers=list(HEADERS.items()),
+                app, log_level="error", access_log=False, server_header=False, date_header=False, lifespan="off",
+                http=Connection, ws="none", backlog=MAX_ACCEPTED, headers=list(HEADERS.items()),
+                timeout_keep_alive=options.client_seconds, timeout_graceful_shutdown=STOP_SECONDS,
             )  # fmt: skip
+            for logger in ("asyncio", "uvicorn.error"):
+                logging.getLogger(logger).addFilter(once_a_minute())
             host = f"[{options.host}]" if ":" in options.host else options.host
             on_ready(f"http://{host}:{listener.getsockname()[1]}")
             Server(config, service).run([listener])
@@ -75,17 +82,35 @@ def bound_socket(options: Options) -> Iterator[socket.socket]:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(128)  # requests sent from now on wait until the service has started
+        listener.listen(MAX_QUEUED)  # requests sent from now on wait until the service has started
     except OSError as error:
         raise ValueError(f"--host {options.host} --port {options.port}: {error.strerror}; give another") from error
     with listener:
         yield listener
 
 
+def once_a_minute() -> Callable[[logging.LogRecord], bool]:
+    """A filter for errors that strangers can cause as often as they like, by first line and kind of exception."""
+    logged: dict[tuple[str, object], float] = {}  # when
+
+    def is_due(record: logging.LogRecord) -> bool:
+        error = record.getMessage().partition("\n")[0], record.exc_info and record.exc_info[0]
+        due = record.created >= logged.get(error, 0.0) + 60
+        logged.update({error: record.created} if due else {})
+        return due
+
+    return is_due
+
+
 class Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, service: Service) -> None:
         super().__init__(config)
         self.service = service
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        for listener in sockets or []:
+            listener.listen(MAX_QUEUED)  # asyncio has set it to `backlog`, by which it means both limits
 
     def handle_exit(self, sig: int, frame: object) -> None:
         self.service.stopping = True  # ends the event streams

@@ -13,6 +13,8 @@ from dualnet.models.predictions import Prediction
 from dualnet.serve import state_folder
 from dualnet.serve.options import Options
 
+MAX_BATCH = 16  # images predicted together
+
 
 class ServingModel:
     """A model with the weights of one publication."""
@@ -46,7 +48,12 @@ class ServingModel:
         with self.lock:
             if not self.model.class_names:
                 return self.version, [Prediction((), ())] * len(images)
-            return self.version, self.model.predict(images, top=top)
+            return self.version, predict(self.model, images, top)
+
+
+def predict(model: Model, images: Tensor, top: int) -> list[Prediction]:
+    """In small batches: the system's allocator keeps memory for every size that a batch has had, up to gigabytes."""
+    return [answer for part in images.split(MAX_BATCH) for answer in model.predict(part, top=top)]
 
 
 @torch.no_grad()

@@ -24,7 +24,7 @@ from dualnet.serve.errors import RequestError, disk_message
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Entry, Journal
 from dualnet.serve.memory_contents import MemoryContents
-from dualnet.serve.options import Options
+from dualnet.serve.options import PRIVATE, Options
 from dualnet.serve.rollback import RollbackPoint, held_out_results
 from dualnet.serve.serving_model import prediction_weights
 
@@ -39,6 +39,7 @@ SETTLED_STEPS = 10  # background steps after which the latest examples count as 
 
 def main(options: Options, link: Connection) -> None:
     """Run until the HTTP process sends `stop`, or is gone."""
+    os.umask(PRIVATE)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the HTTP process, which then sends `stop`
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     warnings.showwarning = lambda message, *_, **__: link.send(("notice", "warning", str(message)))
