@@ -60,7 +60,7 @@ class Service:
 def served(*options: object) -> Iterator[Service]:
     """A service with an empty state folder on a free port."""
     with tempfile.TemporaryDirectory() as state:
-        command = [sys.executable, "-m", "dualnet.cli", "serve", "--state", state, "--port", "0", *map(str, options)]
+        command = [sys.executable, "-m", "dualnet", "serve", "--state", state, "--port", "0", *map(str, options)]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         try:
             assert process.stdout is not None

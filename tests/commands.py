@@ -13,7 +13,7 @@ from PIL import Image
 import dualnet
 
 SOURCE = Path(dualnet.__file__).resolve().parent.parent
-PROGRAM = [sys.executable, "-m", "dualnet.cli"]
+PROGRAM = [sys.executable, "-m", "dualnet"]
 BENCHMARK = {"name": "procedural", "num_tasks": 2, "classes_per_task": 2, "image_size": 28}
 BENCHMARK |= {"train_per_class": 6, "test_per_class": 2}
 TINY = {

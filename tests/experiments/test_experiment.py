@@ -164,11 +164,6 @@ MISTAKES = {  # what is laid over BASE: the option that its line begins with, an
     "infinite in text": ({"learner": {"lr": "-inf"}}, "learner.lr", "-inf"),
     "a rate too large": ({"learner": {"lr": 10**400}}, "learner.lr", "1000"),
     "a number too large": ({"learner": {"encoder": {"width": 10**400}}}, "learner.encoder.width", "1000"),
-    "a number too large to write": (
-        {"learner": {"encoder": {"width": 10**5000}}},
-        "learner.encoder.width",
-        "digits",
-    ),
     "a number in many digits": ({"learner": {"encoder": {"width": "9" * 10**5}}}, "learner.encoder.width", "999..."),
     "neither true nor false": ({"learner": {"joint_statistics": 1}}, "learner.joint_statistics", "1"),
     "no truth": ({"learner": {"joint_statistics": "maybe"}}, "learner.joint_statistics", "'maybe'"),

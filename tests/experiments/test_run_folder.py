@@ -107,14 +107,6 @@ def test_other_images_are_refused(folder: RunFolder, tiny, benchmark: Benchmark)
             folder.check_same_stream(tiny(), other)
 
 
-def test_a_result_of_an_unknown_experiment_is_refused(folder: RunFolder, tiny) -> None:
-    folder.result_file.write_text('{"accuracy": [[50.0]]}')
-    folder.check_same(tiny())
-    folder.experiment_file.unlink()
-    with pytest.raises(ValueError, match=r"seed-0: has a result.json and no experiment.yaml; remove it or choose"):
-        folder.check_same(tiny())
-
-
 def test_a_folder_without_experiment_yaml(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds no checkpoint that can be read; give the folder of a run"):
         _ = RunFolder(tmp_path).record

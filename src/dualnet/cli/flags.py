@@ -133,7 +133,7 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     add("--settings", choices=("authors", "paper"), default="authors", help=settings)
     margin = "largest difference from the published value that counts as reproduced (default: %(default)s)"
     add("--margin", type=number, default=2.0, metavar="POINTS", help=margin)
-    add("--ledger-only", "--dry-run", action="store_true", help="run nothing, show existing results")
+    add("--ledger-only", action="store_true", help="run nothing, show existing results")
     add("--list", action="store_true", help="list the rows of TABLE, or of all tables of the paper")
 
 

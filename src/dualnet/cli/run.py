@@ -30,7 +30,10 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     out: Path = arguments.out or Path("runs") / chosen.name
     check_out(out)
     row = Row(chosen.name, chosen, arguments.seeds or [chosen.seed], out)
-    failed = run_here(row, device) if len(row.seeds) == 1 else run_apart(row, device)
+    if len(row.seeds) == 1:
+        failed = run_here(row, device)
+    else:
+        failed = [f"{out}: {reason}" for reason in run_rows(row.name, [row], device).get(row.name, [])]
     for line in failed:
         fail(line, 1)
     print_line(f"{out}: {'not all ' if failed else ''}finished; `dualnet report {out}` shows the result")
@@ -46,11 +49,6 @@ def run_here(row: Row, device: torch.device) -> list[str]:
     except RunsDivergedError as error:
         return error.lines
     return []
-
-
-def run_apart(row: Row, device: torch.device) -> list[str]:
-    """Run a row of several seeds in processes. Returns a line for each reason why some failed."""
-    return [f"{row.folder}: {reason}" for reason in run_rows(row.name, [row], device).get(row.name, [])]
 
 
 def run_rows(

@@ -64,10 +64,7 @@ class RunFolder(ModelFolder):
         """The content of the folder, read once: experiment.yaml is never rewritten."""
         if not self.started:
             raise ValueError(describe_missing(self.path))
-        record = read_record(self.path)
-        if not record.stream:
-            raise ValueError(f"{self.experiment_file}: has no `stream`, so no run wrote it; give a run folder")
-        return record
+        return read_record(self.path)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -91,10 +88,6 @@ class RunFolder(ModelFolder):
     def check_same(self, experiment: Experiment) -> None:
         """Raises ValueError if the folder holds another experiment, naming an option, or is damaged."""
         if not self.started:
-            if self.finished:
-                raise ValueError(
-                    f"{self.path}: has a result.json and no experiment.yaml; remove it or choose another --out"
-                )
             return
         stored, given = flatten(self.record.experiment), flatten(experiment.mapping())
         different = [
