@@ -88,16 +88,18 @@ def test_the_live_learner_has_short_steps_with_a_slow_phase_on_all_images():
     assert learner.replay_size < best.replay_size and learner.ema_rate == best.ema_rate
 
 
-def test_a_new_model_uses_few_images():
-    """Its classes may become more, so that its memory has a fixed number of slots; it has no soft labels."""
+def test_a_new_model_uses_lda():
+    """Its classes may become more, so that its memory has a fixed number of slots."""
     config = Model.create(image_size=28).learner.config
     own = {option: getattr(config, option) for option in ("memory", "soft_labels")}
-    assert config == replace(experiment("few_images", "task_free").learner, **own) and config.soft_labels.weight == 0
+    assert config == replace(experiment("lda", "task_free").learner, **own) and not config.has_soft_labels
     assert (config.memory.policy, config.memory.slots) == ("balanced", 2000)
 
 
 def test_a_new_model_with_soft_labels_computes_them_at_insertion():
-    config = Model.create(image_size=28, learner={**NEW_MODEL, "soft_labels": {"weight": 0.5}}).learner.config
+    config = Model.create(
+        image_size=28, learner={**NEW_MODEL, "preset": "few_images", "soft_labels": {"weight": 0.5}}
+    ).learner.config
     assert config.soft_labels == SoftLabels(weight=0.5, mean="example", when="insertion")
 
 

@@ -125,14 +125,15 @@ class DualNet(Learner):
             self.fast = ClosedForm(2 * sum(self.slow.channels), spec.num_classes, config.head)
             self.capturable = False  # a replayed graph would not tell the head that its sums have changed
         objective, options = config.parse_objective()
-        self.objective = objective(self.slow.channels[-1], spec, options)
         self.memory = config.memory.make(spec)
-        self.slow_optimizer = SGD(
-            [*self.slow.parameters(), *(weight for weight in self.objective.parameters() if weight.requires_grad)],
-            lr=config.slow.lr,
-            momentum=config.slow.momentum,
-            weight_decay=config.slow.weight_decay,
-        )
+        if config.slow.rounds > 0:
+            self.objective = objective(self.slow.channels[-1], spec, options)
+            self.slow_optimizer = SGD(
+                [*self.slow.parameters(), *(weight for weight in self.objective.parameters() if weight.requires_grad)],
+                lr=config.slow.lr,
+                momentum=config.slow.momentum,
+                weight_decay=config.slow.weight_decay,
+            )
 
     @classmethod
     def check(cls, spec: StreamSpec, config: Any) -> None:

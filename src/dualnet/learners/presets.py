@@ -56,6 +56,13 @@ FEW_IMAGES: Options = {
     "soft_labels": {"weight": 0.0},
     "memory": {"slots_per_class": 100},
 }
+# The same encoder with a closed-form head, which is better and takes a fiftieth of the time.
+LDA: Options = {
+    "encoder": {"width": 32, "weights": "starter", "lr": 0.0},
+    "head": "lda",
+    "slow": {"rounds": 0},
+    "memory": {"slots_per_class": 100},
+}
 # For `dualnet serve`: steps of 0.4 s on one core at 48 pixels, because a new example has to wait for the current step.
 # The encoder is trained, which is the purpose of the background steps.
 LIVE: Options = {
@@ -90,7 +97,7 @@ PAPER: Options = {
 }
 PAPER_TASK_FREE: Options = {"memory": {"slots_per_class": 100}, "soft_labels": {"when": "insertion"}}
 PAPER_FEW_LABELS: Options = {"slow": {"source": "memory_and_batch"}}
-NAMES = ("best", "few_images", "live", "authors", "paper")
+NAMES = ("best", "lda", "few_images", "live", "authors", "paper")
 
 
 def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -> Options:
@@ -99,9 +106,11 @@ def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) 
         raise ValueError(f"learner.preset: {learner.get('name')} has no presets; remove preset, or use name dualnet")
     few_labels, task_free = label_share < FEW_LABELS_BELOW, protocol != "task_aware"
     best = [BEST[protocol], FEW_LABELS if few_labels else {}]
+    trained = [*best, STARTER]  # unlabelled images train the encoder
     presets: dict[str, list[Options]] = {
         "best": best,
-        "few_images": [*best, STARTER] if few_labels else [FEW_IMAGES],  # few labels need a trained encoder
+        "lda": trained if few_labels else [LDA],
+        "few_images": trained if few_labels else [FEW_IMAGES],
         "live": [LIVE],
         "authors": [AUTHORS[protocol], AUTHORS_FEW_LABELS if few_labels else {}],
         "paper": [PAPER, PAPER_TASK_FREE if task_free else {}, PAPER_FEW_LABELS if few_labels else {}],

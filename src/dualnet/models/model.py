@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -24,13 +25,19 @@ from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE, RESULT_FILE
 from dualnet.experiments.run import finite_means
 from dualnet.files import READ_ERRORS, describe_file_error
 from dualnet.learners import Learner, make_learner
-from dualnet.models.held_out import HeldOut, read_held_out
+from dualnet.models.examples import Examples, read_examples
+from dualnet.models.held_out import HeldOut, pixel_digest, read_held_out
 from dualnet.models.labels import check_new_names, find_tasks, list_names
 from dualnet.models.predictions import Evaluation, Prediction
+from dualnet.models.stored_examples import remove_stored
+from dualnet.nets import BaseEncoder
 from dualnet.options import choose, suggest, whole_number
 
 PREDICT_SIZE = 250  # images in one pass
-NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "few_images"}  # unless other options are given
+CALIBRATION_SIZE = 300  # examples to which probabilities are fitted
+UNKNOWN_SHARE = 0.05  # of the images of known classes that may be predicted as unknown
+RECALIBRATE = 1.1  # when there are so many times more examples than at the last time
+NEW_MODEL: Mapping[str, Any] = {"name": "dualnet", "preset": "lda"}  # unless other options are given
 
 
 @dataclass
@@ -40,6 +47,7 @@ class Model:
     learner: Learner
     class_names: Sequence[str]  # by class number
     held_out: HeldOut = field(default_factory=HeldOut, compare=False)  # tested by sessions of `dualnet learn`
+    examples: Examples = field(default_factory=Examples, compare=False)  # of a closed-form head on a frozen encoder
     sessions: Sequence[Mapping[str, Any]] = field(default=(), compare=False)  # the results of these sessions
     saved: set[str] = field(default_factory=set, compare=False)  # digests of its checkpoints: it may replace these
     engine: Engine | None = field(default=None, init=False, repr=False, compare=False)  # made at the first step
@@ -104,9 +112,10 @@ class Model:
     def remove_class(self, name: str) -> None:
         """Remove a class with its stored and held-out images. The logits of the others stay equal to 1e-5.
 
-        What the weights have learned from the images remains.
+        What weights have learned from the images remains; nothing of it remains in a closed-form head.
         """
         number = self.class_number(name)
+        self.withdraw_rows((self.examples.labels == number).nonzero().flatten())
         self.learner.remove_class(number)
         self.held_out = self.held_out.without_class(number)
         self.class_names = (*self.class_names[:number], *self.class_names[number + 1 :])
@@ -160,7 +169,10 @@ class Model:
         task_ids = find_tasks(numbers, spec.class_mask, task)
         if new:
             self.add_classes(new, task)
-        return self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
+        losses = self.learn_batches(pixels, numbers, task_ids, batch_size, repeated)
+        if len(self.examples) > RECALIBRATE * self.examples.calibrated:
+            self.calibrate()
+        return losses
 
     def pixels_to_learn(self, images: Any) -> Tensor:
         """The images as uint8 [B, C, H, W], in the size of the model."""
@@ -180,13 +192,72 @@ class Model:
         for some, given, tasks in zip(pixels.split(size), numbers.split(size), task_ids.split(size), strict=True):
             if len(some) > 0:  # an empty tensor is split into one empty part
                 labels = given.to(device) if (given != UNLABELLED).any() else None
-                steps += self.engine.step([Batch(some, labels, tasks.to(device), repeated)])
+                batch = Batch(some, labels, tasks.to(device), repeated)
+                if batch.storable and self.keeps_examples:
+                    batch = self.with_features(batch)
+                steps += self.engine.step([batch])
         return finite_means(steps)
+
+    # Examples of a closed-form head
+
+    @property
+    def keeps_examples(self) -> bool:
+        """Whether the features of what was learned are kept; those of an encoder that learns would soon be wrong."""
+        return self.learner.closed_form is not None and all(
+            part.frozen for part in self.learner.modules() if isinstance(part, BaseEncoder)
+        )
+
+    def with_features(self, batch: Batch) -> Batch:
+        """Keep the features of a batch, and add them to it. An image that was learned before counts once.
+
+        Its last label counts. One that was learned with the same label is unlabelled in the returned batch.
+        """
+        assert batch.labels is not None
+        labels = batch.labels.cpu().clone()
+        digests = [pixel_digest(image.numpy().tobytes()) for image in batch.images.cpu()]
+        last = {digest: row for row, digest in enumerate(digests) if labels[row] != UNLABELLED}
+        known = self.examples.row_of
+        earlier = {digest: int(self.examples.labels[known[digest]]) for digest in last if digest in known}
+        self.withdraw([digest for digest, label in earlier.items() if label != labels[last[digest]]])
+        for row, digest in enumerate(digests):
+            if last.get(digest) != row or earlier.get(digest) == labels[row]:
+                labels[row] = UNLABELLED
+        features, new = self.learner.features(batch.images), (labels != UNLABELLED).nonzero().flatten()
+        if len(new) > 0:
+            rows = [digests[row] for row in new.tolist()]
+            self.examples = self.examples.with_more(rows, labels[new], features.cpu()[new])
+        return replace(batch, labels=labels.to(batch.labels.device), features=features)
+
+    def withdraw(self, digests: Collection[bytes]) -> None:
+        """Unlearn images by the digests of their pixels; the rest of a closed-form head is as if it never saw them."""
+        self.withdraw_rows(self.examples.rows(digests))
+        if digests:
+            remove_stored(self.learner, lambda _, digest, __: digest in digests)
+
+    def withdraw_rows(self, rows: Tensor) -> None:
+        if (head := self.learner.closed_form) is not None and len(rows) > 0:
+            features, labels = self.examples.features[rows], self.examples.labels[rows]
+            head.remove(features.to(head.sums.device), labels.to(head.sums.device))
+            self.examples = self.examples.without(rows)
+
+    def calibrate(self) -> None:
+        """Fit the probabilities of a closed-form head, and the novelty of unknown images, to the examples."""
+        if (head := self.learner.closed_form) is not None and len(self.examples) > 0:
+            rows = self.examples.sample(CALIBRATION_SIZE)
+            head.calibrate(
+                self.examples.features[rows].to(head.sums.device), self.examples.labels[rows].to(head.sums.device)
+            )
+            self.examples = replace(self.examples, calibrated=len(self.examples))
 
     # Predicting
 
     def predict(
-        self, images: Any, task: int | None = None, top: int = 5, on_error: OnError = "stop"
+        self,
+        images: Any,
+        task: int | None = None,
+        top: int = 5,
+        on_error: OnError = "stop",
+        unknown: float = UNKNOWN_SHARE,
     ) -> list[Prediction]:
         """Predict classes of images: a file, a folder, bytes, a Pillow image, an array [H, W, 3], or a list of these.
 
@@ -195,6 +266,9 @@ class Model:
         A task-aware model has only learned to discriminate the classes within a task: pass the task (0, 1, ...).
         Without it the prediction is made among all classes and is right far less often, which its probabilities do not
         show. A task-free model needs no task.
+
+        With a closed-form head, images that are far from all classes are predicted as `unknown`: about this share of
+        the images of known classes as well; 0: none.
 
         If images cannot be read, a ValueError names all of them. With `on_error="skip"` the others are predicted, and
         these get a prediction without classes, whose `error` is the reason.
@@ -207,15 +281,17 @@ class Model:
             raise ValueError(f"the model has no classes yet; {remedy}")
         shape = self.learner.spec.image_shape
         pixels, errors = readable(images, shape) if on_error == "skip" else (pixels_of(images, shape), {})
-        probabilities = self.probabilities(pixels, task).cpu()  # the only synchronisation with a GPU
+        probabilities, novelty = (part.cpu() for part in self.outputs(pixels, task))
+        head = self.learner.closed_form
+        is_unknown = novelty > (math.inf if head is None or unknown == 0 else head.threshold(unknown))
         class_mask = self.learner.spec.class_mask.cpu()
         allowed = class_mask.any(dim=0) if task is None else class_mask[task]
         candidates = allowed.nonzero().flatten()
         values, order = probabilities[:, candidates].sort(dim=1, descending=True, stable=True)
         numbers: list[list[int]] = candidates[order[:, :top]].tolist()
         names = [tuple(self.class_names[number] for number in row) for row in numbers]
-        answers = map(Prediction, names, map(tuple, values[:, :top].tolist()))
-        failed = {number: Prediction((), (), *error.reasons.values()) for number, error in errors.items()}
+        answers = map(Prediction, names, map(tuple, values[:, :top].tolist()), is_unknown.tolist())
+        failed = {number: Prediction((), (), False, *error.reasons.values()) for number, error in errors.items()}
         return [failed.get(number) or next(answers) for number in range(len(names) + len(failed))]
 
     def evaluate(self, images: Any, labels: Any) -> Evaluation:
@@ -240,15 +316,25 @@ class Model:
 
     def probabilities(self, images: Any, task: int | None = None) -> Tensor:
         """Probabilities, float [B, classes]; 0 for classes outside of the task."""
+        return self.outputs(images, task)[0]
+
+    def outputs(self, images: Any, task: int | None) -> tuple[Tensor, Tensor]:
+        """Probabilities, and the novelty of each image; 0 without a closed-form head."""
         device = self.learner.class_mask.device
         if task is not None:
             task = check_task(task, self.learner.spec.num_tasks)
         pixels = pixels_of(images, self.learner.spec.image_shape).to(device, non_blocking=device.type == "cuda")
         self.learner.input_check.check_query(pixels, None, device)
-        parts = pixels.split(PREDICT_SIZE)
-        task_ids = [None if task is None else torch.full((len(part),), task, device=device) for part in parts]
-        logits = [self.learner.logits(*part) for part in zip(parts, task_ids, strict=True)]
-        return F.softmax(torch.cat(logits), dim=1)
+        outputs = [self.logits_and_novelty(part, task) for part in pixels.split(PREDICT_SIZE)]
+        logits, novelty = (torch.cat(part) for part in zip(*outputs, strict=True))
+        return F.softmax(logits, dim=1), novelty
+
+    def logits_and_novelty(self, pixels: Tensor, task: int | None) -> tuple[Tensor, Tensor]:
+        task_ids = None if task is None else torch.full((len(pixels),), task, device=pixels.device)
+        if (head := self.learner.closed_form) is None:
+            return self.learner.logits(pixels, task_ids), torch.zeros(len(pixels), device=pixels.device)
+        features = self.learner.features(pixels)
+        return self.learner.mask_logits(head.logits(features), task_ids), head.novelty(features)
 
     # Saving
 
@@ -284,6 +370,7 @@ def write(folder: Path, model: Model, kept: int = 1, **more: Any) -> None:
         **saved_learner.describe(model.learner, model.class_names),
         **saved_learner.state_of(model.learner),
         "held_out": model.held_out.content(),
+        "examples": model.examples.content(),
         "sessions": model.sessions,
         **more,
     }
@@ -324,7 +411,8 @@ def load_with_state(folder: Path, device: str, trust: bool | Collection[str]) ->
         # A service or an unfinished session continues from more than a model: `Model.save` must not replace that.
         is_only_model = "serve" not in state and not state["unfinished"]
         saved = {digest} if is_only_model else set()
-        return Model(learner, names, held_out, state.get("sessions", []), saved), state
+        examples = read_examples(state.get("examples", {}), learner)
+        return Model(learner, names, held_out, examples, state.get("sessions", []), saved), state
     except READ_ERRORS as error:
         raise ValueError(describe_file_error(checkpoint.file_of(folder / CHECKPOINTS, step), error)) from error
 

@@ -14,6 +14,7 @@ class Prediction:
 
     classes: tuple[str, ...]
     probabilities: tuple[float, ...]
+    unknown: bool = False  # whether the image is far from all classes
     error: str = ""  # why the image could not be read, with `on_error="skip"`
 
     @property

@@ -105,7 +105,10 @@ class Session:
         for digest, name in self.images.learned:
             if name is not None:
                 labels[digest].add(name)
-        remove_stored(self.model, lambda _, digest, name: digest in labels and name not in labels[digest])
+        known = self.model.class_names
+        remove_stored(
+            self.model.learner, lambda _, digest, number: digest in labels and known[number] not in labels[digest]
+        )
 
     def run(self, out: Path, display: RunDisplay, save_every: int) -> None:
         """Learn from the last saved step to the end."""
@@ -139,7 +142,7 @@ class Session:
         learner = self.model.learner
         if learner.needs_boundaries(learner.config):
             learner.end_task()  # a session is a task
-        remove_duplicates(self.model)
+        remove_duplicates(learner)
         self.record["after"] = self.measure()
         del self.record["memory"]
         counts = {"images": int((~self.images.held_out).sum()), "classes": len(self.model.class_names)}

@@ -1,39 +1,38 @@
-"""The examples in a model's memory, identified by the digest of their pixels."""
+"""The examples in a learner's memory, identified by the digest of their pixels."""
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 
 import torch
 
+from dualnet.learners import Learner
 from dualnet.memory import Memory
 from dualnet.models.held_out import pixel_digest
-from dualnet.models.model import Model
 
 
-def stored_examples(model: Model) -> Iterator[tuple[Memory, int, bytes, str]]:
+def stored_examples(learner: Learner) -> Iterator[tuple[Memory, int, bytes, int]]:
     """Memory, slot, digest and class of every stored example."""
-    for memory in model.learner.memories:
+    for memory in learner.memories:
         for slot in memory.filled.nonzero().flatten().tolist():
-            name = model.class_names[int(memory.labels[slot])]
-            yield memory, slot, pixel_digest(memory.images[slot].cpu().numpy().tobytes()), name
+            yield memory, slot, pixel_digest(memory.images[slot].cpu().numpy().tobytes()), int(memory.labels[slot])
 
 
-def remove_stored(model: Model, is_outdated: Callable[[Memory, bytes, str], bool]) -> None:
+def remove_stored(learner: Learner, is_outdated: Callable[[Memory, bytes, int], bool]) -> None:
     """Remove the examples for which `is_outdated`, called for each in the order of slots, is true."""
     slots = defaultdict[Memory, list[int]](list)
-    for memory, slot, digest, name in stored_examples(model):
-        if is_outdated(memory, digest, name):
+    for memory, slot, digest, label in stored_examples(learner):
+        if is_outdated(memory, digest, label):
             slots[memory].append(slot)
     for memory, outdated in slots.items():
         memory.remove(torch.tensor(outdated, device=memory.filled.device))
 
 
-def remove_duplicates(model: Model) -> None:
+def remove_duplicates(learner: Learner) -> None:
     """Of several examples with the same pixels and class the first one stays."""
-    counts = Counter[tuple[Memory, bytes, str]]()
+    counts = Counter[tuple[Memory, bytes, int]]()
 
-    def is_again(memory: Memory, digest: bytes, name: str) -> bool:
-        counts[memory, digest, name] += 1
-        return counts[memory, digest, name] > 1
+    def is_again(memory: Memory, digest: bytes, label: int) -> bool:
+        counts[memory, digest, label] += 1
+        return counts[memory, digest, label] > 1
 
-    remove_stored(model, is_again)
+    remove_stored(learner, is_again)

@@ -12,7 +12,7 @@ from dualnet.batch import UNLABELLED, StreamSpec, change_rows
 Kind = Literal["lda", "ridge", "means"]
 
 DISTANCE_SHARE = 0.1  # of the distance from the centre, in the novelty
-TEMPERATURES = torch.logspace(-1, 3, 200, dtype=torch.float64)
+TEMPERATURES = torch.logspace(-1, 3, 81, dtype=torch.float64)
 QUANTILES = 1000
 UNKNOWN = torch.finfo(torch.float64).max  # as long as the quantiles are
 UNLEARNED = -500.0  # logit of a class without examples: improbable, but not masked like those of other tasks
@@ -214,9 +214,24 @@ class ClosedForm(nn.Module):
 
     # State
 
-    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        super()._load_from_state_dict(*args, **kwargs)
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Half of the scatter, which is symmetric."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        destination[prefix + "scatter"] = self.scatter[self.lower()]
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any, **kwargs: Any) -> None:
+        half, (rows, columns) = state_dict.get(prefix + "scatter"), self.lower()
+        if half is not None and half.shape == rows.shape:
+            whole = torch.zeros_like(self.scatter)
+            whole[rows, columns] = whole[columns, rows] = half.to(whole)
+            state_dict[prefix + "scatter"] = whole
+        super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
         self.is_solved = False
+
+    def lower(self) -> tuple[Tensor, Tensor]:
+        """The rows and columns of the lower triangle of the scatter."""
+        rows, columns = torch.tril_indices(*self.scatter.shape, device=self.scatter.device)
+        return rows, columns
 
 
 def novelty(distance: Tensor, discriminants: Tensor) -> Tensor:

@@ -1,0 +1,146 @@
+"""A model with a closed-form head: the set of images with their labels decides what it predicts, not their history."""
+
+import copy
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dualnet.models.held_out import pixel_digest
+from dualnet.models.model import NEW_MODEL, Model, load
+
+NAMES = ("a", "b", "c")
+COUNT = 24
+Make = Callable[[], Model]
+
+
+@pytest.fixture(scope="module")
+def pixels() -> torch.Tensor:
+    """Three kinds of images, in noise."""
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 120, (COUNT, 3, 28, 28), generator=generator)
+    for row in range(COUNT):
+        images[row, row % 3] += 100
+    return images.to(torch.uint8)
+
+
+@pytest.fixture(scope="module")
+def make() -> Make:
+    learner = {**NEW_MODEL, "encoder": {"width": 4, "weights": None}}
+    model = Model.create(image_size=28, learner=learner)
+    return lambda: copy.deepcopy(model)
+
+
+def names_of(rows: list[int]) -> list[str]:
+    return [NAMES[row % 3] for row in rows]
+
+
+def logits_of(model: Model, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Before the temperature, which is fitted at times; by class name."""
+    head = model.learner.closed_form
+    assert head is not None
+    values = head.discriminants(head.whitened(model.learner.features(pixels)))
+    values = values - values.mean(dim=1, keepdim=True)
+    return {name: values[:, number] for number, name in enumerate(model.class_names)}
+
+
+def assert_same(model: Model, other: Model, pixels: torch.Tensor) -> None:
+    first, second = logits_of(model, pixels), logits_of(other, pixels)
+    assert first.keys() == second.keys()
+    for name in first:
+        torch.testing.assert_close(first[name], second[name], atol=1e-4, rtol=1e-4)
+
+
+@settings(max_examples=20, deadline=None)
+@given(order=st.permutations(range(COUNT)), size=st.integers(1, COUNT))
+def test_order_and_sessions_have_no_effect(order, size, make: Make, pixels):
+    model, once = make(), make()
+    once.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
+    for start in range(0, COUNT, size):
+        rows = order[start : start + size]
+        model.learn(pixels[rows], names_of(rows), add_classes=True, batch_size=7)
+    assert_same(model, once, pixels)
+    assert model.evaluate(pixels, names_of([*range(COUNT)])).accuracy == 100
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    changes=st.lists(
+        st.tuples(st.integers(0, COUNT - 1), st.sampled_from(["a", "b", "c", None])), min_size=1, max_size=40
+    )
+)
+def test_teaching_correcting_withdrawing_and_teaching_again(changes, make: Make, pixels):
+    """`None` withdraws an image. The end is as if the final set had been learned at once."""
+    model, final = make(), {}
+    model.add_classes(NAMES)
+    for row, name in changes:
+        if name is None:
+            digests = [digest for digest in model.examples.row_of if row in final and digest == digest_of(pixels[row])]
+            model.withdraw(digests)
+            final.pop(row, None)
+        else:
+            model.learn(pixels[row : row + 1], [name])
+            final[row] = name
+    once = make()
+    once.add_classes(NAMES)
+    if final:
+        once.learn(pixels[[*final]], [*final.values()])
+    assert len(model.examples) == len(final)
+    assert_same(model, once, pixels)
+
+
+def digest_of(image: torch.Tensor) -> bytes:
+    return pixel_digest(image.numpy().tobytes())
+
+
+def test_a_removed_class_leaves_nothing(make: Make, pixels):
+    model, once = make(), make()
+    model.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
+    model.remove_class("b")
+    rows = [row for row in range(COUNT) if row % 3 != 1]
+    once.learn(pixels[rows], names_of(rows), add_classes=True)
+    assert_same(model, once, pixels)
+    model.learn(pixels[1::3], "b", add_classes=True)
+    once.learn(pixels[1::3], "b", add_classes=True)
+    assert_same(model, once, pixels)
+
+
+def test_a_corrected_image_leaves_the_memory(make: Make, pixels):
+    model = make()
+    model.learn(pixels[:2], ["a", "b"], add_classes=True)
+    model.learn(pixels[:1], ["b"])
+    (memory,) = model.learner.memories
+    assert memory.labels[memory.filled].tolist() == [1, 1] and model.examples.labels.tolist() == [1, 1]
+
+
+def test_an_image_counts_once_with_its_last_label(make: Make, pixels):
+    model = make()
+    model.learn(pixels[[0, 0, 1, 0]], ["a", "a", "b", "b"], add_classes=True)
+    model.learn(pixels[[0]], ["b"])
+    assert len(model.examples) == 2 and model.learner.closed_form.counts.tolist() == [0, 2]
+
+
+def test_images_unlike_all_classes_are_unknown(make: Make, pixels):
+    model = make()
+    model.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
+    stripes = np.zeros((28, 28, 3), np.uint8)
+    stripes[::2] = 255
+    (foreign,) = model.predict([stripes])
+    assert foreign.unknown and not model.predict([stripes], unknown=0)[0].unknown
+    assert sum(prediction.unknown for prediction in model.predict(pixels, unknown=0.01)) <= 2
+
+
+def test_examples_are_saved(make: Make, pixels, tmp_path):
+    model = make()
+    model.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
+    model.save(tmp_path)
+    loaded = load(tmp_path)
+    assert torch.equal(loaded.probabilities(pixels), model.probabilities(pixels))
+    assert loaded.predict(pixels) == model.predict(pixels)
+    for one in (model, loaded):
+        one.learn(pixels[:3], ["b", "c", "a"])
+        one.remove_class("c")
+    assert torch.equal(loaded.probabilities(pixels), model.probabilities(pixels))
