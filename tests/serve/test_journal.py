@@ -51,7 +51,7 @@ def test_pruning_keeps_images_of_the_log_the_memory_and_the_held_out_examples(jo
     journal.prune(contained, {digest(3)})
     assert with_pixels(journal) == {3, 4, 9, 16, 17, 18, 19, 20, 21}
     assert [entry.example for entry in journal.entries_after(0, 100)] == [21, 22]  # numbers from 1
-    assert len(journal.counts()) == 2 and sum(journal.counts().values()) == 22
+    assert journal.counts() == {None: 10, 1: 12}
     with pytest.raises(RequestError, match="example-10"):
         journal.set_label("example-10", "cat", False)
 
@@ -103,6 +103,26 @@ def test_of_a_deleted_example_the_id_remains_until_it_is_added_again(journal: Jo
     assert journal.example("example-1").name is None
     journal.delete("example-1")
     assert journal.execute("SELECT * FROM deleted_ids") == [("example-1",)]
+
+
+def test_examples_are_counted_by_label(journal: Journal) -> None:
+    add(journal, [1, 2, 3], "cat")
+    add(journal, [4, 5])
+    journal.set_label("example-4", "cat", False)
+    journal.set_label("example-1", "dog", True)
+    journal.delete("example-5")
+    with pytest.raises(RequestError):
+        journal.add_examples(["new", "example-2"], [image(6), image(7)], ["cat", "cat"], False)
+    counted = dict(journal.execute("SELECT label, COUNT(*) FROM examples GROUP BY label"))
+    assert {label: count for label, count in journal.counts().items() if count} == counted == {1: 3, 2: 1}
+    journal.remove_class(1)
+    assert journal.counts() == {None: 0, 2: 1}
+
+
+def test_one_image_under_several_ids_is_held_out_as_a_whole(journal: Journal) -> None:
+    for number in (4, 5):
+        journal.add_examples([f"{number}-{id}" for id in range(20)], [image(number)] * 20, ["cat"] * 20, True)
+    assert [journal.example(f"{number}-{id}").held_out for number in (4, 5) for id in range(20)] == [1] * 20 + [0] * 20
 
 
 def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:

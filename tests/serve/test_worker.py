@@ -1,5 +1,6 @@
 """The learner, run in this process: damaged snapshots, corrections, rollbacks, new classes, failed saves."""
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -334,7 +335,36 @@ def test_a_pause_and_the_history_survive_a_restart(worker: Worker, link: Connect
     service.on_status(worker.status())
     service.journal.database.close()
     again = Service(worker.options)
-    assert again.events_after(0)[0] == service.events[0] and next(again.event_numbers) > service.events[0][0]
+    [(number, kind, content)], [past] = service.events, again.events_after(0)
+    assert [row["name"] for row in content.pop("classes")] == ["cat", "dog"] and past == (number, kind, content)
+    assert next(again.event_numbers) > number
+
+
+def test_events_carry_what_changed_and_a_start_does_not_depend_on_the_number_of_classes(
+    worker: Worker, link: Connection
+) -> None:
+    service = Service(worker.options)
+    service.model = ServingModel(worker.options)
+
+    def follow_both() -> list[dict[str, Any]]:
+        """The classes in the event after all was learned."""
+        follow(worker)
+        service.on_status(worker.status())
+        return service.events[-1][2]["classes"]
+
+    worker.journal.add_classes([f"class {number}" for number in range(900)])
+    began = time.monotonic()
+    assert len(follow_both()) == 902 and follow_both() == []
+    assert time.monotonic() - began < 5
+    worker.journal.rename_class(2, "wolf")
+    worker.journal.remove_class(1)
+    images = [np.full((3, SIZE, SIZE), 7, np.uint8)]
+    worker.journal.add_examples(["new"], images, ["class 5"], False)
+    changed = {row["number"]: row for row in follow_both()}
+    assert changed.keys() == {1, 2, 8} and (changed[1]["name"], changed[2]["name"]) == (None, "wolf")
+    assert changed[8]["examples"] == 1 and changed[8] in service.status()["classes"]
+    assert sum(len(json.dumps(content)) for _, _, content in service.history) < 2000
+    service.journal.database.close()
 
 
 def test_images_without_labels_move_the_average_of_a_model_without_a_slow_learner(tmp_path: Path, start: Start) -> None:

@@ -141,7 +141,7 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/v1/classes")
     def get_classes() -> list[dict[str, Any]]:
-        return service.status()["classes"]
+        return service.classes()
 
     @app.post("/v1/classes", status_code=201)
     def add_classes(classes: schema.Classes) -> list[str]:
@@ -154,7 +154,8 @@ def make_app(service: Service) -> FastAPI:
     def rename_class(number: schema.Number, name: schema.NewName) -> list[dict[str, Any]]:
         """Rename a class. Its examples keep their ids."""
         journal.rename_class(number, name.name)
-        return service.add_event("status", service.status())[2]["classes"]
+        service.announce()
+        return service.classes()
 
     @app.delete("/v1/classes/{number}", status_code=204)
     def remove_class(number: schema.Number) -> None:
@@ -180,7 +181,7 @@ def make_app(service: Service) -> FastAPI:
 
     @app.get("/v1/events", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
     async def events(request: Request, after: Annotated[int, Query(ge=0, le=2**53)] = 0) -> StreamingResponse:
-        """Server-sent events: `status` after every publication, and `notice`. Past events are sent first."""
+        """Server-sent events: `status` with what a publication has changed, and `notice`. Past events come first."""
         last = request.headers.get("last-event-id", "")
         start = int(last) if last.isascii() and last.isdigit() and len(last) < 16 else after
         at_once = {"X-Accel-Buffering": "no"}  # for nginx, which would hold events back

@@ -28,6 +28,10 @@ CREATE TABLE IF NOT EXISTS examples (
 CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
 CREATE INDEX IF NOT EXISTS by_label ON examples (label);
 CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
+CREATE TABLE IF NOT EXISTS counts (label INTEGER PRIMARY KEY, examples INTEGER NOT NULL);
+CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON examples BEGIN {added}; END;
+CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON examples BEGIN {removed}; END;
+CREATE TRIGGER IF NOT EXISTS changed AFTER UPDATE OF label ON examples BEGIN {removed}; {added}; END;
 CREATE TABLE IF NOT EXISTS deleted (digest BLOB PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS deleted_ids (id TEXT PRIMARY KEY);
 CREATE TABLE IF NOT EXISTS notes (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
@@ -36,6 +40,10 @@ CREATE TABLE IF NOT EXISTS log (
     position INTEGER PRIMARY KEY AUTOINCREMENT, request INTEGER NOT NULL, kind TEXT NOT NULL,
     example INTEGER, label INTEGER, digest BLOB);
 """
+COUNTS = {  # the table of counts has 0 for no label
+    "added": "INSERT INTO counts VALUES (IFNULL(NEW.label, 0), 1) ON CONFLICT DO UPDATE SET examples = examples + 1",
+    "removed": "UPDATE counts SET examples = examples - 1 WHERE label = IFNULL(OLD.label, 0)",
+}
 UNLABELLED = "label IS NULL AND pixels IS NOT NULL"
 HELD_OUT = "held_out AND label IS NOT NULL AND pixels IS NOT NULL"
 MAX_HELD_OUT = 20  # images kept per class
@@ -75,7 +83,7 @@ class Journal:
         self.database = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
             self.database.execute(f"PRAGMA {pragma}")
-        self.database.executescript(SCHEMA)
+        self.database.executescript(SCHEMA.format(**COUNTS))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -116,6 +124,7 @@ class Journal:
             self.execute("INSERT OR IGNORE INTO deleted SELECT digest FROM examples WHERE label = ?", number)
             self.execute("INSERT INTO deleted_ids SELECT id FROM examples WHERE label = ?", number)
             self.execute("DELETE FROM examples WHERE label = ?", number)
+            self.execute("DELETE FROM counts WHERE label = ?", number)
             self.execute("DELETE FROM log WHERE label = ?", number)
             self.execute("DELETE FROM classes WHERE number = ?", number)
             return self.append("remove", label=number)
@@ -211,7 +220,7 @@ class Journal:
 
     def counts(self) -> dict[int | None, int]:
         """Number of examples by label."""
-        return dict(self.execute("SELECT label, COUNT(*) FROM examples GROUP BY label"))
+        return dict(self.execute("SELECT NULLIF(label, 0), examples FROM counts"))
 
     def example(self, id: str) -> Example:
         rows = self.execute(

@@ -24,7 +24,8 @@ from dualnet.serve.options import Options
 from dualnet.serve.schema import Class, Prediction
 from dualnet.serve.serving_model import ServingModel
 
-MAX_EVENTS = 1000  # in memory
+MAX_EVENTS = 200  # in memory
+MAX_CURVES = 20  # classes whose accuracy is in the events: the newest
 HISTORY_SECONDS = 5.0  # between statuses that are stored on disk
 START_SECONDS = 300.0  # until the first weights are published
 REPLY_SECONDS = 60.0  # for the learner to carry out a command
@@ -40,6 +41,7 @@ class Service:
         self.journal = Journal(options.state / state_folder.JOURNAL, options)
         self.started = time.time()
         self.learner_status: dict[str, Any] = {}
+        self.announced: dict[int, dict[str, Any]] = {}  # the classes as of the last event, by number
         self.history = self.journal.history()
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
         last = self.history[-1][0] if self.history else 0
@@ -129,11 +131,23 @@ class Service:
 
     def on_status(self, status: dict[str, Any]) -> None:
         self.learner_status = status
-        event = self.add_event("status", self.status())
+        number, kind, content = self.announce()
         if time.monotonic() >= self.history_due:
             self.history_due = time.monotonic() + HISTORY_SECONDS
-            with suppress(sqlite3.OperationalError):  # such as a full disk
-                self.history = self.journal.add_status(self.history, event)
+            past = {key: value for key, value in content.items() if key != "classes"}
+            with suppress(sqlite3.DatabaseError):  # such as a full disk
+                self.history = self.journal.add_status(self.history, (number, kind, past))
+
+    def announce(self) -> Event:
+        """Add an event with the figures of the status, and the classes that have changed since the last one."""
+        with self.changed:
+            classes = {row["number"]: row for row in self.classes()}
+            changed = [row for number, row in classes.items() if self.announced.get(number) != row]
+            changed += [{"number": number, "name": None} for number in self.announced.keys() - classes.keys()]
+            self.announced = classes
+            measured = [row for row in classes.values() if row["held_out_accuracy"] is not None]
+            accuracy = {row["number"]: row["held_out_accuracy"] for row in measured[-MAX_CURVES:]}
+            return self.add_event("status", {**self.figures(), "accuracy": accuracy, "classes": changed})
 
     def on_notice(self, kind: str, text: str) -> None:
         self.notices[kind] += 1
@@ -228,33 +242,42 @@ class Service:
         return version, [Prediction(classes=row) for row in classes]
 
     def status(self) -> dict[str, Any]:
-        """The response to `GET /v1/status`, and the content of `status` events."""
-        learner, counts, names = self.learner_status, self.journal.counts(), self.journal.classes()
-        accuracy = {number: percent for number, percent in learner["accuracy"].items() if number in names}
-        classes = [
+        """The response to `GET /v1/status`."""
+        fixed = {
+            "synchronous": self.options.synchronous,
+            "image_size": self.image_size,
+            "started": self.started,
+            "memory_slots": self.learner_status["memory"]["slots"],
+        }
+        return {**self.figures(), **fixed, "classes": self.classes()}
+
+    def figures(self) -> dict[str, Any]:
+        """What changes all the time, whatever the number of classes."""
+        learner, counts = self.learner_status, self.journal.counts()
+        accuracy = learner["accuracy"].values()
+        return {
+            "time": time.time(),
+            "version": learner["version"],
+            "learner": "running" if self.alive else "restarting",
+            "examples": sum(counts.values()),
+            "unlabelled": counts.get(None, 0),
+            "waiting": max(0, self.journal.last_position() - learner["position"]),
+            "held_out_accuracy": sum(accuracy) / len(accuracy) if accuracy else None,
+            "losses": learner["losses"],
+            "background": learner["background"],
+            "rolled_back": self.notices["rolled_back"],
+        }
+
+    def classes(self) -> list[dict[str, Any]]:
+        """The response to `GET /v1/classes`."""
+        learner, counts = self.learner_status, self.journal.counts()
+        return [
             {
                 "number": number,
                 "name": name,
                 "examples": counts.get(number, 0),
                 "in_memory": learner["memory"]["examples"].get(number, 0),
-                "held_out_accuracy": accuracy.get(number),
+                "held_out_accuracy": learner["accuracy"].get(number),
             }
-            for number, name in names.items()
+            for number, name in self.journal.classes().items()
         ]
-        return {
-            "time": time.time(),
-            "version": learner["version"],
-            "learner": "running" if self.alive else "restarting",
-            "synchronous": self.options.synchronous,
-            "image_size": self.image_size,
-            "started": self.started,
-            "examples": sum(counts.values()),
-            "unlabelled": counts.get(None, 0),
-            "waiting": max(0, self.journal.last_position() - learner["position"]),
-            "classes": classes,
-            "held_out_accuracy": sum(accuracy.values()) / len(accuracy) if accuracy else None,
-            "losses": learner["losses"],
-            "background": learner["background"],
-            "memory_slots": learner["memory"]["slots"],
-            "rolled_back": self.notices["rolled_back"],
-        }

@@ -146,9 +146,8 @@ def load_snapshot(options: Options, number: int, journal: Journal) -> Model:
     current = [*map(str, journal.classes())]
     for name in [name for name in model.class_names if name not in current]:
         model.remove_class(name)
-    for name in current:  # one by one, as the learner added them
-        if name not in model.class_names:
-            model.add_classes([name])
+    if new := [name for name in current if name not in model.class_names]:
+        model.add_classes(new)
     return model
 
 

@@ -90,9 +90,9 @@ class Worker:
     def work(self) -> bool:
         """Process journal entries, or make a background step. Returns whether there was anything to do."""
         if entries := self.journal.entries_after(self.position, READ_AHEAD):
-            self.process(entries)
-            if entries[0].kind == "class" and len(entries) > 1:  # publishing waits for the first example of the class
-                self.process(entries[1:])
+            count = self.process(entries)
+            if entries[0].kind == "class" and entries[count:]:  # publishing waits for the first example of a class
+                self.process(entries[count:])
             return True
         if self.background.activity(self.journal.received()) == "learning" and self.background.delay() == 0:
             self.background_step()
@@ -112,14 +112,18 @@ class Worker:
 
     # Learning
 
-    def process(self, entries: Sequence[Entry]) -> None:
-        """Learn the leading entries as a batch, or apply the first one if it is not an example to learn."""
+    def process(self, entries: Sequence[Entry]) -> int:
+        """Learn the leading entries as a batch, or apply the first ones if they are no examples to learn.
+
+        Returns their number.
+        """
         first, batch = entries[0], next_batch(entries, self.options)
         done = batch or entries[:1]
         if batch:
             self.learn(batch)
         elif first.kind == "class":
-            self.add_class(str(first.label))
+            done = list(takewhile(lambda entry: (entry.kind, entry.request) == ("class", first.request), entries))
+            self.add_classes([str(entry.label) for entry in done])
         elif first.kind in ("delete", "remove"):
             done = list(takewhile(lambda entry: entry.kind in ("delete", "remove"), entries))
             self.remove([str(entry.label) for entry in done if entry.kind == "remove"], first.position)
@@ -128,14 +132,16 @@ class Worker:
         self.unsaved = True
         self.unmeasured |= first.kind != "class"
         self.publish_at = 0.0 if self.options.synchronous else self.published_at + PUBLISH_SOON_SECONDS
+        return len(done)
 
-    def add_class(self, name: str) -> None:
-        if name in self.model.class_names:  # in that of a snapshot that was restored
+    def add_classes(self, names: Sequence[str]) -> None:
+        new = [name for name in names if name not in self.model.class_names]  # others: in that of a restored snapshot
+        if not new:
             return
         self.evaluate_unmeasured()
         if self.background.steps_since_taught >= SETTLED_STEPS:
             self.contents.refresh_soft_labels()
-        self.model.add_classes([name])
+        self.model.add_classes(new)
         self.last_good.update(self.model)
 
     def remove(self, names: Sequence[str], position: int) -> None:

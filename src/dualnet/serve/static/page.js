@@ -45,6 +45,13 @@ function show(status) {
 
 const classImages = (status) => JSON.stringify(status?.classes.map((one) => [one.name, one.examples, one.in_memory]));
 
+/** The current classes with the changes of an event; one without a name was removed. */
+function changedClasses(changes = []) {
+  const known = new Map(current.classes.map((one) => [one.number, one]));
+  for (const one of changes) known.set(one.number, one);
+  return [...known.values()].filter(({ name }) => name !== null);
+}
+
 /** The index of the point whose neighbours are closest in time, which the service drops first too. */
 function mostRedundant(points) {
   const gaps = points.slice(2).map((point, index) => point.time - points[index].time);
@@ -55,8 +62,10 @@ const line = (name, index, value) => ({ name, colour: colour(index), values: his
 
 async function showCurves() {
   const times = history.map((status) => status.time);
-  const accuracies = classes.all().map(({ number, name }) => line(name, number - 1, (status) => status.accuracy.get(number)));
-  draw(byId("accuracy"), accuracies.slice(-MAX_CURVES), times, 100);
+  const measured = new Set(history.flatMap((status) => Object.keys(status.accuracy)));
+  const shown = classes.all().filter(({ number }) => measured.has(`${number}`)).slice(-MAX_CURVES);
+  const accuracies = shown.map(({ number, name }) => line(name, number - 1, (status) => status.accuracy[number]));
+  draw(byId("accuracy"), accuracies, times, 100);
   const kinds = [...new Set(history.flatMap((status) => Object.keys(status.losses)))];
   const losses = kinds.map((name, index) => line(name.replace("_", " "), index, (status) => status.losses[name]));
   draw(byId("losses"), losses.filter(({ name }) => name !== "slow"), times);
@@ -173,10 +182,9 @@ listen({
     byId("server").textContent = "Disconnected";
   },
   status(status) {
-    const accuracy = new Map(status.classes.map((one) => [one.number, one.held_out_accuracy]));
-    history.push({ ...status, accuracy });
+    history.push(status);
     if (history.length > MAX_POINTS) history.splice(mostRedundant(history), 1);
-    if (status.time >= current.time) show(status); // not past ones, which may have other classes
+    if (status.time >= current.time) show({ ...current, ...status, classes: changedClasses(status.classes) });
   },
   notice({ time, kind, text }) {
     byId("notices").prepend(make("li", {}, make("time", {}, clock(time)), ` ${kind.replace("_", " ")}: ${text}`));
