@@ -67,15 +67,9 @@ HALF = 2.306 * 0.4**0.5
 @pytest.mark.parametrize(
     ("difference", "margin", "verdict"),
     [
-        (0.0, 2.0, "reproduced"),
         (0.54, 2.0, "reproduced"),  # up to 1.9984
         (0.55, 2.0, "inconclusive"),  # up to 2.0084
-        (1.45, 2.0, "inconclusive"),  # from -0.0084
         (1.47, 2.0, "above"),  # from 0.0116
-        (-1.47, 2.0, "below"),
-        (-1.0, 2.0, "inconclusive"),
-        (-1.0, 1.4, "inconclusive"),  # the margin is within the interval
-        (9.0, 11.0, "reproduced"),
     ],
 )
 def test_verdicts_by_hand(difference: float, margin: float, verdict: str) -> None:
