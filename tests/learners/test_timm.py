@@ -69,8 +69,8 @@ def test_images_are_normalised_as_the_model_was_trained(model: str, options: dic
         maps, expected = features(network_input(images, config.input_size[1:])), features.net(own)
     if options:
         expected = [each.movedim(-1, 1) for each in expected]
-    for one, other in zip(maps, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    for feature_map, expected_map in zip(maps, expected, strict=True):
+        torch.testing.assert_close(feature_map, expected_map, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_of_fixed_size_sees_images_in_that_size(small_learner: Any, random_batch: Any) -> None:
@@ -86,8 +86,8 @@ def test_grey_images(random_batch: Any) -> None:
     grey = random_batch(0).images[:, :1]
     with torch.no_grad():
         maps = features(network_input(grey, (64, 64))), features(network_input(grey.expand(-1, 3, -1, -1), (64, 64)))
-    for one, other in zip(*maps, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-3)
+    for feature_map, other_map in zip(*maps, strict=True):
+        torch.testing.assert_close(feature_map, other_map, rtol=1e-3, atol=1e-3)
 
 
 def test_lite0_computes_what_the_network_of_its_authors_computes() -> None:

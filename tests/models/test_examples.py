@@ -140,7 +140,7 @@ def test_examples_are_saved(make: Make, pixels, tmp_path):
     loaded = load(tmp_path)
     assert torch.equal(loaded.probabilities(pixels), model.probabilities(pixels))
     assert loaded.predict(pixels) == model.predict(pixels)
-    for one in (model, loaded):
-        one.learn(pixels[:3], ["b", "c", "a"])
-        one.remove_class("c")
+    for each in (model, loaded):
+        each.learn(pixels[:3], ["b", "c", "a"])
+        each.remove_class("c")
     assert torch.equal(loaded.probabilities(pixels), model.probabilities(pixels))

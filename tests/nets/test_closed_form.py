@@ -35,7 +35,7 @@ def prior_examples(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Te
     x = features.double()
     means = torch.stack([x[labels == label].mean(dim=0) for label in range(4)])
     center = means.mean(dim=0)
-    off = torch.stack([one - means[label] for one, label in zip(x, labels, strict=True)])
+    off = torch.stack([row - means[label] for row, label in zip(x, labels, strict=True)])
     overall = (x - x.mean(dim=0)).square().mean()
     variances = (off.square().sum(dim=0) + 4 * overall) / (len(x) - 4 + 4)
     return means, center, variances
@@ -45,7 +45,7 @@ def test_lda_is_the_posterior_of_gaussians():
     features, labels = examples()
     x = features.double()
     means, center, variances = prior_examples(features, labels)
-    scatter = sum(torch.outer(one - means[label], one - means[label]) for one, label in zip(x, labels, strict=True))
+    scatter = sum(torch.outer(row - means[label], row - means[label]) for row, label in zip(x, labels, strict=True))
     covariance = (scatter + FEATURES * variances.diag()) / (len(x) + FEATURES)
     count = len(x) / 4
     shrunk = (count * means + 4 * center) / (count + 4)
