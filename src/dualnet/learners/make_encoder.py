@@ -29,12 +29,12 @@ def encoder_options(word: str) -> dict[str, Any]:
     if word == STARTER:
         return {"width": 32, "weights": STARTER, "lr": 0.0}
     if word.endswith(".safetensors"):
-        return {"width": width_of(Path(word)), "weights": word, "lr": 0.0}
+        return {"width": width_of(Path(word).expanduser()), "weights": word, "lr": 0.0}
     raise ValueError(f"encoder: {word!r} is not one of {STARTER}, {LITE0}, {PREFIX}MODEL, nor a safetensors file")
 
 
 def image_size_of(options: Mapping[str, Any]) -> int:
-    """The side in pixels of the images that an encoder, as `encoder_options` describes it, was trained with."""
+    """The side in pixels of the images that an encoder, described as by `encoder_options`, was trained with."""
     name = options.get("name", "resnet18")
     if not name.startswith(PREFIX):
         return STARTER_SIZE
@@ -59,10 +59,7 @@ def custom_encoder(options: EncoderOptions, image_shape: tuple[int, int, int]) -
         return CustomEncoder(make(**options.options), image_shape)
     except Exception as error:  # third-party code may raise anything
         reason = join_lines(error) or type(error).__name__
-        images = " x ".join(map(str, image_shape))
-        raise ValueError(
-            f"encoder.name: {options.name} with {options.options} for images {images}: {reason}"
-        ) from error
+        raise ValueError(f"encoder.name: {options.name} with {options.options}: {reason}") from error
 
 
 def maker_of(name: str) -> Callable[..., Any]:
