@@ -23,10 +23,9 @@ from pathlib import Path
 from typing import Any
 
 from dualnet.experiments.record import RunRecord
-from dualnet.metrics import sample_of, summary
 from dualnet.report.cells import number_text
 from dualnet.report.tables import COSTS, mean_cost
-from dualnet.reproduce.ledger import finished_runs
+from dualnet.reproduce.ledger import finished_runs, our_sample
 from dualnet.reproduce.views import MARKS
 from dualnet.ttest import Sample, p_text, welch
 
@@ -100,7 +99,7 @@ def published_text(row: dict[str, Any], what: str) -> str:
 
 
 def sample(row: str, metric: str = "ACC") -> Sample:
-    return sample_of([summary(run.accuracy)[metric] for run in runs_of(row) if run.accuracy is not None])
+    return our_sample(runs_of(row), metric) or Sample(math.nan, None, 0)  # undefined, as forgetting is for Offline
 
 
 @cache
