@@ -115,7 +115,7 @@ def test_the_chosen_experiment_runs_as_it_is(searched: tuple[Path, str]) -> None
 
 def test_what_it_says(searched: tuple[Path, str]) -> None:
     said = searched[1]
-    assert "stage 1/2: 6 runs\n" in said and "stage 2/2: 4 runs, 2 of them already finished\n" in said
+    assert "stage 1/2: 6 runs\n" in said and "stage 2/2: 4 runs, 2 of them already run\n" in said
     assert "stage 2/2, 4/4: lr 0." in said and "\x1b" not in said
     rows = [line for line in said.splitlines() if line[:1].isdigit()]
     assert len(rows) == 5 and "chosen" in rows[0] and "not finite at step" in rows[2] and "chosen" in rows[3]
@@ -140,7 +140,7 @@ def test_a_finished_search_is_left_alone_and_a_grown_one_runs_what_is_new(search
     write("tiny.yaml", {**TINY, "stages": [{"learner.lr": [0.01, 0.02, 1e25, 0.1]}, *TINY["stages"][1:]]})
     capsys.readouterr()
     assert run_search("tiny.yaml", "--out", "out", "--jobs", "1") == 0
-    assert "stage 1/2: 8 runs, 6 of them already finished\n" in capsys.readouterr().err
+    assert "stage 1/2: 8 runs, 6 of them already run\n" in capsys.readouterr().err
     assert [point["options"]["learner.lr"] for point in read_search("out")["stages"][0]["points"]][1] == 0.02
 
 

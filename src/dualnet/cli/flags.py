@@ -17,7 +17,7 @@ EXAMPLES = """examples:
                                                       change any option, by its dotted name
   dualnet learn photos --out models/mine              train on your images: photos/cat/*.jpg, photos/dog/*.jpg, ...
   dualnet search demo-er                              choose options on validation tasks
-  dualnet reproduce small-table-1 --jobs 2            run a result table and compare it with the published one
+  dualnet reproduce small-table-1                     run a result table and compare it with the published one
   dualnet report runs                                 compare all runs below runs/
   dualnet show runs/demo-dualnet/seed-0               summarise one run: tasks, classes, state, results
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0

@@ -19,7 +19,7 @@ class RowsDisplay:
         self.title, self.done, self.total = title, total - todo, total
         self.task = self.bar.add_task(title, total=total, completed=self.done)
         self.bar.start()
-        finished = f", {self.done} of them already finished" if self.done else ""
+        finished = f", {self.done} of them already run" if self.done else ""
         echo(self.console, f"{title}: {total} runs{finished}")
 
     def run_ended(self, line: str) -> None:
