@@ -24,6 +24,8 @@ BAD_PREDICTIONS = {  # words, and what the line must name
     "task is no number": (["image.png", "--task", "x"], "--task: "),
     "no class to name": (["image.png", "--top", "0"], "top: 0 "),
     "threshold in percent": (["image.png", "--threshold", "90"], "--threshold: '90' "),
+    "a share of a model that refuses none": (["image.png", "--unknown", "0.1"], "--unknown: needs "),
+    "share in percent": (["image.png", "--unknown", "5"], "--unknown: '5' is not 0, or a number above 0 and up to 1"),
     "two kinds of output": (["image.png", "--json", "--csv", "-"], "--csv -: "),
     "unknown flag": (["image.png", "--jsn"], "arguments: --jsn;"),
     "an image after the options": (["image.png", "--task", "0", "image.png"], "arguments: image.png;"),
@@ -74,17 +76,20 @@ def test_predict_a_folder_and_write_a_table(trained: Path, capsys) -> None:
     assert [line.partition(": ")[0] for line in lines] == [*(f"some/{n}, a.png" for n in range(3)), "image.png"]
     with Path("tables/out.csv").open(newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
-    assert head == ["image", "class_1", "probability_1", "class_2", "probability_2", "error"]
+    assert head == ["image", "unknown", "class_1", "probability_1", "class_2", "probability_2", "error"]
     expected = dualnet.load(trained).predict("some", top=2)
     for row, prediction in zip(rows, expected, strict=False):
-        assert (row[1], float(row[2]), row[3]) == (prediction.classes[0], prediction.probability, prediction.classes[1])
+        cells = "false", prediction.name, str(prediction.probability), prediction.classes[1]
+        assert tuple(row[1:5]) == cells
     assert len(rows) == 4 and rows[0][0] == "some/0, a.png"
 
 
 def test_a_table_is_printed_alone(trained: Path, capsys) -> None:
     assert cli.main(["predict", str(trained), "image.png", "--csv", "-", "--top", "1", "--task", "0"]) == 0
     head, row = capsys.readouterr().out.splitlines()
-    assert head == "image,class_1,probability_1,error" and row.startswith("image.png,") and not Path("-").exists()
+    assert (
+        head == "image,unknown,class_1,probability_1,error" and row.startswith("image.png,") and not Path("-").exists()
+    )
 
 
 def test_predictions_below_the_threshold_are_unknown(trained: Path, capsys) -> None:
@@ -93,18 +98,18 @@ def test_predictions_below_the_threshold_are_unknown(trained: Path, capsys) -> N
     Path("some/4.png").write_bytes(b"")
     predictions = dualnet.load(trained).predict("some", task=0, on_error="skip")
     threshold = sorted(prediction.probability for prediction in predictions)[3]  # reached by two of four
-    expected = [prediction.name if prediction.probability >= threshold else "" for prediction in predictions]
-    assert expected.count("") == 3
+    expected = [not prediction.error and prediction.probability < threshold for prediction in predictions]
+    assert sum(expected) == 2
     words = ["predict", str(trained), "some", "--task", "0", "--on-error", "skip", "--threshold", str(threshold)]
     assert cli.main([*words, "--csv", "out.csv"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert ["unknown (" not in line for line in lines] == [bool(name) for name in expected[:4]]
+    assert ["unknown (" in line for line in lines] == expected[:4]
     with Path("out.csv").open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert [row["prediction"] for row in rows] == expected and all(row["class_1"] for row in rows[:4])
+    assert [row["unknown"] == "true" for row in rows] == expected and all(row["class_1"] for row in rows[:4])
     assert cli.main([*words, "--json"]) == 0
     printed = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [line["prediction"] or "" for line in printed] == expected
+    assert [line["unknown"] for line in printed] == expected
 
 
 def test_a_table_that_is_a_folder(trained: Path, error_line, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,7 +103,7 @@ def test_the_table_of_predictions_is_printed_alone(capsys: pytest.CaptureFixture
     write("test", red=("red", 1))
     assert main(["evaluate", "model", "test", "--csv", "-"]) == 0
     head, row = capsys.readouterr().out.splitlines()
-    assert head == "image,class,prediction,probability" and "test/red/0.png,red,red," in row
+    assert head == "image,class,prediction,probability,unknown" and "test/red/0.png,red,red," in row
 
 
 def test_the_result_as_json(capsys: pytest.CaptureFixture[str]) -> None:

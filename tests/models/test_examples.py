@@ -1,20 +1,26 @@
 """A model with a closed-form head: the set of images with their labels decides what it predicts, not their history."""
 
 import copy
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
+from dualnet.cli import main
 from dualnet.models.held_out import pixel_digest
 from dualnet.models.model import NEW_MODEL, Model, load
 
 NAMES = ("a", "b", "c")
 COUNT = 24
 Make = Callable[[], Model]
+STRIPES = np.zeros((28, 28, 3), np.uint8)
+STRIPES[::2] = 255
 
 
 @pytest.fixture(scope="module")
@@ -126,11 +132,30 @@ def test_an_image_counts_once_with_its_last_label(make: Make, pixels):
 def test_images_unlike_all_classes_are_unknown(make: Make, pixels):
     model = make()
     model.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
-    stripes = np.zeros((28, 28, 3), np.uint8)
-    stripes[::2] = 255
-    (foreign,) = model.predict([stripes])
-    assert foreign.unknown and not model.predict([stripes], unknown=0)[0].unknown
+    (foreign,) = model.predict([STRIPES])
+    assert foreign.unknown and not model.predict([STRIPES], unknown=0)[0].unknown
     assert sum(prediction.unknown for prediction in model.predict(pixels, unknown=0.01)) <= 2
+    with pytest.raises(ValueError, match="unknown: 5 is not a share"):
+        model.predict([STRIPES], unknown=5)
+
+
+def test_commands_say_unknown(make: Make, pixels, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    model = make()
+    model.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
+    model.save("model")
+    Path("test/a").mkdir(parents=True)
+    for name, image in (("foreign", STRIPES), ("known", pixels[0].permute(1, 2, 0).numpy())):
+        Image.fromarray(image).save(f"test/a/{name}.png")
+    assert main(["predict", "model", "test"]) == 0
+    assert ["unknown (" in line for line in capsys.readouterr().out.splitlines()] == [True, False]
+    assert main(["predict", "model", "test", "--unknown", "0", "--json"]) == 0
+    assert [json.loads(line)["unknown"] for line in capsys.readouterr().out.splitlines()] == [False, False]
+    assert main(["evaluate", "model", "test", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["unknown"] == 1
+    assert main(["evaluate", "model", "test"]) == 0
+    assert "unknown: 1 of 2 images" in capsys.readouterr().out
 
 
 def test_examples_are_saved(make: Make, pixels, tmp_path):

@@ -35,17 +35,23 @@ def main(arguments: argparse.Namespace, _: list[str]) -> int:
         show_warning(f"{join_first(others)}: left out, unknown to the model")
     evaluation = model.evaluate(torch.from_numpy(files.decoded[np.array([*known])]), [*known.values()])
     if arguments.json:
-        print(json.dumps({"accuracy": evaluation.accuracy, "images": len(known), **parts(evaluation)}))
+        totals = {"accuracy": evaluation.accuracy, "images": len(known), "unknown": evaluation.unknown}
+        print(json.dumps({**totals, **parts(evaluation)}))
     elif arguments.csv != STDOUT:
         count = pluralise(len(known), "image")
         print_line(f"{arguments.run}: accuracy {evaluation.accuracy:.1f} % ({evaluation.correct:,} of {count} correct)")
+        if evaluation.unknown:
+            print_line(f"refused by `predict` as unknown: {evaluation.unknown:,} of {count}")
         for table, title in tables(evaluation):
             print_line("")
             print_rich(rich_table(table, title), width=100)
     if arguments.csv:
         pairs = zip(known.items(), evaluation.predictions, strict=True)
-        cells = ([files.decoded.file(row), label, top.name, top.probability] for (row, label), top in pairs)
-        write_table(arguments.csv, [("image", "class", "prediction", "probability"), *cells])
+        cells = (
+            [files.decoded.file(row), label, answer.name, answer.probability, json.dumps(answer.unknown)]
+            for (row, label), answer in pairs
+        )
+        write_table(arguments.csv, [("image", "class", "prediction", "probability", "unknown"), *cells])
     if arguments.at_least is not None and evaluation.accuracy < arguments.at_least:
         return fail(f"{arguments.run}: the accuracy is {evaluation.accuracy:.2f} %, below {arguments.at_least:g} %", 1)
     return 0

@@ -169,9 +169,12 @@ def add_predict(commands: Commands[Parser]) -> None:
     add("images", nargs="+", metavar="IMAGE", help=images)
     add("--top", type=int, default=3, metavar="K", help="number of classes to show (default: 3)")
     add("--json", action="store_true", help="print one line of JSON per image")
-    threshold = "least probability of a prediction, above 0 and up to 1; images below it are `unknown`"
-    add("--threshold", type=probability, metavar="P", help=threshold)
-    add("--csv", **CSV, help="also write a table: image, classes, probabilities, error; -: print it instead")
+    unknown = """with a closed-form head, images unlike all classes are `unknown`, and about this share of the images of
+    its classes (default: 0.05; 0: none)"""
+    add("--unknown", type=share, metavar="SHARE", help=unknown)
+    threshold = "least probability of a prediction; images below it are `unknown` too"
+    add("--threshold", type=share, default=0.0, metavar="P", help=threshold)
+    add("--csv", **CSV, help="also write a table: image, unknown, classes, probabilities, error; -: print it instead")
 
 
 def add_evaluate(commands: Commands[Parser]) -> None:
@@ -184,7 +187,7 @@ def add_evaluate(commands: Commands[Parser]) -> None:
     add("folder", metavar="FOLDER", help="a folder of test images, one sub-folder per class")
     add("--at-least", type=percent, metavar="PERCENT", help="fail if the accuracy is lower")
     add("--json", action="store_true", help="print one JSON object")
-    add("--csv", **CSV, help="also write a table: image, class, prediction, probability; -: print it instead")
+    add("--csv", **CSV, help="also write a table: image, class, prediction, probability, unknown; -: print it instead")
 
 
 def add_export(commands: Commands[Parser]) -> None:
@@ -257,8 +260,8 @@ def percent(text: str) -> float:
     return number(text, most=100)
 
 
-def probability(text: str) -> float:
-    return number(text, most=1)
+def share(text: str) -> float:
+    return 0.0 if text == "0" else number(text, words="0, or a number", most=1)
 
 
 def number(text: str, kind: type = float, words: str = "a number", most: float = 1e9) -> Any:

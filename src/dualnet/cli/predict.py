@@ -6,6 +6,7 @@ import io
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from dualnet import atomic
 from dualnet.cli.terminal import print_line, show_warning
 from dualnet.data.decode import UnreadableError
 from dualnet.data.inputs import list_images
-from dualnet.models.model import Model, load
+from dualnet.models.model import UNKNOWN_SHARE, Model, load
 from dualnet.models.predictions import Prediction
 
 STDOUT = Path("-")  # as the file of a table: it is printed, and nothing else
@@ -24,9 +25,10 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
         check_table(arguments.csv, arguments.json)
     model = load(arguments.run, trust=arguments.trust)
     check_has_tasks(model, arguments.task)
+    share = share_of_unknown(model, arguments.unknown)
     images = list_images(arguments.images)
-    predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error)
-    pairs = list(zip(images, predictions, strict=True))
+    predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error, share)
+    pairs = list(zip(images, (refused(each, arguments.threshold) for each in predictions), strict=True))
     if errors := {image: prediction.error for image, prediction in pairs if prediction.error}:
         unreadable = UnreadableError(errors, len(images)).summary(len(images))
         if len(errors) == len(images):
@@ -35,23 +37,36 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     warn_without_task(model, arguments.task)
     if arguments.csv != STDOUT:
         for image, prediction in pairs:
-            show(image, prediction, arguments.threshold, arguments.json)
+            show(image, prediction, arguments.json)
     if arguments.csv:
         sys.stdout.flush()  # the table may go there too
-        write_csv(arguments.csv, pairs, arguments.threshold)
+        write_csv(arguments.csv, pairs)
 
 
-def show(image: str, prediction: Prediction, threshold: float | None, as_json: bool) -> None:
+def share_of_unknown(model: Model, share: float | None) -> float:
+    """Of the images of known classes. Raises ValueError if one is given, and the model refuses none."""
+    if share is not None and not model.keeps_examples:
+        raise ValueError(
+            "--unknown: needs a model with a frozen encoder and a closed-form head; give --threshold instead"
+        )
+    return UNKNOWN_SHARE if share is None else share
+
+
+def refused(prediction: Prediction, threshold: float) -> Prediction:
+    """Unknown also if the probability is below the threshold."""
+    is_unknown = prediction.unknown or (not prediction.error and prediction.probability < threshold)
+    return replace(prediction, unknown=is_unknown)
+
+
+def show(image: str, prediction: Prediction, as_json: bool) -> None:
     pairs = list(zip(prediction.classes, prediction.probabilities, strict=True))
-    is_known = prediction.probability >= (threshold or 0.0)
     if as_json:
-        known = {} if threshold is None else {"prediction": prediction.name if is_known and pairs else None}
         error = {"error": prediction.error} if prediction.error else {}
         classes = [{"name": name, "probability": probability} for name, probability in pairs]
-        print(json.dumps({"image": image, **known, "classes": classes, **error}))
+        print(json.dumps({"image": image, "unknown": prediction.unknown, "classes": classes, **error}))
     elif not prediction.error:
         classes = ", ".join(f"{name} {100 * probability:.1f} %" for name, probability in pairs)
-        print_line(f"{image}: {classes if is_known else f'unknown ({classes})'}")
+        print_line(f"{image}: {f'unknown ({classes})' if prediction.unknown else classes}")
 
 
 def check_has_tasks(model: Model, task: int | None) -> None:
@@ -77,20 +92,15 @@ def check_table(file: Path, as_json: bool) -> None:
         raise ValueError(f"{file}: is a folder; give --csv a file, such as {file / 'table.csv'}")
 
 
-def write_csv(file: Path, predictions: Sequence[tuple[str, Prediction]], threshold: float | None) -> None:
-    """Write one row per image: its path, classes with probabilities, and why it could not be read, if so.
-
-    With a threshold also the prediction, empty if its probability is lower.
-    """
+def write_csv(file: Path, predictions: Sequence[tuple[str, Prediction]]) -> None:
+    """Write one row per image: its path, whether it is unknown, classes with probabilities, why it is unreadable."""
     most = max(len(prediction.classes) for _, prediction in predictions)
     columns = [f"{what}_{n}" for n in range(1, most + 1) for what in ("class", "probability")]
-    known = [] if threshold is None else ["prediction"]
-    rows: list[list[Any]] = [["image", *known, *columns, "error"]]
+    rows: list[list[Any]] = [["image", "unknown", *columns, "error"]]
     for image, prediction in predictions:
         pairs = zip(prediction.classes, prediction.probabilities, strict=True)
         cells = [value for pair in pairs for value in pair]
-        known = [] if threshold is None else [prediction.name if prediction.probability >= threshold else ""]
-        rows.append([image, *known, *(cells or [""] * len(columns)), prediction.error])
+        rows.append([image, json.dumps(prediction.unknown), *(cells or [""] * len(columns)), prediction.error])
     write_table(file, rows)
 
 

@@ -282,8 +282,7 @@ class Model:
         shape = self.learner.spec.image_shape
         pixels, errors = readable(images, shape) if on_error == "skip" else (pixels_of(images, shape), {})
         probabilities, novelty = (part.cpu() for part in self.outputs(pixels, task))
-        head = self.learner.closed_form
-        is_unknown = novelty > (math.inf if head is None or unknown == 0 else head.threshold(unknown))
+        is_unknown = novelty > self.threshold(unknown)
         class_mask = self.learner.spec.class_mask.cpu()
         allowed = class_mask.any(dim=0) if task is None else class_mask[task]
         candidates = allowed.nonzero().flatten()
@@ -293,6 +292,13 @@ class Model:
         answers = map(Prediction, names, map(tuple, values[:, :top].tolist()), is_unknown.tolist())
         failed = {number: Prediction((), (), False, *error.reasons.values()) for number, error in errors.items()}
         return [failed.get(number) or next(answers) for number in range(len(names) + len(failed))]
+
+    def threshold(self, unknown: float) -> float:
+        """The novelty that this share of the images of known classes exceeds; infinite without a closed-form head."""
+        if not 0 <= unknown <= 1:
+            raise ValueError(f"unknown: {unknown!r} is not a share from 0 to 1")
+        head = self.learner.closed_form
+        return math.inf if head is None or unknown == 0 else head.threshold(unknown)
 
     def evaluate(self, images: Any, labels: Any) -> Evaluation:
         """Predict images whose classes are known: `model.evaluate(files, names).accuracy`.

@@ -52,6 +52,11 @@ class Evaluation:
     def accuracy(self) -> float:
         return 100 * self.correct / len(self.labels) if self.labels else math.nan
 
+    @property
+    def unknown(self) -> int:
+        """The number of images that were refused, though their classes are known."""
+        return sum(prediction.unknown for prediction in self.predictions)
+
     def class_accuracies(self) -> dict[str, float]:
         """The accuracy of each class that has images, by its name, sorted."""
         pairs, counts = Counter(self._pairs()), Counter(self.labels)
