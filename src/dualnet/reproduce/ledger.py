@@ -1,7 +1,6 @@
 """The ledger: for each row our values, the published ones, their difference, a verdict and protocol differences."""
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from dualnet.reproduce.table_file import FOLDER, PUBLISHED_FILE, TableRow
 from dualnet.ttest import Difference, Sample, welch
 
 MAX_SEEDS = 100  # largest number that `seeds_needed` tries
-PAPERS_RUNS = 5  # of every published value, by the paper; the authors' code has three of some
 REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
 NOT_RUN, NOTHING_PUBLISHED = "not run", DASH
 NOT_COMPARED = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # where the images are, not how a run learns
@@ -131,38 +129,6 @@ def seeds_needed(ours: Sample, published: Sample, margin: float) -> int | None:
         if verdict_of(welch(Sample(ours.mean, std, size), published), margin) != INCONCLUSIVE:
             return size
     return None
-
-
-def verdicts_by_authors_spread(ledger: Ledger) -> list[str]:
-    """The verdicts if the published ± is what the authors' code prints: 2 std / √runs, std by division by `runs`."""
-    return reread(ledger, lambda published: Sample(published.mean, unscaled(published), published.size))
-
-
-def verdicts_by_papers_runs(ledger: Ledger) -> list[str]:
-    """The verdicts if every published value is the mean of five runs, as the paper states."""
-    return reread(ledger, lambda published: Sample(published.mean, published.std, PAPERS_RUNS))
-
-
-def unscaled(printed: Sample) -> float | None:
-    """The sample standard deviation.
-
-    >>> unscaled(Sample(73.2, 0.8, 5))
-    1.0
-    """
-    size = printed.size
-    return printed.std if printed.std is None or size == 1 else printed.std * size / (2 * math.sqrt(size - 1))
-
-
-def reread(ledger: Ledger, reading: Callable[[Sample], Sample]) -> list[str]:
-    """The verdicts with another reading of the published values."""
-    verdicts = []
-    for entry in ledger.entries:
-        ours, published = entry.metrics["ACC"].ours, entry.metrics["ACC"].published
-        if ours is None or published is None:
-            verdicts.append(entry.verdict)
-        else:
-            verdicts.append(verdict_of(welch(ours, reading(published)), ledger.margin))
-    return verdicts
 
 
 def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: float) -> Ledger:

@@ -24,8 +24,6 @@ from dualnet.reproduce.ledger import (
     REPRODUCED,
     Entry,
     Ledger,
-    verdicts_by_authors_spread,
-    verdicts_by_papers_runs,
 )
 from dualnet.text import escape, pluralise
 from dualnet.ttest import Sample
@@ -40,9 +38,7 @@ DEFINITIONS = (
     "have their marks after the difference. For FM, lower is better.",
     "needs: the number of our seeds for a conclusive verdict, if our mean and both standard deviations do not change; "
     f"> {MAX_SEEDS} includes rows for which no number is enough, because there are too few published runs.",
-    "The published ± is read as a standard deviation, as the paper states, of the authors' number of runs. If it is "
-    "2 std / √runs, as their code prints, the verdicts are {by_spread}; if all are of five runs, as the paper states, "
-    "{by_runs}.",
+    "The published ± is read as a standard deviation, as the paper states, of the authors' number of runs.",
     "fwd, bwd: images that passed through a network, forward and backward.",
     f"{DIFFERS}: the protocol differs from the paper's, or the options differ from the table's; the notes list how. "
     "Not stated: protocol fields that the paper does not give, so they are not compared.",
@@ -97,9 +93,7 @@ def definitions(ledger: Ledger) -> list[str]:
     """The definitions, if any row has published values to compare with."""
     if not any(entry.source for entry in ledger.entries):
         return []
-    other = {"by_spread": verdicts_by_authors_spread(ledger), "by_runs": verdicts_by_papers_runs(ledger)}
-    counts = {name: counts_of(verdicts) for name, verdicts in other.items()}
-    return [line.format(margin=ledger.margin, **counts) for line in DEFINITIONS]
+    return [line.format(margin=ledger.margin) for line in DEFINITIONS]
 
 
 def ledger_table(entries: Sequence[Entry]) -> Table:
