@@ -214,3 +214,11 @@ def test_features_are_means_and_deviations_of_the_maps():
     torch.testing.assert_close(features[1, 2].item(), maps[0][1, 2].mean().item(), atol=1e-3, rtol=0)
     torch.testing.assert_close(features[1, 8].item(), maps[0][1, 0].numpy().std().item(), atol=1e-3, rtol=0)
     assert features[:, -5:].count_nonzero() == 0
+
+
+def test_the_precision_of_the_encoder_has_no_effect_on_the_head():
+    features, labels = examples()
+    head = head_of(features, labels)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, novelty = head.logits(features), head.novelty(features)
+    assert torch.equal(logits, head.logits(features)) and torch.equal(novelty, head.novelty(features))

@@ -153,7 +153,8 @@ class ClosedForm(nn.Module):
     def discriminants(self, whitened: Tensor) -> Tensor:
         """The log density of each class, less that of a class at the centre; for ridge the regression."""
         bias = 0 if self.kind == "ridge" else self.means.square().sum(dim=1) / 2
-        return whitened @ self.means.T - bias
+        with torch.autocast(whitened.device.type, enabled=False):  # bfloat16 has too few digits for the difference
+            return whitened @ self.means.T - bias
 
     def novelty(self, features: Tensor) -> Tensor:
         """How far images are from all classes: float [B].
