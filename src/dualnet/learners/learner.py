@@ -273,7 +273,8 @@ class Learner(nn.Module, ABC):
         if (head := self.closed_form) is not None:
             head.clear()
             for memory in self.memories:
-                for slots in memory.filled.nonzero().flatten().split(SOFT_LABEL_BATCH):
+                stored = memory.filled.nonzero().flatten()
+                for slots in stored.split(SOFT_LABEL_BATCH) if len(stored) > 0 else ():
                     head.add(self.features(memory.images[slots]), memory.labels[slots])
 
     def store_soft_labels(self, memory: Memory, batch_statistics: bool = False) -> None:

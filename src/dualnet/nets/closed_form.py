@@ -20,8 +20,11 @@ UNLEARNED = -500.0  # logit of a class without examples: improbable, but not mas
 
 def pooled_features(maps: Sequence[Tensor]) -> Tensor:
     """Mean and standard deviation over the pixels of each map, float16 [B, features], as they are stored."""
-    means = [each.float().mean(dim=(2, 3)) for each in maps]
-    deviations = [each.float().var(dim=(2, 3), unbiased=False).sqrt() for each in maps]
+    pixels = [each.float().flatten(2) for each in maps]
+    means = [each.mean(dim=2) for each in pixels]
+    deviations = [
+        (each - mean[:, :, None]).square().mean(dim=2).sqrt() for each, mean in zip(pixels, means, strict=True)
+    ]
     return torch.cat([*means, *deviations], dim=1).clamp(-6e4, 6e4).half()
 
 
