@@ -112,6 +112,22 @@ def test_a_removed_class_leaves_nothing(make: Make, pixels):
     model.learn(pixels[1::3], "b", add_classes=True)
     once.learn(pixels[1::3], "b", add_classes=True)
     assert_same(model, once, pixels)
+    for each in (model, once):
+        each.learn(pixels[2:3], ["a"])  # the number of its class has changed
+    assert_same(model, once, pixels)
+    assert model.learner.closed_form.counts.tolist() == once.learner.closed_form.counts.tolist() == [9, 7, 8]
+
+
+def test_corrections_by_digest_are_as_if_the_last_labels_had_been_learned(make: Make, pixels):
+    model, once = make(), make()
+    model.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
+    model.relabel({digest_of(pixels[0]): "b", digest_of(pixels[1]): "b", digest_of(pixels[2]): None, bytes(16): "a"})
+    rows = [0, 1, *range(3, COUNT)]
+    once.add_classes(NAMES)
+    once.learn(pixels[rows], ["b", "b", *names_of(rows[2:])])
+    assert_same(model, once, pixels)
+    (memory,) = model.learner.memories
+    assert memory.filled.sum() == COUNT - 2, "without the image whose class was wrong"
 
 
 def test_a_corrected_image_leaves_the_memory(make: Make, pixels):

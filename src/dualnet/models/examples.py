@@ -1,13 +1,14 @@
 """The labelled examples in the sums of a closed-form head, by their features: any of them can be withdrawn exactly."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from dualnet.batch import UNLABELLED
 from dualnet.learners import Learner
 
 
@@ -40,6 +41,11 @@ class Examples:
             torch.cat([earlier, features]),
             self.calibrated,
         )
+
+    def with_labels(self, rows: Tensor, labels: Tensor) -> "Examples":
+        """With other labels for some rows; those that are UNLABELLED go."""
+        changed = self.labels.index_copy(0, rows, labels)
+        return replace(self, labels=changed).without((changed == UNLABELLED).nonzero().flatten())
 
     def without(self, rows: Tensor) -> "Examples":
         kept = torch.ones(len(self), dtype=torch.bool).index_fill(0, rows, False)

@@ -115,8 +115,10 @@ class Model:
         What weights have learned from the images remains; nothing of it remains in a closed-form head.
         """
         number = self.class_number(name)
-        self.withdraw_rows((self.examples.labels == number).nonzero().flatten())
+        rows = (self.examples.labels == number).nonzero().flatten()
+        self.relabel_rows(rows, torch.full_like(rows, UNLABELLED))
         self.learner.remove_class(number)
+        self.examples = self.examples.without_class(number)
         self.held_out = self.held_out.without_class(number)
         self.class_names = (*self.class_names[:number], *self.class_names[number + 1 :])
 
@@ -230,19 +232,33 @@ class Model:
 
     def withdraw(self, digests: Collection[bytes]) -> None:
         """Unlearn images by the digests of their pixels; the rest of a closed-form head is as if it never saw them."""
-        self.withdraw_rows(self.examples.rows(digests))
-        if digests:
-            remove_stored(self.learner, lambda _, digest, __: digest in digests)
+        self.relabel(dict.fromkeys(digests))
 
-    def withdraw_rows(self, rows: Tensor) -> None:
+    def relabel(self, names: Mapping[bytes, str | None]) -> None:
+        """Correct the classes of learned images, given by the digests of their pixels; None withdraws an image.
+
+        The memory keeps no image whose class was wrong, and weights keep what they have learned.
+        """
+        if not names:
+            return
+        labels = {digest: UNLABELLED if name is None else self.class_number(name) for digest, name in names.items()}
+        remove_stored(self.learner, lambda _, digest, label: labels.get(digest, label) != label)
+        learned = [digest for digest in labels if digest in self.examples.row_of]
+        rows, new = self.examples.rows(learned), torch.tensor([labels[digest] for digest in learned], dtype=torch.int64)
+        changed = self.examples.labels[rows] != new
+        self.relabel_rows(rows[changed], new[changed])
+
+    def relabel_rows(self, rows: Tensor, labels: Tensor) -> None:
+        """Change the labels of examples; UNLABELLED removes them."""
         if (head := self.learner.closed_form) is not None and len(rows) > 0:
-            features, labels = self.examples.features[rows], self.examples.labels[rows]
-            head.remove(features.to(head.sums.device), labels.to(head.sums.device))
-            self.examples = self.examples.without(rows)
+            features, device = self.examples.features[rows].to(head.sums.device), head.sums.device
+            head.remove(features, self.examples.labels[rows].to(device))
+            head.add(features, labels.to(device))
+            self.examples = self.examples.with_labels(rows, labels)
 
     def calibrate(self) -> None:
         """Fit the probabilities of a closed-form head, and the novelty of unknown images, to the examples."""
-        if (head := self.learner.closed_form) is not None and len(self.examples) > 0:
+        if (head := self.learner.closed_form) is not None:
             rows = self.examples.sample(CALIBRATION_SIZE)
             head.calibrate(
                 self.examples.features[rows].to(head.sums.device), self.examples.labels[rows].to(head.sums.device)

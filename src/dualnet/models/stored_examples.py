@@ -13,8 +13,10 @@ from dualnet.models.held_out import pixel_digest
 def stored_examples(learner: Learner) -> Iterator[tuple[Memory, int, bytes, int]]:
     """Memory, slot, digest and class of every stored example."""
     for memory in learner.memories:
-        for slot in memory.filled.nonzero().flatten().tolist():
-            yield memory, slot, pixel_digest(memory.images[slot].cpu().numpy().tobytes()), int(memory.labels[slot])
+        slots = memory.filled.nonzero().flatten()
+        images, labels = memory.images[slots].cpu().numpy(), memory.labels[slots].tolist()
+        for slot, image, label in zip(slots.tolist(), images, labels, strict=True):
+            yield memory, slot, pixel_digest(image.tobytes()), label
 
 
 def remove_stored(learner: Learner, is_outdated: Callable[[Memory, bytes, int], bool]) -> None:

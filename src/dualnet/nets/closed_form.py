@@ -14,8 +14,11 @@ Kind = Literal["lda", "ridge", "means"]
 DISTANCE_SHARE = 0.1  # of the distance from the centre, in the novelty
 TEMPERATURES = torch.logspace(-1, 3, 81, dtype=torch.float64)
 QUANTILES = 1000
-UNKNOWN = torch.finfo(torch.float64).max  # as long as the quantiles are
-UNLEARNED = -500.0  # logit of a class without examples: improbable, but not masked like those of other tasks
+UNKNOWN = torch.finfo(torch.float32).max  # as long as the quantiles are
+UNLEARNED = (
+    -500.0
+)  # of a class without examples, below the least logit: improbable, but not masked like those of other tasks
+FOR_PREDICTION = ("counts", "temperature", "novelties", "center", "factor", "means")  # a solved head needs no sums
 
 
 def pooled_features(maps: Sequence[Tensor]) -> Tensor:
@@ -59,8 +62,13 @@ class ClosedForm(nn.Module):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("temperature", torch.ones((), dtype=torch.float64))
         self.register_buffer("novelties", torch.full((QUANTILES + 1,), UNKNOWN, dtype=torch.float64))
-        for name in ("center", "factor", "means"):  # follow from the sums
-            self.register_buffer(name, torch.zeros(0), persistent=False)
+        solved = {
+            "center": (num_features,),
+            "factor": (num_features, num_features),
+            "means": (num_classes, num_features),
+        }
+        for name, shape in solved.items():  # follow from the sums
+            self.register_buffer(name, torch.zeros(shape), persistent=False)
         self.is_solved = False
 
     # Learning
@@ -91,6 +99,7 @@ class ClosedForm(nn.Module):
             self.scatter *= 1 - self.counts[removed] / self.counts.sum().clamp(min=1)
         self.counts = change_rows(self.counts, spec.num_classes, removed)
         self.sums = change_rows(self.sums, spec.num_classes, removed)
+        self.means = change_rows(self.means, spec.num_classes, removed)
         self.is_solved = False
 
     # Solving
@@ -143,9 +152,9 @@ class ClosedForm(nn.Module):
         return self.logits(pooled_features(maps))
 
     def logits(self, features: Tensor) -> Tensor:
-        """Float [B, classes]; UNLEARNED for classes without examples."""
+        """Float [B, classes]; classes without examples are below all others."""
         logits = self.discriminants(self.whitened(features)) / self.temperature.float()
-        return logits.masked_fill(self.counts == 0, UNLEARNED)
+        return torch.where(self.counts > 0, logits, logits.amin(dim=1, keepdim=True) + UNLEARNED)
 
     def whitened(self, features: Tensor) -> Tensor:
         """In the coordinates in which the covariance is the identity: float [B, features]."""
@@ -182,6 +191,8 @@ class ClosedForm(nn.Module):
         several = self.counts[labels] > 1
         features, labels = features[several], labels[several]
         if len(labels) < 2:
+            self.temperature.fill_(1)
+            self.novelties.fill_(UNKNOWN)
             return
         discriminants, novelties = self.leave_one_out(features, labels)
         grid = torch.arange(QUANTILES + 1, device=novelties.device).double() / QUANTILES
