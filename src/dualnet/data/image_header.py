@@ -1,6 +1,6 @@
 """What the decoding of an image takes, read from its file before any decoder is: damaged and hostile files are refused.
 
-Bytes and nanoseconds per pixel are measured on the kinds of files that take most (`tests/data/test_image_header.py`).
+What a decode takes is measured on the kinds of files that take most (`tests/data/test_image_header.py`).
 """
 
 import math
@@ -13,7 +13,7 @@ MAX_SIDE, MAX_PIXELS = 65_535, 50_000_000
 MAX_MEMORY = 550_000_000  # bytes that a decode may take, with the file
 MAX_SCANS = 100  # of a JPEG: cameras and websites write up to 15
 MAX_METADATA = 10_000_000  # bytes of a JPEG before its picture
-LIGHT_SECONDS = 0.2  # longer decodes are heavy
+LIGHT_SECONDS = 0.05  # longer decodes are heavy
 
 MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of a JPEG: within a scan 0xff is followed by 0 or a restart
 FRAMES = (0xC0, 0xC1, 0xC2)  # markers of baseline, extended and progressive JPEGs
@@ -47,6 +47,7 @@ class Header:
     height: int
     bytes_per_pixel: float
     ns_per_pixel: float
+    ns_per_byte: float  # of the file
     file_bytes: int
 
     @property
@@ -55,7 +56,8 @@ class Header:
 
     @property
     def is_heavy(self) -> bool:
-        return self.width * self.height * self.ns_per_pixel > LIGHT_SECONDS * 1e9
+        nanoseconds = self.width * self.height * self.ns_per_pixel + self.file_bytes * self.ns_per_byte
+        return nanoseconds > LIGHT_SECONDS * 1e9
 
     def check(self) -> None:
         size = f"{self.width} x {self.height}"
@@ -86,7 +88,7 @@ def read_header(data: bytes, size: int) -> Header | None:
     return header
 
 
-Values = tuple[int, int, float, float]  # width, height, bytes and nanoseconds per pixel
+Values = tuple[int, int, float, float, float]  # width, height, bytes and ns per pixel, ns per byte
 
 
 def jpeg(data: bytes, size: int) -> Values:
@@ -104,8 +106,8 @@ def jpeg(data: bytes, size: int) -> Values:
         raise ValueError("a JPEG that is truncated, or neither baseline nor progressive")
     scale = max(step for step in (1, 2, 4, 8) if step == 1 or min(width, height) >= step * 2 * size)
     if scans > 1:  # all coefficients are kept in memory
-        return width, height, 8.2 + 8 / scale**2, 55 + 0.6 * scans
-    return width, height, 0.3 + 8 / scale**2, 13
+        return width, height, 8.2 + 8 / scale**2, 1 + 0.6 * scans, 32
+    return width, height, 0.3 + 8 / scale**2, 1, 5.5
 
 
 def segments(data: bytes) -> Iterator[tuple[int, int]]:
@@ -127,7 +129,7 @@ def png(data: bytes, _: int) -> Values:
         has_transparency |= kind == b"tRNS"
         check_parts(number := number + 1, data)
         position += 12 + length
-    return width, height, PNG_BYTES[data[25]] + 8 * has_transparency, 15
+    return width, height, PNG_BYTES[data[25]] + 8 * has_transparency, 15, 0
 
 
 def gif(data: bytes, _: int) -> Values:
@@ -142,7 +144,7 @@ def gif(data: bytes, _: int) -> Values:
     if data[position] != 0x2C:
         raise ValueError("a GIF without a picture")
     left, top, frame_width, frame_height = struct.unpack_from("<HHHH", data, position + 1)
-    return max(width, left + frame_width), max(height, top + frame_height), 9.2, 10
+    return max(width, left + frame_width), max(height, top + frame_height), 9.2, 10, 0
 
 
 def color_table(flags: int) -> int:
@@ -164,16 +166,16 @@ def webp(data: bytes, _: int) -> Values:
         width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     else:
         width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
-    return width, height, 20, 55
+    return width, height, 20, 10, 45
 
 
 def bmp(data: bytes, _: int) -> Values:
     if struct.unpack_from("<I", data, 14)[0] == 12:  # of OS/2
-        return *struct.unpack_from("<HH", data, 18), 5.2, 6
+        return *struct.unpack_from("<HH", data, 18), 5.2, 6, 0
     width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
     if compression in (1, 2):
         raise ValueError("a run-length encoded BMP; save it as PNG")
-    return width, abs(height), 8.2 if bits == 32 else 5.2, 6
+    return width, abs(height), 8.2 if bits == 32 else 5.2, 6, 0
 
 
 def tiff(data: bytes, _: int) -> Values:
@@ -191,7 +193,7 @@ def tiff(data: bytes, _: int) -> Values:
     turned = 4 * (tags.get(274, 1) != 1)
     converted = 4 * (samples != 3)  # of grey, palettes and alpha
     bytes_per_pixel = 4.2 + turned + max(converted, part_bytes / max(1, width * height))
-    return width, height, bytes_per_pixel, 80 if tags.get(259) == 7 else 18
+    return width, height, bytes_per_pixel, 80 if tags.get(259) == 7 else 18, 0
 
 
 def tiff_tags(data: bytes) -> dict[int, int]:
@@ -219,7 +221,7 @@ def heic(data: bytes, _: int) -> Values:
     sizes = [struct.unpack(">II", size) for size in HEIC_SIZE.findall(data)]
     width, height = max(sizes, key=math.prod, default=(0, 0))
     depths = [ord(bits) & 7 for bits in HEIC_DEPTH.findall(data)]
-    return width, height, 21 if any(depths) or not depths else 9.4, 66
+    return width, height, 21 if any(depths) or not depths else 9.4, 11, 45
 
 
 def check_parts(number: int, data: bytes) -> None:
