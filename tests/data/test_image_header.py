@@ -53,7 +53,7 @@ REFUSED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a canvas": (lambda: webp(16_000, 16_000), "16000 x 16000 is more than 50 megapixels"),
     "a WebP that takes much": (lambda: webp(6000, 6000), "6000 x 6000 would take 720 MB, more than 550"),
     "a compressed BMP": (lambda: bmp(50_000, 900, 8, 1, bytes(1000)), "run-length encoded"),
-    "nothing": (lambda: png(0, 5), "without pixels"),
+    "nothing": (lambda: png(0, 5), "0 x 5 has no pixels"),
 }
 
 
