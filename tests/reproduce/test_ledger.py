@@ -31,7 +31,7 @@ from dualnet.ttest import Difference, Sample, welch
 
 STATED = {"width": 2, "heads": "per_task", "updates": 1}
 MEANS = {"ACC": 60.0, "FM": 5.0, "LA": 65.0}
-PAPER = Published("tab:x, line 7", 5, "std", {name: Sample(mean, 1.0, 5) for name, mean in MEANS.items()}, STATED)
+PAPER = Published("tab:x, line 7", 5, {name: Sample(mean, 1.0, 5) for name, mean in MEANS.items()}, STATED)
 samples = st.builds(Sample, st.floats(0, 100), st.floats(0.1, 10), st.integers(2, 10))
 
 

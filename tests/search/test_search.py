@@ -99,7 +99,7 @@ def test_a_stage_begins_with_the_best_of_the_one_before(searched: tuple[Path, st
 
 def test_a_point_that_diverges_is_recorded_and_the_rest_goes_on(searched: tuple[Path, str]) -> None:
     point = read_search(searched[0])["stages"][0]["points"][1]
-    assert point["mean"] is None and point["seeds"] == {} and not point["retried"]
+    assert point["mean"] is None and point["seeds"] == {}
     assert point["failed"].startswith("seed-0: ") and "not finite at step" in point["failed"]
     assert str(searched[0]) not in (searched[0] / "search.json").read_text(), "no path of a machine"
 

@@ -37,7 +37,6 @@ class Published:
 
     source: str | None = None  # label of the table and line in the LaTeX source
     runs: int | None = None
-    spread: str | None = None  # meaning of the number after ±: std
     metrics: dict[str, Sample] = field(default_factory=dict)  # some rows have no FM and LA
     protocol: dict[str, Any] = field(default_factory=dict)  # the manifest fields that the paper states
     note: str = ""
@@ -86,7 +85,6 @@ class Entry:
     # The remaining fields describe the published values.
     source: str | None
     published_runs: int | None
-    published_spread: str | None
     note: str
 
 
@@ -143,7 +141,7 @@ def make_ledger(rows: Sequence[TableRow], out: Path, settings: str, margin: floa
 def read_published() -> tuple[dict[str, Published], dict[str, str]]:
     """Published results, and reasons for missing ones, both by the full name of the row."""
     content = read_yaml(next(path for path in shipped_files(FOLDER) if path.name == PUBLISHED_FILE))
-    assert content["spread"] == "std"
+    assert content["spread"] == "std"  # the meaning of the number after ±
     results: dict[str, Published] = {}
     missing: dict[str, str] = {}
     for table, facts in content["tables"].items():
@@ -154,7 +152,6 @@ def read_published() -> tuple[dict[str, Published], dict[str, str]]:
                 results[f"{table}/{name}/{row}"] = Published(
                     source=f"{facts['source']}, line {written['line']}",
                     runs=runs,
-                    spread=content["spread"],
                     metrics={key: Sample(mean, std, runs) for key, (mean, std) in values.items()},
                     protocol={**protocol, **written.get("states", {})},
                     note=written.get("note", ""),
@@ -182,7 +179,6 @@ def make_entry(row: TableRow, published: Published, out: Path, margin: float) ->
         earlier=earlier_sets(row, runs, out),
         source=published.source,
         published_runs=published.runs,
-        published_spread=published.spread,
         note=published.note,
     )
 

@@ -33,7 +33,6 @@ class Point:
     seconds: float = 0.0  # total over seeds
     seeds: dict[str, dict[str, float | None]] = field(default_factory=dict)  # all metrics of each finished seed
     failed: str | None = None  # the reason
-    retried: bool = False  # whether the next call runs it again: the failure was not caused by its options
 
     @property
     def is_done(self) -> bool:
@@ -55,7 +54,6 @@ class Point:
             reasons = [f"{metric} is undefined for a stream of one task and for Offline; use the metric ACC"]
         self.seconds = round(sum(result["seconds"] or 0 for result in results.values()), 2)
         self.seeds = {str(seed): result["metrics"] for seed, result in results.items()}
-        self.retried = any(folder in rows.failures for folder in row.runs)
         if reasons:
             self.failed = reasons[0]
         else:
