@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 
+from dualnet.cli.terminal import print_line
 from dualnet.serve.options import Options
 
 
@@ -10,7 +11,10 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     values = vars(arguments)
     options = Options(**{field.name: values[field.name] for field in dataclasses.fields(Options)})
     try:
-        from dualnet.serve.server import serve
+        from dualnet.serve.server import serve, verify
     except ModuleNotFoundError as error:
         raise ValueError(f"`dualnet serve` needs {error.name}; install it with pip install 'dualnet[serve]'") from error
+    if options.check:
+        print_line(verify(options))
+        return
     serve(options, lambda address: print(f"dualnet: {address} is ready; press Ctrl-C to stop", flush=True))

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from dualnet import __version__
 from dualnet.serve import schema, state_folder
-from dualnet.serve.errors import RequestError, disk_message, validation_message
+from dualnet.serve.errors import DISK_ERRORS, RequestError, disk_message, validation_message
 from dualnet.serve.images import to_png, to_tensor
 from dualnet.serve.onnx import exclusive, export_onnx
 from dualnet.serve.service import Service
@@ -35,7 +35,7 @@ STATIC = Path(__file__).with_name("static")
 EXPORTS: Any = {200: {"content": {"application/zip": {}, "application/octet-stream": {}}}}
 POLL_SECONDS = 0.2  # between checks for new events
 KEEP_ALIVE_SECONDS = 15.0
-HANDLED = (RequestError, RequestValidationError, HTTPException, OSError, sqlite3.OperationalError, Exception)
+HANDLED = (RequestError, RequestValidationError, HTTPException, *DISK_ERRORS, Exception)
 
 
 def make_app(service: Service) -> FastAPI:
@@ -270,7 +270,7 @@ async def handle_error(_: Request, error: Exception) -> JSONResponse:
             response = RequestError(422, validation_message(error.errors()[0]))
         case HTTPException():  # raised by FastAPI itself
             response = RequestError(error.status_code, error.detail, **error.headers or {})
-        case OSError() | sqlite3.OperationalError():
+        case OSError() | sqlite3.DatabaseError():
             response = RequestError(507, disk_message(error))
         case _:
             response = RequestError(500, f"internal error ({type(error).__name__}); see the log of the service")

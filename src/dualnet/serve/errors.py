@@ -18,8 +18,9 @@ ERRORS = {  # by status: the code in the body, and its meaning
     429: ("busy", "too many concurrent requests"),
     500: ("internal", "internal error"),
     503: ("busy", "the learner is not running, or did not respond in time"),
-    507: ("disk", "the disk cannot be written, such as a full one; nothing was stored"),
+    507: ("disk", "the disk cannot be written, such as a full one, or is damaged; nothing was stored"),
 }
+DISK_ERRORS = (OSError, sqlite3.DatabaseError)
 
 
 class RequestError(Exception):
@@ -33,9 +34,9 @@ class RequestError(Exception):
         self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
 
 
-def disk_message(error: OSError | sqlite3.OperationalError) -> str:
+def disk_message(error: OSError | sqlite3.DatabaseError) -> str:
     reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-    return f"the disk cannot be written ({reason}); nothing was stored"
+    return f"the disk cannot be written, or is damaged ({reason}); nothing was stored"
 
 
 def validation_message(problem: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +44,8 @@ COUNTS = {  # the table of counts has 0 for no label
     "added": "INSERT INTO counts VALUES (IFNULL(NEW.label, 0), 1) ON CONFLICT DO UPDATE SET examples = examples + 1",
     "removed": "UPDATE counts SET examples = examples - 1 WHERE label = IFNULL(OLD.label, 0)",
 }
+DAMAGED_IMAGE = "pixels IS NOT NULL AND digest != pixel_digest(pixels)"
+UNKNOWN_LABEL = "label NOT IN (SELECT number FROM classes)"
 UNLABELLED = "label IS NULL AND pixels IS NOT NULL"
 HELD_OUT = "held_out AND label IS NOT NULL AND pixels IS NOT NULL"
 MAX_HELD_OUT = 20  # images kept per class
@@ -84,6 +86,7 @@ class Journal:
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
             self.database.execute(f"PRAGMA {pragma}")
         self.database.executescript(SCHEMA.format(**COUNTS))
+        self.database.create_function("pixel_digest", 1, pixel_digest, deterministic=True)
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
@@ -316,10 +319,68 @@ class Journal:
         query = f"SELECT number, digest FROM examples WHERE pixels IS NOT NULL AND number NOT IN ({needed})"
         with self.transaction():
             self.execute("DELETE FROM log WHERE position <= ?", position)
+            self.execute("INSERT OR REPLACE INTO notes VALUES ('pruned', ?)", position)
             for number, digest in self.execute(query, self.options.unlabelled_kept):
                 if digest not in in_memory:
                     self.execute("UPDATE examples SET pixels = NULL WHERE number = ?", number)
         self.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # until then deleted images are in the write-ahead log
+
+    def classes_of(self, kind: str, position: int) -> list[int]:
+        """The classes that the log adds (`class`) or removes (`remove`) after a position."""
+        return [
+            label for (label,) in self.execute("SELECT label FROM log WHERE position > ? AND kind = ?", position, kind)
+        ]
+
+    def newest_entry(self) -> int:
+        """Its position, which is the last one unless all entries were pruned; 0: there is none."""
+        return self.value("SELECT MAX(position) FROM log") or 0
+
+    def first_position(self) -> int:
+        """The least position of a model from which the log continues."""
+        return self.value("SELECT value FROM notes WHERE name = 'pruned'") or 0
+
+    # Damage
+
+    def check(self) -> None:
+        """Raises DatabaseError if the file is damaged, or its content does not fit together."""
+        problem = self.value("PRAGMA quick_check(1)")
+        if problem == "ok":
+            images = self.value(f"SELECT COUNT(*) FROM examples WHERE {DAMAGED_IMAGE}")
+            labels = self.value(f"SELECT COUNT(*) FROM examples WHERE {UNKNOWN_LABEL}")
+            labels += self.value(f"SELECT COUNT(*) FROM log WHERE kind != 'remove' AND {UNKNOWN_LABEL}")
+            problem = f"{images} images and {labels} labels" if images + labels else "ok"
+        if problem != "ok":
+            raise sqlite3.DatabaseError(" ".join(problem.split()))
+        self.classes()  # whose names may be no text
+
+    def copy_readable(self, damaged: sqlite3.Connection) -> None:
+        """Fill this journal, which is new, with the rows before and after the damaged pages of each table."""
+        tables = ("classes", "examples", "deleted", "deleted_ids", "notes", "history", "log", "sqlite_sequence")
+        with self.transaction():
+            for table in tables:
+                self.execute(f"DELETE FROM {table}")  # sqlite_sequence has rows by now
+                for row in readable_rows(damaged, table):
+                    places = ", ".join("?" * len(row))
+                    self.execute(f"INSERT OR IGNORE INTO {table} VALUES ({places})", *row)
+
+    def mend(self) -> tuple[int, int]:
+        """Forget damaged images, and give classes that have no name one of their number. Returns how many there are."""
+        labels = "SELECT label FROM examples UNION SELECT label FROM log WHERE kind != 'remove'"
+        images = f"UPDATE examples SET pixels = NULL WHERE {DAMAGED_IMAGE} RETURNING 1"
+        names = f"INSERT INTO classes SELECT label, 'class ' || label FROM ({labels}) WHERE {UNKNOWN_LABEL} RETURNING 1"
+        with self.transaction():
+            return len(self.execute(images)), len(self.execute(names))
+
+    def learn_again(self, learned: Collection[bytes]) -> None:
+        """Replace the log by all labelled examples whose images are stored, except those with some digests."""
+        with self.transaction():
+            self.execute("DELETE FROM log")
+            query = (
+                "SELECT number, label, digest FROM examples WHERE label NOT NULL AND pixels NOT NULL ORDER BY number"
+            )
+            for number, label, digest in self.execute(query):
+                if digest not in learned:
+                    self.append("example", number, label)
 
     # The status history
 
@@ -336,5 +397,16 @@ class Journal:
 
     def history(self) -> list[Event]:
         """Oldest first."""
-        rows = self.execute("SELECT * FROM history ORDER BY number")
+        rows = self.execute("SELECT * FROM history WHERE json_valid(status) ORDER BY number")
         return [(number, "status", json.loads(text)) for number, text in rows]
+
+
+def readable_rows(database: sqlite3.Connection, table: str) -> Iterable[tuple[Any, ...]]:
+    rows: dict[int, tuple[Any, ...]] = {}
+    for order in ("ASC", "DESC"):
+        with suppress(sqlite3.DatabaseError):
+            for number, *row in database.execute(f"SELECT rowid, * FROM {table} NOT INDEXED ORDER BY rowid {order}"):
+                if number in rows:
+                    break
+                rows[number] = tuple(row)
+    return rows.values()

@@ -16,6 +16,10 @@ def option(default: Any, text: str, at_least: float | None = None) -> Any:
 @dataclasses.dataclass(frozen=True)
 class Options:
     state: Path  # the folder for everything that is stored
+    check: bool = option(False, "verify the state folder, print what it holds, and exit")
+    repair: bool = option(
+        False, "mend a damaged state folder; a lost model is made from a snapshot and stored examples"
+    )
     host: str = option("127.0.0.1", "address to listen on; any other than loopback requires --token-file")
     port: int = option(8000, "port to listen on; 0: any free port", at_least=0)
     token_file: Path | None = option(None, "file with the token that requests must send")
@@ -49,14 +53,14 @@ class Options:
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             low = field.metadata.get("at_least")
-            self.check(field.name, low is None or getattr(self, field.name) >= low, f"give {low} or more")
-        self.check("share", 0 < self.share <= 1, "give a number above 0, up to 1")
-        self.check("held_out_every", self.held_out_every != 1, "no image is learned; give 2 or more, or 0 for none")
-        self.check("port", self.port <= 65535, "give 0 to 65535")
-        self.check("device", self.device in ("auto", "cpu", "cuda"), "give auto, cpu or cuda")
-        self.check("host", self.token_file is not None or is_loopback(self.host), "give --token-file too")
+            self.require(field.name, low is None or getattr(self, field.name) >= low, f"give {low} or more")
+        self.require("share", 0 < self.share <= 1, "give a number above 0, up to 1")
+        self.require("held_out_every", self.held_out_every != 1, "no image is learned; give 2 or more, or 0 for none")
+        self.require("port", self.port <= 65535, "give 0 to 65535")
+        self.require("device", self.device in ("auto", "cpu", "cuda"), "give auto, cpu or cuda")
+        self.require("host", self.token_file is not None or is_loopback(self.host), "give --token-file too")
 
-    def check(self, name: str, valid: bool, remedy: str) -> None:
+    def require(self, name: str, valid: bool, remedy: str) -> None:
         if not valid:
             raise ValueError(f"--{name.replace('_', '-')} {getattr(self, name)}: {remedy}")
 

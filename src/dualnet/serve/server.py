@@ -16,6 +16,7 @@ from dualnet.serve.app import make_app
 from dualnet.serve.connection import MAX_ACCEPTED, MAX_QUEUED, Connection
 from dualnet.serve.guard import Guard
 from dualnet.serve.options import PRIVATE, Options
+from dualnet.serve.repair import check, repair
 from dualnet.serve.service import Service
 
 STOP_SECONDS = 2  # for requests in progress
@@ -40,9 +41,12 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     with locked_state(options), bound_socket(options) as listener:
         state_folder.warn_of_unused_model(options)
         state_folder.remove_unfinished(options)
+        if options.repair:
+            repair(options)
         try:
             service = Service(options)
-        except sqlite3.OperationalError as error:
+            service.journal.check()
+        except sqlite3.DatabaseError as error:
             raise state_folder.failure(error, options) from error
         try:
             service.start()
@@ -60,6 +64,12 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         finally:
             service.stop()
             state_folder.remove_unfinished(options)  # exports that were in progress
+
+
+def verify(options: Options) -> str:
+    """What the state folder holds. Raises ValueError if anything is missing or damaged."""
+    with locked_state(options):
+        return check(options)
 
 
 @contextmanager

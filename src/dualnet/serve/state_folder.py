@@ -4,6 +4,7 @@ import contextlib
 import copy
 import json
 import shutil
+import sqlite3
 import time
 import warnings
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from dualnet.data.inputs import square_side
 from dualnet.experiments import checkpoint
 from dualnet.experiments.model_folder import ModelFolder
 from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE
+from dualnet.files import READ_ERRORS, describe_error, read_json
 from dualnet.machine import choose_device
 from dualnet.models.held_out import HeldOut
 from dualnet.models.model import Model, load, load_with_state, write
@@ -41,24 +43,69 @@ def open_model(options: Options, journal: Journal) -> tuple[Model, dict[str, Any
 
     The names of its classes are their numbers in the journal.
     """
-    device = device_of(options)
-    if has_model(options):
-        model, state = load_with_state(options.state / MODEL, device, trust=False)
+    if has_model(options) or journal.last_position() > 0:
+        model, state = load_saved(options, journal)
         check_model(model, options)
         checkpoint.remove_later(options.state / MODEL / CHECKPOINTS, state["step"])
         return model, state["serve"]
+    model = new_model(options)
+    model.class_names = tuple(map(str, journal.adopt(model.class_names)))
+    save(model, options, NEW_PROGRESS)
+    return model, dict(NEW_PROGRESS)
+
+
+def new_model(options: Options) -> Model:
+    """A copy of that given by `--model`, or one that has learned nothing."""
     if options.model is None:
         size = DEFAULT_IMAGE_SIZE if options.image_size is None else options.image_size
         size = whole_number(size, "--image-size", 1, MAX_SIZE)
         new = {"image_size": size, "seed": options.seed, "boundaries": options.has_background}
-        model = Model.create(learner=DEFAULT_LEARNER, device=device, **new)
+        model = Model.create(learner=DEFAULT_LEARNER, device=device_of(options), **new)
     else:
-        model = load(options.model, device)
+        model = load(options.model, device_of(options))
         model.held_out = HeldOut()  # the service holds out examples of its own
     check_model(model, options)
-    model.class_names = tuple(map(str, journal.adopt(model.class_names)))
-    save(model, options, NEW_PROGRESS)
-    return model, dict(NEW_PROGRESS)
+    return model
+
+
+class UnusableError(ValueError):
+    """The model is missing or damaged, or does not fit the journal."""
+
+    def __init__(self, options: Options, reason: str) -> None:
+        super().__init__(f"--state {options.state}: {reason}; {others(options)}, or --repair")
+        self.reason = reason
+
+
+def load_saved(options: Options, journal: Journal) -> tuple[Model, dict[str, Any]]:
+    """The model and the content of its checkpoint. Raises UnusableError."""
+    try:
+        model, state = load_with_state(options.state / MODEL, device_of(options), trust=False)
+        position = state["serve"]["position"]
+    except (ValueError, KeyError) as error:
+        reason = describe_error(error).partition(";")[0]  # without the remedies of other commands
+        raise UnusableError(options, f"its model is missing or damaged ({reason})") from error
+    if misfit := describe_misfit(set(model.class_names), position, journal):
+        raise UnusableError(options, misfit)
+    return model, state
+
+
+def describe_misfit(names: set[str], position: int, journal: Journal) -> str:
+    """Why the changes in the journal after a position do not continue a model of these classes; empty if they do."""
+    last, first, current = journal.last_position(), journal.first_position(), set(map(str, journal.classes()))
+    if not first <= position <= last:
+        has = f"has {first + 1} to {last}" if last else "is empty"
+        return f"its model has learned changes 1 to {position}, but {JOURNAL} {has}"
+    if position < last != journal.newest_entry():
+        return f"its model has learned changes 1 to {position}, but {JOURNAL} has lost {last}"
+    added, removed = (set(map(str, journal.classes_of(kind, position))) for kind in ("class", "remove"))
+    if not names <= current | removed or not current <= names | added:
+        return f"its model has {len(names)} classes, but {JOURNAL} has {len(current)} others"
+    return ""
+
+
+def others(options: Options) -> str:
+    """What a user can do with a state folder that is damaged, besides `--repair`."""
+    return f"put back what is lost, or start from the model alone: --model {options.state / MODEL} --state ANOTHER"
 
 
 def has_model(options: Options) -> bool:
@@ -109,9 +156,8 @@ def create_snapshot(model: Model, options: Options, title: str) -> dict[str, Any
     folder = options.state / SNAPSHOTS
     if len(list_snapshots(options)) >= options.most_snapshots:
         raise ValueError(f"the limit of {options.most_snapshots} snapshots is reached (--most-snapshots); delete one")
-    last = folder / LAST_FILE  # numbers of deleted snapshots are not reused
-    number = (int(last.read_text()) if last.exists() else 0) + 1
-    atomic.write(last, str(number))
+    number = 1 + last_snapshot(options)
+    atomic.write(folder / LAST_FILE, str(number))
     info = {"number": number, "title": title, "time": time.time(), "classes": [*map(int, model.class_names)]}
     unfinished = folder / f"{number}{atomic.TEMPORARY}"
     try:
@@ -124,13 +170,31 @@ def create_snapshot(model: Model, options: Options, title: str) -> dict[str, Any
     return info
 
 
+def last_snapshot(options: Options) -> int:
+    """The largest number that a snapshot has had; 0: none. Those of deleted ones are not used again."""
+    numbers = [int(folder.name) for folder in snapshot_folders(options)]
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        numbers.append(int((options.state / SNAPSHOTS / LAST_FILE).read_text()))
+    return max(numbers, default=0)
+
+
 def list_snapshots(options: Options) -> list[dict[str, Any]]:
     """Number, title, time and classes of each snapshot, oldest first."""
-    snapshots = []
-    for file in (options.state / SNAPSHOTS).glob(f"*/{INFO_FILE}"):
-        with contextlib.suppress(FileNotFoundError):  # deleted in the meantime
-            snapshots += [] if file.parent.name.endswith(atomic.TEMPORARY) else [json.loads(file.read_text())]
-    return sorted(snapshots, key=lambda info: info["number"])
+    return sorted(map(describe_snapshot, snapshot_folders(options)), key=lambda info: info["number"])
+
+
+def snapshot_folders(options: Options) -> list[Path]:
+    return [folder for folder in (options.state / SNAPSHOTS).glob("*") if folder.name.isdecimal()]
+
+
+def describe_snapshot(folder: Path) -> dict[str, Any]:
+    """What its file says; a snapshot can be restored without it."""
+    info: dict[str, Any] = {"number": int(folder.name), "title": "", "time": 0.0, "classes": []}
+    with contextlib.suppress(*READ_ERRORS):
+        stated = read_json(folder / INFO_FILE)
+        classes = [int(number) for number in stated["classes"]]
+        info |= {"title": str(stated["title"]), "time": float(stated["time"]), "classes": classes}
+    return info
 
 
 def snapshot_folder(options: Options, number: int) -> Path:
@@ -143,6 +207,11 @@ def load_snapshot(options: Options, number: int, journal: Journal) -> Model:
         model = load(snapshot_folder(options, number), device_of(options))
     except (ValueError, OSError) as error:
         raise ValueError(f"snapshot {number} cannot be read ({error})") from error
+    return with_classes(model, journal)
+
+
+def with_classes(model: Model, journal: Journal) -> Model:
+    """The model with the current classes of the journal, and no others."""
     current = [*map(str, journal.classes())]
     for name in [name for name in model.class_names if name not in current]:
         model.remove_class(name)
@@ -168,7 +237,9 @@ def failure(error: Exception, options: Options) -> ValueError | OSError:
             return ValueError(str(error))
         case OSError():
             return OSError(f"{error.filename or options.state}: {error.strerror or error}")
-    return OSError(f"{options.state / JOURNAL}: {error}")  # SQLite
+        case sqlite3.OperationalError():
+            return OSError(f"{options.state / JOURNAL}: {error}")
+    return ValueError(f"{options.state / JOURNAL}: damaged ({error}); {others(options)}, or --repair")
 
 
 def remove_unfinished(options: Options) -> None:

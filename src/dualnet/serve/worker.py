@@ -20,7 +20,7 @@ from dualnet.batch import UNLABELLED
 from dualnet.models.model import Model
 from dualnet.serve import state_folder
 from dualnet.serve.background import Background, catch_up, next_batch
-from dualnet.serve.errors import RequestError, disk_message
+from dualnet.serve.errors import DISK_ERRORS, RequestError, disk_message
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Entry, Journal
 from dualnet.serve.memory_contents import MemoryContents
@@ -51,7 +51,7 @@ def main(options: Options, link: Connection) -> None:
             Worker(options, link).run()
     except (EOFError, BrokenPipeError, ConnectionResetError):
         return
-    except (ValueError, OSError, sqlite3.OperationalError) as error:
+    except (ValueError, *DISK_ERRORS) as error:
         link.send(("failed", state_folder.failure(error, options)))
 
 
@@ -226,7 +226,7 @@ class Worker:
             if (drop := self.last_good.accuracy_drop(correct)) > self.options.margin:
                 self.roll_back(f"accuracy on held-out examples fell by {drop:.0f} points")
                 self.background.pause(True)
-                with suppress(sqlite3.OperationalError):  # such as a full disk: until a restart only
+                with suppress(sqlite3.DatabaseError):  # such as a full disk: until a restart only
                     self.journal.set_paused(True)
                 return
             self.last_good = RollbackPoint(self.model, correct)
@@ -279,7 +279,7 @@ class Worker:
             self.write_checkpoint(self.model)
             self.journal.prune(self.older_position, self.contents.digests())
             self.unsaved = self.save_failed = False
-        except (OSError, sqlite3.OperationalError) as error:  # such as a full disk; the journal has everything
+        except DISK_ERRORS as error:  # such as a full disk; the journal has everything
             self.save_failed = True
             self.notice("not_saved", str(error))
         self.saved_at = time.monotonic()
@@ -323,5 +323,5 @@ class Worker:
             return None, (error.status, str(error))
         except ValueError as error:
             return None, (409, str(error))
-        except (OSError, sqlite3.OperationalError) as error:  # such as a full disk
+        except DISK_ERRORS as error:  # such as a full disk
             return None, (507, disk_message(error))
