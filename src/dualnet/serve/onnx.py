@@ -29,7 +29,7 @@ def export_onnx(service: Service, folder: Path) -> Path:
     """Write the model of a folder to a file beside it. The process is killed if the service stops."""
     file, deadline, stderr = folder.with_suffix(".onnx"), time.monotonic() + TIMEOUT_SECONDS, ""
     # -P: import no modules from the working directory
-    command = [sys.executable, "-P", "-m", "dualnet.cli", "export", str(folder), str(file)]
+    command = [sys.executable, "-P", "-m", "dualnet", "export", str(folder), str(file)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         while process.returncode is None:
             if service.stopping or time.monotonic() > deadline:
