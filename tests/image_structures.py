@@ -8,12 +8,11 @@ import io
 import random
 import struct
 import sys
-import threading
 import time
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -313,14 +312,19 @@ def post(port: int, image: bytes) -> tuple[int, float]:
         link.close()
 
 
-def latencies(port: int, until: threading.Event) -> list[float]:
-    """Seconds of predictions of a small photo, one after the other."""
+def latencies(port: int, work: Future[Any]) -> list[float]:
+    """Seconds of predictions of a small photo, one after the other, until something else is done."""
     photo, seconds = encoded(Image.effect_noise((320, 240), 60).convert("RGB"), "JPEG"), []
-    while not until.is_set():
+    while not work.done():
         status, taken = post(port, photo)
         assert status == 200, status
         seconds.append(taken)
     return seconds
+
+
+def send(port: int, images: Sequence[tuple[str, bytes]]) -> list[tuple[float, int, str]]:
+    """Seconds, status and kind of each image."""
+    return [(*reversed(post(port, image)), kind) for kind, image in images]
 
 
 def memory(process: int, key: str) -> int:
@@ -336,34 +340,21 @@ def family(process: int) -> list[int]:
 
 def main(port: int, process: int, count: int, clients: int = 2) -> None:
     """The latency of predictions without and with hostile images of several clients, and what these took."""
-    images = list(random_images(count))
-    times = [measured(port, lambda: time.sleep(20))]
-    idle = {each: memory(each, "VmRSS") for each in family(process)}
-    for each in idle:
-        Path(f"/proc/{each}/clear_refs").write_text("5")
-    done: list[tuple[str, int, float]] = []
-
-    def send() -> None:
-        with ThreadPoolExecutor(clients) as pool:
-            done.extend(pool.map(lambda image: (image[0], *post(port, image[1])), images))
-
-    times.append(measured(port, send))
-    for name, seconds in zip(("usual", "meanwhile"), times, strict=True):
+    with ProcessPoolExecutor(clients) as pool:
+        usual = latencies(port, pool.submit(time.sleep, 20))
+        idle = {each: memory(each, "VmRSS") for each in family(process)}
+        for each in idle:
+            Path(f"/proc/{each}/clear_refs").write_text("5")
+        images = list(random_images(count))  # before, since it takes the processor too
+        sent = [pool.submit(send, port, images[start::clients]) for start in range(clients)]
+        meanwhile = [seconds for work in sent for seconds in latencies(port, work)]
+    hostile = [image for work in sent for image in work.result()]
+    for name, seconds in {"usual": usual, "meanwhile": meanwhile}.items():
         p50, p99, longest = 1000 * np.percentile(seconds, [50, 99, 100])
         print(f"{name}: {len(seconds)} predictions, p50 {p50:.0f} ms, p99 {p99:.0f} ms, longest {longest:.0f} ms")
-    print("hostile:", Counter(status for _, status, _ in done), "longest", max((row[::-1] for row in done), default=""))
+    print("hostile:", Counter(status for _, status, _ in hostile), "longest", max(hostile))
     for each in family(process):
         print(f"process {each}: {idle.get(each, 0)} MB idle, at most {memory(each, 'VmHWM')} MB")
-
-
-def measured(port: int, work: Callable[[], None]) -> list[float]:
-    """The seconds of predictions while something else happens."""
-    ends = threading.Event()
-    with ThreadPoolExecutor(1) as pool:
-        seconds = pool.submit(latencies, port, ends)
-        work()
-        ends.set()
-        return seconds.result()
 
 
 if __name__ == "__main__":

@@ -3,18 +3,25 @@
 import importlib.util
 import json
 import logging
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import dualnet
 from dualnet import Model, StreamSpec
 from dualnet.cli import main
+from dualnet.data.inputs import pixels_of
 from dualnet.learners.shared_options import EncoderOptions
+from dualnet.models.model import NEW_MODEL
 from dualnet.models.onnx import export
 
 onnxruntime = pytest.importorskip("onnxruntime", reason="the extra `dev` is not installed")
+DOCUMENT = Path(dualnet.__file__).parents[2] / "docs/own-images.md"
+PYTHON = re.compile(r"^```python\n(.*?)^```", re.M | re.S)
 TASKS = torch.tensor([[True, True, False], [False, False, True]])
 
 
@@ -33,6 +40,45 @@ def test_onnx_of_a_model_with_tasks_and_averaged_weights_and_a_class_that_came_l
         probabilities = torch.from_numpy(session.run(["probabilities"], {"images": images[:count].numpy()})[0])
         torch.testing.assert_close(probabilities, model.probabilities(images[:count], 0), atol=1e-5, rtol=0)
     assert model.probabilities(images).isfinite().all()  # the trace left nothing behind
+
+
+def test_onnx_of_a_closed_form_head_with_images_read_as_the_documents_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_photos()
+    files = sorted(map(str, tmp_path.glob("*.*g")))
+    model = Model.create(image_size=28, learner={**NEW_MODEL, "encoder": {"width": 4, "weights": None}})
+    images = torch.randint(0, 256, (12, 3, 28, 28), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    images[6:] //= 2
+    model.learn(images, ["a"] * 6 + ["b"] * 6, add_classes=True)
+    export(model, Path("mine.onnx"))
+    [recipe] = [code for code in PYTHON.findall(DOCUMENT.read_text()) if "onnxruntime" in code]
+    exec(recipe, values := {})
+    assert capsys.readouterr().out.strip() in ("unknown", "a", "b")
+    pixels = np.stack([values["read"](file) for file in files])
+    assert np.array_equal(pixels, pixels_of(files, (3, 28, 28)))
+    every = np.concatenate([pixels, images])
+    probabilities, unknown, novelty = values["session"].run(None, {"images": every})
+    expected = model.outputs(torch.from_numpy(every))
+    torch.testing.assert_close(torch.from_numpy(probabilities), expected[0], atol=1e-4, rtol=0)
+    torch.testing.assert_close(torch.from_numpy(novelty), expected[1], atol=1e-2, rtol=1e-4)
+    assert unknown.tolist() == [answer.unknown for answer in model.predict(torch.from_numpy(every))]
+    assert set(unknown.tolist()) == {True, False}
+
+
+def write_photos() -> None:
+    """Of several sizes, forms and orientations."""
+    random = np.random.default_rng(0)
+    for orientation in range(1, 9):
+        coarse = Image.fromarray(random.integers(0, 256, (9, 7, 3), dtype=np.uint8))
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        coarse.resize((333, 250), Image.Resampling.BICUBIC).save(f"{orientation}.jpg", exif=exif)
+    coarse.resize((41, 90)).save("photo.jpg")
+    coarse.resize((28, 28)).save("28.jpg", quality=95)
+    coarse.convert("P").save("palette.png")
+    coarse.resize((60, 31)).convert("L").save("grey.png")
 
 
 def test_a_task_aware_model_without_a_task_is_a_warning(
@@ -63,6 +109,7 @@ def test_a_file_that_cannot_be_made_is_said_in_a_line(tmp_path: Path, error_line
     (tmp_path / "file").touch()
     for wrong, named in ((tmp_path, tmp_path), (tmp_path / "file" / "it.onnx", tmp_path / "file")):
         assert error_line("export", tmp_path / "model", wrong).startswith(f"dualnet: {named}: ")
+    assert error_line("export", tmp_path / "model", tmp_path / "x.pt").endswith(f"give {tmp_path / 'x.onnx'}\n")
 
 
 def test_an_export_without_torchvision_logs_nothing(

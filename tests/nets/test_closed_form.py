@@ -159,10 +159,10 @@ def test_probabilities_are_those_that_come_true(kind):
     probability, answers = head.logits(features[200:]).softmax(dim=1).max(dim=1)
     right = (answers == labels[200:]).float().mean()
     assert abs(probability.mean() - right) < 0.08
-    refused = (head.novelty(features[200:]) > head.threshold(0.1)).float().mean()
+    refused = (head.outputs(head.whitened(features[200:]))[1] > head.threshold(0.1)).float().mean()
     assert abs(refused - 0.1) < 0.07
     far = features[200:] + 100
-    assert (head.novelty(far) > head.threshold(0.01)).all()
+    assert (head.outputs(head.whitened(far))[1] > head.threshold(0.01)).all()
 
 
 def test_the_temperature_of_examples_that_are_all_predicted_is_not_the_smallest():

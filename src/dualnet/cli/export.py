@@ -13,4 +13,4 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     check_has_tasks(model, arguments.task)
     export(model, arguments.file, arguments.task)
     warn_without_task(model, arguments.task)
-    print_line(f"{arguments.file}: written; its input is `images`, its output `probabilities`")
+    print_line(f"{arguments.file}: written; its input is `images`, its first output `probabilities`")

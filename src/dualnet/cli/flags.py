@@ -191,8 +191,9 @@ def add_evaluate(commands: Commands[Parser]) -> None:
 
 
 def add_export(commands: Commands[Parser]) -> None:
-    epilog = """Input `images`: uint8 [N, channels, height, width] in the size of the model; output `probabilities`: [N,
-    classes]; metadata `class_names`: a JSON list. Requires the extra dualnet[onnx]."""
+    epilog = """Input `images`: uint8 [N, channels, height, width] in the size of the model; outputs `probabilities`:
+    [N, classes], with a closed-form head `unknown` and `novelty`: [N]; metadata `class_names`: a JSON list. Requires
+    the extra dualnet[onnx]."""
     summary = "write a model as ONNX, for prediction without dualnet"
     add = commands.add_parser("export", help=summary, epilog=epilog, parents=[RUN, TASK, TRUST]).add_argument
     add("file", type=Path, metavar="FILE", help="file to write, such as mine.onnx")

@@ -1,19 +1,19 @@
 """What the decoding of an image takes, read from its file before any decoder is: damaged and hostile files are refused.
 
-Bytes and nanoseconds per pixel are measured on the kinds of files that take most (`tests/data/test_image_header.py`).
+What a decode takes is measured on the kinds of files that take most (`tests/data/test_image_header.py`).
 """
 
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
 MAX_SIDE, MAX_PIXELS = 65_535, 50_000_000
 MAX_MEMORY = 550_000_000  # bytes that a decode may take, with the file
 MAX_SCANS = 100  # of a JPEG: cameras and websites write up to 15
 MAX_METADATA = 10_000_000  # bytes of a JPEG before its picture
-LIGHT_SECONDS = 0.2  # longer decodes are heavy
+LIGHT_SECONDS = 0.05  # longer decodes are heavy
 
 MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of a JPEG: within a scan 0xff is followed by 0 or a restart
 FRAMES = (0xC0, 0xC1, 0xC2)  # markers of baseline, extended and progressive JPEGs
@@ -38,8 +38,7 @@ HEIC_DEPTH = re.compile(rb"hvcC\x01.{16}(.)", re.DOTALL)  # bits of luminance - 
 TILE_PIXELS = 1 << 20  # a tile may have so many, also if the image has fewer
 
 
-@dataclass(frozen=True)
-class Header:
+class Header(NamedTuple):
     """Format, size in pixels, and what a decode takes: bytes of memory and about how many seconds."""
 
     format: str  # as Pillow calls it
@@ -47,6 +46,7 @@ class Header:
     height: int
     bytes_per_pixel: float
     ns_per_pixel: float
+    ns_per_byte: float  # of the file
     file_bytes: int
 
     @property
@@ -55,18 +55,23 @@ class Header:
 
     @property
     def is_heavy(self) -> bool:
-        return self.width * self.height * self.ns_per_pixel > LIGHT_SECONDS * 1e9
+        nanoseconds = self.width * self.height * self.ns_per_pixel + self.file_bytes * self.ns_per_byte
+        return nanoseconds > LIGHT_SECONDS * 1e9
 
     def check(self) -> None:
-        size = f"{self.width} x {self.height}"
+        if problem := self.problem():
+            raise ValueError(f"{self.width} x {self.height} {problem}")
+
+    def problem(self) -> str:
         if not self.width * self.height:
-            raise ValueError("an image without pixels")
+            return "has no pixels"
         if self.width * self.height > MAX_PIXELS:
-            raise ValueError(f"{size} is more than {MAX_PIXELS / 1e6:g} megapixels")
+            return f"is more than {MAX_PIXELS / 1e6:g} megapixels"
         if max(self.width, self.height) > MAX_SIDE:
-            raise ValueError(f"{size} has a side of more than {MAX_SIDE} pixels")
+            return f"has a side of more than {MAX_SIDE} pixels"
         if self.memory > MAX_MEMORY:
-            raise ValueError(f"{size} would take {self.memory / 1e6:.0f} MB, more than {MAX_MEMORY / 1e6:g}")
+            return f"would take {self.memory / 1e6:.0f} MB, more than {MAX_MEMORY / 1e6:g}"
+        return ""
 
 
 def read_header(data: bytes, size: int) -> Header | None:
@@ -74,11 +79,12 @@ def read_header(data: bytes, size: int) -> Header | None:
 
     Raises ValueError if decoding would exceed a limit.
     """
-    name = next((name for name, (start, _) in FORMATS.items() if re.match(start, data, re.DOTALL)), None)
-    if name is None:
+    formats = [(name, read) for name, (start, read) in FORMATS.items() if start.match(data)]
+    if not formats:
         return None
+    name, read = formats[0]
     try:
-        values = FORMATS[name][1](data, size)
+        values = read(data, size)
     except (struct.error, LookupError):
         raise ValueError("truncated, or with invalid headers") from None
     header = Header(name, *values, len(data))
@@ -86,37 +92,32 @@ def read_header(data: bytes, size: int) -> Header | None:
     return header
 
 
-Values = tuple[int, int, float, float]  # width, height, bytes and nanoseconds per pixel
+Values = tuple[int, int, float, float, float]  # width, height, bytes and ns per pixel, ns per byte
 
 
 def jpeg(data: bytes, size: int) -> Values:
+    """Up to its end: there may be more images after it."""
     width = height = scans = 0
-    for number, (marker, start) in enumerate(segments(data)):
-        check_parts(number, data)
-        if scans == 0 and start > MAX_METADATA:
-            raise ValueError(f"more than {MAX_METADATA / 1e6:g} MB of metadata")
+    position, number = 2, 0
+    while (match := MARKER.search(data, position)) and (marker := match[0][1]) != END:
+        position = match.end()
         if marker in FRAMES:
-            height, width = struct.unpack_from(">HH", data, start + 3)
-        scans += marker == SCAN
+            height, width = struct.unpack_from(">HH", data, position + 3)
+        elif marker == SCAN:
+            scans += 1
+        elif scans == 0 and position > MAX_METADATA:
+            raise ValueError(f"more than {MAX_METADATA / 1e6:g} MB of metadata")
         if scans > MAX_SCANS:
             raise ValueError(f"a JPEG of more than {MAX_SCANS} scans")
+        check_parts(number := number + 1, data)
+        if marker not in ALONE:
+            position += int.from_bytes(data[position : position + 2])
     if not width:
         raise ValueError("a JPEG that is truncated, or neither baseline nor progressive")
     scale = max(step for step in (1, 2, 4, 8) if step == 1 or min(width, height) >= step * 2 * size)
     if scans > 1:  # all coefficients are kept in memory
-        return width, height, 8.2 + 8 / scale**2, 55 + 0.6 * scans
-    return width, height, 0.3 + 8 / scale**2, 13
-
-
-def segments(data: bytes) -> Iterator[tuple[int, int]]:
-    """Marker and start of the segments of a JPEG, up to its end: there may be more images after it."""
-    position = 2
-    while (match := MARKER.search(data, position)) and (marker := data[match.end() - 1]) != END:
-        position = match.end()
-        if marker in ALONE:
-            continue
-        yield marker, position
-        position += max(2, struct.unpack_from(">H", data, position)[0])
+        return width, height, 8.2 + 8 / scale**2, 1 + 0.6 * scans, 32
+    return width, height, 0.3 + 8 / scale**2, 1, 5.5
 
 
 def png(data: bytes, _: int) -> Values:
@@ -127,7 +128,7 @@ def png(data: bytes, _: int) -> Values:
         has_transparency |= kind == b"tRNS"
         check_parts(number := number + 1, data)
         position += 12 + length
-    return width, height, PNG_BYTES[data[25]] + 8 * has_transparency, 15
+    return width, height, PNG_BYTES[data[25]] + 8 * has_transparency, 15, 0
 
 
 def gif(data: bytes, _: int) -> Values:
@@ -142,7 +143,7 @@ def gif(data: bytes, _: int) -> Values:
     if data[position] != 0x2C:
         raise ValueError("a GIF without a picture")
     left, top, frame_width, frame_height = struct.unpack_from("<HHHH", data, position + 1)
-    return max(width, left + frame_width), max(height, top + frame_height), 9.2, 10
+    return max(width, left + frame_width), max(height, top + frame_height), 9.2, 10, 0
 
 
 def color_table(flags: int) -> int:
@@ -164,16 +165,16 @@ def webp(data: bytes, _: int) -> Values:
         width, height = 1 + (bits & 0x3FFF), 1 + (bits >> 14 & 0x3FFF)
     else:
         width, height = (side & 0x3FFF for side in struct.unpack_from("<HH", data, 26))
-    return width, height, 20, 55
+    return width, height, 20, 10, 45
 
 
 def bmp(data: bytes, _: int) -> Values:
     if struct.unpack_from("<I", data, 14)[0] == 12:  # of OS/2
-        return *struct.unpack_from("<HH", data, 18), 5.2, 6
+        return *struct.unpack_from("<HH", data, 18), 5.2, 6, 0
     width, height, _, bits, compression = struct.unpack_from("<iiHHI", data, 18)
     if compression in (1, 2):
         raise ValueError("a run-length encoded BMP; save it as PNG")
-    return width, abs(height), 8.2 if bits == 32 else 5.2, 6
+    return width, abs(height), 8.2 if bits == 32 else 5.2, 6, 0
 
 
 def tiff(data: bytes, _: int) -> Values:
@@ -191,7 +192,7 @@ def tiff(data: bytes, _: int) -> Values:
     turned = 4 * (tags.get(274, 1) != 1)
     converted = 4 * (samples != 3)  # of grey, palettes and alpha
     bytes_per_pixel = 4.2 + turned + max(converted, part_bytes / max(1, width * height))
-    return width, height, bytes_per_pixel, 80 if tags.get(259) == 7 else 18
+    return width, height, bytes_per_pixel, 80 if tags.get(259) == 7 else 18, 0
 
 
 def tiff_tags(data: bytes) -> dict[int, int]:
@@ -219,21 +220,22 @@ def heic(data: bytes, _: int) -> Values:
     sizes = [struct.unpack(">II", size) for size in HEIC_SIZE.findall(data)]
     width, height = max(sizes, key=math.prod, default=(0, 0))
     depths = [ord(bits) & 7 for bits in HEIC_DEPTH.findall(data)]
-    return width, height, 21 if any(depths) or not depths else 9.4, 66
+    return width, height, 21 if any(depths) or not depths else 9.4, 11, 45
 
 
 def check_parts(number: int, data: bytes) -> None:
-    """Decoders handle segments, chunks and blocks one by one in Python."""
+    """Decoders handle segments, chunks, blocks and tags one by one in Python."""
     if number > 1000 + len(data) // 1000:
         raise ValueError("an image of too many small parts")
 
 
-FORMATS: dict[str, tuple[bytes, Callable[[bytes, int], Values]]] = {  # with a pattern of their first bytes
-    "JPEG": (rb"\xff\xd8\xff", jpeg),
-    "PNG": (rb"\x89PNG\r\n\x1a\n", png),
-    "BMP": (rb"BM", bmp),
-    "WEBP": (rb"RIFF....WEBPVP8", webp),
-    "GIF": (rb"GIF8[79]a", gif),
-    "TIFF": (rb"II\*\0|MM\0\*", tiff),
-    "HEIF": (rb"....ftyp", heic),
+Read = Callable[[bytes, int], Values]
+FORMATS: dict[str, tuple[re.Pattern[bytes], Read]] = {  # with a pattern of the first bytes
+    "JPEG": (re.compile(rb"\xff\xd8\xff"), jpeg),
+    "PNG": (re.compile(rb"\x89PNG\r\n\x1a\n"), png),
+    "BMP": (re.compile(rb"BM"), bmp),
+    "WEBP": (re.compile(rb"RIFF.{4}WEBPVP8", re.DOTALL), webp),
+    "GIF": (re.compile(rb"GIF8[79]a"), gif),
+    "TIFF": (re.compile(rb"II\*\0|MM\0\*"), tiff),
+    "HEIF": (re.compile(rb".{4}ftyp", re.DOTALL), heic),
 }

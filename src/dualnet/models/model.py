@@ -340,7 +340,7 @@ class Model:
         """Probabilities, float [B, classes]; 0 for classes outside of the task."""
         return self.outputs(images, task)[0]
 
-    def outputs(self, images: Any, task: int | None) -> tuple[Tensor, Tensor]:
+    def outputs(self, images: Any, task: int | None = None) -> tuple[Tensor, Tensor]:
         """Probabilities, and the novelty of each image; 0 without a closed-form head."""
         device = self.learner.class_mask.device
         if task is not None:
@@ -355,8 +355,8 @@ class Model:
         task_ids = None if task is None else torch.full((len(pixels),), task, device=pixels.device)
         if (head := self.learner.closed_form) is None:
             return self.learner.logits(pixels, task_ids), torch.zeros(len(pixels), device=pixels.device)
-        features = self.learner.features(pixels)
-        return self.learner.mask_logits(head.logits(features), task_ids), head.novelty(features)
+        logits, novelty = head.outputs(head.whitened(self.learner.features(pixels)))
+        return self.learner.mask_logits(logits, task_ids), novelty
 
     # Saving
 

@@ -1,4 +1,4 @@
-"""Export of a model to ONNX: from images to probabilities, usable without this package."""
+"""Export of a model to ONNX: from images to probabilities and `unknown`, usable without this package."""
 
 import contextlib
 import copy
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from dualnet import atomic
 from dualnet.learners import Learner
 from dualnet.learners.ema import prediction_tensors
-from dualnet.models.model import Model
+from dualnet.models.model import UNKNOWN_SHARE, Model
+from dualnet.nets import BaseEncoder
+from dualnet.nets.closed_form import pooled_features
 from dualnet.text import escape
 
 
@@ -30,15 +32,41 @@ class Predictor(nn.Module):
         for name, value in prediction_tensors(self.learner):
             value.data.copy_(means.get(name, value))
 
-    def forward(self, images: Tensor) -> Tensor:
-        task_ids = None if self.task is None else images.new_full(images.shape[:1], self.task, dtype=torch.int64)
-        return self.learner(images, task_ids).softmax(dim=1)
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        return (self.learner(images, self.task_ids(images)).softmax(dim=1),)
+
+    def task_ids(self, images: Tensor) -> Tensor | None:
+        return None if self.task is None else images.new_full(images.shape[:1], self.task, dtype=torch.int64)
+
+
+class ClosedFormPredictor(Predictor):
+    """Also whether images are unknown, bool [B], and their novelty, float [B]."""
+
+    whitening: Tensor  # float [features, features]
+
+    def __init__(self, learner: Learner, task: int | None, threshold: float) -> None:
+        super().__init__(learner, task)
+        head, self.threshold = self.learner.closed_form, threshold
+        assert head is not None
+        self.encoder = next(module for module in self.learner.modules() if isinstance(module, BaseEncoder))
+        self.head = head
+        self.head.solve()
+        identity = torch.eye(len(self.head.factor), dtype=torch.float64)
+        inverse = torch.linalg.solve_triangular(self.head.factor.double(), identity, upper=False)
+        self.register_buffer("whitening", inverse.float().T)  # ONNX cannot solve equations
+
+    def forward(self, images: Tensor) -> tuple[Tensor, ...]:
+        features = pooled_features(self.encoder(self.learner.network_input(images)))
+        logits, novelty = self.head.outputs((features.float() - self.head.center) @ self.whitening)
+        probabilities = self.learner.mask_logits(logits, self.task_ids(images)).softmax(dim=1)
+        return probabilities, novelty > self.threshold, novelty
 
 
 def export(model: Model, file: Path, task: int | None = None) -> None:
     """Write an ONNX file: input `images`, output `probabilities`, metadata `class_names` (a JSON list).
 
-    Images are uint8 in the size of the model, any number at a time. `task` is the task of a task-aware model.
+    With a closed-form head also the outputs `unknown` and `novelty`. Images are uint8 in the size of the model, any
+    number at a time. `task` is the task of a task-aware model.
     """
     try:
         importlib.import_module("onnxscript")
@@ -50,17 +78,22 @@ def export(model: Model, file: Path, task: int | None = None) -> None:
     model.probabilities(images, task)  # checks the task, and creates constants outside of the trace
     if file.is_dir():
         raise ValueError(f"{escape(file)}: is a folder; give a file, such as {escape(file / 'model.onnx')}")
+    if file.suffix != ".onnx":
+        raise ValueError(f"{escape(file)}: the format is ONNX; give {escape(file.with_suffix('.onnx'))}")
     atomic.make_folder(file.parent, "give another file")
-    predictor = Predictor(model.learner, task).eval()
+    predictor, names = Predictor(model.learner, task), ["probabilities"]
+    if model.learner.closed_form is not None:
+        predictor = ClosedFormPredictor(model.learner, task, model.threshold(UNKNOWN_SHARE))
+        names += ["unknown", "novelty"]
     with _quiet():
         program = torch.onnx.export(
-            predictor, (images,), input_names=["images"], output_names=["probabilities"],
+            predictor.eval(), (images,), input_names=["images"], output_names=names,
             dynamic_shapes=({0: torch.export.Dim("batch")},), dynamo=True, verbose=False,
         )  # fmt: skip
     assert program is not None
     content = program.model_proto
-    names = content.metadata_props.add()
-    names.key, names.value = "class_names", json.dumps(list(model.class_names))
+    entry = content.metadata_props.add()
+    entry.key, entry.value = "class_names", json.dumps(list(model.class_names))
     atomic.write(file, content.SerializeToString())
 
 

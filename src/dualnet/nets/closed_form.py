@@ -153,8 +153,19 @@ class ClosedForm(nn.Module):
 
     def logits(self, features: Tensor) -> Tensor:
         """Float [B, classes]; classes without examples are below all others."""
-        logits = self.discriminants(self.whitened(features)) / self.temperature.float()
-        return torch.where(self.counts > 0, logits, logits.amin(dim=1, keepdim=True) + UNLEARNED)
+        return self.outputs(self.whitened(features))[0]
+
+    def outputs(self, whitened: Tensor) -> tuple[Tensor, Tensor]:
+        """The logits of whitened features, and how far they are from all classes: float [B, classes], float [B].
+
+        This novelty is the squared distance from the nearest class, less 1 - DISTANCE_SHARE of that from the centre of
+        all classes.
+        """
+        discriminants = self.discriminants(whitened)
+        logits = discriminants / self.temperature.float()
+        logits = torch.where(self.counts > 0, logits, logits.amin(dim=1, keepdim=True) + UNLEARNED)
+        discriminants = discriminants.masked_fill(self.counts == 0, -torch.inf)
+        return logits, novelty(whitened.square().sum(dim=1), discriminants)
 
     def whitened(self, features: Tensor) -> Tensor:
         """In the coordinates in which the covariance is the identity: float [B, features]."""
@@ -167,15 +178,6 @@ class ClosedForm(nn.Module):
         bias = 0 if self.kind == "ridge" else self.means.square().sum(dim=1) / 2
         with torch.autocast(whitened.device.type, enabled=False):  # bfloat16 has too few digits for the difference
             return whitened @ self.means.T - bias
-
-    def novelty(self, features: Tensor) -> Tensor:
-        """How far images are from all classes: float [B].
-
-        The squared distance from the nearest class, less 1 - DISTANCE_SHARE of that from the centre of all classes.
-        """
-        whitened = self.whitened(features)
-        discriminants = self.discriminants(whitened).masked_fill(self.counts == 0, UNLEARNED)
-        return novelty(whitened.square().sum(dim=1), discriminants)
 
     def threshold(self, share: float) -> float:
         """The novelty that this share of the images of known classes exceeds; UNKNOWN before `calibrate`."""

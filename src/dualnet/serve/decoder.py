@@ -23,7 +23,6 @@ from dualnet.data.image_header import read_header
 from dualnet.experiments.stop import blocked_signals
 from dualnet.serve.errors import RequestError
 
-NUM_PROCESSES = 2
 MEMORY = 600_000_000  # bytes of address space of a process, beyond those of its start
 KEPT_MEMORY = 200_000_000  # a process that has more after an image ends, since some was lost
 SECONDS = 4.0  # of processor time for an image
@@ -32,12 +31,13 @@ MAX_HEAVY = 5  # images decoded or waiting
 
 
 class Decoders:
-    """Two processes. Heavy images are decoded one at a time, so that the other process is free for light ones."""
+    """One process takes heavy images, one at a time and with a low priority; a light one takes either that is free."""
 
     def __init__(self, memory: int = MEMORY, seconds: float = SECONDS) -> None:
-        self.free = [Decoder(memory, seconds) for _ in range(NUM_PROCESSES)]
-        self.all = tuple(self.free)
-        self.num_heavy, self.decodes_heavy = 0, False
+        self.light, self.heavy = Decoder(memory, seconds), Decoder(memory, seconds, niceness=5)
+        self.all = (self.light, self.heavy)
+        self.free = {self.light, self.heavy}
+        self.num_heavy = 0  # images that are decoded or wait
         self.changed = threading.Condition()
 
     def decode(self, data: bytes, size: int, name: str) -> np.ndarray:
@@ -57,19 +57,18 @@ class Decoders:
             if self.num_heavy + is_heavy > MAX_HEAVY:
                 raise busy()
             self.num_heavy += is_heavy
-            is_free = self.changed.wait_for(lambda: self.free and not (is_heavy and self.decodes_heavy), WAIT_SECONDS)
-            if not is_free:
+            possible = {self.heavy} if is_heavy else {*self.all}
+            if not self.changed.wait_for(lambda: possible & self.free, WAIT_SECONDS):
                 self.num_heavy -= is_heavy
                 raise busy()
-            decoder = self.free.pop()
-            self.decodes_heavy |= is_heavy
+            decoder = self.heavy if is_heavy or self.light not in self.free else self.light
+            self.free.remove(decoder)
         try:
             yield decoder
         finally:
             with self.changed:
-                self.free.append(decoder)
+                self.free.add(decoder)
                 self.num_heavy -= is_heavy
-                self.decodes_heavy &= not is_heavy
                 self.changed.notify_all()
 
     def start(self) -> None:
@@ -89,14 +88,14 @@ def busy() -> RequestError:
 class Decoder:
     """The link to a process that decodes one image after the other."""
 
-    def __init__(self, memory: int, seconds: float) -> None:
-        self.memory, self.seconds = memory, seconds
+    def __init__(self, memory: int, seconds: float, niceness: int = 0) -> None:
+        self.memory, self.seconds, self.niceness = memory, seconds, niceness
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
         self.link, theirs = Pipe()
         path = os.pathsep.join(filter(None, sys.path))
-        arguments = map(str, (theirs.fileno(), self.memory, self.seconds))
+        arguments = map(str, (theirs.fileno(), self.memory, self.seconds, self.niceness))
         with theirs, blocked_signals():  # it ends with its link
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "dualnet.serve.decoder", *arguments],
@@ -138,7 +137,8 @@ class Decoder:
             self.link.close()
 
 
-def main(link: Connection, memory: int, seconds: float) -> None:
+def main(link: Connection, memory: int, seconds: float, niceness: int) -> None:
+    os.nice(niceness)
     first = address_space()
     resource.setrlimit(resource.RLIMIT_AS, (first + memory, first + memory))
     with decoding():
@@ -169,4 +169,4 @@ def address_space() -> int:
 
 
 if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])), int(sys.argv[2]), float(sys.argv[3]))
+    main(Connection(int(sys.argv[1])), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
