@@ -126,6 +126,4 @@ def test_the_header_says_what_a_decode_takes() -> None:
     for name, memory, seconds in taken:
         header = read_header(images[name], SIZE)
         assert header is not None and memory < header.memory + 2_000_000, name
-        assert 1e9 * seconds < 5 * (side**2 * header.ns_per_pixel + header.file_bytes * header.ns_per_byte) + 5e7, (
-            name
-        )  # other machines, and others on this one
+        assert seconds < 5 * header.seconds + 0.05, name  # other machines, and others on this one

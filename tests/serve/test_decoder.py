@@ -103,21 +103,21 @@ def test_an_image_that_crashes_its_process_is_refused(decoder: Decoder) -> None:
 def test_heavy_images_wait_in_turn_and_light_ones_do_not(decoders: Decoders) -> None:
     heavy = webp(4000, 3000)
     header = read_header(heavy, SIZE)
-    assert header is not None and header.is_heavy
-    with ThreadPoolExecutor() as pool, decoders.turn(True):
-        waiting = [pool.submit(decoders.decode, heavy, SIZE, "a") for _ in range(module.MAX_HEAVY - 1)]
-        while decoders.num_heavy < module.MAX_HEAVY:
+    assert header is not None and header.seconds > module.LIGHT_SECONDS
+    with ThreadPoolExecutor() as pool, decoders.turn(module.MAX_HEAVY_SECONDS):
+        waiting = pool.submit(decoders.decode, heavy, SIZE, "a")
+        while decoders.heavy_seconds <= module.MAX_HEAVY_SECONDS:
             time.sleep(0.01)
         assert decoders.decode(PHOTO, SIZE, "a").shape == (SIZE, SIZE, 3)
         with pytest.raises(RequestError, match="too many images") as caught:
             decoders.decode(heavy, SIZE, "a")
-        assert caught.value.status == 429 and not any(each.done() for each in waiting)
-    assert [each.result().shape for each in waiting] == [(SIZE, SIZE, 3)] * (module.MAX_HEAVY - 1)
+        assert caught.value.status == 429 and not waiting.done()
+    assert waiting.result().shape == (SIZE, SIZE, 3) and decoders.heavy_seconds == pytest.approx(0)
 
 
 def test_waiting_has_an_end(decoders: Decoders, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.1)
-    with decoders.turn(False), decoders.turn(True), pytest.raises(RequestError, match="too many images"):
+    with decoders.turn(0), decoders.turn(1), pytest.raises(RequestError, match="too many images"):
         decoders.decode(PHOTO, SIZE, "a")
 
 

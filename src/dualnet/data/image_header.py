@@ -13,7 +13,6 @@ MAX_SIDE, MAX_PIXELS = 65_535, 50_000_000
 MAX_MEMORY = 550_000_000  # bytes that a decode may take, with the file
 MAX_SCANS = 100  # of a JPEG: cameras and websites write up to 15
 MAX_METADATA = 10_000_000  # bytes of a JPEG before its picture
-LIGHT_SECONDS = 0.05  # longer decodes are heavy
 
 MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")  # of a JPEG: within a scan 0xff is followed by 0 or a restart
 FRAMES = (0xC0, 0xC1, 0xC2)  # markers of baseline, extended and progressive JPEGs
@@ -54,9 +53,8 @@ class Header(NamedTuple):
         return round(self.width * self.height * self.bytes_per_pixel) + self.file_bytes
 
     @property
-    def is_heavy(self) -> bool:
-        nanoseconds = self.width * self.height * self.ns_per_pixel + self.file_bytes * self.ns_per_byte
-        return nanoseconds > LIGHT_SECONDS * 1e9
+    def seconds(self) -> float:
+        return 1e-9 * (self.width * self.height * self.ns_per_pixel + self.file_bytes * self.ns_per_byte)
 
     def check(self) -> None:
         if problem := self.problem():

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -27,7 +27,8 @@ MEMORY = 600_000_000  # bytes of address space of a process, beyond those of its
 KEPT_MEMORY = 200_000_000  # a process that has more after an image ends, since some was lost
 SECONDS = 4.0  # of processor time for an image
 WAIT_SECONDS = 10.0  # for a free process
-MAX_HEAVY = 5  # images decoded or waiting
+LIGHT_SECONDS = 0.05  # images that are expected to take longer are heavy
+MAX_HEAVY_SECONDS = 5.0  # of heavy images, decoded or waiting, that another one waits for
 
 
 class Decoders:
@@ -37,39 +38,52 @@ class Decoders:
         self.light, self.heavy = Decoder(memory, seconds), Decoder(memory, seconds, niceness=5)
         self.all = (self.light, self.heavy)
         self.free = {self.light, self.heavy}
-        self.num_heavy = 0  # images that are decoded or wait
+        self.heavy_seconds = 0.0  # that the heavy images take that are decoded or wait
         self.changed = threading.Condition()
 
     def decode(self, data: bytes, size: int, name: str) -> np.ndarray:
         """uint8 [size, size, 3]. Raises RequestError if the image cannot be read, or would wait long."""
         try:
             header = read_header(data, size)
-            with self.turn(header is not None and header.is_heavy) as decoder:
+            with self.turn(0.0 if header is None else header.seconds) as decoder:
                 return decoder.decode(data, size)
         except ValueError as error:
             summary = UnreadableError({name: str(error)}).summary(1)
             raise RequestError(400, f"{summary}; send another image") from None
 
     @contextmanager
-    def turn(self, is_heavy: bool) -> Iterator["Decoder"]:
-        """A free process. Raises RequestError if there is none for long."""
+    def turn(self, seconds: float) -> Iterator["Decoder"]:
+        """A free process for an image that takes about so long. Raises RequestError if there is none for long."""
+        is_heavy = seconds > LIGHT_SECONDS
+        with self.waiting(seconds) if is_heavy else nullcontext():
+            decoder = self.take({self.heavy} if is_heavy else {*self.all})
+            try:
+                yield decoder
+            finally:
+                with self.changed:
+                    self.free.add(decoder)
+                    self.changed.notify_all()
+
+    @contextmanager
+    def waiting(self, seconds: float) -> Iterator[None]:
+        """Counts a heavy image. Raises RequestError if it would wait long."""
         with self.changed:
-            if self.num_heavy + is_heavy > MAX_HEAVY:
+            if self.heavy_seconds > MAX_HEAVY_SECONDS:
                 raise busy()
-            self.num_heavy += is_heavy
-            possible = {self.heavy} if is_heavy else {*self.all}
-            if not self.changed.wait_for(lambda: possible & self.free, WAIT_SECONDS):
-                self.num_heavy -= is_heavy
-                raise busy()
-            decoder = self.heavy if is_heavy or self.light not in self.free else self.light
-            self.free.remove(decoder)
+            self.heavy_seconds += seconds
         try:
-            yield decoder
+            yield
         finally:
             with self.changed:
-                self.free.add(decoder)
-                self.num_heavy -= is_heavy
-                self.changed.notify_all()
+                self.heavy_seconds -= seconds
+
+    def take(self, possible: set["Decoder"]) -> "Decoder":
+        with self.changed:
+            if not self.changed.wait_for(lambda: possible & self.free, WAIT_SECONDS):
+                raise busy()
+            decoder = self.light if self.light in possible & self.free else self.heavy
+            self.free.remove(decoder)
+            return decoder
 
     def start(self) -> None:
         """So that the first image does not wait for the processes to start."""
