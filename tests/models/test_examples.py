@@ -18,6 +18,7 @@ from dualnet.models.model import NEW_MODEL, Model, load
 
 NAMES = ("a", "b", "c")
 COUNT = 24
+NARROW = {"width": 4, "weights": None}
 Make = Callable[[], Model]
 STRIPES = np.zeros((28, 28, 3), np.uint8)
 STRIPES[::2] = 255
@@ -35,7 +36,7 @@ def pixels() -> torch.Tensor:
 
 @pytest.fixture(scope="module")
 def make() -> Make:
-    learner = {**NEW_MODEL, "encoder": {"width": 4, "weights": None}}
+    learner = {**NEW_MODEL, "encoder": NARROW}
     model = Model.create(image_size=28, learner=learner)
     return lambda: copy.deepcopy(model)
 
@@ -84,8 +85,7 @@ def test_teaching_correcting_withdrawing_and_teaching_again(changes, make: Make,
     model.add_classes(NAMES)
     for row, name in changes:
         if name is None:
-            digests = [digest for digest in model.examples.row_of if row in final and digest == digest_of(pixels[row])]
-            model.withdraw(digests)
+            model.withdraw([digest_of(pixels[row])])
             final.pop(row, None)
         else:
             model.learn(pixels[row : row + 1], [name])
@@ -106,6 +106,7 @@ def test_a_removed_class_leaves_nothing(make: Make, pixels):
     model, once = make(), make()
     model.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
     model.remove_class("b")
+    assert [*model.examples.labels.values()].count(1) == COUNT // 3, "the numbers of the classes after it"
     rows = [row for row in range(COUNT) if row % 3 != 1]
     once.learn(pixels[rows], names_of(rows), add_classes=True)
     assert_same(model, once, pixels)
@@ -135,7 +136,7 @@ def test_a_corrected_image_leaves_the_memory(make: Make, pixels):
     model.learn(pixels[:2], ["a", "b"], add_classes=True)
     model.learn(pixels[:1], ["b"])
     (memory,) = model.learner.memories
-    assert memory.labels[memory.filled].tolist() == [1, 1] and model.examples.labels.tolist() == [1, 1]
+    assert memory.labels[memory.filled].tolist() == [1, 1] and [*model.examples.labels.values()] == [1, 1]
 
 
 def test_an_image_counts_once_with_its_last_label(make: Make, pixels):
@@ -172,6 +173,19 @@ def test_commands_say_unknown(make: Make, pixels, tmp_path, monkeypatch, capsys)
     assert json.loads(capsys.readouterr().out)["unknown"] == 1
     assert main(["evaluate", "model", "test"]) == 0
     assert "unknown: 1 of 2 images" in capsys.readouterr().out
+
+
+def test_no_images_need_to_be_stored(make: Make, pixels, tmp_path):
+    """Only their features are, with which they can be withdrawn."""
+    model = make()
+    without = Model.create(image_size=28, learner={**NEW_MODEL, "encoder": NARROW, "memory": {"slots": 0}})
+    for each in (model, without):
+        each.learn(pixels, names_of([*range(COUNT)]), add_classes=True)
+        each.withdraw([digest_of(pixels[0])])
+        each.remove_class("c")
+    assert_same(model, without, pixels)
+    without.save(tmp_path)
+    assert not load(tmp_path).learner.memories[0].filled.any()
 
 
 def test_examples_are_saved(make: Make, pixels, tmp_path):

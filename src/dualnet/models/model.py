@@ -115,10 +115,9 @@ class Model:
         What weights have learned from the images remains; nothing of it remains in a closed-form head.
         """
         number = self.class_number(name)
-        rows = (self.examples.labels == number).nonzero().flatten()
-        self.relabel_rows(rows, torch.full_like(rows, UNLABELLED))
+        self.relabel_examples(dict.fromkeys(self.examples.of_class(number), UNLABELLED))
         self.learner.remove_class(number)
-        self.examples = self.examples.without_class(number)
+        self.examples.remove_number(number)
         self.held_out = self.held_out.without_class(number)
         self.class_names = (*self.class_names[:number], *self.class_names[number + 1 :])
 
@@ -218,8 +217,8 @@ class Model:
         labels = batch.labels.cpu().clone()
         digests = [pixel_digest(image.numpy().tobytes()) for image in batch.images.cpu()]
         last = {digest: row for row, digest in enumerate(digests) if labels[row] != UNLABELLED}
-        known = self.examples.row_of
-        earlier = {digest: int(self.examples.labels[known[digest]]) for digest in last if digest in known}
+        known = self.examples.labels
+        earlier = {digest: known[digest] for digest in last if digest in known}
         self.withdraw([digest for digest, label in earlier.items() if label != labels[last[digest]]])
         for row, digest in enumerate(digests):
             if last.get(digest) != row or earlier.get(digest) == labels[row]:
@@ -227,7 +226,7 @@ class Model:
         features, new = self.learner.features(batch.images), (labels != UNLABELLED).nonzero().flatten()
         if len(new) > 0:
             rows = [digests[row] for row in new.tolist()]
-            self.examples = self.examples.with_more(rows, labels[new], features.cpu()[new])
+            self.examples.add(rows, labels[new], features.cpu()[new])
         return replace(batch, labels=labels.to(batch.labels.device), features=features)
 
     def withdraw(self, digests: Collection[bytes]) -> None:
@@ -243,27 +242,27 @@ class Model:
             return
         labels = {digest: UNLABELLED if name is None else self.class_number(name) for digest, name in names.items()}
         remove_stored(self.learner, lambda _, digest, label: labels.get(digest, label) != label)
-        learned = [digest for digest in labels if digest in self.examples.row_of]
-        rows, new = self.examples.rows(learned), torch.tensor([labels[digest] for digest in learned], dtype=torch.int64)
-        changed = self.examples.labels[rows] != new
-        self.relabel_rows(rows[changed], new[changed])
+        known = self.examples.labels
+        self.relabel_examples({digest: label for digest, label in labels.items() if known.get(digest, label) != label})
 
-    def relabel_rows(self, rows: Tensor, labels: Tensor) -> None:
+    def relabel_examples(self, labels: Mapping[bytes, int]) -> None:
         """Change the labels of examples; UNLABELLED removes them."""
-        if (head := self.learner.closed_form) is not None and len(rows) > 0:
-            features, device = self.examples.features[rows].to(head.sums.device), head.sums.device
-            head.remove(features, self.examples.labels[rows].to(device))
-            head.add(features, labels.to(device))
-            self.examples = self.examples.with_labels(rows, labels)
+        if (head := self.learner.closed_form) is not None and labels:
+            features, old = self.select(labels)
+            head.remove(features, old)
+            head.add(features, torch.tensor([*labels.values()], device=old.device))
+            self.examples.relabel(labels)
 
     def calibrate(self) -> None:
         """Fit the probabilities of a closed-form head, and the novelty of unknown images, to the examples."""
-        if (head := self.learner.closed_form) is not None:
-            rows = self.examples.sample(CALIBRATION_SIZE)
-            head.calibrate(
-                self.examples.features[rows].to(head.sums.device), self.examples.labels[rows].to(head.sums.device)
-            )
-            self.examples = replace(self.examples, calibrated=len(self.examples))
+        if (head := self.learner.closed_form) is not None and self.examples:
+            head.calibrate(*self.select(self.examples.sample(CALIBRATION_SIZE)))
+            self.examples.calibrated = len(self.examples)
+
+    def select(self, digests: Collection[bytes]) -> tuple[Tensor, Tensor]:
+        """Features and labels of examples, on the device of the learner."""
+        features, labels = self.examples.select(digests)
+        return features.to(self.learner.class_mask.device), labels.to(self.learner.class_mask.device)
 
     # Predicting
 
