@@ -178,7 +178,7 @@ def test_no_images_no_step(create: Any, state_of: Any, differing: Any) -> None:
             {"learner": {"name": "er", "memory": {"slots_per_class": 5}}},
             r"^learner.memory.slots_per_class: .*memory.slots",
         ),
-        ({"learner": {"name": "er", "memory": {"slots": 0}}}, r"^learner.memory.slots: 0 "),
+        ({"learner": {"name": "er", "memory": {"slots": 0}}}, r"^memory.slots: 0 is for learners"),
     ],
 )
 def test_a_model_that_cannot_be_made(given: Any, message: str) -> None:

@@ -147,6 +147,10 @@ class DualNet(Learner):
         return config.has_soft_labels and config.soft_labels.when == "task_end"
 
     @classmethod
+    def needs_memory(cls, config: Any) -> bool:
+        return config.head == "linear" or config.slow.rounds > 0
+
+    @classmethod
     def learns_unlabelled(cls, config: Any) -> bool:
         return config.slow.rounds > 0 or (config.head == "linear" and super().learns_unlabelled(config))
 

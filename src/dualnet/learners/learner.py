@@ -65,11 +65,20 @@ class Learner(nn.Module, ABC):
         if isinstance(config, MemoryOptions):
             memory_class(config.memory.policy_for(spec))
             check_slots(config.memory.num_slots(spec), spec)
+            if config.memory.slots == 0 and cls.needs_memory(config):
+                raise ValueError(
+                    "memory.slots: 0 is for learners that do not need their examples again; give 1 or more"
+                )
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
         """Whether these options need `end_task` to be called."""
         return False
+
+    @classmethod
+    def needs_memory(cls, config: Any) -> bool:
+        """Whether it learns again from the examples in its memory."""
+        return isinstance(config, MemoryOptions)
 
     @classmethod
     def learns_unlabelled(cls, config: Any) -> bool:

@@ -91,7 +91,7 @@ class Memory(nn.Module, ABC):
     @torch.no_grad()
     def add(self, batch: Batch, generator: Generator, logits: Tensor | None = None) -> None:
         """Offer the labelled examples of a batch, optionally with the learner's logits; not those of a repeated one."""
-        if batch.labels is None or batch.repeated:
+        if batch.labels is None or batch.repeated or self.num_slots == 0:
             return
         labelled = batch.labels != UNLABELLED
         slots = torch.where(labelled, self.place(batch, labelled, generator), self.drop)
@@ -208,7 +208,7 @@ class Memory(nn.Module, ABC):
 
 
 def check_slots(num_slots: int, spec: StreamSpec) -> None:
-    if num_slots < spec.num_tasks:
+    if 0 < num_slots < spec.num_tasks:
         raise ValueError(f"memory.slots_per_class: {num_slots} slots in total are too few for {spec.num_tasks} tasks")
 
 
