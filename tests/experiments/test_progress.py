@@ -118,6 +118,21 @@ def test_the_first_steps_tell_how_long_it_takes(
     assert "about 17 minutes left" in line and ("--learner.updates 2" in line) == hint
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_first_step_tells_how_long_so_many_images_take(terminal: bool, clock: Clock) -> None:
+    out = console(terminal)
+    display = RunDisplay(out)
+    for steps in (1, 100):
+        display.begin("mine", steps, 0, "10,000 images")
+        for step in range(1, steps + 1):
+            clock.now += 0.4
+            display.step(0, 1, step)
+        display.end()
+    assert re.findall("mine: .* images.*", plain(written(out)).replace("\r", "\n")) == [
+        "mine: 10,000 images, about 40 s"
+    ]
+
+
 def test_slow_steps_are_estimated_earlier(clock: Clock) -> None:
     out = console(terminal=False)
     display = RunDisplay(out)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import yaml
+from safetensors.torch import save_file
 
 from dualnet.cli import flags
 from dualnet.cli.learn import learn_options
@@ -12,6 +13,7 @@ from dualnet.learners import DualNet
 from dualnet.learners.dualnet import SlowEncoder, SoftLabels
 from dualnet.learners.presets import BEST, FEW_LABELS_BELOW
 from dualnet.models.model import NEW_MODEL, Model
+from dualnet.nets import Encoder
 from dualnet.reproduce.table_file import read_rows
 
 
@@ -110,19 +112,26 @@ def test_a_new_model_with_boundaries_computes_soft_labels_there():
 
 
 @pytest.mark.parametrize(
-    ("words", "start", "width", "learns"),
+    ("words", "start", "width", "head", "slots", "side"),
     [
-        ("--learner.updates 1", "starter", 32, False),
-        ("--learner.encoder.weights starter --learner.encoder.width 20", "starter", 20, False),
-        ("--learner.encoder.weights null", None, 20, True),  # a frozen encoder of random weights would learn little
-        ("--learner.encoder.width 8", None, 8, True),
-        ("--learner.encoder.name own_encoder.ThreeMaps", None, 20, True),
+        ("", "starter", 32, "lda", 2000, 64),
+        ("--encoder starter --learner.encoder.width 20 --image-size 40", "starter", 20, "lda", 2000, 40),
+        ("--learner.encoder.name own_encoder.ThreeMaps --memory 0", None, 64, "lda", 0, 64),
+        ("--learner.head ridge --learner.memory.slots 9 --memory 5", "starter", 32, "ridge", 9, 64),
+        ("--encoder tests.safetensors --learner.preset few_images", "tests.safetensors", 4, "linear", 2000, 64),
     ],
 )
-def test_without_the_starter_the_encoder_of_a_new_model_is_trained(words, start, width, learns):
+def test_a_new_model_of_learn_has_the_preset_lda_unless_another_is_named(
+    words, start, width, head, slots, side, tmp_path, monkeypatch
+):
+    """The encoder is frozen; what is given precedes the preset and the flags that stand for options."""
+    monkeypatch.chdir(tmp_path)
+    save_file(Encoder(4, 3).state_dict(), "tests.safetensors")
     arguments, rest = flags.parse(["learn", "photos", "--out", "model", *words.split()])
-    config = Model.create(image_size=28, learner=learn_options(arguments, rest, None, "photos").learner).learner.config
-    assert (config.encoder.weights, config.encoder.width, config.encoder.lr != 0) == (start, width, learns)
+    options = learn_options(arguments, rest, None, "photos")
+    config = Model.create(image_size=28, learner=options.learner).learner.config
+    assert (config.encoder.weights, config.encoder.width, config.encoder.lr) == (start, width, 0)
+    assert (config.head, config.memory.slots, options.image_size) == (head, slots, side)
 
 
 @pytest.mark.parametrize(

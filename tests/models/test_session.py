@@ -19,6 +19,7 @@ import dualnet
 from dualnet import Model, cli
 from dualnet.experiments import checkpoint
 from dualnet.experiments.progress import RunDisplay
+from dualnet.models.held_out import pixel_digest
 from dualnet.models.session import Session
 from dualnet.models.session_plan import LearnOptions
 from dualnet.options import flatten
@@ -37,6 +38,8 @@ WORDS = [
     "28",
     *(word for key, value in flatten(LEARNER).items() for word in (f"--learner.{key}", str(value))),
 ]
+
+NARROW = ["--learner.encoder.weights", "null", "--learner.encoder.width", 2]
 
 
 def draw(folder: Path, *names: str, count: int = 4, seed: int = 0) -> Path:
@@ -134,24 +137,24 @@ def test_a_signal_saves_and_the_same_command_goes_on(
 
 @pytest.mark.filterwarnings("always")
 def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path: Path) -> None:
-    """Old and new classes apart, before and after, on the memory and on test images."""
+    """Old and new classes apart, before and after, on test images."""
     draw(tmp_path / "new", "owl", "cat", seed=1)
     draw(tmp_path / "test", "cat", "owl", "fox", count=3, seed=2)
     assert learn("photos", "--out", "m", *WORDS, "--batch-size", 8) == 0
     captured = capsys.readouterr()
     assert len(captured.out.splitlines()) == 2 and captured.out.endswith("m IMAGE` predicts the class of an image\n")
-    assert captured.err == "m: 1 step\n"
+    assert captured.err == "", "one step tells nothing about how long it takes"
     assert learn("photos", "--out", "other", *WORDS, "--test", "test") == 0
     assert "  test images: " in capsys.readouterr().out
     assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
     captured = capsys.readouterr()
-    assert "--test: fox: left out" in captured.err
+    assert "--test: 1 of 3 classes, first fox: left out" in captured.err
     first, *lines = captured.out.splitlines()
     assert first.startswith("m2: 3 classes, ") and "owl" in first and "8 images" in first
-    counts = {"memory": 8, "old": 3, "new": 3}
+    counts = {"old": 3, "new": 3}
     record = session_of(Path("m2"))
     assert {key: value[1] for key, value in record["after"].items()} == counts
-    assert record["before"].keys() == {"memory", "old"}
+    assert record["before"].keys() == {"old"}
     for (key, (accuracy, count)), line in zip(record["after"].items(), lines, strict=False):
         assert f"{accuracy:.1f} % now ({count} images)" in line
         assert (f"{record['before'][key][0]:.1f} % before" in line) if key != "new" else "before," not in line
@@ -159,14 +162,52 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     learner, memory, *table, classes = capsys.readouterr().out.splitlines()
     assert (learner.partition(", ")[2], classes) == ("3 classes, 28 x 28 pixels", "classes: cat, dog, owl")
     assert memory.startswith("memory: 16 of ") and memory.endswith("(cat 8, dog 4, owl 4)")
-    assert table[-1] == "images tested in the last session: memory 8; test 3; test, new 3"
+    assert table[-1] == "images tested in the last session: test 3; test, new 3"
     assert not any(" now" in line for line in table), "the accuracies are in the table"
     assert dualnet.load("m").class_names == ("cat", "dog"), "the model before stays"
-    assert "memory" not in record, "a finished model does not carry the images of the measurement"
     assert learn("m", "new", "--test", "test", "--out", "m2", "--epochs", 2) == 0
     assert "finished" in capsys.readouterr().out and checkpoint.steps(Path("m2/checkpoint")) == [2]
     images = [Image.open("test/owl/0.png"), np.asarray(Image.open("test/cat/1.png"))]
     assert {prediction.name for prediction in dualnet.load("m2").predict(images)} <= {"cat", "dog", "owl"}
+
+
+def test_a_closed_form_head_shows_the_accuracy_on_learned_images_without_themselves(
+    photos: Path, learn: Any, capsys: Any
+) -> None:
+    """For the earlier and the new classes; by learning again without each of them."""
+    draw(photos, "cow", "hen", "pig", count=8)
+    draw(Path("more"), "owl", "cat", count=8, seed=1)
+    assert learn("photos", "--out", "m", "--image-size", 28, *NARROW) == 0
+    assert learn("m", "more", "--out", "m2") == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "without itself" in line]
+    first, second = (retaught(name, "photos", "more") for name in ("m", "m2"))
+    old, new = second[:40], second[40:]
+    assert len(first) == 32 and len(new) == 8
+    text = "  learned images, each predicted without itself"
+    assert lines == [
+        f"{text}: {mean(first)} % now (32 images)",
+        f"{text}, earlier classes: {mean(first)} % before, {mean(old)} % now (40 images)",
+        f"{text}, new classes: {mean(new)} % now (8 images)",
+    ]
+    assert 0 < float(mean(old)) < 100
+
+
+def retaught(name: str, *folders: str) -> list[bool]:
+    """Whether each image of the classes of a model is right if it is withdrawn before; those of the class owl last."""
+    model, files = dualnet.load(name), sorted(file for folder in folders for file in Path(folder).glob("*/*"))
+    known = set(model.examples.labels)
+    is_right = []
+    for file in sorted(files, key=lambda file: file.parent.name == "owl"):
+        digest = pixel_digest(model.pixels_to_learn(file).numpy().tobytes())
+        if digest in known:
+            model.withdraw([digest])
+            is_right += [model.predict(file)[0].name == file.parent.name]
+            model.learn(file, file.parent.name)
+    return is_right
+
+
+def mean(values: list[bool]) -> str:
+    return f"{100 * sum(values) / len(values):.1f}"
 
 
 @pytest.mark.filterwarnings("ignore:.*its session")
@@ -196,11 +237,18 @@ def test_every_session_is_listed(
     assert cli.main(["show", "m3"]) == 0
     _, _, title, header, _, *lines = capsys.readouterr().out.splitlines()
     assert title.rstrip() == "sessions, accuracy in %"
-    assert header.rstrip().endswith(" test, new") and "memory" in header and "held out" not in header
+    assert header.rstrip().endswith(" test, new") and "held out" not in header
     ended = [time.strftime("%Y-%m-%d %H:%M", time.localtime(session["time"])) for session in (first, second)]
-    assert lines[0].split() == [*ended[0].split(), "8", "2", "—", "—", "—"]
-    changes = [f"{record['before'][part][0]:.1f}→{record['after'][part][0]:.1f}" for part in ("memory", "old")]
-    assert lines[1].split() == [*ended[1].split(), "8", "3", *changes, f"{record['after']['new'][0]:.1f}"]
+    assert lines[0].split() == [*ended[0].split(), "8", "2", "—", "—"]
+    change = f"{record['before']['old'][0]:.1f}→{record['after']['old'][0]:.1f}"
+    assert lines[1].split() == [*ended[1].split(), "8", "3", change, f"{record['after']['new'][0]:.1f}"]
+
+
+@pytest.mark.filterwarnings("always")
+def test_the_only_class_is_named(learn: Any, capsys: Any) -> None:
+    draw(Path("photos"), "cat")
+    assert learn("photos", "--out", "m", *WORDS) == 0
+    assert "warning: cat is the only class; teach another one" in capsys.readouterr().err
 
 
 def test_every_image_is_stored_once_in_several_epochs(photos: Path, learn: Any) -> None:
@@ -233,7 +281,7 @@ def test_images_without_a_class_are_spread_among_the_others(photos: Path, tmp_pa
 )
 def test_code_that_the_command_names_is_trusted(option: str, path: str, photos: Path, learn: Any, capsys: Any) -> None:
     """Also if the command is repeated; by any other command only with --trust."""
-    words = ["photos", "--out", "m", "--image-size", 28, f"--learner.{option}", path]
+    words = ["photos", "--out", "m", "--image-size", 28, "--learner.preset", "best", f"--learner.{option}", path]
     small = ["--learner.slow.rounds", 0, "--learner.updates", 1, "--learner.memory.slots", 20]
     assert learn(*words, *small) == learn(*words, *small) == 0
     assert "already finished" in capsys.readouterr().out
@@ -246,14 +294,11 @@ def test_code_that_the_command_names_is_trusted(option: str, path: str, photos: 
 
 def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn: Any, capsys: Any) -> None:
     shutil.copytree(photos / "cat", "unlabelled")
-    assert (
-        learn("photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, "--learner.encoder.width", 2)
-        == 0
-    )
+    assert learn("photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, *NARROW) == 0
     assert "learned from 12 images (4 of them without a label)\n" in capsys.readouterr().out
     config = dualnet.load("m").learner.config
     assert (config.slow.rounds, config.unlabelled, config.soft_labels.when) == (8, "replay", "insertion")
-    assert (config.encoder.weights, config.encoder.width) == (None, 2), "there is no starter of that width"
+    assert (config.encoder.weights, config.encoder.width) == (None, 2)
 
 
 @pytest.mark.parametrize("given", ["none", "one", "two"])
@@ -356,6 +401,15 @@ REFUSED: dict[str, tuple[str, str]] = {
     },
     "an unknown learner": ("photos --out m --learner.name dualnt", "learner.name: 'dualnt'"),
     "a learner that is no name": ("photos --out m --learner er", "--learner.name"),
+    "an option of gradients": (
+        "photos --out m --learner.updates 3",
+        "learner.updates: has no effect with a closed-form",
+    ),
+    "several passes": ("photos --out m --epochs 2", "--epochs: with a closed-form head one pass learns all"),
+    "no memory for a learner that replays": ("photos --out m --memory 0 --learner.name er", "memory.slots: 0 is for"),
+    "a memory of less": ("photos --out m --memory -1", "learner.memory.slots: -1 is not 0 or more"),
+    "a memory that the model has": ("model more --out m --memory 3", "--memory: only for a new model"),
+    "an unknown encoder": ("photos --out m --encoder resnet", "encoder: 'resnet' is not one of"),
     "a learner with tasks": ("photos --out m --learner.name ctn", "learner.name: ctn needs tasks"),
     "no epoch": ("photos --out m --epochs 0", "--epochs: '0'"),
     "no batch": ("photos --out m --batch-size x", "--batch-size: 'x'"),

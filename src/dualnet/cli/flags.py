@@ -82,7 +82,7 @@ def add_run(commands: Commands[Parser]) -> None:
 
 def add_learn(commands: Commands[Parser]) -> None:
     epilog = """Options of the learner of a new model can follow, by their dotted names; the defaults are --learner.name
-    dualnet --learner.preset few_images, and `dualnet list dualnet` shows all. Repeat the command to continue an
+    dualnet --learner.preset lda, and `dualnet list dualnet` shows all. Repeat the command to continue an
     interrupted session. Example: `dualnet learn photos --out models/mine`, and later `dualnet learn models/mine
     new-photos --out models/mine`."""
     summary = "train a new or existing model on a folder of images, which may have new classes"
@@ -96,9 +96,16 @@ def add_learn(commands: Commands[Parser]) -> None:
     add("--test", metavar="DIR", help="images to evaluate on before and after, one sub-folder per class")
     add("--task", type=int, metavar="N", help="of a task-aware model: the task of new classes (default: a new one)")
     add("--epochs", type=count, default=1, metavar="N", help="passes over the images (default: 1)")
-    add("--batch-size", type=count, default=10, metavar="N", help="images per step (default: 10)")
+    batch_size = "images per step (default: 10; 100 with a closed-form head, where it has no effect on the result)"
+    add("--batch-size", type=count, metavar="N", help=batch_size)
     add("--save-every", type=count, default=100, metavar="STEPS", help="steps between saves (default: 100)")
-    add("--image-size", type=count, metavar="PIXELS", help="of a new model: image height and width (default: 64)")
+    encoder = """of a new model: starter (the default), lite0, timm/MODEL or a safetensors file, frozen; `dualnet list
+    encoders` shows them"""
+    add("--encoder", metavar="ENCODER", help=encoder)
+    image_size = "of a new model: image height and width (default: 64, or that of the encoder)"
+    add("--image-size", type=count, metavar="PIXELS", help=image_size)
+    memory = "of a new model: images that it stores, for learners that need them again (default: 2000; 0: none)"
+    add("--memory", type=int, metavar="N", help=memory)
     add("--seed", type=int, metavar="N", help="random seed of a new model (default: 0)")
     held_out = """of a new model, which keeps this number: about one image in N is not learned but tested
     (default: 0, none)"""

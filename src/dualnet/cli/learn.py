@@ -15,30 +15,28 @@ from dualnet.experiments.model_folder import ModelFolder
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.record import describe_missing
 from dualnet.experiments.run import DivergedError
+from dualnet.learners.make_encoder import encoder_options, image_size_of
 from dualnet.models.model import NEW_MODEL, Model
 from dualnet.models.session import Session, start
 from dualnet.models.session_plan import LearnOptions, check_out
-from dualnet.nets.weights import starter_files
-from dualnet.options import build, check_keys, flatten, merge, parse_flags
+from dualnet.options import build, check_keys, merge, parse_flags
 from dualnet.text import join_first, pluralise
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
-MODEL_FLAGS = ("image_size", "seed", "held_out_every")  # of a new model
-FASTER = "--image-size 48 --learner.updates 2 --out ANOTHER"  # measured in docs/benchmarks.md
+MODEL_FLAGS = ("encoder", "memory", "image_size", "seed", "held_out_every")  # of a new model
 
 
 def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     source, folder = source_and_folder(arguments.paths)
     options = learn_options(arguments, rest, source, folder)
     out, device = arguments.out, str(machine.choose_device(arguments.device))
-    faster = FASTER if source is None and device == "cpu" else ""
     check_out(out, options)
     with ModelFolder(out).locked():
         session = start(source, options, out, device, arguments.trust)
         was_finished = "after" in session.record
         try:
             if not was_finished:
-                session.run(out, RunDisplay(Console(stderr=True), faster), arguments.save_every)
+                session.run(out, RunDisplay(Console(stderr=True)), arguments.save_every)
         except DivergedError as error:
             return fail(f"{out}: {error}", 1)
     for line in summary(out, session, was_finished):
@@ -50,23 +48,30 @@ def learn_options(arguments: argparse.Namespace, rest: list[str], source: Path |
     """The options of the session and, without a source, of the new model."""
     given = parse_flags(rest)
     check_keys(given, ["learner", *(flag.replace("_", "-") for flag in arguments.flags)])
-    learner = given.get("learner", {})
-    if not isinstance(learner, dict):
-        raise ValueError(f"--learner: {learner!r} is not a group of options; use --learner.name to select a learner")
-    if learner and learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
-        encoder = flatten(learner)
-        widths = (None, *map(str, starter_files()))
-        has_starter = encoder.get("encoder.weights", "starter") == "starter" and encoder.get("encoder.width") in widths
-        other = {**NEW_MODEL, "preset": "best", "encoder": {"width": 20}}  # trains the encoder too
-        given["learner"] = merge(NEW_MODEL if has_starter and "encoder.name" not in encoder else other, learner)
-    flags = {option: getattr(arguments, option) for option in MODEL_FLAGS}
-    model_options = {option: value for option, value in {**flags, **given}.items() if value is not None}
-    if source is not None and model_options:
-        option = next(iter(model_options)).replace("_", "-")
+    given |= {option: value for option in MODEL_FLAGS if (value := getattr(arguments, option)) is not None}
+    if source is not None and given:
+        option = next(iter(given)).replace("_", "-")
         raise ValueError(f"--{option}: only for a new model; {source} keeps its own options")
     session_options = {option: getattr(arguments, option) for option in SESSION_FLAGS}
     # Not through `build`, which parses values: a folder may be called null.
-    return replace(build(LearnOptions, {"train": "", **model_options}), train=folder, **session_options)
+    return replace(build(LearnOptions, {"train": "", **model_options(given)}), train=folder, **session_options)
+
+
+def model_options(given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a new model, with those that `encoder` and `memory` stand for; what is given precedes them."""
+    options = {option: value for option, value in given.items() if option not in ("encoder", "memory", "learner")}
+    learner: dict[str, Any] = {}
+    if "encoder" in given:
+        learner["encoder"] = encoder_options(given["encoder"])
+        options = {"image_size": image_size_of(learner["encoder"]), **options}
+    if "memory" in given:
+        learner["memory"] = {"slots": given["memory"]}
+    more = given.get("learner", {})
+    if not isinstance(more, dict):
+        raise ValueError(f"--learner: {more!r} is not a group of options; use --learner.name to select a learner")
+    if more.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
+        learner = merge(NEW_MODEL, learner)
+    return {**options, "learner": merge(learner, more)}
 
 
 def source_and_folder(paths: Sequence[str]) -> tuple[Path | None, str]:
@@ -92,7 +97,7 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     images = session.images
     learned = [name for name, held_out in zip(session.names, images.held_out, strict=True) if not held_out]
     unlabelled = f" ({learned.count(None)} of them without a label)" if None in learned else ""
-    held_out = f"; {images.held_out.sum():,} held out" if images.every else ""
+    held_out = f"; {images.held_out.sum():,} held out" if session.model.held_out.every else ""
     count = f"{pluralise(len(learned), 'image')}{unlabelled}{epochs}{held_out}"
     lines = [f"{out}: {done}{classes}; learned from {count}"]
     lines += [*accuracy_lines(record), *untested_classes(session.model)]

@@ -37,14 +37,16 @@ class RunDisplay:
         )
         self.bar = Progress(*columns, console=self.console, expand=True, refresh_per_second=4, disable=not self.live)
 
-    def begin(self, name: str, num_steps: int, done: int) -> None:
+    def begin(self, name: str, num_steps: int, done: int, what: str = "") -> None:
+        """`what` is done in these steps, in place of their number; the first step then tells how long it takes."""
+        self.what = what
         self.name, self.num_steps, self.first_step, self.loss_text = name, num_steps, done, ""
         self.anytime_text = ""
         self.start = self.last_line = time.monotonic()
         self.warmed_up, self.estimated = (0, self.start), False
         self.row = self.bar.add_task(name, total=num_steps, completed=done, rate="", losses="")
         self.bar.start()
-        if not self.live:
+        if not self.live and (done or not what):
             echo(
                 self.console,
                 f"{name}: {pluralise(num_steps, 'step')}" + (f", continues from step {done}" if done else ""),
@@ -66,6 +68,9 @@ class RunDisplay:
 
     def estimate(self, steps: int, now: float) -> None:
         """Print the estimated time once, after some steps. The first ones are slower; evaluations are not included."""
+        if steps == 1 and self.what and (left := (now - self.start) * (self.num_steps - self.first_step - 1)) >= 1:
+            self.estimated = True
+            echo(self.console, f"{self.name}: {self.what}, about {duration(left)}")
         if steps in WARM_UP:
             self.warmed_up = steps, now
         if self.estimated or (steps < MEASURED and now - self.warmed_up[1] < LINE_EVERY) or steps <= self.warmed_up[0]:

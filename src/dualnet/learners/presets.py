@@ -123,10 +123,11 @@ def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) 
 def for_encoder(options: Options, given: Any) -> Options:
     """The options of a preset without the width and the weights of its encoder, if the learner names another one.
 
-    That one is frozen as well if it has weights.
+    That one is frozen as well if it has weights, or if nothing would train it.
     """
     if not isinstance(given, Mapping) or given.get("name", "resnet18") == "resnet18":
         return options
     encoder = options.get("encoder", {})
-    kept = {"lr": encoder["lr"]} if "lr" in encoder and given.get("weights") is not None else {}
+    is_frozen = "lr" in encoder and (given.get("weights") is not None or "head" in options)
+    kept = {"lr": encoder["lr"]} if is_frozen else {}
     return {**options, "encoder": kept}

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from dualnet.data.inputs import square_side
 from dualnet.experiments import saved_learner
 from dualnet.experiments.model_folder import ModelFolder
 from dualnet.experiments.progress import RunDisplay
@@ -19,11 +18,11 @@ from dualnet.experiments.run_folder import same_folder
 from dualnet.experiments.stop import Stop, StopRequested
 from dualnet.models.labels import find_tasks
 from dualnet.models.model import Model, load_with_state, write
-from dualnet.models.session_accuracy import measure, sample_memory
+from dualnet.models.session_accuracy import measure
 from dualnet.models.session_images import SessionImages
 from dualnet.models.session_plan import LearnOptions, digest_source, new_model
 from dualnet.models.stored_examples import remove_duplicates, remove_stored
-from dualnet.text import join_first
+from dualnet.text import pluralise
 
 RESULTS = ("old", "before", "after")  # number of classes before a session, accuracies
 
@@ -36,8 +35,7 @@ class Session:
 
     def __init__(self, model: Model, options: LearnOptions) -> None:
         self.model, self.options, self.task = model, options, options.task
-        size, seed = square_side(model.learner.spec.image_shape), model.learner.generator.initial_seed()
-        self.images = SessionImages(options, size, model.held_out.every, seed)
+        self.images = SessionImages(options, model)
         self.names = self.images.files.names
         self.new = [name for name in self.images.files.classes if name not in model.class_names]
         self.record: dict[str, Any] = {"plan": self.images.plan, "step": 0}
@@ -46,11 +44,14 @@ class Session:
         """Check the classes, evaluate the model on those that it knows, and add the new ones."""
         self.check_names()
         self.check_tasks()
+        if len(names := [*self.model.class_names, *self.new]) == 1:
+            warnings.warn(f"{names[0]} is the only class; teach another one, or no prediction says much", stacklevel=2)
+        if self.options.epochs > 1 and self.model.keeps_examples:
+            raise ValueError("--epochs: with a closed-form head one pass learns all; leave it out")
         self.images.warn_of_ambiguous()
         self.hold_out()
         self.images.warn_of_learned_test_images()
-        num_classes, sample = len(self.model.class_names), sample_memory(self.model)
-        self.record |= {"steps": len(self.images.batches), "old": num_classes, "memory": sample}
+        self.record |= {"steps": len(self.images.batches), "old": len(self.model.class_names)}
         self.record["before"] = self.measure()
         self.remove_corrected()
         if self.new:
@@ -68,7 +69,8 @@ class Session:
                 raise ValueError(
                     f"--test: {min(others)!r} and the others are not classes of the model; name another folder"
                 )
-            warnings.warn(f"--test: {join_first(sorted(others))}: left out, unknown to the model", stacklevel=2)
+            which = f"{len(others)} of {pluralise(len(tested), 'class', 'classes')}, first {min(others)}"
+            warnings.warn(f"--test: {which}: left out, unknown to the model", stacklevel=2)
         learner = self.model.learner
         if None in self.names and not learner.learns_unlabelled(learner.config):
             raise ValueError(
@@ -89,12 +91,9 @@ class Session:
 
     def hold_out(self) -> None:
         """Add the held-out images of the session to those that the model keeps."""
+        self.images.spare(self.new)
         numbers = {name: number for number, name in enumerate([*self.model.class_names, *self.new])}
         held_out = self.images.held_out
-        learned = {name for name, out in zip(self.names, held_out, strict=True) if not out}
-        if missing := [name for name in self.new if name not in learned]:
-            reason = "all its images are held out for testing; add images, or leave the class out"
-            raise ValueError(f"class {missing[0]!r} has no training images: {reason}")
         labels = {row: numbers[name] for row, name in enumerate(self.names) if name and held_out[row]}
         images = self.images.files.decoded[np.array([*labels], dtype=int)]
         self.model.held_out = self.model.held_out.with_images(images, labels.values())
@@ -115,7 +114,8 @@ class Session:
         steps = len(self.images.batches)
         if self.record["step"] == 0:
             self.save(out)  # a folder that cannot be written to is noticed at once
-        display.begin(str(out), steps, self.record["step"])
+        learned = int((~self.images.held_out).sum())
+        display.begin(str(out), steps, self.record["step"], pluralise(learned, "image"))
         try:
             with Stop() as stop:
                 for step in range(self.record["step"], steps):
@@ -144,13 +144,12 @@ class Session:
             learner.end_task()  # a session is a task
         remove_duplicates(learner)
         self.record["after"] = self.measure()
-        del self.record["memory"]
         counts = {"images": int((~self.images.held_out).sum()), "classes": len(self.model.class_names)}
         result = {"time": time.time(), **counts, **{key: self.record[key] for key in RESULTS}}
         self.model.sessions = [*self.model.sessions, result]
 
     def measure(self) -> dict[str, list[float]]:
-        return measure(self.model, self.record["old"], self.record["memory"], self.images.test)
+        return measure(self.model, self.record["old"], self.images.test)
 
     def save(self, out: Path) -> None:
         check_weights(self.model.learner)

@@ -2,7 +2,7 @@
 
 import warnings
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,31 @@ import torch
 from torch import Tensor
 
 from dualnet.data.image_folder import ImageFiles, read_files
+from dualnet.data.inputs import square_side
 from dualnet.experiments.record import digest_of
-from dualnet.models.held_out import is_held_out, pixel_digest
+from dualnet.models.held_out import pixel_digest
+from dualnet.models.model import Model
 from dualnet.models.session_plan import LearnOptions
 from dualnet.stream.stream import shuffled
 from dualnet.text import pluralise
 
+EXACT_BATCH, BATCH = 100, 10  # images in a step of a model whose order of images has no effect, and of others
+
 
 class SessionImages:
-    """The training images, `files`, by row, and the test images. `every`: of the model's held-out images."""
+    """The training images, `files`, by row, and the test images."""
 
-    def __init__(self, options: LearnOptions, size: int, every: int, seed: int) -> None:
-        self.options, self.every, self.seed = options, every, seed
+    def __init__(self, options: LearnOptions, model: Model) -> None:
+        self.options, self.model = options, model
+        self.seed, size = model.learner.generator.initial_seed(), square_side(model.learner.spec.image_shape)
+        self.batch_size = options.batch_size or (EXACT_BATCH if model.keeps_examples else BATCH)
         self.test = None if options.test is None else read_files(options.test, None, size, options.on_error)
         self.files = read_files(options.train, options.unlabelled, size, options.on_error)
 
     @property
     def plan(self) -> str:
         """A digest of what the session does: equal for a session that continues another one."""
-        options = {name: getattr(self.options, name) for name in ("batch_size", "epochs", "task")}
+        options = {"batch_size": self.batch_size, "epochs": self.options.epochs, "task": self.options.task}
         return digest_of({**options, "images": self.files.digest, "test": self.test and self.test.digest})
 
     @cached_property
@@ -40,9 +46,17 @@ class SessionImages:
     @cached_property
     def held_out(self) -> np.ndarray:
         """Which rows are held out, bool [N]; of unlabelled images too: their labels may come later."""
-        if self.every == 0:
+        if self.model.held_out.every == 0:
             return np.zeros(len(self.files), dtype=bool)
-        return np.array([is_held_out(digest, self.every) for digest in self.digests])
+        return np.array([self.model.held_out.includes(digest) for digest in self.digests])
+
+    def spare(self, classes: Collection[str]) -> None:
+        """Hold out no class as a whole. To be called before `held_out` is read."""
+        digests = {name: set[bytes]() for name in classes}
+        for digest, name in zip(self.digests, self.files.names, strict=True):
+            if name in digests:
+                digests[name].add(digest)
+        self.model.held_out = self.model.held_out.with_spared(digests.values())
 
     @property
     def learned(self) -> list[tuple[bytes, str | None]]:
@@ -59,7 +73,7 @@ class SessionImages:
         batches = []
         for epoch in range(self.options.epochs):
             orders = [rows[shuffled(len(rows), self.seed, 2 * epoch + part)] for part, rows in enumerate(parts)]
-            batches += interleave(*(order.split(self.options.batch_size) for order in orders))
+            batches += interleave(*(order.split(self.batch_size) for order in orders))
         return batches
 
     def warn_of_ambiguous(self) -> None:
