@@ -10,12 +10,14 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 
 from dualnet.cli.teach import Client
+from dualnet.machine import proc_value
 
 MAX_IMAGES = 50  # per request, by default
 
@@ -23,8 +25,8 @@ MAX_IMAGES = 50  # per request, by default
 class Service:
     """A client of the service."""
 
-    def __init__(self, url: str) -> None:
-        self.url, self.client = url, Client(url, None)
+    def __init__(self, url: str, process: int) -> None:
+        self.url, self.client, self.process = url, Client(url, None), process
 
     def status(self) -> dict[str, Any]:
         return self.client.request("GET", "/v1/status")[1]
@@ -51,6 +53,12 @@ class Service:
     def pause(self, paused: bool) -> None:
         self.client.request("POST", "/v1/background", json={"paused": paused})
 
+    def megabytes(self) -> list[int]:
+        """Main memory of the HTTP process and of its children, one of which is the learner; on Linux."""
+        children = Path(f"/proc/{self.process}/task/{self.process}/children").read_text().split()
+        used = (proc_value(f"/proc/{process}/status", "VmRSS").split()[0] for process in (self.process, *children))
+        return [int(kilobytes) // 1024 for kilobytes in used]
+
     def wait_until_learned(self) -> None:
         while self.status()["waiting"] > 0:
             time.sleep(0.05)
@@ -67,7 +75,7 @@ def served(*options: object) -> Iterator[Service]:
             words = process.stdout.readline().split()
             if len(words) < 2:
                 raise SystemExit("`dualnet serve` did not start")
-            yield Service(words[1])
+            yield Service(words[1], process.pid)
         finally:
             process.send_signal(signal.SIGTERM)
             process.communicate()

@@ -65,7 +65,7 @@ def repair(options: Options) -> None:
             state_folder.load_saved(options, journal)
         except state_folder.UnusableError as error:
             if journal.last_position() == 0:
-                raise ValueError(f"--state {options.state}: {error.reason}; {state_folder.others(options)}") from error
+                raise
             warnings.warn(f"--state {options.state}: {error.reason}; {replace_model(options, journal)}", stacklevel=2)
 
 

@@ -72,7 +72,7 @@ class UnusableError(ValueError):
     """The model is missing or damaged, or does not fit the journal."""
 
     def __init__(self, options: Options, reason: str) -> None:
-        super().__init__(f"--state {options.state}: {reason}; {others(options)}, or --repair")
+        super().__init__(f"--state {options.state}: {reason}; {remedies(options)}")
         self.reason = reason
 
 
@@ -103,9 +103,10 @@ def describe_misfit(names: set[str], position: int, journal: Journal) -> str:
     return ""
 
 
-def others(options: Options) -> str:
-    """What a user can do with a state folder that is damaged, besides `--repair`."""
-    return f"put back what is lost, or start from the model alone: --model {options.state / MODEL} --state ANOTHER"
+def remedies(options: Options) -> str:
+    """What a user can do with a state folder that is damaged."""
+    alone = f"start from the model alone: --model {options.state / MODEL} --state ANOTHER"
+    return f"put back what is lost, or {alone}" + ("" if options.repair else ", or --repair")
 
 
 def has_model(options: Options) -> bool:
@@ -239,7 +240,7 @@ def failure(error: Exception, options: Options) -> ValueError | OSError:
             return OSError(f"{error.filename or options.state}: {error.strerror or error}")
         case sqlite3.OperationalError():
             return OSError(f"{options.state / JOURNAL}: {error}")
-    return ValueError(f"{options.state / JOURNAL}: damaged ({error}); {others(options)}, or --repair")
+    return ValueError(f"{options.state / JOURNAL}: damaged ({error}); {remedies(options)}")
 
 
 def remove_unfinished(options: Options) -> None:
