@@ -188,6 +188,36 @@ def test_no_images_need_to_be_stored(make: Make, pixels, tmp_path):
     assert not load(tmp_path).learner.memories[0].filled.any()
 
 
+def test_suggested_images_are_new_doubtful_and_unlike_each_other(make: Make, pixels):
+    model = make()
+    model.learn(pixels[:12], names_of([*range(12)]), add_classes=True)
+    between = pixels[12:15].float().mean(dim=0, keepdim=True).to(torch.uint8)  # of all classes
+    pool = torch.cat([pixels, between, between, between + 1])
+    chosen = model.suggest(pool, 100)
+    assert chosen[0] in (COUNT, COUNT + 2) and chosen[1] < COUNT
+    assert sorted(chosen) == [*range(12, COUNT + 1), COUNT + 2], "neither learned nor repeated images"
+    assert model.suggest(pool, 3) == chosen[:3]
+    assert model.suggest(pixels[:12]) == []
+
+
+def test_the_command_suggests_what_the_method_does(make: Make, pixels, tmp_path, monkeypatch, capsys, error_line):
+    monkeypatch.chdir(tmp_path)
+    model = make()
+    model.learn(pixels[:12], names_of([*range(12)]), add_classes=True)
+    model.save("model")
+    Path("unsorted").mkdir()
+    files = [f"unsorted/{row:02d}.png" for row in range(COUNT)]
+    for file, image in zip(files, pixels, strict=True):
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(file)
+    expected = [files[number] for number in model.suggest(pixels, 4)]
+    assert main(["suggest", "model", "unsorted", "-n", "4", "--json"]) == 0
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [line["image"] for line in lines] == expected and len(lines[0]["classes"]) == 3
+    assert "learned all" in error_line("suggest", "model", *files[:12])
+    Model.create(["a"], image_size=28, learner={"name": "er", "encoder": {"width": 4}}).save("other")
+    assert "suggest: needs" in error_line("suggest", "other", "unsorted")
+
+
 def test_examples_are_saved(make: Make, pixels, tmp_path):
     model = make()
     model.learn(pixels, names_of([*range(COUNT)]), add_classes=True)

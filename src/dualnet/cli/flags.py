@@ -23,6 +23,7 @@ EXAMPLES = """examples:
   dualnet predict runs/demo-dualnet/seed-0 cat.jpg --task 0
                                                       predict the class of an image
   dualnet evaluate models/mine test-photos            its accuracy, by class: test-photos/cat/*.jpg, ...
+  dualnet suggest models/mine unsorted -n 20          the images that would teach it most
   dualnet edit models/mine --rename kat cat           rename a class of a saved model
   dualnet serve --state live                          a model to teach in the browser and over HTTP
 
@@ -64,7 +65,7 @@ def make_parser() -> tuple[Parser, Commands[Parser]]:
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     training = (add_run, add_learn, add_search, add_reproduce)
-    models = (add_show, add_predict, add_evaluate, add_export, add_edit)
+    models = (add_show, add_predict, add_evaluate, add_suggest, add_export, add_edit)
     for add_command in (*training, add_report, *models, add_serve, add_teach, add_list):
         add_command(commands)
     return parser, commands
@@ -195,6 +196,17 @@ def add_evaluate(commands: Commands[Parser]) -> None:
     add("--at-least", type=percent, metavar="PERCENT", help="fail if the accuracy is lower")
     add("--json", action="store_true", help="print one JSON object")
     add("--csv", **CSV, help="also write a table: image, class, prediction, probability, unknown; -: print it instead")
+
+
+def add_suggest(commands: Commands[Parser]) -> None:
+    summary = "name the unlabelled images that would teach a model most"
+    epilog = """They are doubtful, unlike what was learned and unlike each other; each is shown with its predictions.
+    Move them into folders by class and learn these. Images that were learned are not suggested. Needs a model with a
+    closed-form head on a frozen encoder."""
+    add = commands.add_parser("suggest", help=summary, epilog=epilog, parents=[RUN, ON_ERROR, TRUST]).add_argument
+    add("images", nargs="+", metavar="IMAGE", help="a file, or a folder: all images in it and its sub-folders")
+    add("-n", type=count, default=20, metavar="N", dest="count", help="number of images (default: 20)")
+    add("--json", action="store_true", help="print one line of JSON per image, as `predict` does")
 
 
 def add_export(commands: Commands[Parser]) -> None:

@@ -25,9 +25,11 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
         check_table(arguments.csv, arguments.json)
     model = load(arguments.run, trust=arguments.trust)
     check_has_tasks(model, arguments.task)
-    share = share_of_unknown(model, arguments.unknown)
+    if arguments.unknown is not None:
+        model.check_keeps_examples("--unknown")
+    unknown = UNKNOWN_SHARE if arguments.unknown is None else arguments.unknown
     images = list_images(arguments.images)
-    predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error, share)
+    predictions = model.predict(images, arguments.task, arguments.top, arguments.on_error, unknown)
     pairs = list(zip(images, (refused(each, arguments.threshold) for each in predictions), strict=True))
     if errors := {image: prediction.error for image, prediction in pairs if prediction.error}:
         unreadable = UnreadableError(errors, len(images)).summary(len(images))
@@ -41,15 +43,6 @@ def main(arguments: argparse.Namespace, _: list[str]) -> None:
     if arguments.csv:
         sys.stdout.flush()  # the table may go there too
         write_csv(arguments.csv, pairs)
-
-
-def share_of_unknown(model: Model, share: float | None) -> float:
-    """Of the images of known classes. Raises ValueError if one is given, and the model refuses none."""
-    if share is not None and not model.keeps_examples:
-        raise ValueError(
-            "--unknown: needs a model with a frozen encoder and a closed-form head; give --threshold instead"
-        )
-    return UNKNOWN_SHARE if share is None else share
 
 
 def refused(prediction: Prediction, threshold: float) -> Prediction:

@@ -16,7 +16,7 @@ from torch import Tensor
 from dualnet import atomic
 from dualnet.batch import UNLABELLED, Batch, StreamSpec, check_task
 from dualnet.data.decode import MAX_SIZE, OnError
-from dualnet.data.inputs import pixels_of, readable
+from dualnet.data.inputs import list_images, pixels_of, readable
 from dualnet.engine import Engine, precision_on
 from dualnet.experiments import checkpoint, saved_learner
 from dualnet.experiments.experiment import open_ended
@@ -30,6 +30,7 @@ from dualnet.models.held_out import HeldOut, pixel_digest, read_held_out
 from dualnet.models.labels import check_new_names, find_tasks, list_names
 from dualnet.models.predictions import Evaluation, Prediction
 from dualnet.models.stored_examples import remove_stored
+from dualnet.models.suggestions import most_instructive
 from dualnet.nets import BaseEncoder
 from dualnet.options import choose, suggest, whole_number
 
@@ -208,6 +209,10 @@ class Model:
             part.frozen for part in self.learner.modules() if isinstance(part, BaseEncoder)
         )
 
+    def check_keeps_examples(self, what: str) -> None:
+        if not self.keeps_examples:
+            raise ValueError(f"{what}: needs a model with a closed-form head on a frozen encoder, as new models have")
+
     def with_features(self, batch: Batch) -> Batch:
         """Keep the features of a batch, and add them to it. An image that was learned before counts once.
 
@@ -356,6 +361,28 @@ class Model:
             return self.learner.logits(pixels, task_ids), torch.zeros(len(pixels), device=pixels.device)
         logits, novelty = head.outputs(head.whitened(self.learner.features(pixels)))
         return self.learner.mask_logits(logits, task_ids), novelty
+
+    def suggest(self, images: Any, count: int = 20) -> list[int]:
+        """The numbers of the images that would teach most if they had labels, the most instructive first.
+
+        Images have any form that `predict` accepts. Learned and repeated images are not suggested.
+        """
+        count = whole_number(count, "count")
+        self.check_keeps_examples("suggest")
+        if (head := self.learner.closed_form) is None or not self.examples:
+            raise ValueError("suggest: the model has learned no images yet; label a few of each class first")
+        images = images if getattr(images, "ndim", 0) == 4 else list_images(images)
+        numbers, features = dict.fromkeys(self.examples.labels, -1), []  # by digest; -1: learned
+        for start in range(0, len(images), PREDICT_SIZE):
+            pixels = self.pixels_to_learn(images[start : start + PREDICT_SIZE])
+            digests = enumerate((pixel_digest(image.numpy().tobytes()) for image in pixels.cpu()), start)
+            new = [number - start for number, digest in digests if numbers.setdefault(digest, number) == number]
+            features += [self.learner.features(pixels[new])] if new else []
+        if not features:
+            return []
+        learned, _ = self.select(self.examples.labels)
+        new = [number for number in numbers.values() if number >= 0]
+        return [new[row] for row in most_instructive(head, learned, torch.cat(features), count)]
 
     # Saving
 
