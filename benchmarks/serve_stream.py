@@ -28,7 +28,6 @@ from dualnet.experiments.runner import run, stream_of
 from dualnet.files import read_json
 from dualnet.models.model import Model
 from dualnet.options import merge
-from dualnet.serve.state_folder import DEFAULT_LEARNER
 from dualnet.stream.schedule import LabelsConfig
 from dualnet.ttest import Sample, p_text, welch
 
@@ -40,7 +39,7 @@ ALL_TAUGHT = ("--held-out-every", 0, "--device", "cpu")
 
 def experiment(seed: int, train_per_class: int, label_share: float) -> Experiment:
     """The learner of the service, smaller and with soft labels at insertion, on the embedded benchmark."""
-    name, learner = open_ended(merge(DEFAULT_LEARNER, SMALL))
+    name, learner = open_ended(merge({"name": "dualnet", "preset": "live"}, SMALL))
     benchmark, labels = Procedural(train_per_class=train_per_class), LabelsConfig(label_share, drawn_per="batch")
     return Experiment("served", "procedural", benchmark, name, learner, seed, "task_free", labels)
 

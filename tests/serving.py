@@ -23,6 +23,7 @@ from PIL import Image
 from dualnet.models.held_out import is_held_out, pixel_digest
 
 SIZE = 28
+LIVE = {"name": "dualnet", "preset": "live"}
 SMALL = {
     "encoder": {"width": 4, "weights": None},
     "updates": 2,
@@ -193,10 +194,9 @@ def open_model(options: Any) -> Any:
 
 
 def small_model(folder: Path, **options: Any) -> Path:
-    """Save a small model without classes."""
+    """Save a small model without classes, whose encoder is trained."""
     from dualnet.models.model import Model
     from dualnet.options import merge
-    from dualnet.serve.state_folder import DEFAULT_LEARNER
 
-    Model.create(image_size=SIZE, learner=merge(DEFAULT_LEARNER, merge(SMALL, options))).save(folder)
+    Model.create(image_size=SIZE, learner=merge(LIVE, merge(SMALL, options))).save(folder)
     return folder

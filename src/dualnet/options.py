@@ -209,6 +209,16 @@ def parse_flags(words: Sequence[str]) -> dict[str, Any]:
     return nest(options)
 
 
+def parse_learner_flags(words: Sequence[str], flags: Iterable[str]) -> dict[str, Any]:
+    """The options of a learner on a command line. For unknown ones the flags of the command are suggested too."""
+    options = parse_flags(words)
+    check_keys(options, ["learner", *(flag.replace("_", "-") for flag in flags)])
+    learner = options.get("learner", {})
+    if not isinstance(learner, dict):
+        raise ValueError(f"--learner: {learner!r} is not a group of options; use --learner.name to select a learner")
+    return learner
+
+
 def nest(options: Mapping[str, Any]) -> dict[str, Any]:
     """Nested options from dotted names: the inverse of `flatten`."""
     nested: dict[str, Any] = {}

@@ -16,6 +16,7 @@ from starlette.testclient import TestClient
 from dualnet.serve import repair, state_folder
 from dualnet.serve.app import make_app
 from dualnet.serve.journal import Journal
+from dualnet.serve.memory_contents import known_digests
 from dualnet.serve.options import Options
 from dualnet.serve.server import verify
 from dualnet.serve.service import Service
@@ -66,7 +67,7 @@ def learned(options: Options) -> set[tuple[str, str | None]]:
             with closing(worker.journal.database):
                 worker.journal.check()
                 follow(worker)
-                return set(worker.journal.examples_with(worker.contents.digests()))
+                return set(worker.journal.examples_with(known_digests(worker.model)))
         except sqlite3.DatabaseError as error:
             raise state_folder.failure(error, options) from error
 

@@ -125,19 +125,28 @@ def test_one_image_under_several_ids_is_held_out_as_a_whole(journal: Journal) ->
     assert [journal.example(f"{number}-{id}").held_out for number in (4, 5) for id in range(20)] == [1] * 20 + [0] * 20
 
 
-def test_what_the_memory_may_hold_at_a_position(journal: Journal) -> None:
-    journal.options = Options(Path(), held_out_every=0)
-    add(journal, [1, 2, 3], "cat")
+def test_an_image_has_the_label_that_was_given_last(journal: Journal) -> None:
+    add(journal, range(1, 7), "cat")  # 4 is held out
+    journal.add_examples(["twin"], [image(3)], ["dog"], True)
+    journal.add_examples(["unlabelled"], [image(7)], [None], False)  # the model given by --model may have learned it
     journal.delete("example-1")
-    journal.set_label("example-2", "dog", True)
-    journal.add_examples(["unlabelled"], [image(4)], [None], False)  # the model given by --model may have learned it
-    end, (cat, dog) = journal.last_position() + 1, journal.classes()
-    learned = [journal.learned_labels(digest(number), end) for number in range(1, 6)]
-    assert learned == [{}, {dog: 1}, {cat: 1}, None, None]
-    assert journal.learned_labels(digest(2), end - 2) == {}, "not learned yet"
-    journal.add_examples(["twin"], [image(3)], ["cat"], True)
-    assert journal.learned_labels(digest(3), end) == {cat: 1}, "the twin comes later"
-    assert journal.learned_labels(digest(3), end + 1) == {cat: 2}
+    cat, dog = journal.classes()
+
+    def labels() -> dict[int, int | None]:
+        numbers = {digest(number): number for number in range(1, 9)}
+        return {numbers[key]: label for key, label in journal.current_labels(numbers).items()}
+
+    assert labels() == {1: None, 2: cat, 3: dog, 4: None, 5: cat, 6: cat}
+    journal.set_label("twin", "cat", False)
+    journal.set_label("example-3", "dog", False)
+    assert labels()[3] == dog
+    journal.set_label("twin", "dog", False)
+    journal.set_label("example-3", "cat", False)
+    assert labels()[3] == cat
+    journal.delete("example-3")
+    assert labels()[3] == dog
+    journal.remove_class(dog)
+    assert labels()[3] is None
 
 
 def test_the_status_history_is_evenly_spread_and_comes_before_the_latest_events(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     parser, commands = make_parser()
     arguments, rest = parser.parse_known_args(argv)
     command = commands.choices[arguments.command]
-    if rest and arguments.command not in ("run", "learn", "search", "reproduce"):
+    if rest and arguments.command not in ("run", "learn", "search", "reproduce", "serve"):
         command.error(f"unrecognized arguments: {' '.join(rest)}")
     arguments.flags = [action.dest for action in command._actions if action.option_strings and action.dest != "help"]
     return arguments, rest
@@ -233,10 +233,11 @@ def add_serve(commands: Commands[Parser]) -> None:
     from dualnet.serve.options import Options
 
     summary = "start a web service that predicts and learns, with a page to teach it in the browser"
-    epilog = "Everything is stored in the state folder; the same command continues from there."
+    epilog = """Everything is stored in the state folder; the same command continues from there. Options of the learner
+    of a new model can follow, by their dotted names: --learner.preset live trains the encoder in the background."""
     add = commands.add_parser("serve", help=summary, epilog=epilog).add_argument
     add("--state", **OUT, required=True, help="folder for everything that is stored; created if missing")
-    for option in dataclasses.fields(Options)[1:]:
+    for option in [option for option in dataclasses.fields(Options) if option.metadata]:
         flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
         if option.type is bool:
             add(flag, action="store_true", help=text)

@@ -19,7 +19,7 @@ from dualnet.learners.make_encoder import encoder_options, image_size_of
 from dualnet.models.model import NEW_MODEL, Model
 from dualnet.models.session import Session, start
 from dualnet.models.session_plan import LearnOptions, check_out
-from dualnet.options import build, check_keys, merge, parse_flags
+from dualnet.options import build, merge, parse_learner_flags
 from dualnet.text import join_first, pluralise
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
@@ -46,8 +46,8 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def learn_options(arguments: argparse.Namespace, rest: list[str], source: Path | None, folder: str) -> LearnOptions:
     """The options of the session and, without a source, of the new model."""
-    given = parse_flags(rest)
-    check_keys(given, ["learner", *(flag.replace("_", "-") for flag in arguments.flags)])
+    learner = parse_learner_flags(rest, arguments.flags)
+    given: dict[str, Any] = {"learner": learner} if learner else {}
     given |= {option: value for option in MODEL_FLAGS if (value := getattr(arguments, option)) is not None}
     if source is not None and given:
         option = next(iter(given)).replace("_", "-")
@@ -67,8 +67,6 @@ def model_options(given: Mapping[str, Any]) -> dict[str, Any]:
     if "memory" in given:
         learner["memory"] = {"slots": given["memory"]}
     more = given.get("learner", {})
-    if not isinstance(more, dict):
-        raise ValueError(f"--learner: {more!r} is not a group of options; use --learner.name to select a learner")
     if more.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]:
         learner = merge(NEW_MODEL, learner)
     return {**options, "learner": merge(learner, more)}

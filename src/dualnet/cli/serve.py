@@ -4,11 +4,12 @@ import argparse
 import dataclasses
 
 from dualnet.cli.terminal import print_line
+from dualnet.options import parse_learner_flags
 from dualnet.serve.options import Options
 
 
-def main(arguments: argparse.Namespace, _: list[str]) -> None:
-    values = vars(arguments)
+def main(arguments: argparse.Namespace, rest: list[str]) -> None:
+    values = {**vars(arguments), "learner": parse_learner_flags(rest, arguments.flags)}
     options = Options(**{field.name: values[field.name] for field in dataclasses.fields(Options)})
     try:
         from dualnet.serve.server import serve, verify

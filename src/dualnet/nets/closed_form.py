@@ -15,9 +15,7 @@ DISTANCE_SHARE = 0.1  # of the distance from the centre, in the novelty
 TEMPERATURES = torch.logspace(-1, 3, 81, dtype=torch.float64)
 QUANTILES = 1000
 UNKNOWN = torch.finfo(torch.float32).max  # as long as the quantiles are
-UNLEARNED = (
-    -500.0
-)  # of a class without examples, below the least logit: improbable, but not masked like those of other tasks
+UNLEARNED = -500.0  # of a class without examples, from the least logit: improbable, but not masked as in other tasks
 FOR_PREDICTION = ("counts", "temperature", "novelties", "center", "factor", "means")  # a solved head needs no sums
 
 

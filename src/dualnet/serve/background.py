@@ -15,7 +15,7 @@ from dualnet.serve.options import Options
 MAX_CATCH_UP_STEPS = 3  # after which an eighth of the old average is left
 MIN_DECREASE = 0.01  # relative decrease of the loss below which it counts as flat
 
-Activity = Literal["off", "paused", "nothing to learn from", "all steps done", "flat", "learning"]
+Activity = Literal["off", "frozen encoder", "paused", "nothing to learn from", "all steps done", "flat", "learning"]
 
 
 def next_batch(entries: Sequence[Entry], options: Options) -> list[Entry]:
@@ -51,10 +51,13 @@ def catch_up(model: Model, images: Tensor, labels: Sequence[str | None]) -> None
 
 
 class Background:
-    """Trains within a share of one core, up to some steps per example, until its loss is flat."""
+    """Trains within a share of one core, up to some steps per example, until its loss is flat.
 
-    def __init__(self, options: Options, progress: Mapping[str, int], paused: bool = False) -> None:
-        self.options, self.paused = options, paused
+    `trainable`: whether the model has weights to train; a closed-form head on a frozen encoder has none.
+    """
+
+    def __init__(self, options: Options, progress: Mapping[str, int], trainable: bool, paused: bool = False) -> None:
+        self.options, self.trainable, self.paused = options, trainable, paused
         self.steps = progress["steps"]  # in total
         self.steps_since_taught = progress["steps_since_taught"]
         self.has_images = progress["position"] > 0
@@ -69,6 +72,8 @@ class Background:
         """What the background does now, given the number of examples received."""
         if not self.options.has_background:
             return "off"
+        if not self.trainable:
+            return "frozen encoder"
         if self.paused:
             return "paused"
         if not self.has_images:

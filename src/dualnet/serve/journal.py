@@ -8,7 +8,6 @@ import json
 import sqlite3
 import threading
 import time
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -24,7 +23,7 @@ SCHEMA = """
 CREATE TABLE IF NOT EXISTS classes (number INTEGER PRIMARY KEY AUTOINCREMENT, name TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS examples (
     number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT UNIQUE NOT NULL, time REAL NOT NULL, digest BLOB NOT NULL,
-    pixels BLOB, label INTEGER, held_out INTEGER NOT NULL);
+    pixels BLOB, label INTEGER, labelled INTEGER, held_out INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
 CREATE INDEX IF NOT EXISTS by_label ON examples (label);
 CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
@@ -152,8 +151,9 @@ class Journal:
                 message = f"id {id!r} exists with another image or label; use another id, or PUT its label"
                 raise RequestError(409, message)
             return True
-        values = (id, time.time(), digest, pixels, label, is_held_out(digest, self.options.held_out_every))
-        query = "INSERT INTO examples (id, time, digest, pixels, label, held_out) VALUES (?, ?, ?, ?, ?, ?)"
+        held_out, position = is_held_out(digest, self.options.held_out_every), self.last_position() + 1
+        query = "INSERT INTO examples (id, time, digest, pixels, label, labelled, held_out) VALUES (?,?,?,?,?,?,?)"
+        values = (id, time.time(), digest, pixels, label, position, held_out)
         self.append("example", self.value(f"{query} RETURNING number", *values), label)
         self.execute("DELETE FROM deleted_ids WHERE id = ?", id)
         return False
@@ -166,7 +166,8 @@ class Journal:
             if example.pixels is None:
                 raise RequestError(409, f"the image of {id!r} is no longer stored; post it again with its label")
             label = self.label_of(name, new_class)
-            self.execute("UPDATE examples SET label = ? WHERE id = ?", label, id)
+            position = self.last_position() + 1
+            self.execute("UPDATE examples SET label = ?, labelled = ? WHERE id = ?", label, position, id)
             return self.append("label", example.number, label)
 
     def delete(self, id: str) -> int:
@@ -272,17 +273,19 @@ class Journal:
             numbers = {name: number for number, name in self.classes().items()}
             return [numbers[name] for name in names]
 
-    def learned_labels(self, digest: bytes, position: int) -> Counter[int] | None:
-        """How often the memory may hold an image, by label; None if it did not come from the journal.
+    def current_labels(self, digests: Iterable[bytes]) -> dict[bytes, int | None]:
+        """The labels of images, by the digests of their pixels, without those that did not come from the journal.
 
-        Examples with a log entry at the position or later do not count: the learner has yet to learn them.
+        Of several examples with the same pixels the one labelled last counts. None: deleted, or held out.
         """
-        pending = "number IN (SELECT example FROM log WHERE position >= ?)"
-        query = f"SELECT label, held_out OR {pending} FROM examples WHERE digest = ? AND label IS NOT NULL"
-        rows = self.execute(query, position, digest)
-        if not rows and not self.execute("SELECT * FROM deleted WHERE digest = ?", digest):
-            return None
-        return Counter(label for label, excluded in rows if not excluded)
+        query = """SELECT CASE WHEN held_out THEN NULL ELSE label END FROM examples
+            WHERE digest = ? AND label IS NOT NULL ORDER BY labelled DESC LIMIT 1"""
+        labels: dict[bytes, int | None] = {}
+        for digest in digests:
+            rows = self.execute(query, digest) or self.execute("SELECT NULL FROM deleted WHERE digest = ?", digest)
+            if rows:
+                labels[digest] = rows[0][0]
+        return labels
 
     def is_paused(self) -> bool:
         """Whether the background is paused, which outlives a restart."""
@@ -375,9 +378,8 @@ class Journal:
         """Replace the log by all labelled examples whose images are stored, except those with some digests."""
         with self.transaction():
             self.execute("DELETE FROM log")
-            query = (
-                "SELECT number, label, digest FROM examples WHERE label NOT NULL AND pixels NOT NULL ORDER BY number"
-            )
+            stored = "label NOT NULL AND pixels NOT NULL"
+            query = f"SELECT number, label, digest FROM examples WHERE {stored} ORDER BY labelled"
             for number, label, digest in self.execute(query):
                 if digest not in learned:
                     self.append("example", number, label)

@@ -2,10 +2,11 @@
 
 import dataclasses
 import ipaddress
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-DEFAULT_IMAGE_SIZE = 48  # pixels, of a new model
+DEFAULT_IMAGE_SIZE = 64  # pixels, of a new model
 PRIVATE = 0o077  # the umask: other users can read nothing that is stored
 
 
@@ -29,6 +30,7 @@ class Options:
     device: str = option("auto", "auto, cpu or cuda")
     batch_size: int = option(10, "maximum number of examples learned together", at_least=1)
     synchronous: bool = option(False, "respond after learning; one batch per request; no background training")
+    learner: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of a new model, merged into NEW_MODEL
     # Background training
     share: float = option(1.0, "share of one core's time for background training, above 0 and up to 1")
     steps_per_example: int = option(100, "maximum background steps per example received; 0: none", at_least=0)

@@ -15,7 +15,7 @@ from dualnet.models.model import Model
 from dualnet.serve import state_folder
 from dualnet.serve.errors import DISK_ERRORS
 from dualnet.serve.journal import Journal
-from dualnet.serve.memory_contents import MemoryContents
+from dualnet.serve.memory_contents import follow, known_digests
 from dualnet.serve.options import Options
 
 
@@ -100,12 +100,12 @@ def former() -> str:
 def replace_model(options: Options, journal: Journal) -> str:
     """Returns what was done. The journal is first: a repair that is cut off can be repeated."""
     model, source = last_snapshot(options, journal) or (initial_model(options, journal), "a new model")
-    position, contents = journal.last_position(), MemoryContents(model)
-    contents.remove_outdated(journal, position + 1)
+    position = journal.last_position()
+    follow(journal, model)
     folder = options.state / state_folder.MODEL
     if folder.exists():
         folder.rename(folder.with_name(f"{former()}-{folder.name}"))
-    journal.learn_again(contents.digests())
+    journal.learn_again(known_digests(model))
     state_folder.save(model, options, {**state_folder.NEW_PROGRESS, "position": position})
     return f"{source} replaces it and learns all stored images"
 

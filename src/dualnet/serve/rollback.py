@@ -1,5 +1,6 @@
-"""The last known good state of a model, restored when an update makes the model worse."""
+"""The last known good state of a model whose weights are trained, restored when training makes the model worse."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 
@@ -27,15 +28,26 @@ def held_out_results(model: Model, examples: Sequence[tuple[int, int, bytes]]) -
     }
 
 
+def accuracies(results: Results) -> dict[int, float]:
+    """In percent, by class."""
+    by_class = defaultdict[int, list[bool]](list)
+    for (_, label), is_correct in results.items():
+        by_class[label].append(is_correct)
+    return {label: 100 * sum(correct) / len(correct) for label, correct in by_class.items()}
+
+
+def accuracy_drop(before: Results, after: Results) -> float:
+    """Percentage points lost on the examples measured both times; 0 if these are too few."""
+    common = before.keys() & after.keys()
+    if len(common) < MIN_EXAMPLES:
+        return 0.0
+    return 100 * sum(before[example] - after[example] for example in common) / len(common)
+
+
 class RollbackPoint:
     """A copy of weights, averaged weights and optimizers. The memory is left out: a rollback keeps its examples."""
 
-    def __init__(self, model: Model, correct: Results | None = None) -> None:
-        self.correct: Results = correct or {}
-        self.update(model)
-
-    def update(self, model: Model) -> None:
-        """Copy the state of the model; the measured accuracy stays."""
+    def __init__(self, model: Model) -> None:
         learner = model.learner
         memories = tuple(f"{name}." for name, module in learner.named_modules() if isinstance(module, Memory))
         state = learner.state_dict().items()
@@ -43,20 +55,6 @@ class RollbackPoint:
             name: value.clone() for name, value in state if name != "_extra_state" and not name.startswith(memories)
         }
         self.optimizers = deepcopy({name: optimizer.state_dict() for name, optimizer in learner.optimizers().items()})
-
-    def accuracy(self) -> dict[int, float]:
-        """Accuracy in percent, by class."""
-        by_class: dict[int, list[bool]] = {}
-        for (_, label), is_correct in self.correct.items():
-            by_class.setdefault(label, []).append(is_correct)
-        return {label: 100 * sum(results) / len(results) for label, results in by_class.items()}
-
-    def accuracy_drop(self, correct: Results) -> float:
-        """Percentage points lost since this state, on the examples measured both times; 0 if these are too few."""
-        common = self.correct.keys() & correct.keys()
-        if len(common) < MIN_EXAMPLES:
-            return 0.0
-        return 100 * sum(self.correct[example] - correct[example] for example in common) / len(common)
 
     @torch.no_grad()
     def restore(self, model: Model) -> None:

@@ -33,7 +33,8 @@ class Class(BaseModel):
 
 
 class Prediction(BaseModel):
-    classes: list[Class]
+    classes: list[Class] = Field(description="the most probable first; empty before two classes have learned images")
+    unknown: bool = Field(default=False, description="the image is unlike all classes")
 
 
 class Predictions(BaseModel):

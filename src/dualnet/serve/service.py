@@ -239,7 +239,8 @@ class Service:
         names = self.journal.classes()  # a class that was just removed is not among them
         rows = [zip(map(int, row.classes), row.probabilities, strict=True) for row in predictions]
         classes = [[Class(name=names[number], probability=p) for number, p in row if number in names] for row in rows]
-        return version, [Prediction(classes=row) for row in classes]
+        is_unknown = [prediction.unknown for prediction in predictions]
+        return version, [Prediction(classes=row, unknown=new) for row, new in zip(classes, is_unknown, strict=True)]
 
     def status(self) -> dict[str, Any]:
         """The response to `GET /v1/status`."""

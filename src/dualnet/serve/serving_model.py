@@ -1,15 +1,20 @@
-"""The model that serves predictions: a copy of the learner's weights, so that predictions never wait for training."""
+"""The model that serves predictions: a copy of what the learner predicts by, so that predictions never wait for it."""
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dualnet.learners import Learner
 from dualnet.learners.ema import prediction_tensors
+from dualnet.models.examples import Examples
 from dualnet.models.model import Model, load
 from dualnet.models.predictions import Prediction
+from dualnet.nets import BaseEncoder
+from dualnet.nets.closed_form import FOR_PREDICTION
 from dualnet.serve import state_folder
 from dualnet.serve.options import Options
 
@@ -17,23 +22,28 @@ MAX_BATCH = 16  # images predicted together
 
 
 class ServingModel:
-    """A model with the weights of one publication."""
+    """A model as of one publication."""
 
     def __init__(self, options: Options) -> None:
-        """The saved model, with the averaged weights as its weights: publications contain only those."""
+        """The saved model, without what only learning needs, and with the averaged weights as its weights."""
         self.version, self.lock = "", threading.Lock()
         self.model = load(options.state / state_folder.MODEL, state_folder.device_of(options))
-        self.write(prediction_weights(self.model))
-        self.model.learner.ema = None
+        self.write(publication(self.model))
+        self.model.learner.ema, self.model.examples = None, Examples()
+        for memory in self.model.learner.memories:
+            memory.change_slots(1)
 
     @torch.no_grad()
     def write(self, flat: Tensor) -> None:
-        values = [value for _, value in prediction_tensors(self.model.learner)]
+        learner = self.model.learner
+        values = [value for _, value in published_tensors(learner)]
         for value, new in zip(values, flat.split([value.numel() for value in values]), strict=True):
             value.copy_(new.view(value.shape))
+        if learner.closed_form is not None:
+            learner.closed_form.is_solved = True
 
-    def update(self, status: dict[str, Any], weights: bytes) -> None:
-        flat = torch.from_numpy(np.frombuffer(weights, np.float32).copy())  # NumPy copies without holding the GIL
+    def update(self, status: dict[str, Any], content: bytes) -> None:
+        flat = torch.from_numpy(np.frombuffer(content, np.float32).copy())  # NumPy copies without holding the GIL
         with self.lock:
             self.version, self.model.class_names = status["version"], status["classes"]
             learner = self.model.learner
@@ -44,9 +54,13 @@ class ServingModel:
             self.write(flat)
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
-        """The version of the model, and a prediction for each image; without classes while the model has none."""
+        """The version of the model, and a prediction for each image; without classes if there is nothing to tell apart.
+
+        A closed-form head knows the classes that have images, and needs two of them.
+        """
         with self.lock:
-            if not self.model.class_names:
+            head = self.model.learner.closed_form
+            if not self.model.class_names or (head is not None and (head.counts > 0).sum() < 2):
                 return self.version, [Prediction((), ())] * len(images)
             return self.version, predict(self.model, images, top)
 
@@ -56,12 +70,23 @@ def predict(model: Model, images: Tensor, top: int) -> list[Prediction]:
     return [answer for part in images.split(MAX_BATCH) for answer in model.predict(part, top=top)]
 
 
+def published_tensors(learner: Learner) -> Iterator[tuple[str, Tensor]]:
+    """What predictions depend on and learning changes: neither a frozen encoder nor the sums of a closed-form head."""
+    frozen = [module for module in learner.modules() if isinstance(module, BaseEncoder) and module.frozen]
+    fixed = {id(value) for encoder in frozen for value in (*encoder.parameters(), *encoder.buffers())}
+    yield from ((name, value) for name, value in prediction_tensors(learner) if id(value) not in fixed)
+    if (head := learner.closed_form) is not None:
+        yield from ((name, getattr(head, name)) for name in FOR_PREDICTION)
+
+
 @torch.no_grad()
-def prediction_weights(model: Model) -> Tensor:
-    """The weights and statistics used for prediction, averaged ones where the learner has them: a flat float tensor.
+def publication(model: Model) -> Tensor:
+    """The published tensors, averaged ones where the learner has them: flat, float.
 
     One flat buffer, because unpickling about 50 MB of tensors would hold the GIL, and delay predictions, for 0.1 s.
     """
     learner = model.learner
+    if learner.closed_form is not None:
+        learner.closed_form.solve()
     means = {} if learner.ema is None else learner.ema.means()
-    return torch.cat([means.get(name, value).float().flatten() for name, value in prediction_tensors(learner)]).cpu()
+    return torch.cat([means.get(name, value).float().flatten() for name, value in published_tensors(learner)]).cpu()

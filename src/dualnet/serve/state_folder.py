@@ -22,8 +22,8 @@ from dualnet.experiments.record import CHECKPOINTS, EXPERIMENT_FILE
 from dualnet.files import READ_ERRORS, describe_error, read_json
 from dualnet.machine import choose_device
 from dualnet.models.held_out import HeldOut
-from dualnet.models.model import Model, load, load_with_state, write
-from dualnet.options import whole_number
+from dualnet.models.model import NEW_MODEL, Model, load, load_with_state, write
+from dualnet.options import merge, whole_number
 from dualnet.serve.errors import RequestError
 from dualnet.serve.journal import Journal
 from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
@@ -31,7 +31,6 @@ from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
 INFO_FILE, LAST_FILE, EXPORT = "snapshot.json", "last", "export-"
 NEW_PROGRESS = {"position": 0, "steps": 0, "steps_since_taught": 0, "saves_due": 0}
-DEFAULT_LEARNER: dict[str, Any] = {"name": "dualnet", "preset": "live", "memory": {"slots": 1000}}
 
 
 def device_of(options: Options) -> str:
@@ -60,7 +59,7 @@ def new_model(options: Options) -> Model:
         size = DEFAULT_IMAGE_SIZE if options.image_size is None else options.image_size
         size = whole_number(size, "--image-size", 1, MAX_SIZE)
         new = {"image_size": size, "seed": options.seed, "boundaries": options.has_background}
-        model = Model.create(learner=DEFAULT_LEARNER, device=device_of(options), **new)
+        model = Model.create(learner=learner_of(options), device=device_of(options), **new)
     else:
         model = load(options.model, device_of(options))
         model.held_out = HeldOut()  # the service holds out examples of its own
@@ -109,6 +108,12 @@ def remedies(options: Options) -> str:
     return f"put back what is lost, or {alone}" + ("" if options.repair else ", or --repair")
 
 
+def learner_of(options: Options) -> dict[str, Any]:
+    """The options of the learner of a new model."""
+    is_default = options.learner.get("name", NEW_MODEL["name"]) == NEW_MODEL["name"]
+    return merge(NEW_MODEL, options.learner) if is_default else dict(options.learner)
+
+
 def has_model(options: Options) -> bool:
     return ModelFolder(options.state / MODEL).holds_model
 
@@ -126,9 +131,10 @@ def check_place(options: Options) -> None:
 
 def warn_of_unused_model(options: Options) -> None:
     """Only a warning: a supervisor repeats the first command to continue."""
-    if options.model is not None and has_model(options):
-        unused = f"--model {options.model}: not used, since --state {options.state} has a model"
-        warnings.warn(f"{unused}, which continues; to start from --model, give another --state", stacklevel=2)
+    given = f"--model {options.model}" if options.model is not None else "--learner" if options.learner else ""
+    if given and has_model(options):
+        unused = f"{given}: not used, since --state {options.state} has a model"
+        warnings.warn(f"{unused}, which continues; for a new one give another --state", stacklevel=2)
 
 
 def check_model(model: Model, options: Options) -> None:
@@ -139,6 +145,8 @@ def check_model(model: Model, options: Options) -> None:
         raise ValueError(f"--image-size {size}: the model has images of {side} pixels; omit --image-size")
     if spec.num_tasks > 1:
         raise ValueError(f"--model {options.model}: it was trained with {spec.num_tasks} tasks; give a task-free model")
+    if model.learner.closed_form is not None and not model.keeps_examples:
+        raise ValueError("learner.head: here a closed-form head needs a frozen encoder; give --learner.encoder.lr 0")
 
 
 def save(model: Model, options: Options, progress: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""The learner process: reads the journal, learns, evaluates, publishes weights, saves, and trains in the background."""
+"""The learner process: reads the journal, learns, evaluates, publishes, saves, and trains in the background."""
 
 import math
 import os
@@ -23,13 +23,14 @@ from dualnet.serve.background import Background, catch_up, next_batch
 from dualnet.serve.errors import DISK_ERRORS, RequestError, disk_message
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Entry, Journal
-from dualnet.serve.memory_contents import MemoryContents
+from dualnet.serve.memory_contents import count_stored, follow, refresh_soft_labels, sample_images, stored_digests
 from dualnet.serve.options import PRIVATE, Options
-from dualnet.serve.rollback import RollbackPoint, held_out_results
-from dualnet.serve.serving_model import prediction_weights
+from dualnet.serve.rollback import Results, RollbackPoint, accuracies, accuracy_drop, held_out_results
+from dualnet.serve.serving_model import publication
 
 PUBLISH_SECONDS = 1.0  # between publications during background training
-PUBLISH_SOON_SECONDS = 0.1  # between publications while journal entries arrive
+PUBLISH_SOON_SECONDS = 0.1  # between publications while journal entries are waiting
+CALIBRATE_SECONDS = 0.2  # without journal entries, after which probabilities are calibrated
 IDLE_SECONDS = 1.0  # longest wait for a command
 EVALUATE_SHARE = 0.1  # largest share of the time spent on evaluation
 READ_AHEAD = 200  # journal entries read at a time
@@ -61,18 +62,22 @@ class Worker:
         self.started = int(time.time())  # in the version, so that it differs from those of earlier processes
         self.journal = Journal(options.state / state_folder.JOURNAL, options)
         self.model, progress = state_folder.open_model(options, self.journal)
-        self.contents, self.last_good = MemoryContents(self.model), RollbackPoint(self.model)
+        self.trainable = bool(self.model.learner.optimizers())
+        self.remember()
+        self.results: Results = {}  # of the last evaluation
         self.position: int = progress["position"]
-        self.background = Background(options, progress, self.journal.is_paused())
+        self.background = Background(options, progress, self.trainable, self.journal.is_paused())
         self.version, self.saved_at = 0, time.monotonic()
         self.older_position = self.saved_position = self.position  # of the two checkpoints
         self.losses: dict[str, float] = {}
-        self.unmeasured = self.unsaved = self.save_failed = False
+        self.unmeasured = self.unsaved = self.save_failed = self.taught = False
         self.saves_due: int = progress["saves_due"]  # until no checkpoint contains a deleted image or a removed class
         self.published_at = self.evaluate_at = 0.0  # on the monotonic clock
         self.publish_at = math.inf  # infinite: nothing to publish
+        self.calibrate_at = 0.0 if self.model.learner.closed_form is not None else math.inf
 
     def run(self) -> None:
+        self.calibrate()
         self.publish()
         worked = True
         while self.handle_commands(0.0 if worked else self.idle_seconds()):
@@ -84,8 +89,8 @@ class Worker:
 
     def idle_seconds(self) -> float:
         """How long to wait for commands before the next thing is due."""
-        until_published = self.publish_at - time.monotonic()
-        return max(0.0, min(IDLE_SECONDS, until_published, self.background.delay() or IDLE_SECONDS))
+        until_due = min(self.publish_at, self.calibrate_at) - time.monotonic()
+        return max(0.0, min(IDLE_SECONDS, until_due, self.background.delay() or IDLE_SECONDS))
 
     def work(self) -> bool:
         """Process journal entries, or make a background step. Returns whether there was anything to do."""
@@ -101,6 +106,8 @@ class Worker:
 
     def do_what_is_due(self) -> None:
         now = time.monotonic()
+        if now >= self.calibrate_at:
+            self.calibrate()
         if now >= self.publish_at:
             self.publish()
         if self.unmeasured and now >= self.evaluate_at:
@@ -126,12 +133,16 @@ class Worker:
             self.add_classes([str(entry.label) for entry in done])
         elif first.kind in ("delete", "remove"):
             done = list(takewhile(lambda entry: entry.kind in ("delete", "remove"), entries))
-            self.remove([str(entry.label) for entry in done if entry.kind == "remove"], first.position)
+            self.remove(done)
         self.position = done[-1].position
         self.background.on_new_entries(taught=first.kind == "class" or any(entry.label for entry in batch))
         self.unsaved = True
         self.unmeasured |= first.kind != "class"
-        self.publish_at = 0.0 if self.options.synchronous else self.published_at + PUBLISH_SOON_SECONDS
+        self.taught = True
+        is_last = self.position == self.journal.last_position()
+        self.publish_at = 0.0 if is_last or self.options.synchronous else self.published_at + PUBLISH_SOON_SECONDS
+        if self.model.learner.closed_form is not None:
+            self.calibrate_at = time.monotonic() + CALIBRATE_SECONDS
         return len(done)
 
     def add_classes(self, names: Sequence[str]) -> None:
@@ -140,32 +151,32 @@ class Worker:
             return
         self.evaluate_unmeasured()
         if self.background.steps_since_taught >= SETTLED_STEPS:
-            self.contents.refresh_soft_labels()
+            refresh_soft_labels(self.model)
         self.model.add_classes(new)
-        self.last_good.update(self.model)
+        self.remember()
 
-    def remove(self, names: Sequence[str], position: int) -> None:
-        """Remove classes, and from the memory what was deleted, as of a position."""
+    def remove(self, entries: Sequence[Entry]) -> None:
+        """Withdraw deleted examples, and remove classes."""
+        names = [str(entry.label) for entry in entries if entry.kind == "remove"]
+        deleted = {entry.digest for entry in entries if entry.digest}
+        follow(self.journal, self.model, None if names else deleted)
         for name in [name for name in names if name in self.model.class_names]:
             self.evaluate_unmeasured()
             self.model.remove_class(name)
-            self.last_good.update(self.model)
-        self.contents.remove_outdated(self.journal, position)
+            self.remember()
         self.saves_due = 2
 
     def learn(self, batch: Sequence[Entry]) -> None:
-        digests = {entry.pixels: entry.digest for entry in batch if entry.pixels and entry.digest}
-        if any(entry.kind == "label" for entry in batch):  # a corrected example may be in the memory with its old label
-            self.contents.remove_outdated(self.journal, batch[0].position)
+        if not self.model.keeps_examples:  # otherwise the model itself knows the images whose labels change
+            follow(self.journal, self.model, {entry.digest for entry in batch if entry.digest})
         pixels = to_tensor([entry.pixels for entry in batch if entry.pixels])
         names = [None if entry.label is None else str(entry.label) for entry in batch]
-        self.contents.learned |= digests
         self.losses |= self.step(pixels, names)
         if not self.options.synchronous:
             catch_up(self.model, pixels, names)
 
     def step(self, images: Tensor, labels: list[str | None] | None) -> dict[str, float]:
-        """Returns the losses. A step that diverges is rolled back."""
+        """Returns the losses. Weights that diverge are rolled back."""
         size = self.options.batch_size
         try:
             if labels is None or set(labels) == {None}:  # `learn` refuses them if only the averaged weights change
@@ -174,14 +185,23 @@ class Worker:
                 return self.model.learn_batches(pixels, numbers, torch.zeros_like(numbers), size)
             return self.model.learn(images, labels, batch_size=size)
         except RuntimeError as error:
-            self.roll_back(str(error))
+            if self.last_good is None:
+                raise
+            self.roll_back(self.last_good, str(error))
             return {}
+
+    def calibrate(self) -> None:
+        """Fit probabilities to the examples, if these have changed: what is predicted depends on nothing else."""
+        if self.calibrate_at < math.inf:
+            self.calibrate_at = math.inf
+            self.model.calibrate()
+            self.publish_at = 0.0
 
     def background_step(self) -> None:
         """Train on unlabelled images, or on images of the memory if there are none."""
         began = time.monotonic()
         images = self.journal.sample_unlabelled(BACKGROUND_BATCH_SIZE)
-        pixels = to_tensor(images) if images else self.contents.sample_images(BACKGROUND_BATCH_SIZE)
+        pixels = to_tensor(images) if images else sample_images(self.model, BACKGROUND_BATCH_SIZE)
         if pixels is None:
             self.background.has_images = False
             return
@@ -202,12 +222,12 @@ class Worker:
         except ValueError as error:
             self.notice("not_restored", str(error))
             raise ValueError(f"{error}; nothing was restored") from error
-        contents = MemoryContents(model)
-        contents.remove_outdated(self.journal, self.position + 1)
+        follow(self.journal, model)
+        model.calibrate()
         self.saves_due = 2  # the older checkpoint, used if the newest is damaged, must not undo this
         self.write_checkpoint(model)
-        self.model, self.contents, self.last_good = model, contents, RollbackPoint(model)
-        self.losses, self.unmeasured = {}, False
+        self.model, self.losses, self.results, self.unmeasured = model, {}, {}, True
+        self.remember()
         self.notice("restored", f"snapshot {number}")
         self.publish()
 
@@ -219,23 +239,32 @@ class Worker:
             self.evaluate()
 
     def evaluate(self) -> None:
-        """Measure the accuracy on held-out examples, and roll back if it has dropped by more than `--margin`."""
+        """Measure the accuracy on held-out examples. Undo background training that lowered it by more than `--margin`.
+
+        What was taught since the last time may move accuracy between classes, so then nothing is compared.
+        """
         began, self.unmeasured = time.monotonic(), False
-        correct = held_out_results(self.model, self.journal.held_out())
-        if correct or self.last_good.correct:  # the latter: the last held-out example was deleted
-            if (drop := self.last_good.accuracy_drop(correct)) > self.options.margin:
-                self.roll_back(f"accuracy on held-out examples fell by {drop:.0f} points")
-                self.background.pause(True)
-                with suppress(sqlite3.DatabaseError):  # such as a full disk: until a restart only
-                    self.journal.set_paused(True)
-                return
-            self.last_good = RollbackPoint(self.model, correct)
+        results = held_out_results(self.model, self.journal.held_out())
+        drop = 0.0 if self.taught else accuracy_drop(self.results, results)
+        if self.last_good is not None and drop > self.options.margin:
+            self.roll_back(self.last_good, f"accuracy on held-out examples fell by {drop:.0f} points")
+            self.background.pause(True)
+            with suppress(sqlite3.DatabaseError):  # such as a full disk: until a restart only
+                self.journal.set_paused(True)
+            return
+        before, self.results, self.taught = self.results, results, False
+        if results != before:
             self.link.send(("status", self.status()))
+        self.remember()
         self.evaluate_at = time.monotonic() + (time.monotonic() - began) / EVALUATE_SHARE
 
-    def roll_back(self, reason: str) -> None:
+    def remember(self) -> None:
+        """As the state to go back to; a model without weights to train needs none."""
+        self.last_good = RollbackPoint(self.model) if self.trainable else None
+
+    def roll_back(self, point: RollbackPoint, reason: str) -> None:
         """Restore the last good weights. The memory is kept, so that replay still covers the examples since then."""
-        self.last_good.restore(self.model)
+        point.restore(self.model)
         self.losses = {}
         self.notice("rolled_back", " ".join(reason.split()))
         self.publish_at = 0.0
@@ -243,15 +272,15 @@ class Worker:
     # Publishing and saving
 
     def publish(self) -> None:
-        """Send a copy of the weights that predict to the HTTP process."""
-        weights = prediction_weights(self.model)
-        if not weights.isfinite().all():
-            self.roll_back("a weight is not finite")
-            weights = prediction_weights(self.model)
+        """Send a copy of what predicts to the HTTP process."""
+        content = publication(self.model)
+        if self.last_good is not None and not content.isfinite().all():
+            self.roll_back(self.last_good, "a weight is not finite")
+            content = publication(self.model)
         self.version += 1
         self.publish_at, self.published_at = math.inf, time.monotonic()
         self.link.send(("published", self.status()))
-        self.link.send_bytes(weights.numpy().data)
+        self.link.send_bytes(content.numpy().data)
 
     def status(self) -> dict[str, Any]:
         activity = self.background.activity(self.journal.received())
@@ -260,9 +289,9 @@ class Worker:
             "position": self.position,
             "classes": list(self.model.class_names),
             "losses": self.losses,
-            "accuracy": self.last_good.accuracy(),
+            "accuracy": accuracies(self.results),
             "background": {"activity": activity, "steps": self.background.steps},
-            "memory": self.contents.counts(),
+            "memory": count_stored(self.model),
         }
 
     def write_checkpoint(self, model: Model) -> None:
@@ -277,7 +306,7 @@ class Worker:
         self.evaluate_unmeasured()
         try:
             self.write_checkpoint(self.model)
-            self.journal.prune(self.older_position, self.contents.digests())
+            self.journal.prune(self.older_position, stored_digests(self.model))
             self.unsaved = self.save_failed = False
         except DISK_ERRORS as error:  # such as a full disk; the journal has everything
             self.save_failed = True
@@ -303,11 +332,12 @@ class Worker:
     def execute(self, command: str, argument: Any) -> tuple[Any, tuple[int, str] | None]:
         """The result of a command; or, if it fails, HTTP status and message."""
         try:
-            if self.publish_at < math.inf:  # so that snapshots and exports contain the weights that predict
+            self.calibrate()
+            if self.publish_at < math.inf:  # so that snapshots and exports contain what predicts
                 self.publish()
             match command:
                 case "memory":
-                    return self.contents.digests(), None
+                    return stored_digests(self.model), None
                 case "snapshot":
                     return state_folder.create_snapshot(self.model, self.options, argument), None
                 case "restore":

@@ -63,7 +63,7 @@ export function removeLabel(name) {
 /** Show the predictions of cards. An image that is stored on the server is not sent again. */
 async function predict(cards) {
   const [stored, others] = [cards.filter((card) => card.stored), cards.filter((card) => !card.stored)];
-  const show = (cards, { predictions }) => predictions.forEach(({ classes }, index) => cards[index].show(classes));
+  const show = (cards, { predictions }) => predictions.forEach((prediction, index) => cards[index].show(prediction));
   if (stored.length > 0) {
     const query = new URLSearchParams([["top", MAX_CLASSES], ...stored.map(({ id }) => ["id", id])]);
     show(stored, await json("GET", `v1/predictions?${query}`));
@@ -113,7 +113,7 @@ class Card {
       const fields = { image: this.blob, id: this.id, ...(label && { label, new_class: true }) };
       for (const [name, value] of Object.entries(fields)) form.append(name, value);
       const [{ prediction }] = await json("POST", `v1/examples?top=${MAX_CLASSES}`, form);
-      this.show(prediction.classes);
+      this.show(prediction);
     }
     this.stored = true;
     this.label = label ?? null;
@@ -148,11 +148,12 @@ class Card {
     return again.hidden;
   }
 
-  show(prediction) {
-    if (prediction.length === 0 && this.prediction) return; // its image is no longer stored on the server
-    this.prediction = prediction[0]?.name ?? "";
+  show({ classes, unknown }) {
+    if (classes.length === 0 && this.prediction) return; // its image is no longer stored on the server
+    this.prediction = classes[0]?.name ?? "";
+    this.unknown = unknown;
     this.firstPrediction ??= this.prediction;
-    const best = prediction.slice(0, MAX_ROWS);
+    const best = classes.slice(0, MAX_ROWS);
     for (const name of this.rows.keys()) if (!best.some((one) => one.name === name)) this.removeRow(name);
     for (const { name, probability } of best) {
       const row = this.rows.get(name) ?? this.addRow(name);
@@ -178,7 +179,9 @@ class Card {
   }
 
   summarize() {
-    const prediction = this.prediction ? `Prediction: ${this.prediction}` : "No classes yet: enter one below.";
+    const known = this.unknown ? "None of these classes? Enter a new one. Closest" : "Prediction";
+    const none = "No prediction before two classes have images: enter a class below.";
+    const prediction = this.prediction ? `${known}: ${this.prediction}` : none;
     const first = this.firstPrediction ? ` (predicted before: ${this.firstPrediction})` : "";
     this.part(".summary").textContent = this.label === null ? prediction : `Taught as ${this.label}${first}`;
     this.element.dataset.prediction = this.prediction;

@@ -9,6 +9,7 @@ import * as images from "./images.js";
 const [MAX_POINTS, MAX_CURVES, MAX_NOTICES] = [1400, 20, 5];
 const ACTIVITIES = {
   off: "Background training is off.",
+  "frozen encoder": "Every image is learned at once. The encoder is frozen: no background training.",
   paused: "Background training is paused.",
   "nothing to learn from": "Background training: waiting for images.",
   "all steps done": "Background training: done, until new images arrive.",
@@ -34,7 +35,7 @@ function show(status) {
   classes.update(status.classes);
   const { activity } = status.background;
   byId("activity").textContent = status.learner === "running" ? ACTIVITIES[activity] : "The learner is restarting.";
-  byId("pause").hidden = activity === "off";
+  byId("pause").hidden = ["off", "frozen encoder"].includes(activity);
   byId("pause").textContent = activity === "paused" ? "Resume" : "Pause";
   const waiting = status.waiting > 0 ? `, ${status.waiting} not learned yet` : "";
   byId("counts").textContent = `${status.examples} images, ${status.unlabelled} without a class${waiting}.`;
