@@ -125,7 +125,8 @@ class Decoder:
         if self.process is None or self.process.poll() is not None:
             self.start()
         try:
-            self.link.send((data, size))
+            self.link.send(size)
+            self.link.send_bytes(data)
             answer = self.link.recv_bytes()
         except (EOFError, OSError):
             return self.decode_again(data, size)
@@ -153,12 +154,13 @@ class Decoder:
 
 def main(link: Connection, memory: int, seconds: float, niceness: int) -> None:
     os.nice(niceness)
-    first = address_space()
-    resource.setrlimit(resource.RLIMIT_AS, (first + memory, first + memory))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash writes no file
+    if first := address_space():
+        resource.setrlimit(resource.RLIMIT_AS, (first + memory, first + memory))
     with decoding():
         while address_space() < first + KEPT_MEMORY:
             try:
-                data, size = link.recv()
+                size, data = link.recv(), link.recv_bytes()
             except EOFError:
                 return
             signal.setitimer(signal.ITIMER_PROF, seconds)  # at its end the signal ends the process
@@ -178,8 +180,9 @@ def decoded(data: bytes, size: int) -> bytes:
 
 
 def address_space() -> int:
-    """Bytes."""
-    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    """Bytes; 0 if the system does not say."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text().split()[0]) * resource.getpagesize() if file.exists() else 0
 
 
 if __name__ == "__main__":
