@@ -18,7 +18,7 @@ from dualnet.serve.app import make_app
 from dualnet.serve.journal import Journal
 from dualnet.serve.memory_contents import known_digests
 from dualnet.serve.options import Options
-from dualnet.serve.server import verify
+from dualnet.serve.server import serve, verify
 from dualnet.serve.service import Service
 from dualnet.serve.worker import Worker
 
@@ -177,6 +177,19 @@ def test_what_cannot_be_mended_is_refused_with_what_to_do(options: Options, dama
     with repair.opened_journal(other) as journal:
         model, _ = state_folder.open_model(other, journal)
         assert model.class_names == ("1", "2") and model.learner.memories[0].filled.sum() == 4
+
+
+def test_the_loss_of_the_latest_changes_is_noticed(options: Options) -> None:
+    """SQLite does not: without its write-ahead log a database is as it was some time ago."""
+    with closing(sqlite3.connect(options.state / state_folder.JOURNAL)) as database:
+        database.execute("SELECT * FROM log")
+        (options.state / state_folder.RUNNING).touch()  # as after a kill
+        assert (options.state / "journal.sqlite-wal").exists() and verify(options)
+    state_folder.check_latest(options)
+    (options.state / state_folder.RUNNING).touch()
+    for attempt in (verify, lambda options: serve(options, print)):
+        with pytest.raises(ValueError, match=r"journal.sqlite-wal .* lost; [^\n]*--repair"):
+            attempt(options)
 
 
 def test_damage_while_the_service_runs_is_an_error_of_the_disk(options: Options) -> None:

@@ -31,13 +31,15 @@ def opened_journal(options: Options) -> Iterator[Journal]:
             try:
                 yield journal
             finally:
-                journal.database.close()
+                journal.database.close()  # which merges the latest changes
+                (options.state / state_folder.RUNNING).unlink(missing_ok=True)
         except DISK_ERRORS as error:
             raise state_folder.failure(error, options) from error
 
 
 def check(options: Options) -> str:
     """What the folder holds, in one line. Raises ValueError if anything in it is missing or damaged."""
+    state_folder.check_latest(options)
     with opened_journal(options) as journal:
         journal.check()
         state_folder.load_saved(options, journal)
