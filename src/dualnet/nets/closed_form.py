@@ -140,7 +140,7 @@ class ClosedForm(nn.Module):
         factor = torch.linalg.cholesky(self.covariance(centered))
         shrunk = centered * (self.counts / (self.counts + self.prior).clamp(min=1))[:, None]
         self.center, self.factor = center.float(), factor.float()
-        self.means = torch.linalg.solve_triangular(self.factor, shrunk.T.float(), upper=False).T
+        self.means = torch.linalg.solve_triangular(self.factor.T, shrunk.float(), upper=True, left=False)
         self.is_solved = True
 
     # Predicting
