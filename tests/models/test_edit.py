@@ -63,8 +63,8 @@ def test_a_renamed_class_is_predicted_learned_and_saved_by_its_new_name(
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("cat", "tiger", "names: 'cat' is not one of the model's 3 classes; did you mean kat?"),
-        (3, "tiger", "names: 3 is not one of the model's 3 classes"),
+        ("cat", "tiger", "names: 'cat' is not one of the model's 3 classes (kat, dog, owl); did you mean kat?"),
+        (3, "tiger", "names: 3 is not one of the model's 3 classes (kat, dog, owl)"),
         ("kat", "dog", "names: 'dog' exists already; "),
         ("kat", "kat", "names: 'kat' exists already; "),
         ("kat", " ", "names: ' ' is blank or contains a control character; "),
@@ -126,7 +126,7 @@ def test_the_onnx_file_has_the_new_name_and_no_removed_class(saved: Path) -> Non
 
 REFUSED: dict[str, str] = {
     "edit model": "nothing to change; give --rename OLD NEW or --remove NAME",
-    "edit model --remove cat": "names: 'cat' is not one of the model's 3 classes; did you mean kat?",
+    "edit model --remove cat": "names: 'cat' is not one of the model's 3 classes (kat, dog, owl); did you mean kat?",
     "edit model --remove kat --remove kat": "names: 'kat' is not one of",
     "edit model --rename kat": "--rename: expected 2 arguments",
     "edit model --rename cat tiger": "names: 'cat' is not one of",

@@ -244,6 +244,17 @@ def test_every_session_is_listed(
     assert lines[1].split() == [*ended[1].split(), "8", "3", change, f"{record['after']['new'][0]:.1f}"]
 
 
+@pytest.mark.parametrize("side", [150, 300])
+def test_a_better_encoder_for_large_photos_is_named(side: int, learn: Any, capsys: Any) -> None:
+    for name, colour in (("cat", "red"), ("dog", "blue")):
+        Path("photos", name).mkdir(parents=True)
+        Image.new("RGB", (400, side), colour).save(f"photos/{name}/0.png")
+    assert learn("photos", "--out", "m", "--image-size", 28) == 0
+    assert ("`--encoder lite0`" in capsys.readouterr().out) == (side == 300)
+    assert learn("photos", "--out", "m2", "--image-size", 28, *NARROW) == learn("m", "photos", "--out", "m") == 0
+    assert "lite0" not in capsys.readouterr().out, "for a new model with the starter only"
+
+
 @pytest.mark.filterwarnings("always")
 def test_the_only_class_is_named(learn: Any, capsys: Any) -> None:
     draw(Path("photos"), "cat")

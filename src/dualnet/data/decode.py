@@ -90,6 +90,13 @@ def read_image(path: str, into: np.ndarray) -> None:
         _decode(files.read_bytes(path, MAX_BYTES), into)
 
 
+def read_size(path: str) -> tuple[int, int]:
+    """Width and height of a file that `read_image` can decode, before it is turned."""
+    header = image_header.read_header(files.read_bytes(path, MAX_BYTES), MAX_SIZE)
+    assert header is not None
+    return header.width, header.height
+
+
 def read_bytes(data: bytes, into: np.ndarray, name: str) -> None:
     """The same for the content of a file; `name` identifies the image in messages."""
     with _naming(name):

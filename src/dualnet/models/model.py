@@ -33,6 +33,7 @@ from dualnet.models.stored_examples import remove_stored
 from dualnet.models.suggestions import most_instructive
 from dualnet.nets import BaseEncoder
 from dualnet.options import choose, suggest, whole_number
+from dualnet.text import join_first, pluralise
 
 PREDICT_SIZE = 250  # images in one pass
 CALIBRATION_SIZE = 300  # examples to which probabilities are fitted
@@ -126,7 +127,8 @@ class Model:
         self.check_names()
         if name not in self.class_names:
             hint = suggest(name, self.class_names) if isinstance(name, str) else ""
-            raise ValueError(f"names: {name!r} is not one of the model's {len(self.class_names)} classes{hint}")
+            classes = f"{pluralise(len(self.class_names), 'class', 'classes')} ({join_first(self.class_names)})"
+            raise ValueError(f"names: {name!r} is not one of the model's {classes}{hint}")
         return self.class_names.index(name)
 
     # Learning

@@ -5,12 +5,14 @@ from collections import defaultdict
 from collections.abc import Collection, Sequence
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dualnet.data.decode import read_size
 from dualnet.data.image_folder import ImageFiles, read_files
 from dualnet.data.inputs import square_side
 from dualnet.experiments.record import digest_of
@@ -20,6 +22,7 @@ from dualnet.models.session_plan import LearnOptions
 from dualnet.stream.stream import shuffled
 from dualnet.text import pluralise
 
+SIZES_READ = 9  # files
 EXACT_BATCH, BATCH = 100, 10  # images in a step of a model whose order of images has no effect, and of others
 
 
@@ -75,6 +78,12 @@ class SessionImages:
             orders = [rows[shuffled(len(rows), self.seed, 2 * epoch + part)] for part, rows in enumerate(parts)]
             batches += interleave(*(order.split(self.batch_size) for order in orders))
         return batches
+
+    @property
+    def photo_side(self) -> float:
+        """The median of the shorter sides of some of the files, in pixels."""
+        rows = range(0, len(self.files), -(-len(self.files) // SIZES_READ))
+        return median(min(read_size(self.files.decoded.file(row))) for row in rows)
 
     def warn_of_ambiguous(self) -> None:
         """The same pixels in the folders of several classes: a mistake in the labels."""
