@@ -158,7 +158,7 @@ def main(link: Connection, memory: int, seconds: float, niceness: int) -> None:
     if first := address_space():
         resource.setrlimit(resource.RLIMIT_AS, (first + memory, first + memory))
     with decoding():
-        while address_space() < first + KEPT_MEMORY:
+        while True:
             try:
                 size, data = link.recv(), link.recv_bytes()
             except EOFError:
@@ -166,6 +166,8 @@ def main(link: Connection, memory: int, seconds: float, niceness: int) -> None:
             signal.setitimer(signal.ITIMER_PROF, seconds)  # at its end the signal ends the process
             link.send_bytes(decoded(data, size))
             signal.setitimer(signal.ITIMER_PROF, 0)
+            if address_space() > first + KEPT_MEMORY:
+                return
 
 
 def decoded(data: bytes, size: int) -> bytes:
