@@ -13,17 +13,17 @@ def most_instructive(head: ClosedForm, learned: Tensor, candidates: Tensor, coun
     """Up to `count` rows of the candidates, the most instructive first. Both are float16 [N, features].
 
     The most instructive image has the largest product of doubt, 1 less the margin between its two largest
-    probabilities, and distance from the nearest image that is learned or was chosen before, in the coordinates in which
-    the covariance within the classes is the identity, and where the means of the classes differ.
+    probabilities, and squared distance from the nearest image that is learned or was chosen before, in the coordinates
+    in which the covariance within the classes is the identity.
     """
-    whitened = head.whitened(candidates)
-    doubts, directions = doubt(head.outputs(whitened)[0]), torch.linalg.qr(head.means.T)[0]
-    places, known = whitened @ directions, head.whitened(learned) @ directions
+    places, known = head.whitened(candidates), head.whitened(learned)
+    doubts = doubt(head.outputs(places)[0])
     distances = torch.cat([torch.cdist(part, known).amin(dim=1) for part in places.split(CHUNK)])
     chosen: list[int] = []
     for _ in range(min(count, len(candidates))):
-        row = int((doubts * distances).index_fill(0, torch.tensor(chosen, dtype=torch.int64), -1).argmax())
-        chosen.append(row)
+        scores = doubts * distances.square()
+        scores[chosen] = -1
+        chosen.append(row := int(scores.argmax()))
         distances = torch.minimum(distances, torch.cdist(places, places[row : row + 1])[:, 0])
     return chosen
 
