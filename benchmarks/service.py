@@ -61,7 +61,7 @@ class Service:
 
     def wait_until_learned(self) -> None:
         while self.status()["waiting"] > 0:
-            time.sleep(0.05)
+            time.sleep(0.005)
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Kills the service at random moments under load; everything that it acknowledged must still be stored.
 
-As a script: `python tests/serve_kills.py 50`; with `full`, the disk is full half of the time.
+As a script: `python tests/serve_kills.py 50`; with `full`, the disk is full half of the time; with `live`, the encoder
+is trained. Without it, predictions are at last those of a model that has learned everything at once.
 """
 
 import http.client
@@ -15,7 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from serving import COLOURS, SIZE, Server, files_with, picture, png, small_model
+import pytest
+from serving import COLOURS, SIZE, SMALL, Server, files_with, picture, png, small_model
+
+from dualnet.models.model import NEW_MODEL, Model
+from dualnet.serve.worker import CALIBRATE_SECONDS
 
 GONE = (OSError, http.client.HTTPException)
 
@@ -142,6 +147,25 @@ class Load:
         pixels = [bytes([grey]) * SIZE * SIZE for grey in self.short_lived]
         server.status_when(lambda _: not any(files_with(server.state, content) for content in pixels))
 
+    def check_predictions(self, server: Server) -> None:
+        """They are those of a model that has learned the same examples at once, and was never stopped."""
+        stored = {id: server.get(f"/v1/examples/{id}") for id in self.labels}
+        learned = [id for id in sorted(stored) if stored[id]["label"] and not stored[id]["held_out"]]
+        model = new_model({"slots": 1})
+        images = [picture(*self.sent[id]) for id in learned]
+        model.learn(images, [stored[id]["label"] for id in learned], add_classes=True)
+        model.calibrate()
+        shown = [picture(colour, 10**6 + number) for colour in COLOURS for number in range(5)]
+        server.status_when(lambda status: status["waiting"] == 0)
+        time.sleep(2 * CALIBRATE_SECONDS)
+        _, answer = server.upload("/v1/predict", *map(png, shown))
+        for expected, row in zip(model.predict(shown), answer["predictions"], strict=True):
+            probabilities = {each["name"]: each["probability"] for each in row["classes"]}
+            assert probabilities == pytest.approx(
+                dict(zip(expected.classes, expected.probabilities, strict=True)), abs=1e-5
+            )
+            assert row["unknown"] == expected.unknown
+
     def check_classes(self, server: Server) -> None:
         """Each has an acknowledged name, or was removed. Those that remain, and what is in doubt, are removed."""
         names = {row["number"]: row["name"] for row in server.get("/v1/classes")}
@@ -152,8 +176,13 @@ class Load:
         self.names.clear()
 
 
-def kill_under_load(folder: Path, kills: int, seed: int = 0, full_disk: bool = False) -> Load:
-    model = small_model(folder / "model", memory={"slots": 8000})
+def kill_under_load(folder: Path, kills: int, seed: int = 0, full_disk: bool = False, live: bool = False) -> Load:
+    memory = {"slots": 8000}
+    if live:
+        model = small_model(folder / "model", memory=memory)
+    else:
+        model = folder / "model"
+        new_model(memory).save(model)
     load = Load(seed, full_disk)
     for kill in range(kills + 1):
         with Server(folder / "state", "--model", model, "--save-seconds", 0.3, "--share", 0.5) as server:
@@ -164,10 +193,18 @@ def kill_under_load(folder: Path, kills: int, seed: int = 0, full_disk: bool = F
                 refused = f", {load.refused} requests refused" if full_disk else ""
                 print(f"kill {kill + 1}: {len(load.labels)} acknowledged examples{refused}", flush=True)
             else:
+                if not live:
+                    load.check_predictions(server)
                 assert server.end() == 130
     return load
 
 
+def new_model(memory: dict[str, int]) -> Model:
+    """A small one with a closed-form head."""
+    return Model.create(image_size=SIZE, learner={**NEW_MODEL, "encoder": SMALL["encoder"], "memory": memory})
+
+
 if __name__ == "__main__":
+    words = sys.argv[2:]
     with tempfile.TemporaryDirectory() as folder:
-        kill_under_load(Path(folder), int(sys.argv[1]), seed=int(time.time()), full_disk="full" in sys.argv[2:])
+        kill_under_load(Path(folder), int(sys.argv[1]), int(time.time()), "full" in words, "live" in words)

@@ -8,6 +8,7 @@ from serve_kills import kill_under_load
 pytest.importorskip("fastapi")
 
 
-def test_everything_acknowledged_is_stored_exactly_once(tmp_path: Path) -> None:
-    load = kill_under_load(tmp_path, kills=3)
+@pytest.mark.parametrize(("kills", "live"), [(2, False), (1, True)])
+def test_everything_acknowledged_is_stored_exactly_once(tmp_path: Path, kills: int, live: bool) -> None:
+    load = kill_under_load(tmp_path, kills, live=live)
     assert len(load.labels) > 10 and len(load.short_lived) > 4
