@@ -52,6 +52,15 @@ def test_another_image_size_than_that_of_the_model_is_refused(tmp_path: Path) ->
         open_model(Options(state, image_size=64, device="cpu"))
 
 
+def test_options_of_a_learner_are_for_a_new_model(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="leave out --learner"):
+        Options(tmp_path, model=tmp_path, learner={"preset": "live"})
+    live = open_model(Options(tmp_path, image_size=SIZE, device="cpu", learner={"preset": "live"}))
+    assert live.learner.closed_form is None and live.learner.ema is not None
+    with pytest.warns(UserWarning, match="--learner: not used"):
+        state_folder.warn_of_unused_model(Options(tmp_path, learner={"preset": "lda"}))
+
+
 def test_a_model_that_is_not_used_is_a_warning(tmp_path: Path) -> None:
     """The first command can be repeated, even if the folder of its model is gone."""
     options = Options(tmp_path / "state", model=small_model(tmp_path / "model"), device="cpu")

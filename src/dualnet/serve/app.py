@@ -136,7 +136,7 @@ def make_app(service: Service) -> FastAPI:
 
     @app.delete("/v1/examples/{id}", status_code=204)
     def delete_example(id: schema.Id) -> None:
-        """Remove an example from the journal and the memory; what the weights have learned from it remains."""
+        """Remove an example from the journal, the memory and the head; what trained weights have learned remains."""
         service.notify_learner(journal.delete(id))
 
     @app.get("/v1/classes")
@@ -159,7 +159,7 @@ def make_app(service: Service) -> FastAPI:
 
     @app.delete("/v1/classes/{number}", status_code=204)
     def remove_class(number: schema.Number) -> None:
-        """Remove a class and its examples; what the weights have learned from them remains."""
+        """Remove a class and its examples; what trained weights have learned from them remains."""
         service.notify_learner(journal.remove_class(number))
 
     @app.get("/v1/memory")

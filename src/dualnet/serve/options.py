@@ -39,7 +39,9 @@ class Options:
     )
     # Storage
     held_out_every: int = option(10, "hold out about one labelled example in so many for testing; 0: none", at_least=0)
-    margin: float = option(20.0, "roll back if held-out accuracy falls by more than these points", at_least=0)
+    margin: float = option(
+        20.0, "points of held-out accuracy that background training may lose; else roll back", at_least=0
+    )
     unlabelled_kept: int = option(2000, "number of unlabelled images to keep, the newest", at_least=0)
     most_snapshots: int = option(20, "maximum number of snapshots", at_least=0)
     save_seconds: float = option(30.0, "seconds between checkpoints", at_least=0)
@@ -60,6 +62,7 @@ class Options:
         self.require("held_out_every", self.held_out_every != 1, "no image is learned; give 2 or more, or 0 for none")
         self.require("port", self.port <= 65535, "give 0 to 65535")
         self.require("device", self.device in ("auto", "cpu", "cuda"), "give auto, cpu or cuda")
+        self.require("model", self.model is None or not self.learner, "it keeps its own options; leave out --learner")
         self.require("host", self.token_file is not None or is_loopback(self.host), "give --token-file too")
 
     def require(self, name: str, valid: bool, remedy: str) -> None:

@@ -81,7 +81,7 @@ function edit(number) {
     dialog.close();
     await request("DELETE", `v1/classes/${number}`);
     update(await json("GET", "v1/classes"));
-    showMessage(`${name} removed. What the weights have learned from its images remains.`);
+    showMessage(`${name} removed, and its images deleted.`);
   });
   dialog.showModal();
   input.select();

@@ -124,7 +124,7 @@ class Card {
     if (this.stored) await request("DELETE", `v1/examples/${this.id}`);
     this.element.nextElementSibling?.focus();
     this.remove();
-    showMessage("Image deleted. What the weights have learned from it remains.");
+    showMessage("Image deleted.");
   }
 
   /** Run an action after those in progress for this image, so that a label never arrives before its image. */
