@@ -18,7 +18,7 @@ from dualnet.experiments.record import read_record
 from dualnet.metrics import accuracy_matrix
 from dualnet.report import report
 from dualnet.report.cells import Number
-from dualnet.report.findings import findings
+from dualnet.report.findings import sentences
 from dualnet.report.heat_map import accuracy_map, confusion_map
 from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare
@@ -101,8 +101,8 @@ def test_rows_with_other_labels_are_not_compared(tmp_path, make_run):
     for folder, share in (("a", 1.0), ("b", 0.1)):
         make_run(tmp_path / folder, name=folder, labels={"share": share})
     comparison = compare([tmp_path])
-    names = [rows[0].setting_name for rows in comparison.settings()]
-    assert names == ["procedural, task_aware, 2 tasks", "procedural, task_aware, 2 tasks, labels.share 0.1"]
+    assert comparison.setting_names() == ["all labels", "labels for 1 image in 10"]
+    assert comparison.shared_parts == ["procedural", "1 class in 2 tasks", "the task is known"]
 
 
 def test_spread_and_forgetting_follow_the_chosen_definition(tmp_path, make_run):
@@ -184,7 +184,7 @@ def test_a_learner_outside_the_package_that_learns_all_tasks_jointly_is_not_comp
     make_run(tmp_path / "one-task", [[50.0]], name="one-task")
     comparison = compare([tmp_path])
     assert [row.label for row in comparison.rows if row.is_offline] == ["joint"]
-    assert next(iter(findings(comparison))).startswith("procedural, task_aware, 2 tasks: er ends at ACC 45.00")
+    assert next(iter(sentences(comparison))).startswith("1 class in 2 tasks: er ends at ACC 45.00")
     assert "joint: all tasks learned jointly" in " ".join(result_notes(comparison))
 
 
@@ -222,11 +222,22 @@ def test_namesakes_with_many_differences_are_numbered(tmp_path, make_run):
     assert [row.label for row in compare([tmp_path]).rows] == ["demo-er #1", "demo-er #2"]
 
 
+def test_names_of_many_rows_lose_the_common_beginning_of_their_setting(tmp_path, make_run):
+    for number in range(5):
+        make_run(tmp_path / f"a{number}", name=f"grid/a/er-{number}")
+        make_run(tmp_path / f"b{number}", name=f"grid/b/er-{number}-", labels={"share": 0.1})
+    comparison = compare([tmp_path])
+    assert {row.label for row in comparison.rows} == {"0", "1", "2", "3", "4", "0-", "1-", "2-", "3-", "4-"}
+    assert {row.prefix for row in comparison.rows} == {"grid/a/er-", "grid/b/er-"}
+    assert any("common beginning: grid/a/er-, grid/b/er-." in note for note in result_notes(comparison))
+    assert not any(row.prefix for row in compare([tmp_path / f"a{number}" for number in range(5)]).rows)
+
+
 def test_only_options_that_differ_are_listed(tmp_path, make_run):
     make_run(tmp_path / "a", name="one", learner={"name": "my.One", "lr": 0.03})
     make_run(tmp_path / "b", name="two", learner={"name": "my.Two", "lr": 0.03, "slow": {"rounds": 3}})
     rows = [line for o in (True, False) for line in options_table(compare([tmp_path]), compared=o).rows]
-    assert rows == [["learner.name", "my.One", "my.Two"], ["learner.slow.rounds", "—", "3"]]
+    assert rows == [["one", "learner.name=my.One"], ["two", "learner.name=my.Two"], ["two", "learner.slow.rounds=3"]]
 
 
 def test_a_seed_that_occurs_twice_is_noted(tmp_path, make_run):
@@ -429,10 +440,12 @@ def test_picture_of_an_unknown_kind(tmp_path, make_run):
 def test_heat_map_shows_what_was_evaluated():
     svg = accuracy_map(accuracy_matrix(TWO_TASKS), (0, 100), 'a "name"')
     assert svg.count("<rect") == 3
-    assert "after task 2, on task 1: 60.00 %" in svg
+    assert "after task 2, on task 1: 60.00\xa0%" in svg
     assert "&#34;name&#34;" in svg
     dense = np.where(np.tri(12, dtype=bool), 0.0, np.nan)
     assert accuracy_map(dense, (0, 100), "").count(">0</text>") == 78, "an accuracy of 0 is shown"
+    long = confusion_map(np.eye(12) * 100, ["a long name of a class"] * 12, "")
+    assert long.count(">a long name of a class</text>") == 24 and "min-width: 0px" not in long
     assert ">0</text>" not in confusion_map(np.eye(12) * 100, list("abcdefghijkl"), "")
 
 
@@ -449,8 +462,13 @@ def test_the_highest_row_is_compared_with_the_next_by_welch(tmp_path, make_run):
         make_run(tmp_path / "er" / f"seed-{seed}", [[80.0, None], [er, er]], name="er", seed=seed)
         make_run(tmp_path / "ours" / f"seed-{seed}", [[80.0, None], [ours, ours]], name="ours", seed=seed)
     make_run(tmp_path / "single", BETTER, name="single")
-    (note,) = findings(compare([tmp_path]))
-    assert note.startswith("ours ") and "er is 4.00 below (p 0.138: not significant)" in note and "single" not in note
+    (note,) = sentences(compare([tmp_path]))
+    assert (
+        note.startswith("ours ")
+        and "er is 4.00 below (p 0.138)" in note
+        and "over er is not significant" in note
+        and "single" not in note
+    )
     assert note.endswith("by Welch's t-test over seeds."), "a single comparison needs no correction"
     report([tmp_path])
     assert "er is 4.00 below" in (tmp_path / "report.md").read_text()
@@ -462,9 +480,9 @@ def test_several_comparisons_are_said_not_to_be_corrected(tmp_path, make_run):
             make_run(
                 tmp_path / name / f"seed-{seed}", [[80.0, None], [60.0 - place, 60.0 + seed]], name=name, seed=seed
             )
-    (note,) = findings(compare([tmp_path / name for name in "abc"]))
+    (note,) = sentences(compare([tmp_path / name for name in "abc"]))
     assert note.endswith("by Welch's t-test over seeds, without correction for 2 comparisons.")
-    (note,) = findings(compare([tmp_path]))
+    (note,) = sentences(compare([tmp_path]))
     assert note.endswith("without correction for 5 comparisons."), "those of the sentence"
     assert "p < 0.05, not corrected" in " ".join(result_notes(compare([tmp_path])))
 
@@ -482,15 +500,15 @@ def test_rows_that_differ_in_width_or_memory_say_so(tmp_path, make_run):
         with_manifest(make_run(tmp_path / name, BETTER, name=name), memory_slots=slots, width=width)
     comparison = compare([tmp_path])
     table = results_table(comparison.rows, comparison)
-    assert table.header[5:] == ["seeds", "slots", "width", "fwd", "bwd", "s / run", "peak memory"]
+    assert table.header[5:] == ["seeds", "slots", "width", "forward", "backward", "s / run", "peak memory"]
     shown = {"er": ["850", "20"], "dualnet": ["1700", "64"], "finetune": ["—", "20"], "older": ["—", "—"]}
     assert {line[0]: line[6:8] for line in table.texts} == shown
     report([tmp_path])
     assert "The rows differ in memory slots and width." in (tmp_path / "report.md").read_text()
     assert "slots: of the episodic memory" in (tmp_path / "report.md").read_text()
     comparison = compare([tmp_path / name for name in ("er", "finetune", "older")])
-    assert results_table(comparison.rows, comparison).header[6] == "fwd"
-    assert "differ" not in next(iter(findings(comparison)))
+    assert results_table(comparison.rows, comparison).header[6] == "forward"
+    assert "differ" not in next(iter(sentences(comparison)))
 
 
 def test_rows_that_are_not_compared_do_not_differ(tmp_path, make_run):
@@ -498,8 +516,8 @@ def test_rows_that_are_not_compared_do_not_differ(tmp_path, make_run):
         for place, name in enumerate("abcdefgh"):
             folder = make_run(tmp_path / f"{name}{seed}", [[80.0, None], [60.0 - place, 60.0]], name=name, seed=seed)
             with_manifest(folder, width=64 if name == "h" else 20)
-    assert "differ" not in next(iter(findings(compare([tmp_path]))))
-    (note,) = findings(compare([tmp_path / name for name in ("a0", "a1", "h0", "h1")]))
+    assert "differ" not in next(iter(sentences(compare([tmp_path]))))
+    (note,) = sentences(compare([tmp_path / name for name in ("a0", "a1", "h0", "h1")]))
     assert note.endswith("by Welch's t-test over seeds. The rows differ in width.")
 
 
@@ -508,5 +526,5 @@ def test_each_setting_has_its_own_first_row(tmp_path, make_run):
         for name, protocol in (("a", "task_aware"), ("b", "task_aware"), ("c", "task_free"), ("d", "task_free")):
             matrix = [[80.0, None], [60.0 + seed, 90.0 if name in "ad" else 30.0]]
             make_run(tmp_path / name / f"seed-{seed}", matrix, name=name, seed=seed, protocol=protocol)
-    firsts = [note.partition(": ")[2].split()[0] for note in findings(compare([tmp_path]))]
+    firsts = [note.partition(": ")[2].split()[0] for note in sentences(compare([tmp_path]))]
     assert firsts == ["a", "d"]

@@ -1,7 +1,8 @@
-"""One sentence on the result of each setting, with its uncertainty over seeds or over test images."""
+"""The result of each setting in a sentence, with its uncertainty over seeds or over test images."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dualnet.metrics import mean_and_spread, sample_of
 from dualnet.report.rows import Comparison, ReportRow, differing_sizes
@@ -11,34 +12,47 @@ from dualnet.ttest import LEVEL, Sample, p_text, welch
 MAX_COMPARED = 5  # rows compared with the best one
 
 
-def findings(comparison: Comparison) -> Iterator[str]:
-    """One sentence for each setting. Offline is not compared: it is not a continual learner."""
-    settings = comparison.settings()
-    for rows in settings:
-        place = f"{rows[0].setting_name}: " if len(settings) > 1 else ""
-        yield place + finding([row for row in rows if not row.is_offline] or rows)
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of a setting: the row with the highest ACC, whether its lead is significant, and a whole sentence."""
+
+    best: ReportRow
+    lead: str
+    sentence: str
 
 
-def finding(rows: Sequence[ReportRow]) -> str:
+def findings(comparison: Comparison) -> list[Finding]:
+    """One for each setting. Offline is not compared: it is not a continual learner."""
+    return [finding([row for row in rows if not row.is_offline] or rows) for rows in comparison.settings()]
+
+
+def sentences(comparison: Comparison) -> list[str]:
+    """The sentence of each finding, after the name of its setting if there are several."""
+    texts, names = [item.sentence for item in findings(comparison)], comparison.setting_names()
+    return texts if len(texts) == 1 else [f"{name}: {text}" for name, text in zip(names, texts, strict=True)]
+
+
+def finding(rows: Sequence[ReportRow]) -> Finding:
     """Compare the rows with several seeds; if there are fewer than two, all rows without a test."""
     if len(rows) == 1:
-        return single_row_text(rows[0])
+        return single_row(rows[0])
     ranked = sorted(((row, sample_of(row.accs)) for row in rows), key=lambda item: -item[1].mean)
     several = [(row, sample) for row, sample in ranked if sample.std is not None]
     if len(several) < 2:
         (first, best), (second, other), *_ = ranked
-        remedy = "single seeds do not tell whether that is chance: run more of them"
-        text = f"{first.label} has the highest ACC, {best.mean - other.mean:.2f} above {second.label}; {remedy}."
-        return text + sizes_text([first, second])
+        lead = "Single seeds do not tell whether its lead is chance: run more of them."
+        text = f"{first.label} has the highest ACC, {best.mean - other.mean:.2f} above {second.label}. {lead}"
+        return Finding(first, lead, text + sizes_text([first, second]))
     (first, best), *others = several[: MAX_COMPARED + 1]
-    behind = []
+    behind, close = [], []
     for row, sample in others:
         difference = welch(best, sample)
-        verdict = "significant" if difference.p < LEVEL else "not significant"
-        behind.append(f"{row.label} is {difference.mean:.2f} below (p {p_text(difference.p)}: {verdict})")
+        behind.append(f"{row.label} is {difference.mean:.2f} below (p {p_text(difference.p)})")
+        close += [] if difference.p < LEVEL else [row.label]
+    lead = f"Its lead over {' and '.join(close)} is not significant." if close else "Its lead is significant."
     correction = f", without correction for {len(behind)} comparisons" if len(behind) > 1 else ""
-    text = f"{first.label} has the highest ACC; {', '.join(behind)}, by Welch's t-test over seeds{correction}."
-    return text + sizes_text([first, *(row for row, _ in others)])
+    text = f"{first.label} has the highest ACC. {lead} {', '.join(behind)}, by Welch's t-test over seeds{correction}."
+    return Finding(first, lead, text + sizes_text([first, *(row for row, _ in others)]))
 
 
 def sizes_text(rows: Sequence[ReportRow]) -> str:
@@ -65,16 +79,16 @@ def significantly_best(samples: Mapping[int, Sample], higher_is_better: bool) ->
     return best if all(sign * difference.mean > 0 and difference.p < LEVEL for difference in differences) else None
 
 
-def single_row_text(row: ReportRow) -> str:
+def single_row(row: ReportRow) -> Finding:
     """ACC of the only row with its interval, over seeds or, for a single seed, over test images."""
     sample, guessing = sample_of(row.accs), chance(row.runs[0])
     low, high, source = interval(row, sample)
     precision = f" (95 % interval {low:.2f} to {high:.2f}, {source})" if source else ""
-    versus = ""
+    lead = ""
     if guessing is not None:
         word = "above" if low > guessing else "below" if high < guessing else "not different from"
-        versus = f"; that is {word} chance, {guessing:.2f}" if source else f"; chance is {guessing:.2f}"
-    return f"{row.label} ends at ACC {sample.mean:.2f}{precision}{versus}."
+        lead = f"That is {word} chance, {guessing:.2f}." if source else f"Chance is {guessing:.2f}."
+    return Finding(row, lead, f"{row.label} ends at ACC {sample.mean:.2f}{precision}. {lead}".rstrip())
 
 
 def interval(row: ReportRow, sample: Sample) -> tuple[float, float, str]:

@@ -16,10 +16,10 @@ from dualnet.report import style
 from dualnet.report.html import elements
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, MIN_TEXT_SIZE, PHONE_WIDTH, Limits
 
-CELL, TEXT = 40, 13  # size of a cell, and minimum size of text, in SVG units
+CELL, SMALL_CELL, TEXT = 40, 32, 13  # sizes of a cell, and minimum size of text, in SVG units
 IMAGE_SIZE = (style.PLOT_WIDTH, 3.6)  # inches
-DARK = 0.715  # fraction of the colour scale above which white text has the higher contrast (WCAG 2; at least 4:1)
-MAX_NAME_LENGTH = 12  # characters of a row or column name
+DARK = 0.758  # fraction of the colour scale above which white has a higher contrast than black (at least 4.5:1)
+PHONE_NAME_LENGTH, MAX_NAME_LENGTH = 12, 24  # characters of a row or column name
 
 
 def accuracy_map(accuracy: Matrix, limits: Limits, description: str) -> str:
@@ -64,20 +64,24 @@ def _heat_map(
     description: str,
     tip: Callable[[int, int], str],
 ) -> str:
-    # With text as high as a cell.
-    longest = min(MAX_NAME_LENGTH, int((PHONE_WIDTH / MIN_TEXT_SIZE - 2 - len(names)) / 0.6))
-    short = [_shorten(name, longest) for name in names]
-    size, margin, text = _layout(len(values), max(map(len, short)))
+    short = [_shorten(name, MAX_NAME_LENGTH) for name in names]
+    longest = max(map(len, short))
+    most = min(PHONE_NAME_LENGTH, (PHONE_WIDTH / MIN_TEXT_SIZE - 2 - len(names)) / 0.6)  # with text as high as a cell
+    fits_phone = longest <= most
+    cell = CELL if fits_phone else SMALL_CELL
+    size, margin, text = _layout(cell * len(values), longest, fits_phone)
+    min_width = 0 if fits_phone else size * MIN_TEXT_SIZE / TEXT  # a phone scrolls
+    is_dense = fits_phone and len(values) > FEW_TASKS
     known = np.argwhere(~np.isnan(values)).tolist()
     squares = [_square(i, j, float(values[i, j]), limits, digits, tip(i, j)) for i, j in known]
-    return elements().heat_map(squares, short, axes, description, size, margin, text, CELL, len(values) > FEW_TASKS)
+    return elements().heat_map(squares, short, axes, description, size, margin, text, cell, is_dense, min_width)
 
 
 def _square(row: int, column: int, value: float, limits: Limits, digits: int | None, tip: str) -> Square:
     number = f"{value:.{digits or 0}f}" if value < 99.95 else "100"
     if digits is None and number == "0":
         return Square(row, column, "var(--grid)")
-    ink = "#fff" if value - limits[0] > DARK * (limits[1] - limits[0]) else "#17212b"
+    ink = "#fff" if value - limits[0] > DARK * (limits[1] - limits[0]) else "#000"
     return Square(row, column, style.accuracy_colour(value, limits), ink, number, f"{tip}: {value:.2f} %")
 
 
@@ -91,17 +95,17 @@ def _shorten(name: str, longest: int) -> str:
     return name if len(name) <= longest else f"{name[:kept]}…{name[kept + 1 - longest :]}"
 
 
-def _layout(count: int, longest: int) -> tuple[float, float, float]:
-    """Size of the drawing, width of its margins, and size of text that is readable on a phone.
+def _layout(inside: float, longest: int, fits_phone: bool) -> tuple[float, float, float]:
+    """Size of the drawing around its cells, width of its margins, and size of text, if possible readable on a phone.
 
     The margins fit an axis label and names of `longest` characters, each 0.6 times as wide as high.
     """
-    text = MIN_TEXT_SIZE / PHONE_WIDTH  # as a fraction of the size
     lines = 2 + 0.6 * longest  # heights of text in a margin
-    size = CELL * count / (1 - text * lines)
-    if text * size < TEXT:
-        size = CELL * count + TEXT * lines
-    return size, size - CELL * count, max(TEXT, text * size)
+    phone_text = MIN_TEXT_SIZE / PHONE_WIDTH  # as a fraction of the size
+    size = inside / (1 - phone_text * lines) if fits_phone else 0.0
+    text = max(TEXT, phone_text * size)
+    size = inside + text * lines
+    return size, size - inside, text
 
 
 def _image(accuracy: Matrix, limits: Limits, axes: Axes) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
 
 from dualnet.text import escape
 
@@ -16,9 +17,21 @@ BREAKS = re.compile(r"(?<=\w=)|(?<=\w[/.])(?=[a-zA-Z_])")
 @cache
 def templates() -> Environment:
     folder = FileSystemLoader(Path(__file__).parent)
-    made = Environment(loader=folder, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made = Environment(
+        loader=folder,
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_keep_percent,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
     made.filters |= {"breakable_parts": BREAKS.split, "visible": escape}
     return made
+
+
+def _keep_percent(value: object) -> object:
+    """Text in which a percent sign stays on the line of its number; HTML as it is."""
+    return value if isinstance(value, Markup) else str(value).replace(" %", "\N{NO-BREAK SPACE}%")
 
 
 @cache

@@ -19,7 +19,7 @@ def icon_of(series: Series) -> Icon:
 
 
 def legend(series: Sequence[Series]) -> str:
-    return elements().legend([(icon_of(line), line.label) for line in series])
+    return elements().legend([(line.index, icon_of(line), line.label) for line in series])
 
 
 def task_legend(num_tasks: int, num_shown: int | None = None, word: str = "task") -> str:
@@ -28,7 +28,7 @@ def task_legend(num_tasks: int, num_shown: int | None = None, word: str = "task"
     if count > FEW_TASKS:
         colours = [task_colour((count - 1) * i / 8, num_tasks) for i in range(9)]
         return elements().scale(f"{word} 1", colours, f"{word} {count}")
-    return elements().legend([(Icon(task_colour(i, num_tasks), "●"), f"{word} {i + 1}") for i in range(count)])
+    return elements().legend([(i, Icon(task_colour(i, num_tasks), "●"), f"{word} {i + 1}") for i in range(count)])
 
 
 def accuracy_legend(limits: Limits) -> str:

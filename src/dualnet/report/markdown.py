@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dualnet.report import tables
 from dualnet.report.cells import Cell, Number, Table
 from dualnet.report.class_tables import class_tables
-from dualnet.report.findings import findings
+from dualnet.report.findings import sentences
 from dualnet.report.rows import Comparison
 from dualnet.report.stream_facts import data_set_text
 from dualnet.text import escape
@@ -16,9 +16,9 @@ def markdown_page(comparison: Comparison) -> str:
     """The whole report, without the plots."""
     parts = ["# Report"]
     if comparison.rows:
-        parts.append(markdown_list(findings(comparison)))
-        for rows in comparison.settings():
-            parts += [f"## {markdown_text(rows[0].setting_name)}", markdown_text(data_set_text(rows[0].runs[0]))]
+        parts.append(markdown_list(sentences(comparison)))
+        for rows, name in zip(comparison.settings(), comparison.setting_names(), strict=True):
+            parts += [f"## {markdown_text(name)}", markdown_text(data_set_text(rows[0].runs[0]))]
             measured = [
                 tables.results_table(rows, comparison),
                 tables.metrics_table(tables.ANYTIME_METRICS, rows, comparison),

@@ -1,4 +1,4 @@
-// Clicking a column heading sorts its table. The page is complete without this script.
+// Columns are sorted, lines hidden and read, experiments filtered. The page is complete without this script.
 function valueOf(row, column) {
   const cell = row.cells[column];
   if (!cell.classList.contains("number")) return cell.textContent;
@@ -27,6 +27,90 @@ for (const table of document.querySelectorAll("table.sortable")) {
       heads.forEach((other) => other.removeAttribute("aria-sort"));
       head.ariaSort = order;
       sort(table, column, order === "ascending" ? 1 : -1);
+    });
+  });
+}
+
+// A click on an entry of a legend hides its line in all plots of the card or section, with band and error bars.
+const around = (element) => element.closest("figure:has(.legend)") ?? element.closest("details");
+for (const entry of document.querySelectorAll(".legend [data-line]")) {
+  const { line } = entry.dataset;
+  const parts = around(entry).querySelectorAll(`svg [data-line="${line}"], svg [data-spread="${line}"]`);
+  if (!parts.length) continue;
+  entry.role = "button";
+  entry.tabIndex = 0;
+  entry.ariaPressed = "false";
+  const toggle = () => {
+    entry.ariaPressed = String(entry.ariaPressed === "false");
+    for (const part of parts) part.toggleAttribute("hidden", entry.ariaPressed === "true");
+  };
+  entry.addEventListener("click", toggle);
+  entry.addEventListener("keydown", (event) => {
+    if (event.key !== "Enter" && event.key !== " ") return;
+    event.preventDefault();
+    toggle();
+  });
+}
+
+// The pointer names the value of the nearest point of a plot.
+const tip = document.createElement("output");
+tip.className = "tip";
+tip.hidden = true;
+document.body.append(tip);
+
+function pointsOf(line) {
+  const path = [...line.children].find((child) => child.tagName === "path");
+  const corners = path ? [...path.getAttribute("d").matchAll(/[ML] (\S+) (\S+)/g)].map(([, x, y]) => [+x, +y]) : [];
+  const markers = [...line.querySelectorAll("use")].map((use) => [+use.getAttribute("x"), +use.getAttribute("y")]);
+  return corners.length ? corners : markers;
+}
+
+for (const plot of document.querySelectorAll("svg.plot")) {
+  const lines = [...plot.querySelectorAll("[data-line]")];
+  if (!lines.length) continue;
+  const [bottom, low, top, high] = plot.dataset.scale.split(" ").map(Number);
+  const points = lines.flatMap((line) => pointsOf(line).map(([x, y]) => ({ line, x, y })));
+  plot.addEventListener("pointermove", (event) => {
+    const matrix = plot.getScreenCTM();
+    const distance = ({ x, y }) => Math.hypot(matrix.a * x + matrix.e - event.clientX, matrix.d * y + matrix.f - event.clientY);
+    const shown = points.filter(({ line }) => !line.hasAttribute("hidden"));
+    const near = shown.sort((a, b) => distance(a) - distance(b))[0];
+    tip.hidden = !near || distance(near) > 30;
+    if (tip.hidden) return;
+    const entry = around(plot).querySelector(`.legend [data-line="${near.line.dataset.line}"]`);
+    const value = low + ((near.y - bottom) / (top - bottom)) * (high - low);
+    tip.textContent = [entry?.textContent.trim(), value.toPrecision(4)].filter(Boolean).join(": ");
+    tip.style.left = `${matrix.a * near.x + matrix.e + scrollX}px`;
+    tip.style.top = `${matrix.d * near.y + matrix.f + scrollY}px`;
+  });
+  plot.addEventListener("pointerleave", () => { tip.hidden = true; });
+}
+
+// A link of the contents opens its section.
+function openTarget() {
+  const target = document.getElementById(location.hash.slice(1));
+  if (!target) return;
+  target.open = true;
+  target.scrollIntoView();
+}
+addEventListener("hashchange", openTarget);
+for (const link of document.querySelectorAll("nav a")) link.addEventListener("click", () => setTimeout(openTarget));
+openTarget();
+
+// The filter keeps the lines of tables that contain the text, and opens the sections that have any.
+const filter = document.querySelector("nav input");
+if (filter) {
+  filter.parentElement.hidden = false;
+  const sections = [...document.querySelectorAll("main > details")].filter((part) => part.querySelector("tbody"));
+  const wasOpen = sections.map((section) => section.open);
+  filter.addEventListener("input", () => {
+    const words = filter.value.trim().toLowerCase();
+    sections.forEach((section, number) => {
+      const whole = section.querySelector("summary").textContent.toLowerCase().includes(words);
+      const rows = [...section.querySelectorAll("tbody tr")];
+      for (const row of rows) row.hidden = !whole && !row.textContent.toLowerCase().includes(words);
+      section.hidden = rows.every((row) => row.hidden);
+      section.open = words ? !section.hidden : wasOpen[number];
     });
   });
 }

@@ -2,6 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
@@ -9,21 +10,21 @@ from pathlib import Path
 import numpy as np
 
 from dualnet.report import class_tables, plots, tables
-from dualnet.report.cells import DASH
-from dualnet.report.findings import findings
+from dualnet.report.findings import findings, sentences
 from dualnet.report.heat_map import accuracy_map, confusion_map, shared_limits
 from dualnet.report.html import elements, templates
 from dualnet.report.legends import Icon, accuracy_legend, icon_of, legend, task_legend
-from dualnet.report.rows import Comparison, ReportRow, Series, has_stability, top_rows
-from dualnet.report.stream_facts import data_set_text, is_task_aware
+from dualnet.report.rows import MAX_LINES, Comparison, ReportRow, Series, has_stability, top_rows
+from dualnet.report.stream_facts import chance, data_set_text, is_task_aware
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, Limits, page_svg
 from dualnet.report.trend import Trend, trends
 from dualnet.text import pluralise
 
 PLOT_SIZE, LOW_PLOT_SIZE = (PLOT_WIDTH, 2.8), (PLOT_WIDTH, 2.1)  # inches
-MAX_LINES, MAX_MATRICES = 7, 6  # rows of a setting in a plot, and matrices that are not collapsed
+MAX_MATRICES = 6  # matrices that are not collapsed
 MAX_MATRIX_CLASSES = 20  # with more, the most confused pairs are listed instead of a matrix
 COLLAPSED = ("Other options that differ", "Environment", "Each run")
+LEFT_OUT = f"Only the {MAX_LINES} experiments with the highest ACC, and Offline."
 ANYTIME_NOTE = "A_AUC is the mean of the accuracies on all classes seen so far, which the plot shows."
 STABILITY_NOTES = (
     "Accuracy on a sample of the test images of earlier tasks while a later task is learned, mean over seeds.",
@@ -33,18 +34,28 @@ STABILITY_NOTES = (
 Html = str  # what the macros of elements.html return
 
 
+@dataclass(frozen=True, slots=True)
+class Section:
+    title: str
+    parts: Sequence[Html]
+    is_open: bool = True
+
+
 def html_page(comparison: Comparison) -> str:
     style, script = (Path(__file__).with_suffix(suffix).read_text(encoding="utf-8") for suffix in (".css", ".js"))
     names = [name for name in dict.fromkeys(row.data_set for row in comparison.rows) if name]
     runs = sum(len(row.runs) for row in comparison.rows)
     lead = [pluralise(runs, "finished run"), pluralise(len(comparison.rows), "experiment")]
+    lead += [f"{len(comparison.unfinished)} not finished"] if comparison.unfinished else []
     return (
         templates()
         .get_template("page.html")
         .render(
             title=f"Continual learning on {', '.join(names)}" if names else "Continual learning",
-            lead=lead + ([f"{len(comparison.unfinished)} not finished"] if comparison.unfinished else []),
-            sections=_sections(comparison),
+            lead=[", ".join(lead), *([", ".join(comparison.shared_parts)] if len(comparison.settings()) > 1 else [])],
+            verdicts=list(_verdicts(comparison)),
+            sections=list(_sections(comparison)),
+            is_large=comparison.is_large,
             style=style,
             script=script,
             digest=b64encode(sha256(script.encode()).digest()).decode(),
@@ -52,56 +63,68 @@ def html_page(comparison: Comparison) -> str:
     )
 
 
-def _sections(comparison: Comparison) -> Iterator[Html]:
-    html, settings = elements(), comparison.settings()
-    yield html.bullets(findings(comparison), "findings")
-    if comparison.rows:
-        results = [part for rows in settings for part in _results(rows, comparison)]
-        yield html.section("Results", [*results, html.bullets(tables.result_notes(comparison))])
+def _verdicts(comparison: Comparison) -> Iterator[Html]:
+    """What was run in each setting, the experiment with the highest ACC, and whether its lead is significant."""
+    for rows, name, result in zip(comparison.settings(), comparison.setting_names(), findings(comparison), strict=True):
+        counts = sorted({len(row.runs) for row in rows})
+        seeds = pluralise(counts[-1], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+        accuracy = tables.mean_cell(result.best.accs, comparison)
+        what = f"{name}, {pluralise(len(rows), 'experiment')} of {seeds}"
+        yield elements().verdict(what, icon_of(result.best), result.best.label, f"{accuracy} %", result.lead)
+
+
+def _sections(comparison: Comparison) -> Iterator[Section]:
+    """Several settings are a section each, with sections inside. If there are many rows, they are collapsed."""
+    settings, large = comparison.settings(), comparison.is_large
+    several = len(settings) > 1
+    for rows, name in zip(settings, comparison.setting_names(), strict=True):
+        inner = [Section("Results", [*_results(rows, comparison)]), *_setting_sections(rows, comparison)]
+        if several:
+            yield Section(name, [elements().section(section) for section in inner], not large)
+        else:
+            yield from (replace(section, is_open=not large or section is inner[0]) for section in inner)
+    if several:
+        yield Section("Definitions", [elements().bullets(tables.result_notes(comparison))], not large)
     if comparison.unfinished:
-        yield html.section("Not finished", [html.table(tables.unfinished_table(comparison))])
+        yield Section("Not finished", [elements().table(tables.unfinished_table(comparison))])
     if drawn := trends(comparison):  # a trend may span settings, for example different shares of labels
-        yield html.section("Accuracy against an option", [_trend(trend, comparison) for trend in drawn])
-    for rows in settings:
-        place = f" · {rows[0].setting_name}" if len(settings) > 1 else ""
-        for title, parts in _setting_sections(rows, comparison):
-            yield html.section(title + place, parts)
+        yield Section("Accuracy against an option", [_trend(trend, comparison) for trend in drawn], not large)
     for title, table in tables.appendix_tables(comparison).items():
-        shown = html.table(table)
-        yield html.fold(title, shown) if title in COLLAPSED else html.section(title, [shown])
+        yield Section(title, [elements().table(table)], not large and title not in COLLAPSED)
 
 
 def _results(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[Html]:
-    data_set = data_set_text(rows[0].runs[0])
-    if len(comparison.settings()) > 1:
-        yield elements().heading(rows[0].setting_name)
-        yield elements().remark(data_set)
-    else:
-        yield elements().remark(f"{data_set} · protocol {rows[0].options.get('protocol', DASH)}")
-    yield elements().table(tables.results_table(rows, comparison))
+    html = elements()
+    yield html.remark(data_set_text(rows[0].runs[0]))
+    yield html.table(tables.results_table(rows, comparison), ranked=len(rows) > 1)
+    own = Comparison([*rows], [], comparison.spread, comparison.fm, None)
+    notes = [] if len(rows) < len(comparison.rows) else tables.result_notes(comparison)
+    yield html.bullets([*sentences(own), *notes])
 
 
-def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[tuple[str, list[Html]]]:
-    """The plots of one setting: titles and parts of their sections."""
-    html, drawn = elements(), top_rows(rows, MAX_LINES)
-    limited = [html.remark(f"Only the {MAX_LINES} experiments with the highest ACC.")] if len(drawn) < len(rows) else []
-    yield "Accuracy and forgetting", [*limited, legend(drawn), html.grid(_curves(drawn, comparison))]
-    if known := class_tables.rows_with_classes(rows):
-        yield "Classes after the last task", [*_classes(known)]
+def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[Section]:
+    """The plots of one setting."""
+    html, drawn = elements(), top_rows(rows)
+    limited = [html.remark(LEFT_OUT)] if len(drawn) < len(rows) else []
+    yield Section("Accuracy and forgetting", [*limited, legend(drawn), html.grid(_curves(drawn, comparison))])
+    if known := class_tables.rows_with_classes(drawn):
+        yield Section("Classes after the last task", [*_classes(known)])
     if rows[0].num_tasks > 1:
-        yield "Accuracy matrix", [*_heat_maps(rows)]
+        yield Section("Accuracy matrix", [*_heat_maps(rows)])
     if (anytime := tables.metrics_table(tables.ANYTIME_METRICS, rows, comparison)).rows:
-        yield "Anytime accuracy", [html.table(anytime), html.bullets([ANYTIME_NOTE]), _anytime(rows)]
+        yield Section("Anytime accuracy", [html.table(anytime), html.bullets([ANYTIME_NOTE]), _anytime(rows)])
     if stable := [row for row in rows if has_stability(row)]:
-        yield "Stability over the stream", [*_stability(stable, comparison)]
-    if with_memory := [row for row in rows if any(run.log.stored for run in row.runs)]:
-        yield "Composition of the memory", [html.grid(map(_composition, with_memory))]
-    if names := plots.loss_names(rows):
-        yield "Losses over the stream", [legend(rows), html.grid(_losses(rows, names))]
+        yield Section("Stability over the stream", [*_stability(stable, comparison)])
+    if with_memory := [row for row in drawn if any(run.log.stored for run in row.runs)]:
+        yield Section("Composition of the memory", [html.grid(map(_composition, with_memory))])
+    if names := plots.loss_names(drawn):
+        yield Section("Losses over the stream", [*limited, legend(drawn), html.grid(_losses(drawn, names))])
 
 
 def _curves(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[Html]:
+    guessing = chance(rows[0].runs[0])
     hint = "mean over the tasks learned so far; band: spread over seeds"
+    hint += "" if guessing is None else f"; chance: {guessing:.2f} %"
     yield _plot("Accuracy over the stream", hint, partial(plots.accuracy_plot, rows, comparison), f"of {_labels(rows)}")
     if rows := [row for row in rows if plots.has_forgetting(row)]:
         shape = "band" if rows[0].num_tasks > FEW_TASKS else "error bars"
@@ -128,16 +151,14 @@ def _trend(trend: Trend, comparison: Comparison) -> Html:
 def _heat_maps(rows: Sequence[ReportRow]) -> Iterator[Html]:
     """The accuracy matrices; those of all but the best rows are collapsed. Offline has none: it has only a last row."""
     rows = [row for row in rows if plots.has_forgetting(row)] or rows
-    means = {row.index: np.mean(row.accuracies, axis=0) for row in rows}
-    limits = shared_limits(list(means.values()))
+    limits = shared_limits([np.mean(row.accuracies, axis=0) for row in rows])
 
     def draw(row: ReportRow) -> Html:
-        heat_map = accuracy_map(means[row.index], limits, f"Accuracy matrix of {row.label}")
+        heat_map = accuracy_map(np.mean(row.accuracies, axis=0), limits, f"Accuracy matrix of {row.label}")
         return elements().card(row.label, "", heat_map, icon_of(row))
 
     width = "wide" if FEW_TASKS < rows[0].num_tasks <= MANY_TASKS else "pair"
-    first = top_rows(rows, MAX_MATRICES)
-    rest = [row for row in rows if row.index not in {best.index for best in first}]
+    first, rest = rows[:MAX_MATRICES], rows[MAX_MATRICES:]
     yield elements().remark("Test accuracy in percent, mean over seeds.")
     yield accuracy_legend(limits)
     yield elements().grid(map(draw, first), width)
@@ -162,7 +183,10 @@ def _classes(rows: Sequence[ReportRow]) -> Iterator[Html]:
     if len(names) <= MAX_MATRIX_CLASSES:
         yield html.heading("Confusion matrix")
         yield html.remark("Predictions in percent of the images of a class, over all seeds.")
-        yield html.grid(map(_confusions, rows[:MAX_MATRICES]), "pair" if len(names) <= FEW_TASKS else "wide")
+        first, rest = (rows[:MAX_MATRICES], ()) if len(names) <= FEW_TASKS else (rows[:1], rows[1:MAX_MATRICES])
+        yield html.grid(map(_confusions, first), "pair" if len(names) <= FEW_TASKS else "wide")
+        if rest:
+            yield html.fold(f"{len(rest)} more", html.grid(map(_confusions, rest), "wide"))
     elif (pairs := class_tables.confused_pairs_table(best)).rows:
         yield html.heading(f"Most confused classes: {best.label}")
         yield html.table(pairs)
@@ -182,18 +206,19 @@ def _confusions(row: ReportRow) -> Html:
 
 
 def _anytime(rows: Sequence[ReportRow]) -> Html:
-    drawn = top_rows([row for row in rows if any(run.log.anytime for run in row.runs)], MAX_LINES)
+    drawn = top_rows([row for row in rows if any(run.log.anytime for run in row.runs)])
     draw = partial(plots.anytime_plot, drawn)
     plot = _plot("Accuracy on the classes seen", _line_hint(drawn), draw, f"of {_labels(drawn)}", legend(drawn))
     return elements().grid([plot])
 
 
 def _stability(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[Html]:
-    limits = shared_limits([plots.mean_stability(row)[1] for row in rows])
-    cards = [_stability_of_tasks(row, limits) for row in rows]
+    drawn = top_rows(rows)
+    limits = shared_limits([plots.mean_stability(row)[1] for row in drawn])
+    cards = [_stability_of_tasks(row, limits) for row in drawn]
     if len(rows) > 1:
-        draw, hint = partial(plots.stability_of_rows_plot, rows, limits), "mean accuracy on earlier tasks"
-        cards.insert(0, _plot("All experiments", hint, draw, f"on earlier tasks: {_labels(rows)}", legend(rows)))
+        draw, hint = partial(plots.stability_of_rows_plot, drawn, limits), "mean accuracy on earlier tasks"
+        cards.insert(0, _plot("All experiments", hint, draw, f"on earlier tasks: {_labels(drawn)}", legend(drawn)))
     ends = ["Thin vertical lines mark the ends of tasks."] if plots.task_ends(rows) else []
     yield elements().table(tables.metrics_table(tables.STABILITY_METRICS, rows, comparison))
     yield elements().bullets([*STABILITY_NOTES, *ends])
@@ -220,7 +245,7 @@ def _losses(rows: Sequence[ReportRow], names: Sequence[str]) -> Iterator[Html]:
     for name in names:
         having = [row for row in rows if name in plots.loss_names([row])]
         draw = partial(plots.loss_plot, having, name)
-        yield _plot(name.replace("_", " "), _line_hint(having), draw, f"loss of {_labels(having)}", low=True)
+        yield _plot(plots.LOSS_WORDS.get(name, name), _line_hint(having), draw, f"loss of {_labels(having)}", low=True)
 
 
 def _line_hint(rows: Sequence[ReportRow]) -> str:

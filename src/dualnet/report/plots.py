@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +17,7 @@ from dualnet.report import style
 from dualnet.report.rows import Comparison, ReportRow, stability_matrix
 from dualnet.report.stream_facts import chance
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, Limits
-from dualnet.report.trend import AXES, Trend, trends
+from dualnet.report.trend import Trend, trends
 
 MAX_POINTS = 300  # in a line; more cannot be distinguished on a page
 MAX_LABEL_LENGTH = 100  # characters of a label in the legend of the picture
@@ -24,13 +25,15 @@ MAX_TICKS = 9.5  # of an option's axis: values closer than 1 / MAX_TICKS of its 
 
 
 def accuracy_plot(rows: Sequence[ReportRow], comparison: Comparison, axes: Axes) -> None:
-    """Mean accuracy over the tasks learned so far, with bands for the spread over seeds."""
+    """Mean accuracy over the tasks learned so far, with bands for the spread over seeds; chance if it is not below."""
     for row in rows:
         mean, spread = mean_and_spread([seen_accuracy(accuracy) for accuracy in row.accuracies], comparison.spread)
         if row.is_offline:  # it has only a final accuracy, drawn as a reference line
-            axes.axhline(mean[-1], color=style.colour(row), linestyle="dashed", linewidth=1)
+            axes.axhline(
+                mean[-1], color=style.colour(row), linestyle="dashed", linewidth=1, gid=style.spread_id(row.index)
+            )
         style.line_with_band(axes, row, np.arange(1.0, len(mean) + 1), mean, spread)
-    if (guessing := chance(rows[0].runs[0])) is not None:
+    if (guessing := chance(rows[0].runs[0])) is not None and guessing >= axes.get_ylim()[0]:
         style.chance_line(axes, guessing)
     style.task_axis(axes, max(row.num_tasks for row in rows))
     style.axis_names(axes, "tasks learned", "mean accuracy (%)")
@@ -64,9 +67,19 @@ def loss_plot(rows: Sequence[ReportRow], name: str, axes: Axes) -> None:
         steps, losses = mean_over_seeds((step, losses.get(name, math.nan)) for step, losses in points)
         known = ~np.isnan(losses)
         x, y = downsample(steps[known], losses[known])
-        axes.plot(x, y, color=style.colour(row), linestyle=style.dash(row), linewidth=1.3)
+        style.line(axes, row, x, y)
     style.step_axis(axes, task_ends(rows))
     style.axis_names(axes, "step", "loss")
+
+
+LOSS_WORDS = {
+    "labels": "Loss on the labelled images of the batch",
+    "replay": "Loss on labelled images of the memory",
+    "logits": "Distance to the logits in the memory",
+    "soft_labels": "Distance to the soft labels in the memory",
+    "slow": "Loss of the slow learner",
+    "controller": "Loss of the controller",
+}
 
 
 def loss_names(rows: Sequence[ReportRow]) -> list[str]:
@@ -117,7 +130,7 @@ def anytime_plot(rows: Sequence[ReportRow], axes: Axes) -> None:
     for row in rows:
         steps, values = mean_over_seeds(point for run in row.runs for point in run.log.anytime.items())
         x, y = downsample(steps, values)
-        axes.plot(x, y, color=style.colour(row), linestyle=style.dash(row), linewidth=1.3)
+        style.line(axes, row, x, y)
     style.step_axis(axes, task_ends(rows))
     style.axis_names(axes, "step", "accuracy (%)")
 
@@ -127,8 +140,8 @@ def stability_of_rows_plot(rows: Sequence[ReportRow], limits: Limits, axes: Axes
     for row in rows:
         steps, values = mean_stability(row)
         steps, means = downsample(steps, np.nanmean(values, axis=1), lowest=True)
-        axes.plot(steps, means, color=style.colour(row), linestyle=style.dash(row), linewidth=1.4)
-        _mark_lowest(axes, steps, means, style.colour(row), style.marker(row))
+        style.line(axes, row, steps, means)
+        _mark_lowest(axes, row.index, steps, means, style.colour(row), style.marker(row))
     _stability_axes(axes, rows, limits)
 
 
@@ -139,8 +152,8 @@ def stability_of_tasks_plot(row: ReportRow, limits: Limits, axes: Axes) -> None:
         known = ~np.isnan(values[:, task])
         if known.any():
             fill = style.task_colour(task, row.num_tasks)
-            axes.plot(steps[known], values[known, task], color=fill, linewidth=1.2)
-            _mark_lowest(axes, steps[known], values[known, task], fill, "o")
+            axes.plot(steps[known], values[known, task], color=fill, linewidth=1.2, gid=style.line_id(task))
+            _mark_lowest(axes, task, steps[known], values[known, task], fill, "o")
     _stability_axes(axes, [row], limits)
 
 
@@ -152,9 +165,9 @@ def stability_map(row: ReportRow, limits: Limits, axes: Axes) -> None:
     style.axis_names(axes, "step", "earlier task")
 
 
-def _mark_lowest(axes: Axes, steps: Vector, values: Vector, edge: str, form: str) -> None:
-    lowest, inside = int(values.argmin()), axes.get_facecolor()
-    axes.plot(steps[lowest], values[lowest], form, color=edge, markerfacecolor=inside, markersize=6, zorder=4)
+def _mark_lowest(axes: Axes, number: int, steps: Vector, values: Vector, edge: str, form: str) -> None:
+    lowest, inside, name = int(values.argmin()), axes.get_facecolor(), style.spread_id(number)
+    axes.plot(steps[lowest], values[lowest], form, color=edge, markerfacecolor=inside, markersize=6, zorder=4, gid=name)
 
 
 def _stability_axes(axes: Axes, rows: Sequence[ReportRow], limits: Limits) -> None:
@@ -207,9 +220,8 @@ def trend_plot(trend: Trend, comparison: Comparison, axes: Axes) -> None:
     for value in trend.values:
         if positions[value] - positions[ticks[-1]] > span / MAX_TICKS:
             ticks.append(value)
-    name, factor = AXES.get(trend.option, (trend.option, 1.0))
-    axes.set_xticks([positions[value] for value in ticks], [f"{factor * value:.6g}" for value in ticks])
-    style.axis_names(axes, name, "accuracy after the last task (%)")
+    axes.set_xticks([positions[value] for value in ticks], [*map(trend.value_text, ticks)])
+    style.axis_names(axes, trend.words, "accuracy after the last task (%)")
 
 
 def _positions(values: Sequence[float]) -> dict[float, float]:
@@ -221,7 +233,8 @@ def _positions(values: Sequence[float]) -> dict[float, float]:
 
 def picture_bytes(comparison: Comparison, path: Path) -> bytes:
     """The picture: accuracy over the stream and forgetting of each task, or accuracy against an option."""
-    rows, kind = comparison.rows, path.suffix.lower().removeprefix(".")
+    rows = [replace(row, index=index) for index, row in enumerate(comparison.rows)]  # also of several settings
+    kind = path.suffix.lower().removeprefix(".")
     if kind not in ("svg", "png"):
         raise ValueError(f"cannot draw {path.name!r}; the file name must end in .svg or .png")
     if not rows:

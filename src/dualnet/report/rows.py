@@ -1,7 +1,7 @@
 """Rows of the report: runs that differ only in their seed form a row, and rows of one setting are compared."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 
@@ -12,8 +12,8 @@ from dualnet.metrics import Matrix
 from dualnet.options import is_whole, shorten
 from dualnet.report.cells import DASH, Number
 from dualnet.report.find_runs import find_runs
-from dualnet.report.stream_facts import data_set_name
-from dualnet.text import escape, pluralise
+from dualnet.report.stream_facts import data_set_name, setting_parts
+from dualnet.text import escape
 
 STREAM_DEFAULTS: dict[str, Scalar] = {  # of missing and late labels, and of blurry boundaries
     "labels.share": 1.0,
@@ -23,12 +23,15 @@ STREAM_DEFAULTS: dict[str, Scalar] = {  # of missing and late labels, and of blu
     "blurry.share": 0.0,
     "blurry.disjoint": 0.0,
 }
+NUM_COLOURS = 7  # of the palette; the last is that of Offline
+MAX_LINES = NUM_COLOURS - 1  # rows in a plot besides Offline: each has its own colour
+MANY_ROWS = 8  # with more, names lose their common beginning, and the page is collapsed
 SIZES = {"memory_slots": "slots", "width": "width"}  # fields of the manifest, and their columns
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """A labelled data series. Its index determines its colour and marker, which are the same in every plot."""
+    """A labelled data series. Its index determines its colour and marker in all plots of a setting."""
 
     index: int
     label: str
@@ -39,6 +42,11 @@ class ReportRow(Series):
     """The finished runs of one experiment, one per seed."""
 
     runs: list[RunRecord]
+    prefix: str = ""  # what `label` leaves out: the common beginning of the names of a setting
+
+    @property
+    def name(self) -> str:
+        return self.prefix + self.label
 
     @property
     def data_set(self) -> str:
@@ -62,13 +70,6 @@ class ReportRow(Series):
         return len(self.accuracies[0])
 
     @property
-    def setting_name(self) -> str:
-        order = self.options.get("benchmark.order_seed")
-        parts = [self.data_set, self.options.get("protocol"), pluralise(self.num_tasks, "task")]
-        parts += [] if order is None else [f"order_seed {order}"]
-        return ", ".join(str(part) for part in [*parts, *self.stream_options] if part)
-
-    @property
     def is_offline(self) -> bool:
         """Whether it learned all tasks jointly, so was evaluated at the end only: an upper baseline."""
         return self.num_tasks > 1 and bool(np.isnan(self.accuracies[0][:-1]).all())
@@ -79,22 +80,13 @@ class ReportRow(Series):
         return Number(size if size and is_whole(size) else None, "label")
 
     @property
-    def stream_options(self) -> list[str]:
-        """The options for missing or delayed labels and blurry boundaries that differ from their defaults, as text.
-
-        If no label is missing, the unit by which they are drawn is none of them.
-        """
-        defaults = dict(STREAM_DEFAULTS)
-        if self.options.get("labels.share") == defaults["labels.share"]:
-            del defaults["labels.drawn_per"]
-        named = [key for key, value in self.options.items() if key in defaults and value != defaults[key]]
-        return [f"{key} {option_text(self.options[key])}" for key in named]
-
-    @property
     def setting(self) -> tuple[object, ...]:
         """Rows are compared if they have the same benchmark options, number of tasks, protocol and stream options."""
         shared = [item for item in self.options.items() if item[0].split(".")[0] in ("benchmark", "protocol")]
-        return self.num_tasks, *sorted(shared), *sorted(self.stream_options)
+        stream = {key: self.options.get(key, value) for key, value in STREAM_DEFAULTS.items()}
+        if stream["labels.share"] == STREAM_DEFAULTS["labels.share"]:
+            del stream["labels.drawn_per"]  # no label is missing
+        return self.num_tasks, *sorted(shared), *stream.items()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +99,27 @@ class Comparison:
     fm: str
     against: str | None  # option to plot accuracy against, in addition to trend.AXES
 
+    @property
+    def is_large(self) -> bool:
+        return len(self.rows) > MANY_ROWS
+
     def settings(self) -> list[list[ReportRow]]:
-        """The rows grouped by setting, in the order of first occurrence."""
-        groups: dict[object, list[ReportRow]] = {}
-        for row in self.rows:
-            groups.setdefault(row.setting, []).append(row)
-        return list(groups.values())
+        """The rows grouped by setting, in the order of first occurrence; those of a setting by decreasing ACC."""
+        return by_setting(self.rows)
+
+    @property
+    def shared_parts(self) -> list[str]:
+        """What all settings have in common, in words; of a single setting all."""
+        settings = [setting_parts(rows[0].runs[0]) for rows in self.settings()]
+        return [part for part in settings[0] if all(part in other for other in settings)] if settings else []
+
+    def setting_names(self) -> list[str]:
+        """Each setting in words, without what all have in common; a single one whole."""
+        firsts, shared = [rows[0] for rows in self.settings()], self.shared_parts
+        whole = [setting_parts(row.runs[0]) for row in firsts]
+        own = [[part for part in parts if part not in shared] or parts for parts in whole]
+        options = [{key: row.options[key] for key in row.options if key.startswith("benchmark.")} for row in firsts]
+        return distinct_labels([", ".join(parts) for parts in own], options)
 
 
 def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", against: str | None = None) -> Comparison:
@@ -124,8 +131,34 @@ def compare(folders: Sequence[Path], spread: str = "std", fm: str = "paper", aga
             groups.setdefault((len(run.accuracy), *sorted(run.options.items())), []).append(run)
     firsts = [same[0] for same in groups.values()]
     labels = distinct_labels([run.name for run in firsts], [run.options for run in firsts])
-    rows = [ReportRow(i, label, same) for i, (label, same) in enumerate(zip(labels, groups.values(), strict=True))]
-    return Comparison(rows, [run for run in runs if run.accuracy is None], spread, fm, against)
+    rows = [ReportRow(0, label, same) for label, same in zip(labels, groups.values(), strict=True)]
+    ranked = [row for same in by_setting(rows) for row in _ranked(same)]
+    if len(ranked) > MANY_ROWS:
+        ranked = [row for same in by_setting(ranked) for row in _without_prefix(same)]
+    return Comparison(ranked, [run for run in runs if run.accuracy is None], spread, fm, against)
+
+
+def by_setting(rows: Sequence[ReportRow]) -> list[list[ReportRow]]:
+    groups: dict[object, list[ReportRow]] = {}
+    for row in rows:
+        groups.setdefault(row.setting, []).append(row)
+    return list(groups.values())
+
+
+def _ranked(rows: Sequence[ReportRow]) -> Iterator[ReportRow]:
+    """The rows by decreasing ACC. Their index is the rank; the first row of Offline has the last colour."""
+    offline = MAX_LINES
+    for rank, row in enumerate(by_accuracy(rows)):
+        yield replace(row, index=offline if row.is_offline else rank)
+        offline += NUM_COLOURS if row.is_offline else 0
+
+
+def _without_prefix(rows: Sequence[ReportRow]) -> list[ReportRow]:
+    """The rows without the common beginning of their names, up to a slash, dash or underscore."""
+    first, last = (pick(row.label for row in rows) for pick in (min, max))
+    same = next((i for i, (a, b) in enumerate(zip(first, last, strict=False)) if a != b), len(first) - 1)
+    size = 1 + max(first.rfind(mark, 0, same) for mark in "/-_") if len(rows) > 1 else 0
+    return [replace(row, label=row.label[size:], prefix=row.label[:size]) for row in rows]
 
 
 def by_accuracy(rows: Sequence[ReportRow]) -> list[ReportRow]:
@@ -133,10 +166,10 @@ def by_accuracy(rows: Sequence[ReportRow]) -> list[ReportRow]:
     return sorted(rows, key=lambda row: (row.is_offline, -fmean(row.accs)))
 
 
-def top_rows(rows: Sequence[ReportRow], count: int) -> list[ReportRow]:
-    """The `count` rows with the highest ACC, and Offline, in their original order."""
-    best = [row.index for row in by_accuracy(rows) if not row.is_offline][:count]
-    return [row for row in rows if row.index in best or row.is_offline]
+def top_rows(rows: Sequence[ReportRow], count: int = MAX_LINES) -> list[ReportRow]:
+    """The first `count` rows, and Offline."""
+    best = [row for row in rows if not row.is_offline][:count]
+    return best + [row for row in rows if row.is_offline]
 
 
 def differing_sizes(rows: Sequence[ReportRow]) -> list[str]:

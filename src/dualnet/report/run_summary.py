@@ -1,6 +1,6 @@
 """The summary of a single run for a terminal: data set, protocol, learner, state, tasks and classes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ from dualnet.experiments.record import EXPERIMENT_FILE, RunRecord, describe_miss
 from dualnet.report.cells import DASH, Number, Table, number_text
 from dualnet.report.class_tables import class_table, tasks_table
 from dualnet.report.rows import ReportRow
-from dualnet.report.stream_facts import chance, class_tasks, data_set_text, is_task_aware
+from dualnet.report.stream_facts import boundaries_text, chance, class_tasks, data_set_text, is_task_aware, labels_text
 from dualnet.report.terminal import rich_table
 from dualnet.text import escape, pluralise
 
@@ -26,7 +26,7 @@ def run_summary(folder: Path) -> Group:
     run = read_record(folder)
     row = ReportRow(0, run.name, [run])
     facts = RichTable.grid(padding=(0, 2))
-    for name, text in _facts(run, row.stream_options):
+    for name, text in _facts(run):
         facts.add_row(Text(name, style="bold"), Text(escape(text)))
     parts: list[RichTable | str] = [facts]
     if class_tasks(run):
@@ -43,11 +43,12 @@ def run_summary(folder: Path) -> Group:
     return Group(*parts)
 
 
-def _facts(run: RunRecord, stream_options: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _facts(run: RunRecord) -> Iterator[tuple[str, str]]:
     yield "run", f"{run.name}, seed {run.seed}"
     yield "data set", data_set_text(run)
+    stream = labels_text(run), boundaries_text(run)
     batches = f"batches of {run.options.get('batch_size', DASH)}"
-    yield "protocol", ", ".join([str(run.options.get("protocol", DASH)), batches, *stream_options])
+    yield "protocol", ", ".join([str(run.options.get("protocol", DASH)), batches, *filter(None, stream)])
     learner, manifest = [str(run.options.get("learner.name", DASH))], run.manifest
     if slots := manifest.get("memory_slots"):
         learner.append(f"memory of {slots} slots ({manifest.get('memory')})")

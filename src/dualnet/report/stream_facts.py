@@ -1,10 +1,11 @@
 """What a run says of its stream: the data set and its size, the classes of each task, the accuracy of guessing."""
 
+import math
 from pathlib import Path
 from statistics import fmean
 
 from dualnet.experiments.record import RunRecord
-from dualnet.options import is_whole
+from dualnet.options import BY_SEED, is_whole
 from dualnet.text import escape, pluralise
 
 SPLITS = ("train", "training", "val", "test")  # folders named after a part of a data set
@@ -31,6 +32,61 @@ def data_set_text(run: RunRecord) -> str:
     if isinstance(shape, list) and len(shape) == 3:
         parts.append(f"{shape[2]} by {shape[1]} pixels")
     return f"{data_set_name(run)}: {', '.join(parts)}"
+
+
+PROTOCOLS = {
+    "task_aware": "the task is known",
+    "task_free": "the task is not known",
+    "task_free_boundaries": "the task is not known, but its end",
+}
+
+
+def setting_parts(run: RunRecord) -> list[str]:
+    """What a finished run learned, in words: data set, tasks, protocol, class order, labels, boundaries."""
+    names, order, protocol = class_names(run), run.options.get("benchmark.order_seed"), run.options.get("protocol")
+    tasks = pluralise(0 if run.accuracy is None else len(run.accuracy), "task")
+    orders = {None: "", BY_SEED: "a class order for each seed"}
+    parts = [
+        data_set_name(run),
+        f"{pluralise(len(names), 'class', 'classes')} in {tasks}" if names else tasks,
+        PROTOCOLS.get(str(protocol), str(protocol)),
+        orders.get(order, f"class order {order}"),
+        labels_text(run),
+        boundaries_text(run),
+    ]
+    return [part for part in parts if part]
+
+
+def labels_text(run: RunRecord) -> str:
+    """Which images have a label, and how late it comes."""
+    share, delay, spread = (_number(run, f"labels.{name}") for name in ("share", "delay", "delay_spread"))
+    text = "all labels"
+    if share is not None and 0 < share < 1:
+        one, all_of_them = (
+            ("batch", "batches") if run.options.get("labels.drawn_per") == "batch" else ("image", "images")
+        )
+        whole = math.isclose(1 / share, round(1 / share))
+        text = (
+            f"labels for 1 {one} in {1 / share:.0f}"
+            if whole
+            else f"labels for {100 * share:.4g} % of the {all_of_them}"
+        )
+    if delay or spread:
+        last = f" to {(delay or 0) + spread:.0f}" if spread else ""
+        text += f", {delay or 0:.0f}{last} batches late"
+    return text
+
+
+def boundaries_text(run: RunRecord) -> str:
+    """Which images come during other tasks; empty if none do."""
+    share, disjoint = (_number(run, f"blurry.{name}") for name in ("share", "disjoint"))
+    but = f", but none of {100 * disjoint:.4g} % of its classes" if disjoint else ""
+    return f"{100 * share:.4g} % of the images of a task come during others{but}" if share else ""
+
+
+def _number(run: RunRecord, option: str) -> float | None:
+    value = run.options.get(option)
+    return value if isinstance(value, int | float) else None
 
 
 def class_names(run: RunRecord) -> list[str]:

@@ -19,8 +19,9 @@ from dualnet.metrics import Matrix, Vector
 from dualnet.report.html import elements
 from dualnet.report.rows import Series
 
-# The colour-blind safe palette of Okabe and Ito, without black and yellow, which vanish on a dark or a white page.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#888888")
+# The colour-blind safe palette of Okabe and Ito, without black and yellow, which vanish on a dark or a white page; sky
+# blue and orange are darker, so that each has a contrast of at least 3:1 with white.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#3399cc", "#b8860b", "#888888")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 GLYPHS = ("●", "■", "▲", "◆", "▼", "✚", "✖")  # the same markers as text
 DASHES = ("solid", "dashed", "dotted", "dashdot")  # changes each time the palette repeats
@@ -105,6 +106,10 @@ def error_bars(axes: Axes, series: Series, x: Any, mean: Any, spread: Any, line:
     known = None if all(map(math.isnan, spread)) else spread
     bars = axes.errorbar(x, mean, known, color=colour(series), marker=marker(series), linestyle=line, elinewidth=1.2)
     bars.set_label(legend_label(series))
+    points, *others = bars.get_children()
+    points.set_gid(line_id(series.index))
+    for part in others:
+        part.set_gid(spread_id(series.index))
 
 
 def legend_label(series: Series) -> str:
@@ -114,8 +119,24 @@ def legend_label(series: Series) -> str:
 def line_with_band(axes: Axes, series: Series, x: Vector, mean: Vector, spread: Vector) -> None:
     """A line with a band for the spread over seeds, and markers unless there are many points."""
     form = marker(series) if len(x) <= MANY_TASKS else None
-    axes.fill_between(x, mean - spread, mean + spread, color=colour(series), alpha=0.18, linewidth=0)
-    axes.plot(x, mean, color=colour(series), marker=form, linestyle=dash(series), label=legend_label(series))
+    band = axes.fill_between(x, mean - spread, mean + spread, color=colour(series), alpha=0.18, linewidth=0)
+    band.set_gid(spread_id(series.index))
+    line(axes, series, x, mean, form, 1.8)
+
+
+def line(axes: Axes, series: Series, x: Vector, y: Vector, form: str | None = None, width: float = 1.3) -> None:
+    (drawn,) = axes.plot(x, y, color=colour(series), linestyle=dash(series), marker=form, linewidth=width)
+    drawn.set(label=legend_label(series), gid=line_id(series.index))
+
+
+def line_id(number: int) -> str:
+    """The id of a line in the SVG; on the page it becomes an attribute, by which page.js knows the line."""
+    return f"line-{number}"
+
+
+def spread_id(number: int) -> str:
+    """The id of what belongs to a line: its band, error bars and rings."""
+    return f"spread-{number}"
 
 
 def chance_line(axes: Axes, accuracy: float) -> None:
@@ -139,17 +160,25 @@ def page_svg(draw: Draw, description: str, size: tuple[float, float]) -> str:
     """A plot as inline SVG, with the font and the colours of the page."""
     with styled(PAGE_THEME, svg_text="none", salt=description, text_size=TEXT_SIZE) as figure:
         figure.set_size_inches(size)
-        draw(figure.add_subplot())
+        draw(axes := figure.add_subplot())
         text = saved(figure, "svg", dpi=IMAGE_DPI, transparent=True).decode()
+        scale = _scale(axes, 72 * size[1])
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'<g id="(line|spread)-(\d+)">', r'<g data-\1="\2">', text)
     text = re.sub(r'<g id="[^"]*">', "<g>", text)  # names like axes_1, the same in every plot
     view = re.search(r'viewBox="([^"]*)"', text)
     assert view is not None
     body = text[text.index(">") + 1 :]
     for placeholder, name in PAGE_COLOURS.items():
         body = body.replace(placeholder, name)
-    return elements().plot(description, view[1], body)
+    return elements().plot(description, view[1], body, scale)
+
+
+def _scale(axes: Axes, height: float) -> str:
+    """Where the values of y lie in the drawing: "height of low, low, height of high, high"."""
+    box, (low, high) = axes.get_position(), axes.get_ylim()
+    return f"{height * (1 - box.y0):.3f} {low:.6g} {height * (1 - box.y1):.3f} {high:.6g}"
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Tables of the report: results, costs, trends, each run, options and environment; and notes on them."""
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import fmean
@@ -27,7 +28,7 @@ ANYTIME_METRICS = ("A_AUC", "ACC", "AIA")
 STABILITY_METRICS = ("ACC", "min-ACC", "WC-ACC")
 LOWER_IS_BETTER = ("FM",)
 COSTS = {"forward": "samples", "backward": "samples", "seconds": "seconds", "memory": "bytes"}  # kinds of numbers
-COST_HEADER = ("fwd", "bwd", "s / run", "peak memory")
+COST_HEADER = ("forward", "backward", "s / run", "peak memory")
 
 SPREAD_MEANING = {
     "std": "standard deviation over seeds",
@@ -61,14 +62,14 @@ def results_table(rows: Sequence[ReportRow], comparison: Comparison) -> Table:
 
 def metrics_table(metrics: Sequence[str], rows: Sequence[ReportRow], comparison: Comparison) -> Table:
     """The metrics of the rows in which any run has all of them, and the number of these runs."""
-    measured = {row.index: [run_metrics(run, comparison.fm) for run in row.runs] for row in rows}
-    having = {index: [run for run in runs if run.keys() >= {*metrics}] for index, runs in measured.items()}
-    rows = [row for row in rows if having[row.index]]
+    measured = [(row, [run_metrics(run, comparison.fm) for run in row.runs]) for row in rows]
+    complete = [(row, [run for run in runs if run.keys() >= {*metrics}]) for row, runs in measured]
+    having = [(row, runs) for row, runs in complete if runs]
+    rows = [row for row, _ in having]
     columns = [
-        _metric_cells(rows, [[run[metric] for run in having[row.index]] for row in rows], metric, comparison)
-        for metric in metrics
+        _metric_cells(rows, [[run[name] for run in runs] for _, runs in having], name, comparison) for name in metrics
     ]
-    counts = [Number(len(having[row.index])) for row in rows]
+    counts = [Number(len(runs)) for _, runs in having]
     lines = [[row.label, *cells] for row, *cells in zip(rows, *columns, counts, strict=True)]
     return Table(["experiment", *map(heading, metrics), "seeds"], lines)
 
@@ -119,13 +120,13 @@ def trend_tables(comparison: Comparison) -> dict[str, Table]:
 def trend_table(trend: Trend, comparison: Comparison) -> Table:
     """One line for each point of the plot; with two lines in the plot also their difference."""
     compared = len(trend.lines) == 2
-    header = [trend.option, "experiment", "seeds", heading("ACC"), *["difference", "p"] * compared]
+    header = [trend.words, "experiment", "seeds", heading("ACC"), *["difference", "p"] * compared]
     lines: list[list[Cell]] = []
     for value in trend.values:
         points = [(line.label, line.accuracies[value]) for line in trend.lines if value in line.accuracies]
         for i, (label, seeds) in enumerate(points):
             difference = _difference(seeds, points[0][1]) if i == 1 else ["", ""]
-            cells = [f"{value:.6g}", label, Number(len(seeds)), mean_cell(seeds, comparison)]
+            cells = [trend.value_text(value), label, Number(len(seeds)), mean_cell(seeds, comparison)]
             lines.append(cells + difference * compared)
     return Table(header, lines)
 
@@ -147,7 +148,7 @@ def runs_table(comparison: Comparison) -> Table:
         for run in row.runs:
             measured = run_metrics(run, comparison.fm)
             cells = [Number(measured[metric], "points") for metric in metrics]
-            lines.append([row.label, _seed(run), *cells, *cost_cells(mean_cost([run])), _steps(run), str(run.folder)])
+            lines.append([row.name, _seed(run), *cells, *cost_cells(mean_cost([run])), _steps(run), str(run.folder)])
     return Table(["experiment", "seed", *metrics, *COST_HEADER, "steps", "folder"], lines)
 
 
@@ -166,18 +167,27 @@ def _steps(run: RunRecord) -> Number:
 
 
 def options_table(comparison: Comparison, compared: bool) -> Table:
-    """The options that differ between rows that are compared with each other, or all others that differ.
+    """The options of each row that differ between rows of one setting, or all others that differ.
 
-    Rows that do not have an option are not compared in it.
+    A value that more than half of the rows have is in the first line, and only the others have theirs.
     """
-    mappings = [{key: value for key, value in row.options.items() if key != "name"} for row in comparison.rows]
-    groups = [[row.options for row in rows] for rows in comparison.settings()]
-    lines = []
-    for key in differing_keys(mappings):
-        values = [{options[key] for options in group if key in options} for group in groups]
-        if any(len(distinct) > 1 for distinct in values) == compared:
-            lines.append([key, *(value_text(mapping, key) for mapping in mappings)])
-    return Table(["option", *(row.label for row in comparison.rows)], lines)
+    options = [{key: value_text(row.options, key) for key in row.options if key != "name"} for row in comparison.rows]
+    keys = [key for key in differing_keys(options) if _differs(key, comparison) == compared]
+    columns = {key: [own.get(key, DASH) for own in options] for key in keys}
+    most = {key: Counter(values).most_common(1)[0] for key, values in columns.items()}
+    usual = {key: value for key, (value, count) in most.items() if 2 * count > len(options)}
+    texts = [", ".join(f"{key}={value}" for key, value in usual.items() if value != DASH)]
+    for row in range(len(options)):
+        own = {key: values[row] for key, values in columns.items()}
+        texts.append(", ".join(f"{k}={value}" for k, value in own.items() if value != usual.get(k, DASH)))
+    names = ["most experiments", *(row.name for row in comparison.rows)]
+    return Table(["experiment", "options"], [[name, text] for name, text in zip(names, texts, strict=True) if text])
+
+
+def _differs(option: str, comparison: Comparison) -> bool:
+    """Whether the option differs between rows of one setting that have it."""
+    groups = comparison.settings()
+    return any(len({row.options[option] for row in rows if option in row.options}) > 1 for rows in groups)
 
 
 def environment_table(comparison: Comparison) -> Table:
@@ -190,7 +200,7 @@ def environment_table(comparison: Comparison) -> Table:
     for row in comparison.rows:
         for run in row.runs:
             group = groups.setdefault(tuple(sorted(run.environment.items())), {})
-            group.setdefault(row.label, []).append(run.seed)
+            group.setdefault(row.name, []).append(run.seed)
     keys = dict.fromkeys(key for environment in groups for key, _ in environment)
     lines = [[key, *(dict(environment).get(key, DASH) for environment in groups)] for key in keys]
     headings = ["all runs"] if len(groups) == 1 else map(runs_text, groups.values())
@@ -220,9 +230,11 @@ def result_notes(comparison: Comparison) -> list[str]:
         notes.append("A_AUC: mean accuracy (%) on the classes seen so far, every evaluate_every steps of the stream.")
     if any(row.runs[0].has_order_by_seed for row in comparison.rows):
         notes.append("With benchmark.order_seed seed, every seed has a class order of its own, and ± includes it.")
+    if prefixes := dict.fromkeys(row.prefix for row in comparison.rows if row.prefix):
+        notes.append(f"Names are shown without their common beginning: {', '.join(prefixes)}.")
     if any("memory_slots" in differing_sizes(rows) for rows in comparison.settings()):
         notes.append("slots: of the episodic memory, in all.")
-    notes.append("fwd, bwd: images through the networks while learning, forward and backward; each pass counts.")
+    notes.append("forward, backward: images through the networks while learning, each pass counted.")
     if any(len(trend.lines) == 2 for trend in trends(comparison)):
         notes.append(
             "difference: from the line above, in points, with the 95 % interval and p of Welch's t-test, not corrected."

@@ -8,9 +8,10 @@ from typing import TypeGuard
 from dualnet.experiments.record import Scalar
 from dualnet.report.rows import Comparison, ReportRow, Series, differing_keys, distinct_labels
 
-# Options that are always plotted if runs differ in them: axis label, and factor of the tick labels.
+MIN_VALUES = 3  # of an option that is plotted without being asked for
+# Options that are plotted without being asked for: their words, and the factor of their values.
 AXES = {
-    "learner.slow.rounds": ("n, rounds of the slow learner per batch", 1.0),
+    "learner.slow.rounds": ("rounds of the slow learner", 1.0),
     "labels.share": ("labelled share (%)", 100.0),
 }
 
@@ -28,8 +29,15 @@ class Trend:
     lines: list[Line]
 
     @property
+    def words(self) -> str:
+        return AXES[self.option][0] if self.option in AXES else self.option
+
+    @property
     def title(self) -> str:
-        return f"Accuracy against {self.option}"
+        return f"Accuracy against {self.words}"
+
+    def value_text(self, value: float) -> str:
+        return f"{AXES.get(self.option, ('', 1.0))[1] * value:.6g}"
 
     @property
     def values(self) -> list[float]:
@@ -40,12 +48,13 @@ def trends(comparison: Comparison) -> list[Trend]:
     """The trends of the requested option and of AXES. Raises ValueError if the requested option has none."""
     options = dict.fromkeys(filter(None, (comparison.against, *AXES)))
     drawn = [Trend(option, lines(comparison.rows, option)) for option in options]
-    if comparison.against and not drawn[0].lines:
+    asked = drawn[0] if comparison.against else None
+    if asked and not asked.lines:
         differing = differing_keys([row.options for row in comparison.rows])
         usable = ", ".join(key for key in differing if lines(comparison.rows, key)) or "none"
         problem = f"cannot draw accuracy against {comparison.against}: no two finished runs differ only in this number"
         raise ValueError(f"{problem}; options in which some do: {usable}")
-    return [trend for trend in drawn if trend.lines]
+    return [trend for trend in drawn if trend is asked or len(trend.values) >= MIN_VALUES]
 
 
 def lines(rows: Sequence[ReportRow], option: str) -> list[Line]:

@@ -39,7 +39,7 @@ DEFINITIONS = (
     "needs: the number of our seeds for a conclusive verdict, if our mean and both standard deviations do not change; "
     f"> {MAX_SEEDS} includes rows for which no number is enough, because there are too few published runs.",
     "The published ± is read as a standard deviation, as the paper states, of the authors' number of runs.",
-    "fwd, bwd: images that passed through a network, forward and backward.",
+    "forward, backward: images that passed through a network.",
     f"{DIFFERS}: the protocol differs from the paper's, or the options differ from the table's; the notes list how. "
     "Not stated: protocol fields that the paper does not give, so they are not compared.",
     "earlier: runs of the row that were replaced by those of the line `ours`, and do not count; the notes name them in "
