@@ -8,12 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 import benchmarks as bench
 from benchmarks import counting, report, sizes, steps, timing
 from benchmarks.__main__ import main
+from benchmarks.suggestions import labels_needed
+from benchmarks.unknown import area, calibration_error
 
 CPU = torch.device("cpu")
 
@@ -156,3 +159,18 @@ def test_the_comparison_with_avalanche_trains_the_same_network() -> None:
     from benchmarks.peers.avalanche_replay import same_networks
 
     assert same_networks()
+
+
+def test_figures_of_unknown_images_are_those_of_scikit_learn() -> None:
+    metrics = pytest.importorskip("sklearn.metrics", reason="the extra `sklearn` is not installed")
+    generator = torch.Generator().manual_seed(0)
+    known, other = (torch.randint(0, 9, (count,), generator=generator) + rise for count, rise in ((50, 0), (30, 2)))
+    expected = metrics.roc_auc_score([0] * 50 + [1] * 30, torch.cat([known, other]))
+    assert area(known, other) == pytest.approx(expected)
+    probabilities, is_right = torch.tensor([0.9, 0.9, 0.9, 0.5]), torch.tensor([True, True, False, True])
+    assert calibration_error(probabilities, is_right) == pytest.approx((3 * abs(0.9 - 2 / 3) + 0.5) / 4)
+
+
+def test_labels_needed_are_those_of_the_first_round_that_reaches_the_last_of_random_images() -> None:
+    random, suggested = np.array([[1, 3, 2], [1, 2, 5]]), np.array([[2, 3, 4], [1, 2, 3]])
+    assert labels_needed(random, suggested, np.array([20, 30, 40])).tolist() == [30, 40]
