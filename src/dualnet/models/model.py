@@ -79,8 +79,8 @@ class Model:
 
         `learner` has the options of a learner as in an experiment file. The memory has a fixed total number of slots,
         by default 2000, shared equally by the classes (`memory: {slots: 2000, policy: balanced}`). If less than half
-        of the images will have labels (`label_share`), the presets `best` and `few_images` change: the slow learner
-        then learns from all images. With `boundaries`, soft labels are computed when `model.learner.end_task()` is
+        of the images will have labels (`label_share`), the presets `best`, `lda` and `few_images` have a slow learner,
+        which learns from all images. With `boundaries`, soft labels are computed when `model.learner.end_task()` is
         called, otherwise when an image is stored.
         """
         names = check_new_names(class_names)

@@ -112,7 +112,7 @@ class Session:
     def run(self, out: Path, display: RunDisplay, save_every: int) -> None:
         """Learn from the last saved step to the end."""
         steps = len(self.images.batches)
-        if self.record["step"] == 0:
+        if self.record["step"] == 0 and steps > 1:
             self.save(out)  # a folder that cannot be written to is noticed at once
         learned = int((~self.images.held_out).sum())
         display.begin(str(out), steps, self.record["step"], pluralise(learned, "image"))
