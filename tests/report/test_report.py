@@ -21,8 +21,8 @@ from dualnet.report.cells import Number
 from dualnet.report.findings import sentences
 from dualnet.report.heat_map import accuracy_map, confusion_map
 from dualnet.report.plots import accuracy_plot
-from dualnet.report.rows import ReportRow, compare
-from dualnet.report.style import PICTURE_THEME, marker_index, styled
+from dualnet.report.rows import ReportRow, compare, top_rows
+from dualnet.report.style import PALETTE, PICTURE_THEME, colour, marker_index, styled
 from dualnet.report.tables import options_table, result_notes, results_table, runs_table
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
@@ -407,6 +407,15 @@ def test_markdown_lines_of_a_table_have_as_many_cells(tmp_path, make_run):
     lines = next(part for part in parts if part.startswith("| experiment")).splitlines()
     cells = {line.replace("\\\\", "").replace("\\|", "").count("|") for line in lines}
     assert cells == {11} and len(lines) == 4
+
+
+def test_colours_are_unique_in_a_plot_and_the_best_has_the_first(tmp_path, make_run):
+    for number in range(9):
+        make_run(tmp_path / str(number), [[90.0, None], [50.0 + number, 60.0]], name=str(number))
+    make_run(tmp_path / "joint", LAST_ROW_ONLY, name="joint")
+    drawn = top_rows(compare([tmp_path]).rows)
+    assert [row.label for row in drawn] == ["8", "7", "6", "5", "4", "3", "joint"]
+    assert [colour(row) for row in drawn] == [*PALETTE]
 
 
 def test_every_row_keeps_its_own_look():

@@ -49,10 +49,14 @@ def finding(rows: Sequence[ReportRow]) -> Finding:
         difference = welch(best, sample)
         behind.append(f"{row.label} is {difference.mean:.2f} below (p {p_text(difference.p)})")
         close += [] if difference.p < LEVEL else [row.label]
-    lead = f"Its lead over {' and '.join(close)} is not significant." if close else "Its lead is significant."
+    lead = f"Its lead over {_joined(close)} is not significant." if close else "Its lead is significant."
     correction = f", without correction for {len(behind)} comparisons" if len(behind) > 1 else ""
     text = f"{first.label} has the highest ACC. {lead} {', '.join(behind)}, by Welch's t-test over seeds{correction}."
     return Finding(first, lead, text + sizes_text([first, *(row for row, _ in others)]))
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def sizes_text(rows: Sequence[ReportRow]) -> str:

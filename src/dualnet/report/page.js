@@ -39,10 +39,10 @@ for (const entry of document.querySelectorAll(".legend [data-line]")) {
   if (!parts.length) continue;
   entry.role = "button";
   entry.tabIndex = 0;
-  entry.ariaPressed = "false";
+  entry.ariaPressed = "true";
   const toggle = () => {
     entry.ariaPressed = String(entry.ariaPressed === "false");
-    for (const part of parts) part.toggleAttribute("hidden", entry.ariaPressed === "true");
+    for (const part of parts) part.toggleAttribute("hidden", entry.ariaPressed === "false");
   };
   entry.addEventListener("click", toggle);
   entry.addEventListener("keydown", (event) => {
@@ -53,6 +53,7 @@ for (const entry of document.querySelectorAll(".legend [data-line]")) {
 }
 
 // The pointer names the value of the nearest point of a plot.
+const REACH = 30; // pixels
 const tip = document.createElement("output");
 tip.className = "tip";
 tip.hidden = true;
@@ -72,16 +73,18 @@ for (const plot of document.querySelectorAll("svg.plot")) {
   const points = lines.flatMap((line) => pointsOf(line).map(([x, y]) => ({ line, x, y })));
   plot.addEventListener("pointermove", (event) => {
     const matrix = plot.getScreenCTM();
-    const distance = ({ x, y }) => Math.hypot(matrix.a * x + matrix.e - event.clientX, matrix.d * y + matrix.f - event.clientY);
+    const place = ({ x, y }) => [matrix.a * x + matrix.e, matrix.d * y + matrix.f];
+    const distance = (point) => Math.hypot(place(point)[0] - event.clientX, place(point)[1] - event.clientY);
     const shown = points.filter(({ line }) => !line.hasAttribute("hidden"));
     const near = shown.sort((a, b) => distance(a) - distance(b))[0];
-    tip.hidden = !near || distance(near) > 30;
+    tip.hidden = !near || distance(near) > REACH;
     if (tip.hidden) return;
     const entry = around(plot).querySelector(`.legend [data-line="${near.line.dataset.line}"]`);
     const value = low + ((near.y - bottom) / (top - bottom)) * (high - low);
     tip.textContent = [entry?.textContent.trim(), value.toPrecision(4)].filter(Boolean).join(": ");
-    tip.style.left = `${matrix.a * near.x + matrix.e + scrollX}px`;
-    tip.style.top = `${matrix.d * near.y + matrix.f + scrollY}px`;
+    const [x, y] = place(near);
+    tip.style.left = `${x + scrollX}px`;
+    tip.style.top = `${y + scrollY}px`;
   });
   plot.addEventListener("pointerleave", () => { tip.hidden = true; });
 }
@@ -101,7 +104,7 @@ openTarget();
 const filter = document.querySelector("nav input");
 if (filter) {
   filter.parentElement.hidden = false;
-  const sections = [...document.querySelectorAll("main > details")].filter((part) => part.querySelector("tbody"));
+  const sections = [...document.querySelectorAll("main > details")];
   const wasOpen = sections.map((section) => section.open);
   filter.addEventListener("input", () => {
     const words = filter.value.trim().toLowerCase();
@@ -109,7 +112,7 @@ if (filter) {
       const whole = section.querySelector("summary").textContent.toLowerCase().includes(words);
       const rows = [...section.querySelectorAll("tbody tr")];
       for (const row of rows) row.hidden = !whole && !row.textContent.toLowerCase().includes(words);
-      section.hidden = rows.every((row) => row.hidden);
+      section.hidden = !whole && rows.every((row) => row.hidden);
       section.open = words ? !section.hidden : wasOpen[number];
     });
   });

@@ -14,7 +14,7 @@ from dualnet.report.findings import findings, sentences
 from dualnet.report.heat_map import accuracy_map, confusion_map, shared_limits
 from dualnet.report.html import elements, templates
 from dualnet.report.legends import Icon, accuracy_legend, icon_of, legend, task_legend
-from dualnet.report.rows import MAX_LINES, Comparison, ReportRow, Series, has_stability, top_rows
+from dualnet.report.rows import MAX_LINES, NUM_COLOURS, Comparison, ReportRow, Series, has_stability, top_rows
 from dualnet.report.stream_facts import chance, data_set_text, is_task_aware
 from dualnet.report.style import FEW_TASKS, MANY_TASKS, PLOT_WIDTH, Draw, Limits, page_svg
 from dualnet.report.trend import Trend, trends
@@ -24,7 +24,7 @@ PLOT_SIZE, LOW_PLOT_SIZE = (PLOT_WIDTH, 2.8), (PLOT_WIDTH, 2.1)  # inches
 MAX_MATRICES = 6  # matrices that are not collapsed
 MAX_MATRIX_CLASSES = 20  # with more, the most confused pairs are listed instead of a matrix
 COLLAPSED = ("Other options that differ", "Environment", "Each run")
-LEFT_OUT = f"Only the {MAX_LINES} experiments with the highest ACC, and Offline."
+LEFT_OUT = f"Only the {MAX_LINES} experiments with the highest ACC"
 ANYTIME_NOTE = "A_AUC is the mean of the accuracies on all classes seen so far, which the plot shows."
 STABILITY_NOTES = (
     "Accuracy on a sample of the test images of earlier tasks while a later task is learned, mean over seeds.",
@@ -52,7 +52,7 @@ def html_page(comparison: Comparison) -> str:
         .get_template("page.html")
         .render(
             title=f"Continual learning on {', '.join(names)}" if names else "Continual learning",
-            lead=[", ".join(lead), *([", ".join(comparison.shared_parts)] if len(comparison.settings()) > 1 else [])],
+            lead=[", ".join(lead), *_shared(comparison)],
             verdicts=list(_verdicts(comparison)),
             sections=list(_sections(comparison)),
             is_large=comparison.is_large,
@@ -63,6 +63,12 @@ def html_page(comparison: Comparison) -> str:
     )
 
 
+def _shared(comparison: Comparison) -> list[str]:
+    """A line with what several settings have in common."""
+    parts = comparison.shared_parts if len(comparison.settings()) > 1 else []
+    return [f"Common to all: {', '.join(parts)}"] if parts else []
+
+
 def _verdicts(comparison: Comparison) -> Iterator[Html]:
     """What was run in each setting, the experiment with the highest ACC, and whether its lead is significant."""
     for rows, name, result in zip(comparison.settings(), comparison.setting_names(), findings(comparison), strict=True):
@@ -70,7 +76,9 @@ def _verdicts(comparison: Comparison) -> Iterator[Html]:
         seeds = pluralise(counts[-1], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
         accuracy = tables.mean_cell(result.best.accs, comparison)
         what = f"{name}, {pluralise(len(rows), 'experiment')} of {seeds}"
-        yield elements().verdict(what, icon_of(result.best), result.best.label, f"{accuracy} %", result.lead)
+        yield elements().verdict(
+            what, icon_of(result.best), result.best.label, f"{accuracy} %", result.lead, len(rows) > 1
+        )
 
 
 def _sections(comparison: Comparison) -> Iterator[Section]:
@@ -105,7 +113,9 @@ def _results(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[Html
 def _setting_sections(rows: Sequence[ReportRow], comparison: Comparison) -> Iterator[Section]:
     """The plots of one setting."""
     html, drawn = elements(), top_rows(rows)
-    limited = [html.remark(LEFT_OUT)] if len(drawn) < len(rows) else []
+    limited = (
+        [html.remark(LEFT_OUT + (", and Offline." if drawn[-1].is_offline else "."))] if len(drawn) < len(rows) else []
+    )
     yield Section("Accuracy and forgetting", [*limited, legend(drawn), html.grid(_curves(drawn, comparison))])
     if known := class_tables.rows_with_classes(drawn):
         yield Section("Classes after the last task", [*_classes(known)])
@@ -142,10 +152,16 @@ def _plot(
 
 
 def _trend(trend: Trend, comparison: Comparison) -> Html:
-    """A plot with its table."""
-    draw, hint = partial(plots.trend_plot, trend, comparison), "mean over seeds; error bars: spread over seeds"
-    plot = _plot(trend.title, hint, draw, f"of {_labels(trend.lines)}", legend(trend.lines))
-    return elements().grid([plot, elements().table(tables.trend_table(trend, comparison))], "trend")
+    """Plots, each with as many lines as there are colours, and a table."""
+    html, hint = elements(), "mean over seeds; error bars: spread over seeds"
+    plots_of_lines = []
+    for first in range(0, len(trend.lines), NUM_COLOURS):
+        part = replace(trend, lines=trend.lines[first : first + NUM_COLOURS])
+        draw = partial(plots.trend_plot, part, comparison)
+        plots_of_lines.append(_plot(trend.title, hint, draw, f"of {_labels(part.lines)}", legend(part.lines)))
+    table = html.table(tables.trend_table(trend, comparison))
+    single = len(plots_of_lines) == 1
+    return html.grid([*plots_of_lines, table], "trend") if single else html.grid(plots_of_lines) + table
 
 
 def _heat_maps(rows: Sequence[ReportRow]) -> Iterator[Html]:
