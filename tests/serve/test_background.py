@@ -8,8 +8,9 @@ from serving import LIVE, SIZE, SMALL
 from dualnet.models.model import Model
 from dualnet.options import merge
 from dualnet.serve.background import Background
+from dualnet.serve.held_out import accuracy_drop
 from dualnet.serve.options import Options
-from dualnet.serve.rollback import RollbackPoint, accuracy_drop
+from dualnet.serve.rollback import RollbackPoint
 
 NEW = {"position": 0, "steps": 0, "steps_since_taught": 0}
 

@@ -154,7 +154,9 @@ def test_what_is_published_predicts_as_the_model_and_contains_no_encoder(
     worker.journal.add_examples([*"abcd"], images[1::3], ["green"] * 4, True)
     follow(worker)
     publish()
-    assert serving.predict(pixels, 3)[1] == worker.model.predict(pixels, top=3)
+    for answer, expected in zip(serving.predict(pixels, 3)[1], worker.model.predict(pixels, top=3), strict=True):
+        assert (answer.classes, answer.unknown) == (expected.classes, expected.unknown)
+        assert answer.probabilities == pytest.approx(expected.probabilities, abs=1e-5)
     names = [worker.journal.classes()[int(answer.name)] for answer in serving.predict(pixels, 1)[1]]
     assert names[::3] == ["red"] * 4 and names[1::3] == ["green"] * 4 and "none yet" not in names
     worker.journal.remove_class(1)
@@ -197,7 +199,12 @@ def test_a_large_batch_of_new_classes_is_no_reason_to_roll_back(
         labels = [f"{name} {number % 3}" for number in numbers]
         worker.journal.add_examples([f"{number}" for number in numbers], images, labels, True)
         follow(worker)
-        worker.evaluate()
+        while worker.unmeasured:
+            worker.evaluate()
+        images = {number: image(number - 1) for number, _ in worker.journal.held_out()}
+        answers = worker.model.predict(torch.from_numpy(np.stack([*images.values()])), top=1)
+        right = [answer.name == str(label) for answer, (_, label) in zip(answers, worker.results, strict=True)]
+        assert [*worker.results.values()] == right and len(right) > 20
     messages = [link[0].recv() for _ in iter(link[0].poll, False)]
     assert {message[0] for message in messages} == {"status"} and not worker.background.paused
 

@@ -26,9 +26,9 @@ from dualnet.options import merge
 from dualnet.serve import state_folder
 from dualnet.serve.background import catch_up
 from dualnet.serve.errors import RequestError
+from dualnet.serve.held_out import accuracies
 from dualnet.serve.journal import Journal
 from dualnet.serve.options import Options
-from dualnet.serve.rollback import accuracies
 from dualnet.serve.service import REPLY_SECONDS, Service
 from dualnet.serve.serving_model import ServingModel, publication
 from dualnet.serve.worker import SETTLED_STEPS, Worker

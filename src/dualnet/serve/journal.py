@@ -300,9 +300,14 @@ class Journal:
             FROM log LEFT JOIN examples ON number = example WHERE position > ? ORDER BY position LIMIT ?"""
         return [Entry(*row) for row in self.execute(query, position, most)]
 
-    def held_out(self) -> list[tuple[int, int, bytes]]:
-        """Number, label and pixels of the held-out examples."""
-        return self.execute(f"SELECT number, label, pixels FROM examples WHERE {HELD_OUT} ORDER BY number")
+    def held_out(self) -> list[tuple[int, int]]:
+        """Number and label of the held-out examples."""
+        return self.execute(f"SELECT number, label FROM examples WHERE {HELD_OUT} ORDER BY number")
+
+    def pixels(self, numbers: Iterable[int]) -> dict[int, bytes]:
+        """Of examples by number, without those that are no longer stored."""
+        query = "SELECT number, pixels FROM examples WHERE number = ? AND pixels IS NOT NULL"
+        return dict(row for number in numbers for row in self.execute(query, number))
 
     def sample_unlabelled(self, count: int) -> list[bytes]:
         """Pixels of random unlabelled examples, which are not held out."""

@@ -21,11 +21,12 @@ from dualnet.models.model import Model
 from dualnet.serve import state_folder
 from dualnet.serve.background import Background, catch_up, next_batch
 from dualnet.serve.errors import DISK_ERRORS, RequestError, disk_message
+from dualnet.serve.held_out import HeldOutTest, Results, accuracies, accuracy_drop
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Entry, Journal
 from dualnet.serve.memory_contents import count_stored, follow, refresh_soft_labels, sample_images, stored_digests
 from dualnet.serve.options import PRIVATE, Options
-from dualnet.serve.rollback import Results, RollbackPoint, accuracies, accuracy_drop, held_out_results
+from dualnet.serve.rollback import RollbackPoint
 from dualnet.serve.serving_model import publication
 
 PUBLISH_SECONDS = 1.0  # between publications during background training
@@ -64,7 +65,8 @@ class Worker:
         self.model, progress = state_folder.open_model(options, self.journal)
         self.trainable = bool(self.model.learner.optimizers())
         self.remember()
-        self.results: Results = {}  # of the last evaluation
+        self.held_out_test = HeldOutTest(self.journal)
+        self.results: Results = {}  # of the last test
         self.position: int = progress["position"]
         self.background = Background(options, progress, self.trainable, self.journal.is_paused())
         self.version, self.saved_at = 0, time.monotonic()
@@ -235,7 +237,7 @@ class Worker:
 
     def evaluate_unmeasured(self) -> None:
         """Only evaluated weights become the last good state, which a change of classes replaces."""
-        if self.unmeasured:
+        if self.unmeasured and self.trainable:
             self.evaluate()
 
     def evaluate(self) -> None:
@@ -243,8 +245,14 @@ class Worker:
 
         What was taught since the last time may move accuracy between classes, so then nothing is compared.
         """
-        began, self.unmeasured = time.monotonic(), False
-        results = held_out_results(self.model, self.journal.held_out())
+        began = time.monotonic()
+        results = self.held_out_test.run(self.model)
+        self.unmeasured = results is None
+        if results is not None:
+            self.compare(results)
+        self.evaluate_at = time.monotonic() + (time.monotonic() - began) / EVALUATE_SHARE
+
+    def compare(self, results: Results) -> None:
         drop = 0.0 if self.taught else accuracy_drop(self.results, results)
         if self.last_good is not None and drop > self.options.margin:
             self.roll_back(self.last_good, f"accuracy on held-out examples fell by {drop:.0f} points")
@@ -256,7 +264,6 @@ class Worker:
         if results != before:
             self.link.send(("status", self.status()))
         self.remember()
-        self.evaluate_at = time.monotonic() + (time.monotonic() - began) / EVALUATE_SHARE
 
     def remember(self) -> None:
         """As the state to go back to; a model without weights to train needs none."""
