@@ -151,7 +151,7 @@ def test_tables_are_no_experiments() -> None:
 
 
 BAD_INPUT: dict[str, tuple[list[str], str]] = {
-    "no table": ([], "small-table-1, small-table-4, starter, table-1, table-2, table-3, table-4, table-5"),
+    "no table": ([], "few-images, small-blurry, small-table-1, small-table-4, starter, table-1, table-2"),
     "unknown table": (["tabel-1"], "tabel-1: no such table; did you mean table-1?"),
     "missing file": (["x.yaml"], "x.yaml: no such table; "),
     "no row fits": (["table-1", "--rows", "zzz*"], "--rows zzz*: no such row; `dualnet reproduce TABLE --list` names"),
