@@ -23,7 +23,7 @@ from dualnet.report.heat_map import accuracy_map, confusion_map
 from dualnet.report.plots import accuracy_plot
 from dualnet.report.rows import ReportRow, compare, top_rows
 from dualnet.report.style import PALETTE, PICTURE_THEME, colour, marker_index, styled
-from dualnet.report.tables import options_table, result_notes, results_table, runs_table
+from dualnet.report.tables import options_table, prefix_notes, result_notes, results_table, runs_table
 
 TWO_TASKS = [[80.0, None], [60.0, 70.0]]  # ACC 65, FM 20, LA 75
 BETTER = [[90.0, None], [80.0, 86.0]]  # ACC 83, FM 10, LA 88
@@ -229,7 +229,7 @@ def test_names_of_many_rows_lose_the_common_beginning_of_their_setting(tmp_path,
     comparison = compare([tmp_path])
     assert {row.label for row in comparison.rows} == {"0", "1", "2", "3", "4", "0-", "1-", "2-", "3-", "4-"}
     assert {row.prefix for row in comparison.rows} == {"grid/a/er-", "grid/b/er-"}
-    assert any("common beginning: grid/a/er-, grid/b/er-." in note for note in result_notes(comparison))
+    assert prefix_notes(comparison) == ["Names are shown without their common beginning: grid/a/er-, grid/b/er-"]
     assert not any(row.prefix for row in compare([tmp_path / f"a{number}" for number in range(5)]).rows)
 
 

@@ -16,7 +16,7 @@ def markdown_page(comparison: Comparison) -> str:
     """The whole report, without the plots."""
     parts = ["# Report"]
     if comparison.rows:
-        parts.append(markdown_list(sentences(comparison)))
+        parts.append(markdown_list([*tables.prefix_notes(comparison), *sentences(comparison)]))
         for rows, name in zip(comparison.settings(), comparison.setting_names(), strict=True):
             parts += [f"## {markdown_text(name)}", markdown_text(data_set_text(rows[0].runs[0]))]
             measured = [

@@ -71,7 +71,7 @@ for (const plot of document.querySelectorAll("svg.plot")) {
   if (!lines.length) continue;
   const [bottom, low, top, high] = plot.dataset.scale.split(" ").map(Number);
   const points = lines.flatMap((line) => pointsOf(line).map(([x, y]) => ({ line, x, y })));
-  plot.addEventListener("pointermove", (event) => {
+  const show = (event) => {
     const matrix = plot.getScreenCTM();
     const place = ({ x, y }) => [matrix.a * x + matrix.e, matrix.d * y + matrix.f];
     const distance = (point) => Math.hypot(place(point)[0] - event.clientX, place(point)[1] - event.clientY);
@@ -85,7 +85,9 @@ for (const plot of document.querySelectorAll("svg.plot")) {
     const [x, y] = place(near);
     tip.style.left = `${x + scrollX}px`;
     tip.style.top = `${y + scrollY}px`;
-  });
+  };
+  plot.addEventListener("pointermove", show);
+  plot.addEventListener("pointerdown", show); // of a finger
   plot.addEventListener("pointerleave", () => { tip.hidden = true; });
 }
 

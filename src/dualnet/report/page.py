@@ -52,7 +52,7 @@ def html_page(comparison: Comparison) -> str:
         .get_template("page.html")
         .render(
             title=f"Continual learning on {', '.join(names)}" if names else "Continual learning",
-            lead=[", ".join(lead), *_shared(comparison)],
+            lead=[", ".join(lead), *_shared(comparison), *tables.prefix_notes(comparison)],
             verdicts=list(_verdicts(comparison)),
             sections=list(_sections(comparison)),
             is_large=comparison.is_large,

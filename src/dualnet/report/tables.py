@@ -218,6 +218,12 @@ def appendix_tables(comparison: Comparison) -> dict[str, Table]:
     return {title: table for title, table in tables.items() if table.rows}
 
 
+def prefix_notes(comparison: Comparison) -> list[str]:
+    """What the names of experiments leave out, if anything."""
+    prefixes = dict.fromkeys(row.prefix for row in comparison.rows if row.prefix)
+    return [f"Names are shown without their common beginning: {', '.join(prefixes)}"] if prefixes else []
+
+
 def result_notes(comparison: Comparison) -> list[str]:
     """Definitions for the results table, one sentence each."""
     notes = [
@@ -230,8 +236,6 @@ def result_notes(comparison: Comparison) -> list[str]:
         notes.append("A_AUC: mean accuracy (%) on the classes seen so far, every evaluate_every steps of the stream.")
     if any(row.runs[0].has_order_by_seed for row in comparison.rows):
         notes.append("With benchmark.order_seed seed, every seed has a class order of its own, and ± includes it.")
-    if prefixes := dict.fromkeys(row.prefix for row in comparison.rows if row.prefix):
-        notes.append(f"Names are shown without their common beginning: {', '.join(prefixes)}.")
     if any("memory_slots" in differing_sizes(rows) for rows in comparison.settings()):
         notes.append("slots: of the episodic memory, in all.")
     notes.append("forward, backward: images through the networks while learning, each pass counted.")

@@ -31,7 +31,8 @@ def terminal_view(comparison: Comparison, page: Path) -> Group:
     parts += [rich_table(table, title) for title, table in tables.trend_tables(comparison).items()]
     if comparison.unfinished:
         parts.append(rich_table(tables.unfinished_table(comparison), "not finished"))
-    words = [Text(escape(sentence)) for sentence in sentences(comparison)]
+    said = [*tables.prefix_notes(comparison), *sentences(comparison)]
+    words = [Text(escape(sentence)) for sentence in said]
     notes = [Text(escape(note), style="dim") for note in tables.result_notes(comparison)] if comparison.rows else []
     return Group(*(part for table in parts for part in (table, "")), *words, *notes, Text(f"Page: {escape(page)}"))
 
