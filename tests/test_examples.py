@@ -156,7 +156,7 @@ def test_a_benchmark_that_cannot_be_used_is_one_line(
             "latest.Latest",
             [
                 "  memory:",
-                "    slots: null  # int | None: in total; None: slots_per_class for each class known at the start; 0: no memory",
+                "    slots: null  # int | None: in total; None: slots_per_class for each known class; 0: no memory",
             ],
         ),
         (

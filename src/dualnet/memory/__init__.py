@@ -23,7 +23,7 @@ class MemoryConfig:
 
     policy: str = "auto"  # auto (ring; if task-free: reservoir) | ring | reservoir | balanced | import path
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
-    slots: int | None = None  # in total; None: slots_per_class for each class known at the start; 0: no memory
+    slots: int | None = None  # in total; None: slots_per_class for each known class; 0: no memory
     replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # which examples are drawn; with a single task: all
 
     def __post_init__(self) -> None:
