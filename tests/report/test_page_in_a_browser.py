@@ -1,5 +1,6 @@
 """The page in a real browser: sorting, legends, values under the pointer, many experiments, a phone, contrast."""
 
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -145,12 +146,13 @@ def test_many_experiments_are_collapsed_listed_and_filtered(opened, make_run, tm
     contents = page.locator("nav a")
     assert contents.all_inner_texts()[:2] == ["labels for 1 image in 10", "all labels"]
     contents.first.click()
-    group = page.locator("main > details").first
-    assert group.locator("table").first.locator("tbody th").first.inner_text().startswith("17")
+    first = page.locator("main > details").first.locator("table").first.locator("tbody th").first
+    playwright.expect(first).to_have_text(re.compile("^17"), use_inner_text=True)
     cut = "() => [...document.querySelectorAll('.scroll')].filter((part) => part.scrollWidth > part.clientWidth).length"
     page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
     assert page.evaluate(cut) == 0
     page.mouse.wheel(0, 3000)
+    page.wait_for_function("scrollY > 0")
     assert page.locator("nav").bounding_box()["y"] <= 1, "the contents stay in sight"
     page.get_by_label("Filter").fill("rounds=12")
     names = {row.split()[0] for row in page.locator("tbody tr:visible").all_inner_texts()}
