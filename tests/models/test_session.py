@@ -179,11 +179,11 @@ def test_a_closed_form_head_shows_the_accuracy_on_learned_images_without_themsel
     draw(Path("more"), "owl", "cat", count=8, seed=1)
     assert learn("photos", "--out", "m", "--image-size", 28, *NARROW) == 0
     assert learn("m", "more", "--out", "m2") == 0
-    lines = [line for line in capsys.readouterr().out.splitlines() if "without itself" in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "leave-one-out" in line]
     first, second = (retaught(name, "photos", "more") for name in ("m", "m2"))
     old, new = second[:40], second[40:]
     assert len(first) == 32 and len(new) == 8
-    text = "  learned images, each predicted without itself"
+    text = "  learned images (leave-one-out)"
     assert lines == [
         f"{text}: {mean(first)} % now (32 images)",
         f"{text}, earlier classes: {mean(first)} % before, {mean(old)} % now (40 images)",

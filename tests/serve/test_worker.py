@@ -20,8 +20,8 @@ from serving import LIVE, SIZE, SMALL, open_model, small_model
 import dualnet
 from dualnet.experiments import checkpoint
 from dualnet.models.held_out import is_held_out, pixel_digest
+from dualnet.models.memory_images import stored_examples
 from dualnet.models.model import Model
-from dualnet.models.stored_examples import stored_examples
 from dualnet.options import merge
 from dualnet.serve import state_folder
 from dualnet.serve.background import catch_up

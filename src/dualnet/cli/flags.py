@@ -88,12 +88,12 @@ def add_learn(commands: Commands[Parser]) -> None:
     new-photos --out models/mine`."""
     summary = "train a new or existing model on a folder of images, which may have new classes"
     parser = commands.add_parser("learn", help=summary, epilog=epilog, parents=[ON_ERROR, DEVICE, TRUST])
-    parser.usage = "dualnet learn [RUN_OR_MODEL] FOLDER --out MODEL [--unlabelled DIR] [--test DIR] ..."
+    parser.usage = "dualnet learn [MODEL] FOLDER --out MODEL [--unlabelled DIR] [--test DIR] ..."
     add = parser.add_argument
     paths = "optionally a saved model or run folder to continue from; a folder of images, one sub-folder per class"
-    add("paths", nargs="+", metavar="RUN_OR_MODEL FOLDER", help=paths)
-    add("--out", **OUT, required=True, help="folder for the model; may be RUN_OR_MODEL itself if that is a model")
-    add("--unlabelled", metavar="DIR", help="unlabelled images, for the slow learner")
+    add("paths", nargs="+", metavar="MODEL FOLDER", help=paths)
+    add("--out", **OUT, required=True, help="folder for the model; may be MODEL itself")
+    add("--unlabelled", metavar="DIR", help="unlabelled images: those of a new model train its encoder, which is slow")
     add("--test", metavar="DIR", help="images to evaluate on before and after, one sub-folder per class")
     add("--task", type=int, metavar="N", help="of a task-aware model: the task of new classes (default: a new one)")
     add("--epochs", type=count, default=1, metavar="N", help="passes over the images (default: 1)")
@@ -224,7 +224,7 @@ def add_edit(commands: Commands[Parser]) -> None:
     become free. The model of a service is changed on its page, or over HTTP."""
     add = commands.add_parser("edit", help=summary, epilog=epilog, parents=[RUN, TRUST]).add_argument
     add("--rename", nargs=2, action="append", default=[], metavar=("OLD", "NEW"), help="give a class another name")
-    remove = "remove a class with its stored and held-out images; what the weights have learned from them remains"
+    remove = "remove a class with its stored and held-out images; trained weights keep what they have learned from them"
     add("--remove", action="append", default=[], metavar="NAME", help=remove)
     add("--out", **OUT, help="folder for the changed model; required for a run (default: the model itself)")
 
@@ -316,7 +316,7 @@ PARALLEL.add_argument(
     metavar="N",
     help="runs with the same stream that are trained together in a process (default: 5 on CUDA, 1 on the CPU)",
 )
-RUN = parent("run", type=Path, metavar="RUN", help="a run folder, such as runs/demo-er/seed-0, or a saved model")
+RUN = parent("run", type=Path, metavar="MODEL", help="a saved model, or a run folder such as runs/demo-er/seed-0")
 TRUST = parent(
     "--trust", action="store_true", help="run code of a learner, encoder, objective or memory outside of dualnet"
 )

@@ -21,11 +21,11 @@ from dualnet.data.benchmarks import BENCHMARKS, benchmark_class
 from dualnet.experiments import experiment
 from dualnet.experiments.named_files import SUFFIXES, shipped_files
 from dualnet.learners import LEARNERS, Learner, learner_class, presets
+from dualnet.lookup import import_object
 from dualnet.memory import MEMORIES, Memory, MemoryConfig, memory_class
 from dualnet.nets.timm_encoder import PREFIX
 from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.options import field_types, suggest
-from dualnet.registry import import_object
 from dualnet.reproduce import shipped_tables
 
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from dualnet.models.model import Model
 
 TEST_SETS = {  # by name in the result of a session: column (of earlier classes, unless it says new), and images
-    "learned_old": ("learned", "learned images, each predicted without itself"),
-    "learned_new": ("learned, new", "learned images, each predicted without itself"),
+    "learned_old": ("learned", "learned images (leave-one-out)"),
+    "learned_new": ("learned, new", "learned images (leave-one-out)"),
     "held_out_old": ("held out", "held-out images"),
     "held_out_new": ("held out, new", "held-out images"),
     "old": ("test", "test images"),

@@ -7,7 +7,7 @@ from dualnet.data.image_folder import ImageFolder
 from dualnet.data.mini_imagenet import MiniImageNet
 from dualnet.data.procedural import Procedural
 from dualnet.data.tiny_imagenet import TinyImageNet
-from dualnet.registry import find_class
+from dualnet.lookup import find_class
 
 BENCHMARKS: dict[str, type[BenchmarkConfig]] = {
     "procedural": Procedural,

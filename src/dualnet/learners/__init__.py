@@ -17,7 +17,7 @@ from dualnet.learners.mir import MIR
 from dualnet.learners.offline import Offline
 from dualnet.learners.shared_options import CommonOptions
 from dualnet.learners.slda import SLDA
-from dualnet.registry import find_class
+from dualnet.lookup import find_class
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,

@@ -9,12 +9,12 @@ from torch import nn
 
 from dualnet.batch import StreamSpec
 from dualnet.learners.shared_options import CommonOptions, EncoderOptions
+from dualnet.lookup import check_name, import_object
 from dualnet.nets import Adapter, BaseEncoder, Encoder
 from dualnet.nets.encoder import CustomEncoder
 from dualnet.nets.pretrained import LITE0_MODEL, hub_weights, lite0_weights
 from dualnet.nets.timm_encoder import PREFIX, TimmFeatures, complete_name, import_timm
 from dualnet.nets.weights import LITE0, PRETRAINED, STARTER, load_weights, read, starter_file, width_of
-from dualnet.registry import check_name, import_object
 from dualnet.text import join_lines
 
 STARTER_SIZE = 64  # pixels

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dualnet.batch import StreamSpec
+from dualnet.lookup import check_name, find_class
 from dualnet.memory.memory import Memory, Replay, check_slots, has_later_equal, num_earlier_equal
 from dualnet.memory.policies import Balanced, Reservoir, Ring
 from dualnet.options import check_fields
-from dualnet.registry import check_name, find_class
 
 MEMORIES: dict[str, type[Memory]] = {"ring": Ring, "reservoir": Reservoir, "balanced": Balanced}
 

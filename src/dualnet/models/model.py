@@ -28,8 +28,8 @@ from dualnet.learners import Learner, make_learner
 from dualnet.models.examples import Examples, read_examples
 from dualnet.models.held_out import HeldOut, pixel_digest, read_held_out
 from dualnet.models.labels import check_new_names, find_tasks, list_names
+from dualnet.models.memory_images import remove_stored
 from dualnet.models.predictions import Evaluation, Prediction
-from dualnet.models.stored_examples import remove_stored
 from dualnet.models.suggestions import most_instructive
 from dualnet.nets import BaseEncoder
 from dualnet.options import choose, suggest, whole_number

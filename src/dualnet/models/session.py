@@ -17,11 +17,11 @@ from dualnet.experiments.run import check_weights
 from dualnet.experiments.run_folder import same_folder
 from dualnet.experiments.stop import Stop, StopRequested
 from dualnet.models.labels import find_tasks
+from dualnet.models.memory_images import remove_duplicates, remove_stored
 from dualnet.models.model import Model, load_with_state, write
 from dualnet.models.session_accuracy import measure
 from dualnet.models.session_images import SessionImages
 from dualnet.models.session_plan import LearnOptions, digest_source, new_model
-from dualnet.models.stored_examples import remove_duplicates, remove_stored
 from dualnet.text import pluralise
 
 RESULTS = ("old", "before", "after")  # number of classes before a session, accuracies

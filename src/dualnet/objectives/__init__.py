@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from dualnet.lookup import find_class
 from dualnet.objectives.barlow_twins import BarlowTwins
 from dualnet.objectives.byol import BYOL
 from dualnet.objectives.classification import Classification
@@ -11,7 +12,6 @@ from dualnet.objectives.simclr import SimCLR
 from dualnet.objectives.simsiam import SimSiam
 from dualnet.objectives.vicreg import VICReg
 from dualnet.options import build
-from dualnet.registry import find_class
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "barlow_twins": BarlowTwins,

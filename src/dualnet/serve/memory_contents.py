@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from dualnet.models.memory_images import stored_examples
 from dualnet.models.model import Model
-from dualnet.models.stored_examples import stored_examples
 from dualnet.serve.journal import Journal
 
 
