@@ -88,11 +88,11 @@ def add_learn(commands: Commands[Parser]) -> None:
     new-photos --out models/mine`."""
     summary = "train a new or existing model on a folder of images, which may have new classes"
     parser = commands.add_parser("learn", help=summary, epilog=epilog, parents=[ON_ERROR, DEVICE, TRUST])
-    parser.usage = "dualnet learn [MODEL] FOLDER --out MODEL [--unlabelled DIR] [--test DIR] ..."
+    parser.usage = "dualnet learn [MODEL] FOLDER --out DIR [--unlabelled DIR] [--test DIR] ..."
     add = parser.add_argument
-    paths = "optionally a saved model or run folder to continue from; a folder of images, one sub-folder per class"
+    paths = "a saved model or run folder to continue from (optional), then a folder of images, one sub-folder per class"
     add("paths", nargs="+", metavar="MODEL FOLDER", help=paths)
-    add("--out", **OUT, required=True, help="folder for the model; may be MODEL itself")
+    add("--out", **OUT, required=True, help="folder for the model; may be MODEL itself, unless that is a run")
     add("--unlabelled", metavar="DIR", help="unlabelled images: those of a new model train its encoder, which is slow")
     add("--test", metavar="DIR", help="images to evaluate on before and after, one sub-folder per class")
     add("--task", type=int, metavar="N", help="of a task-aware model: the task of new classes (default: a new one)")
