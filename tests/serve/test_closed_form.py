@@ -15,7 +15,7 @@ import pytest
 import torch
 from serving import COLOURS, SIZE, picture
 
-from dualnet.models.held_out import pixel_digest
+from dualnet.models.held_out import is_held_out, pixel_digest
 from dualnet.models.model import Model, load
 from dualnet.serve import state_folder
 from dualnet.serve.errors import RequestError
@@ -181,6 +181,29 @@ def test_a_restored_snapshot_has_the_labels_of_now(start: Start, link: tuple[Con
     follow(worker)
     worker.restore(number)
     assert_is_function_of_journal(worker)
+
+
+def test_suggestions_are_those_of_the_model_among_unlabelled_images_that_would_be_learned(start: Start) -> None:
+    worker = start(held_out_every=4)
+    journal, numbers = worker.journal, [*range(60)]
+    ids = [f"{number}" for number in numbers]
+    with pytest.raises(ValueError, match="learned no images yet"):
+        worker.suggestions.choose(worker.model, 5)
+    labels = [NAMES[number % 3] if number < 12 else None for number in numbers]
+    journal.add_examples(ids, [image(number) for number in numbers], labels, True)
+    journal.add_examples(["again", "learned"], [image(30), image(0)], [None, None], False)
+    follow(worker)
+    calls = [worker.suggestions.choose(worker.model, 5) for _ in range(4)]
+    assert calls[:2] == [None, None] and (chosen := calls[3]) == calls[2], "some features with each call"
+    digests = {number: pixel_digest(image(number).tobytes()) for number in numbers}
+    others = [number for number in numbers[:11:-1] if not is_held_out(digests[number], 4)]
+    assert 10 < len(others) < 48, "some would be held out"
+    expected = worker.model.suggest(np.stack([image(number) for number in others]).transpose(0, 2, 3, 1), 5)
+    assert [id.replace("again", "30") for id in chosen or ()] == [f"{others[row]}" for row in expected]
+    journal.set_label(chosen[0], "cat", False)
+    journal.delete(chosen[1])
+    follow(worker)
+    assert not {*chosen[:2]} & {*(worker.suggestions.choose(worker.model, 100) or chosen)}
 
 
 def test_the_background_has_nothing_to_train_and_says_so(start: Start) -> None:

@@ -505,6 +505,34 @@ def test_hostile_requests_get_a_status_below_500_and_the_service_continues(serve
     assert server.learned()["learner"] == "running"
 
 
+def test_suggested_images_have_no_label_and_the_learner_chooses_them(server: Server, tmp_path: Path) -> None:
+    assert (
+        server.request("GET", "/v1/suggestions?count=0")[0]
+        == server.request("GET", "/v1/suggestions?count=101")[0]
+        == 422
+    )
+    status, answer = server.request("GET", "/v1/suggestions")
+    assert status == 409 and "closed-form head" in answer["error"]["message"], "its encoder is trained"
+    learner = {"name": "dualnet", "preset": "lda", "encoder": {"width": 4, "weights": None}}
+    dualnet.Model.create(image_size=SIZE, learner=learner).save(tmp_path / "model")
+    with Server(tmp_path / "state", "--model", tmp_path / "model", "--held-out-every", 0) as suggesting:
+        status, answer = suggesting.request("GET", "/v1/suggestions")
+        assert status == 409 and "label a few" in answer["error"]["message"]
+        for colour in ("red", "green"):
+            for number in range(3):
+                suggesting.teach(png(picture(colour, number)), colour)
+            suggesting.learned()
+        assert suggesting.get("/v1/suggestions") == []
+        for number in range(20):
+            suggesting.teach(png(picture("green", 100 + number)), id=f"green-{number}")
+        suggesting.teach(png(picture("blue", 0)), id="blue")
+        suggested = suggesting.get("/v1/suggestions?count=3")
+        assert suggested[0] == "blue" and len(set(suggested)) == 3
+        assert len(suggesting.get("/v1/suggestions")) == 20 and len(suggesting.get("/v1/suggestions?count=100")) == 21
+        suggesting.send("PUT", "/v1/examples/blue/label", {"label": "blue", "new_class": True})
+        assert "blue" not in suggesting.get("/v1/suggestions?count=100")
+
+
 def test_another_host_requires_a_token(tmp_path: Path) -> None:
     refused = Server(tmp_path / "state", "--host", "0.0.0.0")
     assert refused.code() == 2 and "--token-file" in refused.log and not (tmp_path / "state").exists()
@@ -520,7 +548,7 @@ def test_a_diverging_step_is_rolled_back_and_the_service_continues(tmp_path: Pat
         assert server.get("/healthz") == {"answering": True, "learning": True}
         for wrong in (None, "a token of some lengtH", "é", "a"):
             headers = {} if wrong is None else {"Authorization": f"Bearer {wrong}".encode().decode("latin-1")}
-            for path in ("/v1/status", "/metrics", "/nothing"):
+            for path in ("/v1/status", "/v1/suggestions", "/metrics"):
                 status, error = server.request("GET", path, headers=headers)
                 assert (status, error["error"]["code"]) == (401, "token")
         server.token = "a token of some length"

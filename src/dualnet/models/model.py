@@ -370,21 +370,30 @@ class Model:
         Images have any form that `predict` accepts. Learned and repeated images are not suggested.
         """
         count = whole_number(count, "count")
-        self.check_keeps_examples("suggest")
-        if (head := self.learner.closed_form) is None or not self.examples:
-            raise ValueError("suggest: the model has learned no images yet; label a few of each class first")
+        self.check_suggests()
         images = images if getattr(images, "ndim", 0) == 4 else list_images(images)
-        numbers, features = dict.fromkeys(self.examples.labels, -1), []  # by digest; -1: learned
+        numbers, features = dict.fromkeys(self.examples.labels, -1), {}  # by digest; -1: learned
         for start in range(0, len(images), PREDICT_SIZE):
             pixels = self.pixels_to_learn(images[start : start + PREDICT_SIZE])
-            digests = enumerate((pixel_digest(image.numpy().tobytes()) for image in pixels.cpu()), start)
-            new = [number - start for number, digest in digests if numbers.setdefault(digest, number) == number]
-            features += [self.learner.features(pixels[new])] if new else []
-        if not features:
+            digests = [pixel_digest(image.numpy().tobytes()) for image in pixels.cpu()]
+            rows = [row for row, digest in enumerate(digests) if numbers.setdefault(digest, start + row) == start + row]
+            if rows:
+                features |= zip([digests[row] for row in rows], self.learner.features(pixels[rows]), strict=True)
+        return [numbers[digest] for digest in self.most_instructive(features, count)]
+
+    def check_suggests(self) -> None:
+        self.check_keeps_examples("suggest")
+        if not self.examples:
+            raise ValueError("suggest: the model has learned no images yet; label a few of each class first")
+
+    def most_instructive(self, features: Mapping[bytes, Tensor], count: int) -> list[bytes]:
+        """As `suggest`, of images given by the digests of their pixels."""
+        new, head = [digest for digest in features if digest not in self.examples.labels], self.learner.closed_form
+        if head is None or not new:
             return []
         learned, _ = self.select(self.examples.labels)
-        new = [number for number in numbers.values() if number >= 0]
-        return [new[row] for row in most_instructive(head, learned, torch.cat(features), count)]
+        candidates = torch.stack([features[digest] for digest in new]).to(learned.device)
+        return [new[row] for row in most_instructive(head, learned, candidates, count)]
 
     # Saving
 

@@ -114,6 +114,11 @@ def make_app(service: Service) -> FastAPI:
         """The ids of the newest examples without a label."""
         return journal.newest_unlabelled(most)
 
+    @app.get("/v1/suggestions")
+    def get_suggestions(count: Annotated[int, Query(ge=1, le=100)] = 20) -> list[str]:
+        """The ids of the examples without a label that would teach most, the most instructive first."""
+        return service.suggestions(count)
+
     @app.get("/v1/examples/{id}")
     def get_example(id: schema.Id) -> dict[str, Any]:
         example = journal.example(id)

@@ -4,12 +4,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 
 import torch
-from torch import Tensor
 
 from dualnet.models.model import Model
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Journal
-from dualnet.serve.serving_model import MAX_BATCH, predict
+from dualnet.serve.kept_features import KeptFeatures
+from dualnet.serve.serving_model import predict
 
 MIN_EXAMPLES = 10  # needed to measure a drop in accuracy
 
@@ -17,11 +17,10 @@ Results = Mapping[tuple[int, int], bool]  # whether held-out examples are classi
 
 
 class HeldOutTest:
-    """Keeps the features of a frozen encoder: after that a test takes milliseconds."""
+    """With a frozen encoder a test takes milliseconds once the features are known."""
 
     def __init__(self, journal: Journal) -> None:
-        self.journal = journal
-        self.features: dict[int, Tensor] = {}  # by number
+        self.journal, self.features = journal, KeptFeatures(journal)
 
     def run(self, model: Model) -> Results | None:
         """None: there are more features to compute, for which learning should not wait; run it again."""
@@ -38,18 +37,14 @@ class HeldOutTest:
         return dict(zip(images, [prediction.name for prediction in predictions], strict=True))
 
     def names_by_features(self, model: Model, numbers: Collection[int]) -> dict[int, str] | None:
-        self.features = {number: self.features[number] for number in numbers if number in self.features}
-        missing = [number for number in numbers if number not in self.features]
-        device, head = model.learner.class_mask.device, model.learner.closed_form
-        if images := self.journal.pixels(missing[:MAX_BATCH]):
-            features = model.learner.features(to_tensor([*images.values()]).to(device)).cpu()
-            self.features.update(zip(images, features, strict=True))
-        if len(missing) > MAX_BATCH:
+        features, head = self.features.of(model, numbers), model.learner.closed_form
+        if features is None:
             return None
-        if head is None or not self.features:
+        if head is None or not features:
             return {}
-        answers: list[int] = head.logits(torch.stack([*self.features.values()]).to(device)).argmax(dim=1).tolist()
-        return dict(zip(self.features, [model.class_names[answer] for answer in answers], strict=True))
+        stacked = torch.stack([*features.values()]).to(model.learner.class_mask.device)
+        answers: list[int] = head.logits(stacked).argmax(dim=1).tolist()
+        return dict(zip(features, [model.class_names[answer] for answer in answers], strict=True))
 
 
 def accuracies(results: Results) -> dict[int, float]:

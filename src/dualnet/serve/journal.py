@@ -252,6 +252,13 @@ class Journal:
         query = f"SELECT id FROM examples WHERE {UNLABELLED} ORDER BY number DESC LIMIT ?"
         return [id for (id,) in self.execute(query, most)]
 
+    def unlabelled(self, most: int) -> dict[int, tuple[str, bytes]]:
+        """Id and digest by number, of the newest examples that have no label and would not be held out with one."""
+        drawn = f"SELECT number, id, digest FROM examples WHERE {UNLABELLED} AND NOT held_out"
+        return {
+            number: (id, digest) for number, id, digest in self.execute(f"{drawn} ORDER BY number DESC LIMIT ?", most)
+        }
+
     def last_position(self) -> int:
         return self.last_number("log")
 

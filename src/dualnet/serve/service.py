@@ -196,6 +196,12 @@ class Service:
             raise RequestError(*error)
         return result
 
+    def suggestions(self, count: int) -> list[str]:
+        """The response to `GET /v1/suggestions`."""
+        while (ids := self.call("suggest", count)) is None:
+            pass  # between the calls it learns
+        return ids
+
     def wait(self, condition: Callable[[], bool]) -> None:
         with self.changed:
             if not self.changed.wait_for(condition, REPLY_SECONDS):

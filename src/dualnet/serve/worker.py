@@ -28,6 +28,7 @@ from dualnet.serve.memory_contents import count_stored, follow, refresh_soft_lab
 from dualnet.serve.options import PRIVATE, Options
 from dualnet.serve.rollback import RollbackPoint
 from dualnet.serve.serving_model import publication
+from dualnet.serve.suggestions import Suggestions
 
 PUBLISH_SECONDS = 1.0  # between publications during background training
 PUBLISH_SOON_SECONDS = 0.1  # between publications while journal entries are waiting
@@ -65,7 +66,7 @@ class Worker:
         self.model, progress = state_folder.open_model(options, self.journal)
         self.trainable = bool(self.model.learner.optimizers())
         self.remember()
-        self.held_out_test = HeldOutTest(self.journal)
+        self.held_out_test, self.suggestions = HeldOutTest(self.journal), Suggestions(self.journal)
         self.results: Results = {}  # of the last test
         self.position: int = progress["position"]
         self.background = Background(options, progress, self.trainable, self.journal.is_paused())
@@ -345,6 +346,8 @@ class Worker:
             match command:
                 case "memory":
                     return stored_digests(self.model), None
+                case "suggest":
+                    return self.suggestions.choose(self.model, argument), None
                 case "snapshot":
                     return state_folder.create_snapshot(self.model, self.options, argument), None
                 case "restore":
