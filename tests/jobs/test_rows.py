@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from commands import BENCHMARK
-from forked import CommandLine
+from forked import CommandLine, forked
 from run_fixtures import CPU, log_of, result_of
 
 from dualnet import cli
@@ -22,6 +22,7 @@ from dualnet.data.procedural import Procedural
 from dualnet.experiments.stop import Stop
 from dualnet.jobs.job import Executor, Job, JobResult, run_job
 from dualnet.jobs.rows import Row, RowRunner
+from dualnet.jobs.shard import Shard
 
 COMMANDS = ("run", "search", "reproduce")
 # A learner whose seeds 1 to 4 raise, kill or stop their process, or diverge, unless a file exists.
@@ -244,6 +245,31 @@ def test_runs_with_the_same_steps_are_one_job_on_cuda_and_apart_on_the_cpu(row) 
         ["mir/seed-0"],
     ]
     assert len(names_in_jobs(RowRunner(Here(), CPU).jobs(missing))) == 5
+
+
+def run_shard(rows: list[Row], number: int, count: int) -> None:
+    executor = Here()
+    runner = RowRunner(executor, CPU, side_by_side=2, shard=Shard(number, count))
+    runner.run("rows", rows)
+    Path(f"shard-{number}").write_text(",".join(str(folder) for job in executor.done for folder in job.runs))
+    assert runner.failures == {}
+
+
+def test_eight_shards_at_once_run_each_job_once(row) -> None:
+    """Some runs are finished before; which shard runs a job does not depend on that."""
+    rows = [
+        row(f"er-{lr}", {"name": "er", "encoder": {"width": 2}, "lr": lr}, seeds=3) for lr in (0.01, 0.02, 0.03, 0.04)
+    ]
+    RowRunner(Here(), CPU).run("rows", rows[1:2])
+    processes = [forked(run_shard, rows, number, 8) for number in range(1, 9)]
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 8
+    ran = [name for number in range(1, 9) for name in Path(f"shard-{number}").read_text().split(",") if name]
+    missing = [str(folder) for some in (rows[0], *rows[2:]) for folder in some.runs]
+    assert sorted(ran) == sorted(missing)
+    assert all(finished(some.folder) == [0, 1, 2] for some in rows)
+    assert Path("shard-1").read_text() == "out/er-0.01/seed-0,out/er-0.01/seed-1"  # two side by side
 
 
 def test_runs_that_diverge_side_by_side_are_each_recorded(row, own_learner: str) -> None:

@@ -18,6 +18,7 @@ from dualnet import cli
 from dualnet.experiments.experiment import read
 from dualnet.experiments.run_folder import RunFolder
 from dualnet.jobs.display import RowsDisplay
+from dualnet.jobs.placement import Placement
 from dualnet.search import Search, read_plan
 from dualnet.search.points import Point, folder_name, make_point
 from dualnet.search.stage_table import stage_table
@@ -191,7 +192,7 @@ def test_a_value_that_does_not_go_with_what_was_chosen(capsys) -> None:
     out = Path("out")
     for size, forgets in ((2, 9.0), (8, 1.0)):  # so that the larger draw is chosen
         leave_result(make_point(plan, {"learner.replay_size": size}), FM=forgets)
-    search = Search(plan, out, CPU, jobs=1).run()
+    search = Search(plan, out, CPU, Placement(jobs=1)).run()
     assert [point.options["learner.candidates"] for point in search.stages[1]] == [8, 2]
     (refused,) = read_search(out)["stages"][1]["points"][1:]
     assert refused["options"] == {"learner.replay_size": 8, "learner.candidates": 2}
@@ -220,6 +221,19 @@ def test_another_search_or_another_process_is_refused(capsys) -> None:
         Search(plan, out, CPU).run()
 
 
+def test_shards_of_a_search_are_one_search(capsys) -> None:
+    """A stage begins once all shards have finished the one before it; a call without --shard chooses."""
+    words = (write("tiny.yaml", TINY), "--out", "out", "--jobs", "1")
+    assert [run_search(*words, "--shard", f"{number}/2") for number in (1, 2, 1)] == [0, 0, 0]
+    lines = [line for line in capsys.readouterr().out.splitlines() if "shard" in line]
+    assert ["runs more" in line for line in lines] == [True, True, False], lines
+    assert [line.count("stage 1") + 2 * line.count("stage 2") for line in lines] == [1, 2, 2], lines
+    assert not Path("out/search.json").exists() and not Path("out/chosen.yaml").exists()
+    assert run_search(*words) == 0
+    assert run_search("tiny.yaml", "--out", "whole", "--jobs", "1") == 0
+    assert figures("out") == figures("whole")
+
+
 def point_with(mean: float | None, **options: Any) -> Point:
     return Point(options, None, options, mean=mean, failed="diverged" if mean is None else None)
 
@@ -231,7 +245,7 @@ def test_the_best_is_the_first_of_equals(metric: str, size: int) -> None:
     plan = read_plan(write("equals.yaml", content))
     for replay_size, value in values.items():
         leave_result(make_point(plan, {"learner.replay_size": replay_size}), **{metric: value})
-    assert Search(plan, Path("out"), CPU, jobs=1).run().chosen[0].options == {"learner.replay_size": size}
+    assert Search(plan, Path("out"), CPU, Placement(jobs=1)).run().chosen[0].options == {"learner.replay_size": size}
 
 
 @pytest.mark.parametrize(("metric", "order"), [("ACC", ["b", "a", "c"]), ("FM", ["a", "b", "c"])])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from dualnet import __version__
+from dualnet.jobs.shard import Shard
 
 EXAMPLES = """examples:
   dualnet run demo-dualnet                            run DualNet on the embedded benchmark
@@ -277,6 +278,13 @@ def count(text: str) -> int:
     return number(text, int, "a whole number", most=10_000)
 
 
+def shard(text: str) -> Shard:
+    try:
+        return Shard.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
 def percent(text: str) -> float:
     return number(text, most=100)
 
@@ -315,6 +323,12 @@ PARALLEL.add_argument(
     type=count,
     metavar="N",
     help="runs with the same stream that are trained together in a process (default: 5 on CUDA, 1 on the CPU)",
+)
+PARALLEL.add_argument(
+    "--shard",
+    type=shard,
+    metavar="K/N",
+    help="run only the K-th of N parts, for several calls on one folder at the same time, as in an array job",
 )
 RUN = parent("run", type=Path, metavar="MODEL", help="a saved model, or a run folder such as runs/demo-er/seed-0")
 TRUST = parent(

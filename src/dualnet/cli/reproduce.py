@@ -2,13 +2,15 @@
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 
 from dualnet import machine, reproduce
-from dualnet.cli.run import run_rows
+from dualnet.cli.run import placement_of, run_rows
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.experiments.experiment import command_options
 from dualnet.experiments.run_folder import check_out
+from dualnet.reproduce.table_file import TableRow
 
 
 def main(arguments: argparse.Namespace, rest: list[str]) -> int:
@@ -29,15 +31,23 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
         options = command_options(rest, arguments.flags)
         to_run = reproduce.rows_to_run(rows, out, arguments.seeds, options)
         device = machine.choose_device(arguments.device)
-        failed = run_rows(Path(arguments.table).stem, to_run, device, arguments.jobs, arguments.side_by_side)
-    ledger = reproduce.make_ledger(table, out, arguments.settings, arguments.margin)
-    names = {row.name for row in rows}
-    shown = dataclasses.replace(ledger, entries=[entry for entry in ledger.entries if entry.name in names])
-    print_rich(reproduce.terminal_view(shown), width=120)
-    if out.is_dir():  # the files have all rows of the table, also those that an earlier command has run
-        folder = reproduce.write(ledger, out, Path(arguments.table).stem)
-        print_line(f"{folder}: ledger.md, ledger.json, report.html")
+        failed = run_rows(Path(arguments.table).stem, to_run, device, placement_of(arguments))
+    if arguments.shard:
+        print_line(f"{out}: shard {arguments.shard} has ended; the same command without --shard shows the results")
+    else:
+        show_ledger(table, rows, out, arguments)
     for row, reasons in failed.items():
         fail(f"{row}: {reasons[0]}", 1)
     tried = "the same command tries those again that have not diverged"
     return fail(f"{len(failed)} of {len(rows)} rows failed; {tried}", 1) if failed else 0
+
+
+def show_ledger(table: Sequence[TableRow], rows: Sequence[TableRow], out: Path, arguments: argparse.Namespace) -> None:
+    """Print the selected rows, and write the files, which have all rows, also those that an earlier command has run."""
+    ledger = reproduce.make_ledger(table, out, arguments.settings, arguments.margin)
+    names = {row.name for row in rows}
+    shown = dataclasses.replace(ledger, entries=[entry for entry in ledger.entries if entry.name in names])
+    print_rich(reproduce.terminal_view(shown), width=120)
+    if out.is_dir():
+        folder = reproduce.write(ledger, out, Path(arguments.table).stem)
+        print_line(f"{folder}: ledger.md, ledger.json, report.html")

@@ -1,6 +1,7 @@
 """`dualnet run`: run an experiment with one or more seeds."""
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.run import RunsDivergedError
 from dualnet.experiments.run_folder import check_out
 from dualnet.jobs.display import RowsDisplay
-from dualnet.jobs.local_pool import LocalPool, processes
+from dualnet.jobs.placement import Placement
 from dualnet.jobs.rows import Row, RowRunner
 from dualnet.options import check_absent
 
@@ -33,7 +34,9 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     if len(row.seeds) == 1:
         failed = run_here(row, device)
     else:
-        failed = [f"{out}: {reason}" for reason in run_rows(row.name, [row], device).get(row.name, [])]
+        failed = [
+            f"{out}: {reason}" for reason in run_rows(row.name, [row], device, Placement(jobs=1)).get(row.name, [])
+        ]
     for line in failed:
         fail(line, 1)
     print_line(f"{out}: {'not all ' if failed else ''}finished; `dualnet report {out}` shows the result")
@@ -51,15 +54,18 @@ def run_here(row: Row, device: torch.device) -> list[str]:
     return []
 
 
-def run_rows(
-    title: str, rows: Sequence[Row], device: torch.device, jobs: int | None = 1, side_by_side: int | None = None
-) -> dict[str, list[str]]:
-    """Run what is missing, `jobs` processes at a time (None: one per core). Returns the reasons of failures by row."""
+def run_rows(title: str, rows: Sequence[Row], device: torch.device, placement: Placement) -> dict[str, list[str]]:
+    """Run what is missing. Returns the reasons of failures by row."""
     display = RowsDisplay(Console(stderr=True), bar=False)  # each process shows its own progress
-    with LocalPool(*processes(device.type, jobs)) as pool:
-        runner = RowRunner(pool, device, side_by_side, display)
+    with placement.executor(device.type) as pool:
+        runner = RowRunner(pool, device, placement.side_by_side, display, shard=placement.shard)
         runner.run(title, rows)
     return runner.failed(rows)
+
+
+def placement_of(arguments: argparse.Namespace) -> Placement:
+    names = {field.name for field in dataclasses.fields(Placement)}
+    return Placement(**{name: value for name, value in vars(arguments).items() if name in names})
 
 
 def faster_options(chosen: experiment.Experiment) -> str:

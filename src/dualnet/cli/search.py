@@ -6,6 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from dualnet import machine
+from dualnet.cli.run import placement_of
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.experiments.experiment import command_options
 from dualnet.experiments.run_folder import check_out
@@ -19,16 +20,23 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     device = machine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
     check_out(out)
+    placement = placement_of(arguments)
     try:
-        search = Search(plan, out, device, arguments.jobs, RowsDisplay(Console(stderr=True)), arguments.side_by_side)
-        search.run()
+        search = Search(plan, out, device, placement, RowsDisplay(Console(stderr=True))).run()
     except NothingChosenError as error:
         return fail(str(error), 1)
-    for number, (points, chosen) in enumerate(zip(search.stages, search.chosen, strict=True), 1):
+    for number, (points, chosen) in enumerate(zip(search.stages, search.chosen, strict=False), 1):
         title = f"{plan.name}, stage {number} of {len(search.stages)}"
         print_rich(stage_table(title, points, chosen, plan.metric), width=140)
         print_line("")
-    print_line(f"{out}: finished; `dualnet run {out / 'chosen.yaml'}` evaluates the chosen options")
+    if arguments.shard:
+        stages = len(search.stages)
+        more = (
+            "without --shard writes the choice" if search.complete else "runs more once the other shards are finished"
+        )
+        print_line(f"{out}: shard {arguments.shard} is finished up to stage {stages}; the same command {more}")
+    else:
+        print_line(f"{out}: finished; `dualnet run {out / 'chosen.yaml'}` evaluates the chosen options")
     failures = search.rows.failures
     if not failures:
         return 0

@@ -45,6 +45,8 @@ class Executor(ABC):
     JobResult comes back. Leaving the context ends the jobs that still run; they can be resumed.
     """
 
+    threads: int | None  # of each job; None: as many as PyTorch chooses
+
     @abstractmethod
     def submit(self, job: Job) -> None:
         """Accept a job, also while results are collected. It runs when there is room for it."""

@@ -15,6 +15,7 @@ from dualnet.experiments.runner import BenchmarkCache, checked_folders, steps_ke
 from dualnet.experiments.stop import Stop, StopRequested
 from dualnet.jobs.display import RowsDisplay
 from dualnet.jobs.job import Executor, Job, JobResult
+from dualnet.jobs.shard import Shard
 from dualnet.text import join_lines
 
 SIDE_BY_SIDE = {"cpu": 1, "cuda": 5}  # runs in a job: more than five on a GPU take longer and finish no sooner
@@ -52,11 +53,13 @@ class RowRunner:
         display: RowsDisplay | None = None,
         benchmarks: BenchmarkCache | None = None,
         metric: str = "ACC",
+        shard: Shard | None = None,
     ) -> None:
         self.executor, self.device = executor, device
         self.side_by_side = side_by_side or SIDE_BY_SIDE[device.type]
         self.display, self.benchmarks = display or RowsDisplay(), benchmarks or BenchmarkCache()
         self.metric = metric  # shown when a run ends
+        self.shard = shard  # runs only these, whatever is missing: shards at the same time have no run in common
         self.failures: dict[Path, str] = {}  # reasons by run folder; the next call runs these again
 
     def run(self, title: str, rows: Sequence[Row], changed: Callable[[], None] = lambda: None) -> None:
@@ -64,8 +67,13 @@ class RowRunner:
 
         Raises ValueError if no row can run, and StopRequested once all jobs have saved their state.
         """
-        missing = self.missing(rows)
         names = {folder: f"{row.name}, seed {run.seed}" for row in rows for folder, run in row.runs.items()}
+        missing = self.missing(rows)
+        if self.shard:
+            names = {
+                folder: name for i, (folder, name) in enumerate(names.items()) if self.shard.has(i // self.side_by_side)
+            }
+            missing = {folder: experiment for folder, experiment in missing.items() if folder in names}
         changed()
         done = sum(folder not in missing and folder not in self.failures for folder in names)
         self.display.begin(title, len(missing), done + len(missing))
