@@ -1,6 +1,8 @@
-"""README.md and docs/own-images.md are true: their Python and first commands run as written, on drawn images."""
+"""README.md, docs/own-images.md and docs/tutorial.md are true: what they show runs as written."""
 
 import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -59,3 +61,31 @@ def test_the_experiment_and_the_python_of_own_images(tmp_path: Path, monkeypatch
 
 def test_the_readme_is_short() -> None:
     assert len(README.split()) <= 1000
+
+
+def test_the_tutorial_runs_as_written_and_prints_what_it_shows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Except for shares, whose last digit may depend on the processor."""
+    pytest.importorskip("sklearn")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
+    page, printed = (ROOT / "docs/tutorial.md").read_text(), ""
+    for language, code in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S):
+        if language == "python":
+            exec(code, {})
+        elif language == "text":
+            assert [line for line in without_shares(code) if line not in without_shares(printed)] == [], printed
+            printed = ""
+        for line in code.splitlines() if language == "sh" else ():
+            program, *words = shlex.split(line, comments=True)
+            if program == "dualnet":
+                assert cli.main(words) == 0, line
+            elif program != "pip":
+                subprocess.run([program, *words], check=True)
+        printed += capsys.readouterr().out
+    assert "pagoda" in printed and len(Path("classes.csv").read_text().splitlines()) == 32
+
+
+def without_shares(text: str) -> list[str]:
+    return re.sub(r"\d+\.\d %", "%", text).splitlines()
