@@ -93,7 +93,8 @@ class Engine:
         if shape not in self.captured:
             return self.learn(batches, self.costs)
         captured = self.captured[shape]
-        for cost, step_cost in zip(self.costs, captured.costs, strict=True):
+        for learner, cost, step_cost in zip(self.learners, self.costs, captured.costs, strict=True):
+            learner.has_changed()
             cost.add(step_cost)
         return captured.replay(batches)
 

@@ -1,4 +1,7 @@
-"""Masking of logits to the classes of a task, and losses on labels, soft labels and stored logits."""
+"""Masking of logits to the classes of a task, and losses on labels, soft labels and stored logits.
+
+Logits are [B, classes], or [B, heads, classes]: then a loss is the sum over the heads.
+"""
 
 from typing import Literal
 
@@ -12,12 +15,16 @@ MASKED = -1e4  # logit of a class outside the task: finite, so that no loss comp
 
 
 def mask_logits(logits: Tensor, allowed: Tensor) -> Tensor:
-    """The logits, float32 [B, classes], with MASKED where `allowed`, bool [B, classes] or [classes], is False."""
+    """The logits as float32, with MASKED where `allowed`, bool [B, classes] or [classes], is False."""
+    allowed = like_heads(allowed, logits) if allowed.dim() == 2 else allowed
     return logits.float().masked_fill(~allowed, MASKED)
 
 
 def label_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """The cross-entropy of each example, float [B]; 0 if it has no label."""
+    if logits.dim() == 3:
+        each = labels[:, None].expand(logits.shape[:2])
+        return label_losses(logits.flatten(0, 1), each.flatten()).view(each.shape).sum(dim=1)
     return F.cross_entropy(logits, labels, ignore_index=UNLABELLED, reduction="none")
 
 
@@ -33,17 +40,26 @@ def soft_label_loss(
 
     The divergence of an example is summed over the classes of its task, or averaged over them (mean="class").
     """
-    allowed = logits != MASKED
-    log_probability = F.log_softmax(logits / temperature, dim=1)
-    target = F.softmax(stored.masked_fill(~allowed, MASKED) / temperature, dim=1)
-    each = F.kl_div(log_probability, target, reduction="none").sum(dim=1)
+    allowed, stored = logits != MASKED, like_heads(stored, logits)
+    log_probability = F.log_softmax(logits / temperature, dim=-1)
+    target = F.softmax(stored.masked_fill(~allowed, MASKED) / temperature, dim=-1)
+    each = F.kl_div(log_probability, target, reduction="none").sum(dim=-1)
     if mean == "class":
-        each = each / allowed.sum(dim=1)
+        each = each / allowed.sum(dim=-1)
+    if each.dim() == 2:
+        each = each.sum(dim=1)
     return (each * has_logits).sum() / has_logits.sum().clamp(min=1)
 
 
 def logit_loss(logits: Tensor, stored: Tensor, has_logits: Tensor) -> Tensor:
     """The mean squared difference over examples with stored logits and the classes of their tasks; 0 if none has."""
-    counts = has_logits[:, None] & (logits != MASKED) & (stored != MASKED)  # classes added later have no stored logit
-    difference = (logits - stored).masked_fill(~counts, 0)
-    return difference.square().sum() / counts.sum().clamp(min=1)
+    has_logit = like_heads(has_logits[:, None] & (stored != MASKED), logits)  # classes added later have none
+    counts = has_logit & (logits != MASKED)
+    difference = (logits - like_heads(stored, logits)).masked_fill(~counts, 0)
+    mean = difference.square().sum() / counts.sum().clamp(min=1)
+    return mean if logits.dim() == 2 else logits.shape[1] * mean
+
+
+def like_heads(rows: Tensor, logits: Tensor) -> Tensor:
+    """Rows [B, classes] that broadcast over the heads of the logits."""
+    return rows[:, None] if logits.dim() == 3 else rows

@@ -580,6 +580,10 @@ BAD = {
     "semantic_share": 1.0,
     "logit_weight": float("nan"),
     "replay_weight": -0.1,
+    "heads": "nonsense",
+    "answer": "nonsense",
+    "answer_levels": 0,
+    "teacher_weight": -0.1,
     "ema_rate": 1.5,
     "crop_area": (0.5, 0.4),
 }

@@ -27,18 +27,19 @@ class ImageFolder(FileBenchmark):
     test_share: float = 0.2  # of each class, if there is no test_root
     split_seed: int = 0  # chooses the images that are held out
     image_size: int = 84  # side in pixels of the images as stored
+    validation_tasks: int = VALIDATION_TASKS  # how many of the first tasks are for choosing options
     on_error: OnError = "stop"  # about unreadable images; skip: they are left out with a warning
 
     def make(self) -> Benchmark:
         return self.decoded(self._split(), self.image_size)
 
     def make_validation(self) -> Benchmark:
-        """The first three tasks with training images only, of which test_share of each class is held out again.
+        """The first `validation_tasks` with training images only, of which test_share of each class is held out again.
 
         The classes are those of the benchmark, but no test image of `make` is used.
         """
         whole = self._split()
-        tasks = whole.tasks[:VALIDATION_TASKS]
+        tasks = whole.tasks[: self.validation_tasks]
         files: dict[str, list[str]] = {}
         for number, name in enumerate(whole.class_names[: tasks[-1][-1] + 1]):
             rows = np.flatnonzero((whole.labels == number) & ~whole.is_test)

@@ -17,11 +17,11 @@ class Baseline(Learner):
 
     def __init__(self, spec: StreamSpec, config: Any) -> None:
         super().__init__(spec, config)
-        self.net = Classifier(make_encoder(spec, config), spec.num_classes)
+        self.net = Classifier(make_encoder(spec, config), spec.num_classes, getattr(config, "heads", "last"))
         self.optimizer = SGD(parameter_groups(self.net.parameters(), self.net.encoder, config), lr=config.lr)
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        return self.mask_logits(self.net(self.network_input(images)), task_ids)
+        return self.mask_logits(self.of_heads(self.net(self.network_input(images))), task_ids)
 
     def learn(self, batch: Batch) -> dict[str, Tensor]:
         labels = self.labels_to_learn(batch)

@@ -43,7 +43,7 @@ class DERpp(Baseline):
 
     def forward(self, images: Tensor, task_ids: Tensor | None, augmented: bool = False) -> Tensor:
         pixels = self.training_input(images) if augmented else self.network_input(images)
-        return self.mask_logits(self.net(pixels), task_ids)
+        return self.mask_logits(self.of_heads(self.net(pixels)), task_ids)
 
     def store(self, batch: Batch) -> None:
         if batch.storable:
@@ -56,5 +56,7 @@ class DERpp(Baseline):
         now_logits, dark_logits, past_logits = self.batch_logits(self.net, batch, dark, past)
         now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, past.labels)
         dark_loss = logit_loss(dark_logits, dark.logits, dark.has_logits)
-        gradient_step(self.optimizer, now_loss + config.logit_weight * dark_loss + config.replay_weight * past_loss)
+        loss = now_loss + config.logit_weight * dark_loss + config.replay_weight * past_loss
+        logits = [now_logits, dark_logits, past_logits]
+        gradient_step(self.optimizer, self.with_teacher(loss, logits, batch, dark, past))
         return {"labels": now_loss.detach(), "logits": dark_loss.detach(), "replay": past_loss.detach()}

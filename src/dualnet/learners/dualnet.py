@@ -85,6 +85,8 @@ class Config(ReplayOptions):
         if self.encoder.lr == 0 and self.slow.rounds > 0:
             rounds = self.slow.rounds
             raise ValueError(f"slow.rounds: {rounds} would train an encoder that encoder.lr 0 freezes; use 0")
+        if self.head != "linear" and (self.heads, self.answer) != ("last", "heads"):
+            raise ValueError(f"head: {self.head} is the only head; leave heads and answer out, or use head linear")
         if "." not in self.slow.objective:  # reading options runs no code from outside
             self.parse_objective()
 
@@ -118,7 +120,7 @@ class DualNet(Learner):
         channels = spec.image_shape[0]
         self.slow = make_encoder(spec, config)
         if config.head == "linear":
-            self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels)
+            self.fast = Adapter(self.slow.channels, spec.num_classes, config.adapter_norm, channels, config.heads)
             both = [*self.slow.parameters(), *self.fast.parameters()]
             self.fast_optimizer = SGD(parameter_groups(both, self.slow, config), lr=config.lr)
         else:
@@ -155,7 +157,11 @@ class DualNet(Learner):
         return config.slow.rounds > 0 or (config.head == "linear" and super().learns_unlabelled(config))
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
-        return self.mask_logits(self.net(self.network_input(images)), task_ids)
+        return self.mask_logits(self.of_heads(self.net(self.network_input(images))), task_ids)
+
+    def maps(self, images: Tensor) -> list[Tensor]:
+        maps = super().maps(images)
+        return self.fast.adapted(self.network_input(images), maps) if isinstance(self.fast, Adapter) else maps
 
     def net(self, pixels: Tensor, parts: int = 1) -> Tensor:
         """The logits of the adapter on the features of the encoder."""
@@ -168,7 +174,8 @@ class DualNet(Learner):
     def store(self, batch: Batch) -> None:
         """Offer the batch to the memory, before it is learned as in the authors' code."""
         at_insertion = self.config.has_soft_labels and self.config.soft_labels.when == "insertion"
-        logits = self.logits(batch.images, batch.task_ids) if at_insertion and batch.storable else None
+        inputs = batch.images, batch.task_ids
+        logits = self.stateless_forward(*inputs) if at_insertion and batch.storable else None
         self.memory.add(batch, self.generator, logits)
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
@@ -234,7 +241,8 @@ class DualNet(Learner):
         soft = config.soft_labels
         soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, soft.temperature, soft.mean)
         replay_loss = config.replay_weight * past_loss + soft.weight * soft_loss
-        gradient_step(self.fast_optimizer, now_loss + replay_loss)
+        loss = self.with_teacher(now_loss + replay_loss, [now_logits, past_logits], batch, replay)
+        gradient_step(self.fast_optimizer, loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
     def end_task(self) -> None:

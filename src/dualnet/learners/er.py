@@ -37,7 +37,8 @@ class ER(Baseline):
         replay = self.replay(batch, labels)
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
         now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
-        gradient_step(self.optimizer, now_loss + self.config.replay_weight * past_loss)
+        loss = now_loss + self.config.replay_weight * past_loss
+        gradient_step(self.optimizer, self.with_teacher(loss, [now_logits, past_logits], batch, replay))
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}
 
     def replay(self, batch: Batch, labels: Tensor) -> Replay:

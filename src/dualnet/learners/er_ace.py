@@ -42,5 +42,6 @@ class ERACE(ER):
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
         now_loss = label_loss(mask_logits(now_logits, present), labels)
         past_loss = label_loss(mask_logits(past_logits, self.seen), replay.labels)
-        gradient_step(self.optimizer, now_loss + self.config.replay_weight * past_loss)
+        loss = now_loss + self.config.replay_weight * past_loss
+        gradient_step(self.optimizer, self.with_teacher(loss, [now_logits, past_logits], batch, replay))
         return {"labels": now_loss.detach(), "replay": past_loss.detach()}

@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Self, final
 
@@ -15,13 +15,15 @@ from dualnet import image_ops, losses
 from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
-from dualnet.learners.shared_options import CommonOptions, MemoryOptions
+from dualnet.learners.memory_head import MemoryHead
+from dualnet.learners.shared_options import CommonOptions, MemoryOptions, ReplayOptions
 from dualnet.memory import Memory, Replay, check_slots, memory_class
 from dualnet.nets import SMALLEST_IMAGE, BaseEncoder, ClosedForm, forward_batches, pooled_features
 from dualnet.optim import change_optimizer_rows
 
 SOFT_LABEL_BATCH = 250  # stored examples per forward pass at the end of a task
 NORMALISED_BATCH = 64  # the same where BatchNorm uses the statistics of these examples; as in the authors' code
+TEACHER_TEMPERATURE = 2.0
 STATISTICS = ("running_mean", "running_var", "num_batches_tracked")  # the buffers of BatchNorm
 
 
@@ -48,6 +50,9 @@ class Learner(nn.Module, ABC):
         self.generator = torch.Generator()
         self.input_check, self.thread_guard = InputCheck(spec), ThreadGuard()
         self.ema = EMA(config.ema_rate) if config.ema_rate else None
+        self.memory_head = None
+        if isinstance(config, ReplayOptions) and config.answer not in ("heads", "last"):
+            self.memory_head = MemoryHead(config.answer, config.answer_levels)
 
     # Known before a learner is constructed
 
@@ -102,6 +107,7 @@ class Learner(nn.Module, ABC):
     @final
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """Learn from a batch of the right form, then update the averaged weights. The engine captures this."""
+        self.has_changed()
         losses = self.learn(batch)
         if not are_losses(losses):
             name, what = type(self).__name__, "losses by name, each a detached scalar tensor"
@@ -109,6 +115,11 @@ class Learner(nn.Module, ABC):
         if self.ema is not None:
             self.ema.update(self)
         return losses
+
+    def has_changed(self) -> None:
+        """Called where weights or memory change, also by a replayed step, which runs no other Python."""
+        if self.memory_head is not None:
+            self.memory_head.forget()
 
     @final
     def check_batch(self, batch: Batch) -> None:
@@ -151,6 +162,8 @@ class Learner(nn.Module, ABC):
         They are computed in eval mode and, with the option `ema_rate`, by the averaged weights.
         """
         self.input_check.check_query(images, task_ids, self.class_mask.device)
+        if self.memory_head is not None:
+            return self.mask_logits(self.memory_head.logits(self, images), task_ids)
         return self.stateless_forward(images, task_ids)
 
     @final
@@ -210,6 +223,7 @@ class Learner(nn.Module, ABC):
     @torch.no_grad()
     def change_all(self, spec: StreamSpec, removed: int | None = None) -> None:
         """Change the classes of this learner and its parts, then the rows of its momenta and averages."""
+        self.has_changed()
         shapes = {weight: weight.shape for weight in self.parameters()}
         for module in self.modules():
             if change := getattr(module, "change_classes", None):
@@ -260,16 +274,39 @@ class Learner(nn.Module, ABC):
             return torch.full_like(batch.task_ids, UNLABELLED)
         return batch.labels
 
+    def of_heads(self, logits: Tensor) -> Tensor:
+        """The answer of linear heads, [B, classes]: their mean, or the last one with the option `answer: last`."""
+        if logits.dim() == 2:
+            return logits
+        return logits[:, -1] if self.config.answer == "last" else logits.float().mean(dim=1)
+
+    def with_teacher(self, loss: Tensor, logits: Sequence[Tensor], *batches: Batch | Replay) -> Tensor:
+        """The loss, and with the option `teacher_weight` the divergence of logits from those of the averaged weights.
+
+        The averaged weights see the images without augmentation, and not before the second step.
+        """
+        weight = self.config.teacher_weight
+        if weight == 0 or self.ema is None or not self.ema.means():
+            return loss
+        images, task_ids = (torch.cat(parts) for parts in zip(*((b.images, b.task_ids) for b in batches), strict=True))
+        taught = torch.ones_like(task_ids, dtype=torch.bool)
+        teacher = self.stateless_forward(images, task_ids)
+        return loss + weight * losses.soft_label_loss(torch.cat([*logits]), teacher, taught, TEACHER_TEMPERATURE)
+
     def mask_logits(self, logits: Tensor, task_ids: Tensor | None) -> Tensor:
         """The logits as float32, with the classes outside each example's task masked."""
         return logits.float() if task_ids is None else losses.mask_logits(logits, self.class_mask[task_ids])
 
+    def maps(self, images: Tensor) -> list[Tensor]:
+        """The feature maps of images that are classified."""
+        encoder = next(module for module in self.modules() if isinstance(module, BaseEncoder))
+        return encoder(self.network_input(images))
+
     @torch.no_grad()
     def features(self, images: Tensor) -> Tensor:
         """The features of images that a closed-form head classifies: float16 [B, features]."""
-        encoder = next(module for module in self.modules() if isinstance(module, BaseEncoder))
         with self.thread_guard, self.mode(training=False):
-            return pooled_features(encoder(self.network_input(images)))
+            return pooled_features(self.maps(images))
 
     def add_to_sums(self, head: ClosedForm, batch: Batch) -> None:
         """Learn the labelled examples of a batch by the sums of a closed-form head."""
@@ -307,6 +344,7 @@ class Learner(nn.Module, ABC):
     def _apply(self, fn: Any, recurse: bool = True) -> Self:
         """`.to(device)` moves the generator as well: random numbers are drawn on the device of the tensors."""
         super()._apply(fn, recurse)
+        self.has_changed()
         if self.class_mask.device != self.generator.device:
             self.generator = torch.Generator(self.class_mask.device).manual_seed(self.generator.initial_seed())
         return self
@@ -316,6 +354,7 @@ class Learner(nn.Module, ABC):
 
     def set_extra_state(self, state: Tensor) -> None:
         self.generator.set_state(state.cpu())
+        self.has_changed()
 
 
 def replays_unlabelled(config: CommonOptions) -> bool:

@@ -6,10 +6,14 @@ from typing import Any, Literal
 from dualnet.image_ops import CROP_AREA, Augment
 from dualnet.losses import SoftLabelMean
 from dualnet.memory import MemoryConfig
+from dualnet.nets.classifier import Heads
+from dualnet.nets.closed_form import Kind
 from dualnet.nets.pretrained import LITE0_MODEL
 from dualnet.nets.timm_encoder import PREFIX
 from dualnet.nets.weights import LITE0, PRETRAINED, STARTER
 from dualnet.options import check_at_least, check_fields, check_range
+
+Answer = Literal["heads", "last", Kind]
 
 
 @dataclass(frozen=True)
@@ -79,3 +83,14 @@ class ReplayOptions(MemoryOptions):
 
     updates: int = 2  # gradient steps per batch
     replay_weight: float = 1.0  # weight of the label loss of the replay; the batch has weight 1
+    heads: Heads = "last"  # linear heads: on the last map, or on the map of every level, whose losses are added
+    # What predicts: the mean of the heads, the last one, or a closed-form head on the examples in the memory.
+    answer: Answer = "heads"
+    answer_levels: int = 2  # the last levels whose features the closed-form head uses
+    teacher_weight: float = 0.0  # of the divergence from the answers of the averaged weights to batch and replay
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_at_least(self, 1, "answer_levels")
+        if self.teacher_weight and not self.ema_rate:
+            raise ValueError(f"teacher_weight: {self.teacher_weight} needs averaged weights; set ema_rate as well")

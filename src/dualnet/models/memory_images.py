@@ -27,6 +27,7 @@ def remove_stored(learner: Learner, is_outdated: Callable[[Memory, bytes, int], 
             slots[memory].append(slot)
     for memory, outdated in slots.items():
         memory.remove(torch.tensor(outdated, device=memory.filled.device))
+    learner.has_changed()
 
 
 def remove_duplicates(learner: Learner) -> None:

@@ -74,6 +74,9 @@ def export(model: Model, file: Path, task: int | None = None) -> None:
         raise ValueError(f"ONNX needs {error.name}; install it with pip install 'dualnet[onnx]'") from error
     if not model.class_names:
         raise ValueError("the model has no classes yet; teach it some before exporting it")
+    if model.learner.memory_head is not None:
+        answer = model.learner.config.answer
+        raise ValueError(f"learner.answer: {answer} needs the images in the memory, which ONNX leaves out; use heads")
     images = torch.zeros(2, *model.learner.spec.image_shape, dtype=torch.uint8)
     model.probabilities(images, task)  # checks the task, and creates constants outside of the trace
     if file.is_dir():

@@ -153,6 +153,9 @@ def check_model(model: Model, options: Options) -> None:
         raise ValueError(f"--image-size {size}: the model has images of {side} pixels; omit --image-size")
     if spec.num_tasks > 1:
         raise ValueError(f"--model {options.model}: it was trained with {spec.num_tasks} tasks; give a task-free model")
+    if model.learner.memory_head is not None:
+        answer = model.learner.config.answer
+        raise ValueError(f"learner.answer: {answer} would be computed anew after every example here; use heads")
     if model.learner.closed_form is not None and not model.keeps_examples:
         raise ValueError("learner.head: here a closed-form head needs a frozen encoder; give --learner.encoder.lr 0")
 
