@@ -154,6 +154,51 @@ def bmp(width: int, height: int, bits: int, compression: int, data: bytes) -> by
     return b"BM" + struct.pack("<IHHI", offset + len(data), 0, 0, offset) + header + palette + data
 
 
+# HEIC
+
+
+def box(kind: bytes, content: bytes) -> bytes:
+    return struct.pack(">I", len(content) + 8) + kind + content
+
+
+def full_box(kind: bytes, content: bytes, version: int = 0) -> bytes:
+    return box(kind, struct.pack(">Bxxx", version) + content)
+
+
+def heic_grid(tile: Image.Image, rows: int, columns: int, width: int, height: int) -> bytes:
+    """A picture made of one tile, again and again."""
+    encoded_tile = encoded(tile, "HEIF", quality=50, enc_params={"preset": "ultrafast"})
+    configuration, pixels = (part_of(encoded_tile, kind) for kind in (b"hvcC", b"mdat"))
+    grid = struct.pack(">BBBBII", 0, 1, rows - 1, columns - 1, width, height)
+    kinds = [full_box(b"infe", struct.pack(">HH4sx", *each), 2) for each in ((1, 0, b"hvc1"), (2, 0, b"grid"))]
+    tiles = box(b"dimg", struct.pack(f">HH{rows * columns}H", 2, rows * columns, *[1] * (rows * columns)))
+    sizes = [full_box(b"ispe", struct.pack(">II", *size)) for size in (tile.size, (width, height))]
+    of_items = struct.pack(">IHBBBHBB", 2, 1, 2, 0x81, 2, 2, 1, 3)
+    properties = box(b"ipco", b"".join([configuration, *sizes])) + full_box(b"ipma", of_items)
+    start = box(b"ftyp", b"heic\0\0\0\0mif1heic")
+    places = [(1, 0, 1, 0, len(pixels) - 8), (2, 0, 1, len(pixels) - 8, len(grid))]
+
+    def described(first: int) -> bytes:
+        located = b"".join(struct.pack(">HHHII", *each[:3], first + each[3], each[4]) for each in places)
+        parts = [
+            full_box(b"hdlr", bytes(4) + b"pict" + bytes(13)),
+            full_box(b"pitm", struct.pack(">H", 2)),
+            full_box(b"iloc", struct.pack(">BBH", 0x44, 0, 2) + located),
+            full_box(b"iinf", struct.pack(">H", 2) + b"".join(kinds)),
+            full_box(b"iref", tiles),
+            box(b"iprp", properties),
+        ]
+        return start + full_box(b"meta", b"".join(parts))
+
+    return described(len(described(0)) + 8) + box(b"mdat", pixels[8:] + grid)
+
+
+def part_of(data: bytes, kind: bytes) -> bytes:
+    """A box with its head."""
+    at = data.index(kind) - 4
+    return data[at : at + struct.unpack_from(">I", data, at)[0]]
+
+
 # At random
 
 
@@ -222,7 +267,9 @@ def random_tiff(draw: random.Random) -> bytes:
     chosen = {tag: value for tag, value in tags.items() if draw.random() < 0.5}
     extra = [(tag, BYTE, 10_000, 0) for tag in range(40_000, 40_000 + draw.choice((0, 0, 900, 20_000)))]
     tile = None if draw.random() < 0.5 else sides(draw, 30_000)
-    return tiff(width, height, chosen, extra, tile, log_uniform(draw, 1, 500_000))
+    if draw.random() < 0.2:
+        width, height, tile = 65_535, log_uniform(draw, 1, 500), (16, 65_520)
+    return tiff(width, height, chosen, extra, tile, log_uniform(draw, 1, 500_000)) + bytes(draw.choice((0, 10_000)))
 
 
 def random_gif(draw: random.Random) -> bytes:
@@ -256,9 +303,15 @@ def random_bmp(draw: random.Random) -> bytes:
 
 
 def random_heic(draw: random.Random) -> bytes:
-    data = encoded(Image.effect_noise((64, 64), 50).convert("RGB"), "HEIF", enc_params={"preset": "ultrafast"})
+    """A header that lies about the size, a grid of more or larger tiles than it has place for."""
+    noise = Image.effect_noise((64, 64), 50).convert("RGB")
+    kind = draw.randrange(3)
+    if kind == 0:
+        tile = noise.resize([log_uniform(draw, 64, 4096)] * 2)
+        return heic_grid(tile, draw.randrange(1, 40), draw.randrange(1, 40), *sides(draw, 16_000))
+    data = encoded(noise, "HEIF", enc_params={"preset": "ultrafast"})
     start = data.index(b"ispe") + 8
-    return data[:start] + struct.pack(">II", *sides(draw, 20_000)) + data[start + 8 :] if draw.random() < 0.5 else data
+    return data[:start] + struct.pack(">II", *sides(draw, 20_000)) + data[start + 8 :] if kind == 1 else data
 
 
 def random_photo(draw: random.Random) -> bytes:

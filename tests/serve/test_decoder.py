@@ -59,7 +59,8 @@ def test_a_process_imports_no_pytorch(decoders: Decoders) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "reason"), [(b"", "empty file"), (b"text", "not an image"), (tiff(9, 9, tile=(9999, 9999)), "tiles of")]
+    ("data", "reason"),
+    [(b"", "empty file"), (b"text", "not an image"), (tiff(9, 9, tile=(9999, 9999)), "in the tiles")],
 )
 def test_what_is_refused_is_told(decoders: Decoders, data: bytes, reason: str) -> None:
     with pytest.raises(RequestError, match=rf"image 3: unreadable image \(.*{reason}.*; send another image") as caught:

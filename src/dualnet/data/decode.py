@@ -38,8 +38,8 @@ TRANSPOSES = {  # by orientation
 }
 SUFFIXES = frozenset((".jpg", ".jpeg", ".jpe", ".jfif", ".png", ".bmp", ".webp", ".gif", ".tif", ".tiff"))
 SUFFIXES |= {".heic", ".heif", ".hif"} if HAS_HEIC else set()
-APP1 = b"\xff\xe1"  # the JPEG marker of EXIF and XMP, which can hold an orientation
-MAX_STORED = 4  # bytes of a plain JPEG for each of its pixels' bytes: one of thousands of scans has more
+APP1, SCAN = b"\xff\xe1", b"\xff\xda"  # JPEG markers: of EXIF and XMP, which can hold an orientation; of a scan
+MAX_STORED = 4  # bytes of a plain JPEG for each of its pixels' bytes
 MAX_NAME_LENGTH = 300  # in a message, counted from its end
 OnError = Literal["stop", "skip"]  # for unreadable images: raise an error that names them, or leave them out
 
@@ -163,6 +163,8 @@ def _decode_plain_jpeg(data: bytes, into: np.ndarray) -> bool:
     except ImportError:
         return False
     if not data.startswith(b"\xff\xd8") or len(data) > MAX_STORED * into.size or APP1 in data:
+        return False
+    if data.count(SCAN) > image_header.MAX_SCANS:
         return False
     try:
         height, width, colours, _ = simplejpeg.decode_jpeg_header(data)

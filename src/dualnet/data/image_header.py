@@ -9,6 +9,8 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from dualnet.data.heic_pixels import stored_pixels
+
 MAX_SIDE, MAX_PIXELS = 65_535, 50_000_000
 MAX_MEMORY = 550_000_000  # bytes that a decode may take, with the file
 MAX_SCANS = 100  # of a JPEG: cameras and websites write up to 15
@@ -31,10 +33,11 @@ TIFF_TAGS = (
     323,
 )  # sides to orientation, samples, rows, sides of tiles
 TIFF_VALUES = {1: "B", 3: "H", 4: "I"}  # by their type
+TIFF_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}  # others have 1
 MAX_STRIPS = 65_535  # of a TIFF
 HEIC_SIZE = re.compile(rb"ispe\0{4}(.{8})", re.DOTALL)
 HEIC_DEPTH = re.compile(rb"hvcC\x01.{16}(.)", re.DOTALL)  # bits of luminance - 8
-TILE_PIXELS = 1 << 20  # a tile may have so many, also if the image has fewer
+TILE_PIXELS = 1 << 20  # of a large tile
 
 
 class Header(NamedTuple):
@@ -83,7 +86,7 @@ def read_header(data: bytes, size: int) -> Header | None:
     name, read = formats[0]
     try:
         values = read(data, size)
-    except (struct.error, LookupError):
+    except (struct.error, LookupError, StopIteration):
         raise ValueError("truncated, or with invalid headers") from None
     header = Header(name, *values, len(data))
     header.check()
@@ -184,26 +187,37 @@ def tiff(data: bytes, _: int) -> Values:
     part_width, part_height = tags.get(322, width), min(tags.get(323, tags.get(278, height)), MAX_SIDE)
     if 322 not in tags:
         part_height = min(part_height, height)
-    if part_width * part_height > max(width * height, TILE_PIXELS):
-        raise ValueError(f"tiles of {part_width} x {part_height} in an image of {width} x {height}")
+    stored = round_up(width, part_width) * round_up(height, part_height)
+    check_stored(stored, width, height)
+    pixels = max(1, width * height)
     part_bytes = part_width * part_height * samples * tags.get(258, 1) / 8
     turned = 4 * (tags.get(274, 1) != 1)
     converted = 4 * (samples != 3)  # of grey, palettes and alpha
-    bytes_per_pixel = 4.2 + turned + max(converted, part_bytes / max(1, width * height))
-    return width, height, bytes_per_pixel, 80 if tags.get(259) == 7 else 18, 0
+    bytes_per_pixel = 4.2 + turned + max(converted, part_bytes / pixels)
+    return width, height, bytes_per_pixel, (80 if tags.get(259) == 7 else 18) * stored / pixels, 0
+
+
+def round_up(side: int, part: int) -> int:
+    return math.ceil(side / max(1, part)) * part
 
 
 def tiff_tags(data: bytes) -> dict[int, int]:
-    """First value of the tags of the first image that are numbers. Raises ValueError if there are too many values."""
+    """First value of the tags of the first image that are numbers. Raises ValueError if there are too many values.
+
+    Decoders copy the values of all tags, which may be the same bytes of the file many times.
+    """
     order = "<" if data[:2] == b"II" else ">"
     start = struct.unpack_from(order + "I", data, 4)[0]
     (number,) = struct.unpack_from(order + "H", data, start)
     check_parts(number, data)
-    tags = {}
+    tags, value_bytes = {}, 0
     for at in range(start + 2, start + 2 + 12 * number, 12):
         tag, kind, count, value = struct.unpack_from(order + "HHII", data, at)
         if tag in (273, 324) and count > MAX_STRIPS:
             raise ValueError(f"a TIFF of {count} strips or tiles, more than {MAX_STRIPS}")
+        value_bytes += count * TIFF_BYTES.get(kind, 1)
+        if value_bytes > len(data):
+            raise ValueError("a TIFF whose tags have more bytes than its file")
         if tag in tags:
             raise ValueError(f"a TIFF with two tags {tag}")
         if tag in TIFF_TAGS:
@@ -218,7 +232,16 @@ def heic(data: bytes, _: int) -> Values:
     sizes = [struct.unpack(">II", size) for size in HEIC_SIZE.findall(data)]
     width, height = max(sizes, key=math.prod, default=(0, 0))
     depths = [ord(bits) & 7 for bits in HEIC_DEPTH.findall(data)]
-    return width, height, 21 if any(depths) or not depths else 9.4, 11, 45
+    stored = stored_pixels(data, width * height)
+    check_stored(stored, width, height)
+    more = max(1, stored / max(1, width * height))
+    return width, height, more * (21 if any(depths) or not depths else 9.4), more * 11, 45
+
+
+def check_stored(stored: int, width: int, height: int) -> None:
+    """Tiles are decoded as a whole, and each as often as it is used."""
+    if stored > min(4 * max(width * height, TILE_PIXELS), max(1.5 * MAX_PIXELS, width * height)):
+        raise ValueError(f"{stored} pixels in the tiles of an image of {width} x {height}")
 
 
 def check_parts(number: int, data: bytes) -> None:
