@@ -1,6 +1,6 @@
-"""`dualnet serve` with silent and slow connections, with 1,000 classes, and under a load for some time.
+"""`dualnet serve` with silent and slow connections, and with 1,000 classes.
 
-python -m benchmarks.serve_limits [--seconds 30] [--soak 900] [-- options of `dualnet serve`]
+python -m benchmarks.serve_limits [--seconds 30] [-- options of `dualnet serve`]
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import count
 from threading import Event
 from urllib.parse import urlsplit
 
 import httpx
 import numpy as np
 
-from benchmarks.serve_load import CLASSES, jpegs
+from benchmarks.serve_load import jpegs
 from benchmarks.service import Service, served
 
 SILENT, SLOW, LISTENERS, MANY_CLASSES = 2000, 100, 8, 1000
@@ -31,8 +30,6 @@ def main(arguments: argparse.Namespace) -> None:
         measure_connections(service, arguments.seconds)
     with served(*arguments.options) as service:
         measure_classes(service, arguments.seconds)
-    with served(*arguments.options) as service:
-        measure_memory(service, arguments.soak)
 
 
 def measure_connections(service: Service, seconds: float) -> None:
@@ -120,26 +117,9 @@ def listen(service: Service, received: list[int], number: int, end: float) -> No
             received[number] += len(link.recv(1 << 16))
 
 
-def measure_memory(service: Service, seconds: float) -> None:
-    """Main memory while images are taught and predicted, one after another."""
-    began, due, images = time.monotonic(), 0.0, [jpegs(number, 10**6, seed=3) for number in range(CLASSES)]
-    for turn in count():
-        now = time.monotonic() - began
-        if now >= due:
-            print(f"after {now:.0f} s and {turn} images: {service.megabytes()} MB", flush=True)
-            due += max(60.0, seconds / 15)
-        if now >= seconds:
-            return
-        name = turn % CLASSES
-        service.teach([next(images[name])], [f"class {name}" if turn % 3 else None])
-        service.names([next(images[name])])
-        time.sleep(0.5)
-
-
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks.serve_limits", description=__doc__)
-    made.add_argument("--seconds", type=float, default=30, help="of each measurement but the last (default: 30)")
-    made.add_argument("--soak", type=float, default=900, help="seconds under load (default: 900)")
+    made.add_argument("--seconds", type=float, default=30, help="of each measurement (default: 30)")
     made.add_argument("options", nargs="*", help="options of `dualnet serve`, after --")
     return made
 
