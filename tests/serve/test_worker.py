@@ -440,6 +440,16 @@ def test_a_command_is_refused_if_the_learner_is_not_running_or_ends_before_it_re
     service.journal.database.close()
 
 
+def test_requests_that_write_nothing_leave_nothing_behind(tmp_path: Path) -> None:
+    service = Service(Options(tmp_path))
+    service.link, theirs = Pipe()
+    with service.link, theirs:
+        for position in (3, 3, 3, 4, 4):
+            service.notify_learner(position)
+    assert [position for position, _ in service.unpublished] == [3, 4]
+    service.journal.database.close()
+
+
 def test_no_status_is_ahead_of_the_model_that_predicts(worker: Worker) -> None:
     """A synchronous request is acknowledged by the status: the model must have the new weights by then."""
     assigned: list[tuple[str, Any]] = []

@@ -55,6 +55,7 @@ class Service:
         self.notices: Counter[str] = Counter()  # by kind
         self.metrics = Metrics(lambda: (self.status(), self.notices))
         self.unpublished: deque[tuple[int, float]] = deque()  # positions that were written, and when
+        self.last_written = 0  # the newest of all these
         self.model: ServingModel | None = None  # predicts
         self.spare: ServingModel | None = None  # receives the next weights, while the other one predicts
         self.decoders = Decoders()
@@ -213,7 +214,9 @@ class Service:
 
     def notify_learner(self, position: int) -> None:
         """Call after every write to the log. In synchronous mode, waits until the learner has read it."""
-        self.unpublished.append((position, time.monotonic()))
+        if position > self.last_written:  # not after a duplicate, which writes nothing
+            self.last_written = position
+            self.unpublished.append((position, time.monotonic()))
         self.send("wake")
         if self.options.synchronous:
             self.wait_until_learned(position)
