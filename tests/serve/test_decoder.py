@@ -1,6 +1,8 @@
 """Uploaded images are decoded in processes with limits; no image, whatever its structure, stops the others."""
 
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from commands import environment
 from image_structures import encoded, memory, png, random_images, scans, tiff, webp
 from PIL import Image
 
@@ -99,6 +102,30 @@ def test_an_image_that_crashes_its_process_is_refused(decoder: Decoder) -> None:
     with pytest.raises(ValueError, match="damaged"):
         decoder.decode(PHOTO, SIZE)
     assert np.array_equal(decoder.decode(PHOTO, SIZE), in_process(PHOTO))
+
+
+WITHOUT_LIMITS = """
+import os, signal, sys
+sys.modules["resource"] = None
+del os.nice, os.setsid
+del signal.setitimer, signal.ITIMER_PROF, signal.SIGPROF, signal.pthread_sigmask
+"""
+USE = """
+import dualnet.cli.learn, dualnet.cli.predict, dualnet.serve.server, sys
+from dualnet.serve.decoder import Decoder
+decoder = Decoder(10**9, 4)
+print(decoder.decode(open(sys.argv[1], "rb").read(), 24).mean())
+decoder.stop()
+"""
+
+
+def test_a_system_without_limits_is_enough(tmp_path: Path) -> None:
+    """Such as Windows. Python runs `sitecustomize` in each process, also in the one that decodes."""
+    (tmp_path / "sitecustomize.py").write_text(WITHOUT_LIMITS)
+    (tmp_path / "photo.jpg").write_bytes(PHOTO)
+    command = [sys.executable, "-c", USE, tmp_path / "photo.jpg"]
+    output = subprocess.check_output(command, env=environment(tmp_path), text=True)
+    assert float(output) == in_process(PHOTO).mean()
 
 
 def test_heavy_images_wait_in_turn_and_light_ones_do_not(decoders: Decoders) -> None:

@@ -12,10 +12,13 @@ STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextlib.contextmanager
 def blocked_signals() -> Iterator[None]:
-    """A process that is started within the context has SIGINT and SIGTERM blocked.
+    """A process that is started within the context has SIGINT and SIGTERM blocked, except on Windows.
 
     A signal to the whole process group would otherwise end it while it imports.
     """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
     from multiprocessing import resource_tracker  # not needed by commands that start no process
 
     resource_tracker.ensure_running()  # first, since its start unblocks the signals

@@ -1,20 +1,19 @@
 """Decoding of uploaded images in processes of their own, which end when an image exceeds their limits.
 
-As a program it is such a process, with the file descriptor of its link and the limits as arguments. It imports no
-PyTorch.
+As a program it is such a process, with the limits as arguments. It imports no PyTorch.
 """
 
+import mmap
 import os
-import resource
 import signal
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 
@@ -29,6 +28,8 @@ SECONDS = 4.0  # of processor time for an image
 WAIT_SECONDS = 10.0  # for a free process
 LIGHT_SECONDS = 0.05  # images that are expected to take longer are heavy
 MAX_HEAVY_SECONDS = 5.0  # of heavy images, decoded or waiting, that another one waits for
+HEAD = struct.Struct(">II")  # before bytes between processes: the size of the image or 0, and their number
+TIME_IS_UP: int = getattr(signal, "SIGPROF", 0)  # 0: the system has no such signal, as Windows
 
 
 class Decoders:
@@ -100,23 +101,22 @@ def busy() -> RequestError:
 
 
 class Decoder:
-    """The link to a process that decodes one image after the other."""
+    """A process that decodes one image after the other, over its standard input and output."""
 
     def __init__(self, memory: int, seconds: float, niceness: int = 0) -> None:
         self.memory, self.seconds, self.niceness = memory, seconds, niceness
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self.link, theirs = Pipe()
+        self.stop()
         path = os.pathsep.join(filter(None, sys.path))
-        arguments = map(str, (theirs.fileno(), self.memory, self.seconds, self.niceness))
-        with theirs, blocked_signals():  # it ends with its link
+        arguments = map(str, (self.memory, self.seconds, self.niceness))
+        with blocked_signals():  # it ends with its input
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "dualnet.serve.decoder", *arguments],
                 env={**os.environ, "PYTHONPATH": path, "OPENBLAS_NUM_THREADS": "1"},
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,  # where C libraries write what a client makes them write
             )
 
@@ -124,10 +124,11 @@ class Decoder:
         """uint8 [size, size, 3]. Raises ValueError with the reason if the image cannot be read."""
         if self.process is None or self.process.poll() is not None:
             self.start()
+        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
         try:
-            self.link.send(size)
-            self.link.send_bytes(data)
-            answer = self.link.recv_bytes()
+            self.process.stdin.write(HEAD.pack(size, len(data)) + data)
+            self.process.stdin.flush()
+            answer = receive(self.process.stdout)[1]
         except (EOFError, OSError):
             return self.decode_again(data, size)
         if len(answer) != 3 * size**2:
@@ -136,38 +137,78 @@ class Decoder:
 
     def decode_again(self, data: bytes, size: int) -> np.ndarray:
         """After the process ended on its own, before it saw the image. Raises ValueError if the image ended it."""
-        assert self.process is not None
-        self.link.close()
-        code = self.process.wait()
+        code = self.close()
         if code == 0:
             return self.decode(data, size)
         if code > 0:
             raise RuntimeError(f"the decoding process ended with code {code}")
-        raise ValueError(f"takes more than {self.seconds:g} s" if code == -signal.SIGPROF else "damaged")
+        raise ValueError(f"takes more than {self.seconds:g} s" if -code == TIME_IS_UP else "damaged")
+
+    def close(self) -> int:
+        """The exit code of the process, which has ended."""
+        assert self.process is not None and self.process.stdin is not None and self.process.stdout is not None
+        with suppress(OSError):  # of what it did not take
+            self.process.stdin.close()
+        self.process.stdout.close()
+        return self.process.wait()
 
     def stop(self) -> None:
         if self.process is not None:
             self.process.kill()
-            self.process.wait()
-            self.link.close()
+            self.close()
 
 
-def main(link: Connection, memory: int, seconds: float, niceness: int) -> None:
-    os.nice(niceness)
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash writes no file
-    if first := address_space():
-        resource.setrlimit(resource.RLIMIT_AS, (first + memory, first + memory))
+def receive(file: BinaryIO) -> tuple[int, bytes]:
+    """A number and bytes that the other process has sent. Raises EOFError."""
+    head = file.read(HEAD.size)
+    if len(head) < HEAD.size:
+        raise EOFError
+    number, length = HEAD.unpack(head)
+    data = file.read(length)
+    if len(data) < length:
+        raise EOFError
+    return number, data
+
+
+def main(memory: int, seconds: float, niceness: int) -> None:
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what libraries print
+    first = address_space()
+    limit(memory, niceness)
     with decoding():
         while True:
             try:
-                size, data = link.recv(), link.recv_bytes()
+                size, data = receive(requests)
             except EOFError:
                 return
-            signal.setitimer(signal.ITIMER_PROF, seconds)  # at its end the signal ends the process
-            link.send_bytes(decoded(data, size))
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            with time_limit(seconds):
+                pixels = decoded(data, size)
+            answers.write(HEAD.pack(0, len(pixels)) + pixels)
+            answers.flush()
             if address_space() > first + KEPT_MEMORY:
                 return
+
+
+def limit(memory: int, niceness: int) -> None:
+    """As far as the system can: Windows has no such limits."""
+    with suppress(ImportError):
+        import resource
+
+        os.nice(niceness)
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash writes no file
+        if first := address_space():
+            resource.setrlimit(resource.RLIMIT_AS, (first + memory, first + memory))
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Of processor time, at whose end a signal ends the process."""
+    if not TIME_IS_UP:
+        yield
+        return
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
 
 
 def decoded(data: bytes, size: int) -> bytes:
@@ -184,8 +225,8 @@ def decoded(data: bytes, size: int) -> bytes:
 def address_space() -> int:
     """Bytes; 0 if the system does not say."""
     file = Path("/proc/self/statm")
-    return int(file.read_text().split()[0]) * resource.getpagesize() if file.exists() else 0
+    return int(file.read_text().split()[0]) * mmap.PAGESIZE if file.exists() else 0
 
 
 if __name__ == "__main__":
-    main(Connection(int(sys.argv[1])), int(sys.argv[2]), float(sys.argv[3]), int(sys.argv[4]))
+    main(int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]))
