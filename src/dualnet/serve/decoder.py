@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 import numpy as np
 
@@ -158,7 +158,7 @@ class Decoder:
             self.close()
 
 
-def receive(file: BinaryIO) -> tuple[int, bytes]:
+def receive(file: IO[bytes]) -> tuple[int, bytes]:
     """A number and bytes that the other process has sent. Raises EOFError."""
     head = file.read(HEAD.size)
     if len(head) < HEAD.size:
