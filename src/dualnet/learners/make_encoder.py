@@ -1,5 +1,6 @@
 """The encoder that a learner's options describe: built-in or custom, its learning rate and its initial weights."""
 
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
@@ -87,8 +88,11 @@ def parameter_groups(parameters: Iterable[nn.Parameter], encoder: BaseEncoder, c
 
 def load_initial_weights(learner: Any) -> None:
     """Load the weights that `encoder.weights` names into a new learner; a checkpoint needs no such file."""
-    weights = learner.config.encoder.weights
+    options, weights = learner.config.encoder, learner.config.encoder.weights
     if weights is None:
+        if options.name.startswith(PREFIX) and options.lr == 0:
+            remedy = f"stays frozen at random ones; give {PRETRAINED}, or a file"
+            warnings.warn(f"encoder.weights: none, so {options.name} {remedy}", stacklevel=2)
         return
     for module in learner.modules():
         if isinstance(module, BaseEncoder) and isinstance(module.network, TimmFeatures):

@@ -79,8 +79,8 @@ class Model:
 
         `learner` has the options of a learner as in an experiment file. The memory has a fixed total number of slots,
         by default 2000, shared equally by the classes (`memory: {slots: 2000, policy: balanced}`). If less than half
-        of the images will have labels (`label_share`), the presets `best`, `lda` and `few_images` have a slow learner,
-        which learns from all images. With `boundaries`, soft labels are computed when `model.learner.end_task()` is
+        of the images will have labels (`label_share`), the presets `best` and `trained` have a slow learner, which
+        learns from all images. With `boundaries`, soft labels are computed when `model.learner.end_task()` is
         called, otherwise when an image is stored.
         """
         names = check_new_names(class_names)
@@ -161,7 +161,7 @@ class Model:
         if set(names) == {None} and not self.learner.learns_unlabelled(self.learner.config):
             raise ValueError(
                 "labels: none is known, and this model has no slow phase (learner.slow.rounds is 0 or not set); "
-                "give some labels, or create a new model with Model.create(label_share=0.1)"
+                'give some labels, or create a new model with preset "trained" and label_share=0.1'
             )
         new = [name for name in dict.fromkeys(names) if name is not None and name not in self.class_names]
         if new and not add_classes:

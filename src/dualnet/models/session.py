@@ -74,8 +74,8 @@ class Session:
         learner = self.model.learner
         if None in self.names and not learner.learns_unlabelled(learner.config):
             raise ValueError(
-                "--unlabelled: this model has no slow phase (learner.slow.rounds is 0 or not set); leave it out, "
-                "or create a new model with --unlabelled from the first call on"
+                "--unlabelled: this model has no slow phase (learner.slow.rounds is 0 or not set); leave it out "
+                "(`dualnet suggest` says which to label), or create a new model with --learner.preset trained"
             )
 
     def check_tasks(self) -> None:
