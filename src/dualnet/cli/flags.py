@@ -67,7 +67,7 @@ def make_parser() -> tuple[Parser, Commands[Parser]]:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     training = (add_run, add_learn, add_search, add_reproduce)
     models = (add_show, add_predict, add_evaluate, add_suggest, add_export, add_edit)
-    for add_command in (*training, add_report, *models, add_serve, add_teach, add_list):
+    for add_command in (*training, add_report, *models, add_serve, add_teach, add_cluster, add_list):
         add_command(commands)
     return parser, commands
 
@@ -76,7 +76,9 @@ def add_run(commands: Commands[Parser]) -> None:
     epilog = """Any option of the experiment can follow, by its dotted name: --learner.lr 0.1 --benchmark.seed 1.
     `dualnet list NAME` shows the options of an experiment, a learner or a benchmark."""
     summary = "run an experiment, or continue an interrupted one"
-    add = commands.add_parser("run", help=summary, epilog=epilog, parents=[DEVICE]).add_argument
+    parser = commands.add_parser("run", help=summary, epilog=epilog, parents=[DEVICE, CLUSTER])
+    parser.set_defaults(jobs=1)
+    add = parser.add_argument
     add("experiment", metavar="NAME_OR_FILE", help="name of a built-in experiment, or a YAML file")
     add("--out", **OUT, help="folder for the run folders, one per seed (default: runs/NAME)")
     add("--seeds", **SEEDS, help="number of seeds, or a list; `3,` is seed 3 alone (default: that of the experiment)")
@@ -120,7 +122,8 @@ def add_search(commands: Commands[Parser]) -> None:
     values) or `stages` (a list of grids), and optionally `seeds` and `metric` (ACC, LA, AIA, BWT or FM); `dualnet list
     mini-imagenet-ta-mir` shows one. Any option of the experiment that the grid does not vary can follow, by its dotted
     name: --learner.encoder.width 20."""
-    add = commands.add_parser("search", help=summary, epilog=epilog, parents=[PARALLEL, DEVICE]).add_argument
+    parents = [PARALLEL, DEVICE, CLUSTER]
+    add = commands.add_parser("search", help=summary, epilog=epilog, parents=parents).add_argument
     add("search", metavar="NAME_OR_FILE", help="name of a built-in search, or a YAML file")
     add("--out", **OUT, help="output folder (default: runs/search-NAME)")
     add("--seeds", **SEEDS, help="number of seeds, or a list (default: those of the search)")
@@ -131,7 +134,8 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     Repeat the command to continue an interrupted table. ledger.md, ledger.json and report.html have the results: for
     each row the mean over its seeds, the published value, and whether the difference is significant."""
     summary = "run a result table of the paper and compare it with the published values"
-    add = commands.add_parser("reproduce", help=summary, epilog=epilog, parents=[PARALLEL, DEVICE]).add_argument
+    parents = [PARALLEL, DEVICE, CLUSTER]
+    add = commands.add_parser("reproduce", help=summary, epilog=epilog, parents=parents).add_argument
     tables = "table-1 to table-5, small-table-1, small-table-4, all, or a file"
     add("table", nargs="?", metavar="TABLE", help=tables)
     rows = "only these rows, such as */er"
@@ -261,7 +265,18 @@ def add_teach(commands: Commands[Parser]) -> None:
 def add_list(commands: Commands[Parser]) -> None:
     summary = "list the experiments, searches, tables, learners, objectives, memories, encoders and benchmarks"
     add = commands.add_parser("list", help=summary).add_argument
-    add("name", nargs="?", metavar="NAME_OR_FILE", help="show the options of one of them")
+    add("name", nargs="?", metavar="NAME_OR_FILE", help="show the options of one of them; nodes: those of a cluster")
+    add("--on", type=place, default="ray", metavar="ray[=ADDRESS]", help="for nodes: the cluster")
+
+
+def add_cluster(commands: Commands[Parser]) -> None:
+    summary = "start a Ray cluster on this machine, to try --on ray; Ctrl-C ends it"
+    epilog = """Needs the extra dualnet[ray]. Ray's statistics and dashboard are off, and the cluster asks for the
+    token in ~/.ray/auth_token. docs/scale.md has the commands for several machines."""
+    add = commands.add_parser("cluster", help=summary, epilog=epilog).add_argument
+    add("--nodes", type=count, default=1, metavar="N", help="number of nodes (default: 1)")
+    add("--cpus", type=count, metavar="N", help="CPUs of each node (default: the cores of this machine over N nodes)")
+    add("--port", type=int, default=6379, metavar="N", help="of the first node (default: 6379)")
 
 
 def seeds(text: str) -> list[int]:
@@ -283,6 +298,12 @@ def shard(text: str) -> Shard:
         return Shard.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def place(text: str) -> str:
+    if text not in ("local", "ray") and not text.startswith("ray="):
+        raise argparse.ArgumentTypeError(f"{text!r} is not local, ray or ray=HOST:PORT")
+    return text
 
 
 def percent(text: str) -> float:
@@ -316,6 +337,7 @@ def parent(*names: str, **options: Any) -> Parser:
     return parser
 
 
+ON = "where jobs run: here, or on a Ray cluster that this machine belongs to (default: local)"
 DEVICE = parent("--device", choices=("auto", "cpu", "cuda"), default="auto", help="auto: the GPU if there is one")
 PARALLEL = parent("--jobs", type=count, metavar="N", help="parallel processes (default: 1 on CUDA, else one per core)")
 PARALLEL.add_argument(
@@ -329,6 +351,16 @@ PARALLEL.add_argument(
     type=shard,
     metavar="K/N",
     help="run only the K-th of N parts, for several calls on one folder at the same time, as in an array job",
+)
+CLUSTER = parent("--on", type=place, default="local", metavar="local|ray[=HOST:PORT]", help=ON)
+CLUSTER.add_argument("--cpus-per-job", type=count, default=1, metavar="N", help="on Ray: CPUs of a job (default: 1)")
+CLUSTER.add_argument(
+    "--gpus-per-job", type=number, default=0.0, metavar="N", help="on Ray: GPUs of a job, such as 0.25 (default: none)"
+)
+CLUSTER.add_argument(
+    "--no-shared-folder",
+    action="store_true",
+    help="on Ray: the nodes do not see --out; checkpoints and results are copied to this machine while jobs run",
 )
 RUN = parent("run", type=Path, metavar="MODEL", help="a saved model, or a run folder such as runs/demo-er/seed-0")
 TRUST = parent(

@@ -30,7 +30,7 @@ from dualnet.reproduce import shipped_tables
 
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
-    for line in lines_of(arguments.name):
+    for line in node_lines(arguments.on) if arguments.name == "nodes" else lines_of(arguments.name):
         print_line(line)
 
 
@@ -54,6 +54,16 @@ def lines_of(name: str | None) -> Iterable[str]:
         known = [*itertools.chain.from_iterable(names.values()), *presets.NAMES]
         raise ValueError(f"{name}: no such name{suggest(name, known)} (`dualnet list` has them all)")
     return yaml.safe_dump(experiment.read(name).mapping(), sort_keys=False).splitlines()
+
+
+def node_lines(on: str) -> Iterator[str]:
+    from dualnet.jobs.ray_cluster import address_of, connect
+
+    for node in connect(address_of(on)).nodes():
+        resources = node["Resources"]
+        gpus = f", {resources['GPU']:g} GPUs" if "GPU" in resources else ""
+        have = f"{resources.get('CPU', 0):g} CPUs{gpus}, {resources.get('memory', 0) / 2**30:.0f} GiB"
+        yield f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']}): {have if node['Alive'] else 'lost'}"
 
 
 def registered_names() -> dict[str, Iterable[str]]:

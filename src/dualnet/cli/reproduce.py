@@ -5,8 +5,8 @@ import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 
-from dualnet import machine, reproduce
-from dualnet.cli.run import placement_of, run_rows
+from dualnet import reproduce
+from dualnet.cli.run import run_rows
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.experiments.experiment import command_options
 from dualnet.experiments.run_folder import check_out
@@ -30,8 +30,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     if not arguments.ledger_only:
         options = command_options(rest, arguments.flags)
         to_run = reproduce.rows_to_run(rows, out, arguments.seeds, options)
-        device = machine.choose_device(arguments.device)
-        failed = run_rows(Path(arguments.table).stem, to_run, device, placement_of(arguments))
+        failed = run_rows(Path(arguments.table).stem, to_run, out, arguments)
     if arguments.shard:
         print_line(f"{out}: shard {arguments.shard} has ended; the same command without --shard shows the results")
     else:

@@ -27,16 +27,13 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     if arguments.seeds is not None:
         check_absent(options, seed="--seeds already selects the seeds; give only one of the two")
     chosen = experiment.read(arguments.experiment, options)
-    device = machine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / chosen.name
     check_out(out)
     row = Row(chosen.name, chosen, arguments.seeds or [chosen.seed], out)
-    if len(row.seeds) == 1:
-        failed = run_here(row, device)
+    if len(row.seeds) == 1 and arguments.on == "local":
+        failed = run_here(row, machine.choose_device(arguments.device))
     else:
-        failed = [
-            f"{out}: {reason}" for reason in run_rows(row.name, [row], device, Placement(jobs=1)).get(row.name, [])
-        ]
+        failed = [f"{out}: {reason}" for reason in run_rows(row.name, [row], out, arguments).get(row.name, [])]
     for line in failed:
         fail(line, 1)
     print_line(f"{out}: {'not all ' if failed else ''}finished; `dualnet report {out}` shows the result")
@@ -54,10 +51,12 @@ def run_here(row: Row, device: torch.device) -> list[str]:
     return []
 
 
-def run_rows(title: str, rows: Sequence[Row], device: torch.device, placement: Placement) -> dict[str, list[str]]:
+def run_rows(title: str, rows: Sequence[Row], out: Path, arguments: argparse.Namespace) -> dict[str, list[str]]:
     """Run what is missing. Returns the reasons of failures by row."""
+    placement = placement_of(arguments)
+    device = placement.device(arguments.device)
     display = RowsDisplay(Console(stderr=True), bar=False)  # each process shows its own progress
-    with placement.executor(device.type) as pool:
+    with placement.executor(device.type, out) as pool:
         runner = RowRunner(pool, device, placement.side_by_side, display, shard=placement.shard)
         runner.run(title, rows)
     return runner.failed(rows)

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from dualnet import machine
 from dualnet.cli.run import placement_of
 from dualnet.cli.terminal import fail, print_line, print_rich
 from dualnet.experiments.experiment import command_options
@@ -17,10 +16,10 @@ from dualnet.search.stage_table import stage_table
 
 def main(arguments: argparse.Namespace, rest: list[str]) -> int:
     plan = read_plan(arguments.search, command_options(rest, arguments.flags), arguments.seeds or ())
-    device = machine.choose_device(arguments.device)
     out: Path = arguments.out or Path("runs") / f"search-{plan.name}"
     check_out(out)
     placement = placement_of(arguments)
+    device = placement.device(arguments.device)
     try:
         search = Search(plan, out, device, placement, RowsDisplay(Console(stderr=True))).run()
     except NothingChosenError as error:

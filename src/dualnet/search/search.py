@@ -40,7 +40,7 @@ class Search:
         self.placement = placement = placement or Placement()
         self.file = out / "search.json"
         self.log_file = out / "processes.log"  # output of the processes, including tracebacks
-        self.pool = placement.executor(device.type, self.log_file)
+        self.pool = placement.executor(device.type, out, self.log_file)
         benchmarks = BenchmarkCache(validation=True)
         self.rows = RowRunner(
             self.pool, device, placement.side_by_side, display, benchmarks, plan.metric, placement.shard
