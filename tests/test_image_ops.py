@@ -1,5 +1,6 @@
 """Image operations against plain re-derivations, image by image; probabilities by counting with fixed seeds."""
 
+import colorsys
 import math
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from dualnet import image_ops
 from dualnet.image_ops import (
     STATISTICS,
     ViewConfig,
@@ -17,6 +19,8 @@ from dualnet.image_ops import (
     blur,
     crop_and_flip,
     jitter_colour,
+    kornia_blur,
+    kornia_jitter,
     network_input,
     normalise,
     random_views,
@@ -288,10 +292,11 @@ def test_saturation_stays_uniform_beside_greyscale():
 # Blur
 
 
-def blurred(image: np.ndarray, sigma: float) -> np.ndarray:
+def blurred(image: np.ndarray, sigma: float, sigma_down: float | None = None) -> np.ndarray:
     """A 3x3 Gaussian, pixel by pixel; beyond the rim the image is mirrored about its outermost pixels."""
     _, height, width = image.shape
-    kernel = np.array([[math.exp(-(x * x + y * y) / (2 * sigma**2)) for x in (-1, 0, 1)] for y in (-1, 0, 1)])
+    right, down = 2 * sigma**2, 2 * (sigma if sigma_down is None else sigma_down) ** 2
+    kernel = np.array([[math.exp(-x * x / right - y * y / down) for x in (-1, 0, 1)] for y in (-1, 0, 1)])
     kernel /= kernel.sum()
 
     def mirrored(index: int, size: int) -> int:
@@ -322,6 +327,74 @@ def test_share_of_blurred_views():
     config = ViewConfig(**OFF | {"blur_probability": (0.7, 0.1), "blur_sigma": (1.0, 2.0)})
     for view, probability in zip(two_views(painted(1000, image), (8, 8), config, generator()), (0.7, 0.1), strict=True):
         assert_share(plain(view, config)[:, 0].std(axis=(1, 2)) < 0.4, probability)
+
+
+# Jitter and blur of kornia 0.5, as in the authors' code
+
+
+def kornia_jittered(image: np.ndarray, config: ViewConfig, draws: list[float], order: list[int]) -> np.ndarray:
+    """One image [3, H, W], pixel by pixel, with the colours of Python's colorsys."""
+    strength = (config.brightness, config.contrast, config.saturation, config.hue)
+    change = [most * (2 * draw - 1) for most, draw in zip(strength, draws[1:5], strict=True)]
+
+    def changed(pixel: np.ndarray, step: int) -> np.ndarray:
+        if step == 0:
+            return np.clip(pixel + change[0], 0, 1)
+        if step == 1:
+            return np.clip(pixel * (1 + change[1]), 0, 1)
+        hue, saturation, value = colorsys.rgb_to_hsv(*pixel)
+        if step == 2:
+            return np.array(colorsys.hsv_to_rgb(hue, min(saturation * (1 + change[2]), 1), value))
+        return np.array(colorsys.hsv_to_rgb((hue + change[3]) % 1, saturation, value))
+
+    if draws[0] < config.jitter_probability:
+        for step in order:
+            image = np.apply_along_axis(changed, 0, image, step)
+    grey = np.einsum("c,chw->hw", LUMA, image)
+    return np.tile(grey, (3, 1, 1)) if draws[6] < config.grey_probability else image
+
+
+@given(
+    st.lists(st.tuples(st.lists(units, min_size=7, max_size=7), st.permutations(range(4))), min_size=1, max_size=4),
+    st.floats(0, 1),
+)
+def test_kornia_changes_colours_step_by_step_and_clips_each(images, most):
+    config = ViewConfig(library="kornia", brightness=most, contrast=most, saturation=most, hue=most / 2)
+    draws, order = (torch.tensor(column) for column in zip(*images, strict=True))
+    pixels = torch.rand(len(images), 3, 3, 2, generator=generator(), dtype=torch.float64)
+    new = kornia_jitter(pixels, config, draws.double(), order)
+    for image, result, row, steps in zip(pixels.numpy(), new.numpy(), draws.tolist(), order.tolist(), strict=True):
+        np.testing.assert_allclose(result, kornia_jittered(image, config, row, steps), atol=1e-5)
+
+
+def test_kornia_blurs_rows_with_a_fixed_sigma():
+    pixels, chosen = (
+        torch.rand(3, 3, 5, 7, generator=generator(), dtype=torch.float64),
+        torch.tensor([True, True, False]),
+    )
+    result = kornia_blur(pixels.float(), (0.1, 2.0), chosen)
+    for image, new, is_chosen in zip(pixels.numpy(), result.numpy(), chosen, strict=True):
+        np.testing.assert_allclose(new, blurred(image, 2.0, 0.1) if is_chosen else image, atol=1e-6)
+
+
+def test_kornia_draws_one_order_for_a_view_of_a_batch(monkeypatch):
+    orders = []
+    monkeypatch.setattr(image_ops, "kornia_jitter", lambda pixels, config, draws, order: orders.append(order) or pixels)
+    two_views(painted(6, np.zeros((3, 8, 8))), (8, 8), ViewConfig(library="kornia"), generator(), parts=2)
+    (order,) = orders
+    of_batches = order.view(4, 3, 4)  # two views of two batches of three images
+    assert (of_batches == of_batches[:, :1]).all() and len({tuple(row.tolist()) for row in of_batches[:, 0]}) > 1
+    assert (order.sort(dim=1).values == torch.arange(4)).all()
+
+
+def test_views_of_kornia_are_brighter_and_darker_than_ours():
+    """What the option is for: the spread of the images' means."""
+    images = painted(500, np.random.default_rng(0).integers(60, 200, (3, 8, 8)))
+    means = {
+        library: both_plain(images, ViewConfig(library=library)).mean(axis=(1, 2, 3)).std()
+        for library in ("own", "kornia")
+    }
+    assert means["kornia"] > 1.2 * means["own"]
 
 
 # Options

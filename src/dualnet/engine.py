@@ -83,8 +83,7 @@ class Engine:
     def step_or_replay(self, batches: Sequence[Batch]) -> Losses:
         if any(learner.spec is not spec for learner, spec in zip(self.learners, self.specs, strict=True)):
             self.specs = [learner.spec for learner in self.learners]  # classes were added: captured steps are invalid
-            self.calls.clear()
-            self.captured.clear()
+            self.forget_captured()
         shape = tuple((tuple(batch.images.shape), batch.labels is not None, batch.repeated) for batch in batches)
         self.calls[shape] += 1
         may_capture = self.capture_steps and self.capturable and self.calls[shape] > EAGER_STEPS
@@ -99,9 +98,17 @@ class Engine:
         return captured.replay(batches)
 
     def end_task(self) -> None:
+        memories = [memory for learner in self.learners for memory in learner.memories]
+        held = [memory.is_held for memory in memories]
         for learner, cost in zip(self.learners, self.costs, strict=True):
             with learner.thread_guard, self.autocast(), counted(learner, cost):
                 learner.end_task()
+        if held != [memory.is_held for memory in memories]:
+            self.forget_captured()
+
+    def forget_captured(self) -> None:
+        self.calls.clear()
+        self.captured.clear()
 
     def logits(self, learner: Learner, images: Tensor, task_ids: Tensor | None = None) -> Tensor:
         with self.autocast():

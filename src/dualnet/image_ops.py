@@ -28,8 +28,11 @@ GREY = (0.299, 0.587, 0.114)  # luma of ITU-R BT.601, as in torchvision and korn
 
 @dataclass(frozen=True)
 class ViewConfig:
-    """The distribution of random views. Defaults: the authors' code; comments give the values of Barlow Twins."""
+    """The distribution of random views. Defaults: the numbers of the authors' code; comments: those of Barlow Twins."""
 
+    # kornia: jitter and blur of kornia 0.5, as in the authors' code. Brightness is added, contrast multiplies colours,
+    # saturation and hue are those of HSV, each step clips, their order is random, and only rows are blurred.
+    library: Literal["own", "kornia"] = "own"  # whose jitter and blur; the authors: kornia
     crop_area: tuple[float, float] = (0.4307, 0.4307)  # share of the area; (84/128)^2; Barlow Twins: 0.08, 1
     crop_ratio: tuple[float, float] = (1.0, 1.0)  # width / height of the crop; Barlow Twins: 3/4, 4/3
     flip_probability: float = 0.5
@@ -40,7 +43,7 @@ class ViewConfig:
     hue: float = 0.1  # share of the hue circle
     grey_probability: float = 0.2
     blur_probability: tuple[float, float] = (1.0, 0.1)  # of the first and of the second view
-    blur_sigma: tuple[float, float] = (0.1, 2.0)  # 3x3 Gaussian
+    blur_sigma: tuple[float, float] = (0.1, 2.0)  # 3x3 Gaussian; with kornia not a range, but of columns and of rows
     normalisation: Normalisation = "half"
 
     def __post_init__(self) -> None:
@@ -95,6 +98,7 @@ def augmented_input(
     augment: Augment,
     generator: torch.Generator,
     crop_area: tuple[float, float] = CROP_AREA,
+    normalisation: Normalisation = "imagenet",
 ) -> Tensor:
     """The input of a network in a supervised update, float [B, C, *size], from images, uint8 [B, C, H, W].
 
@@ -105,24 +109,25 @@ def augmented_input(
     - `random_crop`: the same, never flipped.
     """
     if augment == "none":
-        return network_input(images, size)
+        return network_input(images, size, normalisation)
     with torch.autocast(images.device.type, enabled=False):
         if augment == "crop":
             draws = torch.rand(len(images), 5, device=images.device, generator=generator)
             pixels = crop_and_flip(images.float().div_(255), size, SUPERVISED_CROP, draws)
-            return normalise(pixels, SUPERVISED_CROP.normalisation)
+            return normalise(pixels, normalisation)
         crop = RANDOM_CROP if augment == "random_crop" else RESIZED_CROP
         config = SUPERVISED_VIEW if augment == "views" else replace(crop, crop_area=crop_area)
+        config = replace(config, normalisation=normalisation)
         return random_views(images, size, config, sum(config.blur_probability) / 2, generator)
 
 
 def two_views(
-    images: Tensor, size: tuple[int, int], config: ViewConfig, generator: torch.Generator
+    images: Tensor, size: tuple[int, int], config: ViewConfig, generator: torch.Generator, parts: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Two random views, float32 [B, 3, *size] each, of images, uint8 [B, 3, H, W]."""
+    """Two random views, float32 [B, 3, *size] each, of images, uint8 [B, 3, H, W], of `parts` equal batches."""
     with torch.autocast(images.device.type, enabled=False):  # bfloat16 would round colours by up to 3/255
         probability = constant(config.blur_probability, images.device).repeat_interleave(len(images))
-        view_a, view_b = random_views(images, size, config, probability, generator, copies=2).chunk(2)
+        view_a, view_b = random_views(images, size, config, probability, generator, 2, parts).chunk(2)
     return view_a, view_b
 
 
@@ -133,15 +138,25 @@ def random_views(
     blur_probability: Tensor | float,
     generator: torch.Generator,
     copies: int = 1,
+    parts: int = 1,
 ) -> Tensor:
-    """`copies` random views of each image, [copies * B, C, *size]. blur_probability: a number, or one for each view."""
+    """`copies` random views of each image, [copies * B, C, *size]. blur_probability: a number, or one for each view.
+
+    With kornia the order of the steps is drawn for each copy of each of the `parts` equal batches of images.
+    """
     draws = torch.rand(copies * len(images), 12, device=images.device, generator=generator)
     blurred = draws[:, 10] < blur_probability
-    if kernels.available(images) and images.shape[1] == 3:
+    if config.library == "own" and kernels.available(images) and images.shape[1] == 3:
         from dualnet.kernels.views import fused_views
 
         return fused_views(images, size, draws, blurred, settings(config, images.device), colour_basis(images.device))
     pixels = crop_and_flip(images.repeat(copies, 1, 1, 1).float().div_(255), size, config, draws[:, :5])
+    if config.library == "kornia":
+        keys = torch.rand(copies * parts, 4, device=images.device, generator=generator)
+        order = keys.argsort(dim=1).repeat_interleave(len(images) // parts, dim=0)
+        pixels = kornia_jitter(pixels, config, draws[:, 5:12], order)
+        pixels = kornia_blur(pixels, config.blur_sigma, blurred)
+        return normalise(pixels, config.normalisation)
     if config.jitter_probability > 0 or config.grey_probability > 0:
         pixels = jitter_colour(pixels, config, draws[:, 5:10])
     if isinstance(blur_probability, Tensor) or blur_probability > 0:
@@ -232,3 +247,45 @@ def blur(pixels: Tensor, sigma: tuple[float, float], chosen: Tensor, draw: Tenso
     padded = F.pad(pixels, (1, 1, 1, 1), mode="reflect")
     planes = padded.flatten(0, 1).unsqueeze(0)
     return F.conv2d(planes, filters, groups=len(filters)).view_as(pixels)
+
+
+def kornia_jitter(pixels: Tensor, config: ViewConfig, draws: Tensor, order: Tensor) -> Tensor:
+    """Brightness (0), contrast (1), saturation (2) and hue (3) one after the other, then greyscale, as in kornia 0.5.
+
+    draws: [B, 7], of which the columns 0 to 4 and 6 are used; order: int64 [B, 4], the step of each image at each time.
+    """
+    on = (draws[:, 0] < config.jitter_probability).float()
+    strength = (config.brightness, config.contrast, config.saturation, config.hue)
+    change = [on * most * (2 * draws[:, 1 + step] - 1) for step, most in enumerate(strength)]
+    for now in order.T:
+        added, contrast, saturation, hue = (
+            torch.where(now == step, amount, 0).view(-1, 1, 1, 1) for step, amount in enumerate(change)
+        )
+        pixels = (pixels * (1 + contrast) + added).clamp(0, 1)
+        pixels = change_hsv(pixels, 1 + saturation, 6 * hue)
+    grey = (pixels * constant(GREY, pixels.device).view(3, 1, 1)).sum(dim=1, keepdim=True)
+    return torch.where((draws[:, 6] < config.grey_probability).view(-1, 1, 1, 1), grey, pixels)
+
+
+def change_hsv(pixels: Tensor, factor: Tensor, turn: Tensor) -> Tensor:
+    """Colours in [0, 1] with their saturation in HSV times `factor`, at most 1, and their hue moved by `turn` sixths of
+    the circle."""
+    red, green, blue = pixels.split(1, dim=1)
+    value, least = pixels.amax(dim=1, keepdim=True), pixels.amin(dim=1, keepdim=True)
+    spread = value - least
+    nonzero = spread.clamp(min=1e-8)
+    of_green_or_blue = torch.where(value == green, (blue - red) / nonzero + 2, (red - green) / nonzero + 4)
+    hue = torch.where(value == red, (green - blue) / nonzero, of_green_or_blue) + turn
+    chroma = value * (spread / value.clamp(min=1e-8) * factor).clamp(max=1)
+    at = (hue + constant((5.0, 3.0, 1.0), pixels.device).view(3, 1, 1)).remainder(6)
+    return value - chroma * torch.minimum(at, 4 - at).clamp(0, 1)
+
+
+def kornia_blur(pixels: Tensor, sigma: tuple[float, float], chosen: Tensor) -> Tensor:
+    """A 3x3 Gaussian blur of the chosen images with one sigma for columns and one for rows, as in kornia 0.5."""
+    sides = [math.exp(-0.5 / each**2) for each in sigma]
+    down, right = ((side / (1 + 2 * side), 1 / (1 + 2 * side), side / (1 + 2 * side)) for side in sides)
+    taps = constant(tuple(a * b for a in down for b in right), pixels.device).view(1, 1, 3, 3)
+    padded = F.pad(pixels, (1, 1, 1, 1), mode="reflect").flatten(0, 1).unsqueeze(1)
+    out = F.conv2d(padded, taps).view_as(pixels)
+    return torch.where(chosen.view(-1, 1, 1, 1), out, pixels)

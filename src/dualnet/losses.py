@@ -11,6 +11,7 @@ from torch import Tensor
 from dualnet.batch import UNLABELLED
 
 SoftLabelMean = Literal["class", "example"]  # the KL divergence per example: averaged or summed over its classes
+SoftLabelOrder = Literal["stored_first", "current_first"]  # of the arguments of the KL divergence
 MASKED = -1e4  # logit of a class outside the task: finite, so that no loss computes 0 * inf
 
 
@@ -34,21 +35,29 @@ def label_loss(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def soft_label_loss(
-    logits: Tensor, stored: Tensor, has_logits: Tensor, temperature: float, mean: SoftLabelMean = "example"
+    logits: Tensor,
+    stored: Tensor,
+    counts: Tensor,
+    temperature: float,
+    mean: SoftLabelMean = "example",
+    order: SoftLabelOrder = "stored_first",
 ) -> Tensor:
-    """KL(softmax(stored / t) || softmax(logits / t)), the mean over the examples with stored logits; 0 if none has.
+    """KL(softmax(stored / t) || softmax(logits / t)), the mean over the examples that count, bool [B]; 0 if none does.
 
     The divergence of an example is summed over the classes of its task, or averaged over them (mean="class").
     """
     allowed, stored = logits != MASKED, like_heads(stored, logits)
     log_probability = F.log_softmax(logits / temperature, dim=-1)
-    target = F.softmax(stored.masked_fill(~allowed, MASKED) / temperature, dim=-1)
-    each = F.kl_div(log_probability, target, reduction="none").sum(dim=-1)
+    stored = stored.masked_fill(~allowed, MASKED) / temperature
+    if order == "stored_first":
+        each = F.kl_div(log_probability, F.softmax(stored, dim=-1), reduction="none").sum(dim=-1)
+    else:
+        each = F.kl_div(F.log_softmax(stored, dim=-1), log_probability, reduction="none", log_target=True).sum(dim=-1)
     if mean == "class":
         each = each / allowed.sum(dim=-1)
     if each.dim() == 2:
         each = each.sum(dim=1)
-    return (each * has_logits).sum() / has_logits.sum().clamp(min=1)
+    return (each * counts).sum() / counts.sum().clamp(min=1)
 
 
 def logit_loss(logits: Tensor, stored: Tensor, has_logits: Tensor) -> Tensor:

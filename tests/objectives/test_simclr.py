@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dualnet.objectives.simclr import TEMPERATURE, nt_xent_loss
+from dualnet.objectives.simclr import TEMPERATURE, Config, SimCLR, nt_xent_loss
 
 
 def embeddings(num: int, features: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -36,6 +36,20 @@ def test_simclr_against_numpy(num, features, seed, temperature):
     z_a, z_b = embeddings(num, features, seed)
     expected = equation_1(z_a.numpy(), z_b.numpy(), temperature)
     assert nt_xent_loss(z_a, z_b, temperature).item() == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+@given(st.integers(2, 9), st.integers(1, 8), st.integers(0, 999))
+def test_the_form_of_dualnet_s_authors(num, features, seed):
+    z_a, z_b = embeddings(num, features, seed)
+    z = np.concatenate([(each - each.mean(axis=0)) / each.std(axis=0, ddof=1) for each in (z_a.numpy(), z_b.numpy())])
+    terms = [
+        -math.log(
+            math.exp(z[i] @ z[(i + num) % (2 * num)] / 100) / sum(math.exp(z[i] @ z[k] / 100) for k in range(2 * num))
+        )
+        for i in range(2 * num)
+    ]
+    objective = SimCLR(features, None, Config(similarity="standardised", temperature=100.0))
+    assert objective.loss(z_a, z_b).item() == pytest.approx(np.mean(terms), rel=1e-8)
 
 
 def test_the_temperature_is_a_half():

@@ -12,7 +12,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec, change_rows
 from dualnet.learners.learner import Learner
 from dualnet.learners.make_encoder import make_encoder, parameter_groups
 from dualnet.learners.shared_options import MemoryOptions, SoftLabelOptions
-from dualnet.losses import label_loss, soft_label_loss
+from dualnet.losses import label_loss
 from dualnet.memory import Ring, has_later_equal, num_earlier_equal
 from dualnet.nets import Classifier, Controller, film, pooled
 from dualnet.optim import SGD, gradient_step
@@ -49,6 +49,7 @@ class Config(MemoryOptions):
         if self.batch_pass == "outer" and self.joint_statistics:
             raise ValueError("batch_pass: outer passes the batch without the replay; use joint_statistics: false")
         super().__post_init__()
+        self.soft_labels.check_beside(self.ema_rate)
 
 
 class CTN(Learner):
@@ -85,7 +86,7 @@ class CTN(Learner):
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
-        return config.soft_labels.weight > 0
+        return super().needs_boundaries(config) or config.soft_labels.weight > 0
 
     def forward(self, images: Tensor, task_ids: Tensor | None) -> Tensor:
         features = self.base.features(self.network_input(images))
@@ -160,12 +161,15 @@ class CTN(Learner):
         if now_loss is None:
             now_features, past_features = self.outputs(self.base.features, batch, replay)
             now_loss = label_loss(self.task_logits(now_features, batch.task_ids), labels)
+        elif self.memory.is_held:
+            gradient_step(self.base_optimizer, now_loss, keep_graph=keep_graph)
+            return {"labels": now_loss.detach()}
         else:
             (past_features,) = self.outputs(self.base.features, replay)
         past_logits = self.task_logits(past_features, replay.task_ids)
         past_loss = label_loss(past_logits, replay.labels)
         soft = config.soft_labels
-        soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, soft.temperature, soft.mean)
+        soft_loss = config.soft_labels.loss(past_logits, replay)
         loss = now_loss + past_loss + soft.weight * soft_loss
         gradient_step(self.base_optimizer, loss, keep_graph=keep_graph)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
@@ -180,7 +184,8 @@ class CTN(Learner):
         return loss.detach()
 
     def end_task(self) -> None:
-        self.store_soft_labels(self.memory, self.config.soft_labels.statistics == "batch")
+        super().end_task()
+        self.store_soft_labels(self.memory, self.config.soft_labels.statistics)
 
 
 def semantic_slots(spec: StreamSpec, config: Config) -> int:

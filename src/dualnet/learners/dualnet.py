@@ -14,7 +14,7 @@ from dualnet.image_ops import ViewConfig, two_views
 from dualnet.learners.learner import Learner
 from dualnet.learners.make_encoder import make_encoder, parameter_groups
 from dualnet.learners.shared_options import EncoderOptions, ReplayOptions, SoftLabelOptions
-from dualnet.losses import label_loss, soft_label_loss
+from dualnet.losses import label_loss
 from dualnet.nets import Adapter, AdapterNorm, ClosedForm
 from dualnet.objectives import Objective, parse_objective
 from dualnet.optim import SGD, gradient_step, look_ahead
@@ -36,7 +36,7 @@ class Slow:
     objective_options: dict[str, Any] = field(default_factory=dict, hash=False)  # for SimCLR: `dualnet list simclr`
     optimizer: Literal["look_ahead", "sgd"] = "look_ahead"  # sgd: the same n K steps without interpolation
     rounds: int = 3  # n: Look-ahead rounds per batch; 0: no slow phase
-    inner_steps: int = 2  # K: SGD steps per round
+    inner_steps: int = 2  # K: SGD steps per round; the paper's Algorithm 1 prints K - 1
     beta: float = 0.05  # Look-ahead's rate; the paper: 0.5
     lr: float = 3e-4  # learning rate of the SGD steps
     momentum: float = 0.0  # the authors: 0.9 if semi-supervised
@@ -61,8 +61,8 @@ class SoftLabels(SoftLabelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.when == "insertion" and self.statistics == "batch":
-            raise ValueError("statistics: batch needs when: task_end")
+        if self.when == "insertion" and self.statistics != "running":
+            raise ValueError(f"statistics: {self.statistics} needs when: task_end")
 
 
 @dataclass(frozen=True)
@@ -82,6 +82,7 @@ class Config(ReplayOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.soft_labels.check_beside(self.ema_rate)
         if self.encoder.lr == 0 and self.slow.rounds > 0:
             rounds = self.slow.rounds
             raise ValueError(f"slow.rounds: {rounds} would train an encoder that encoder.lr 0 freezes; use 0")
@@ -94,6 +95,10 @@ class Config(ReplayOptions):
     def has_soft_labels(self) -> bool:
         """Whether the fast learner has a loss on soft labels."""
         return self.head == "linear" and self.soft_labels.weight > 0
+
+    @property
+    def has_soft_labels_at_task_end(self) -> bool:
+        return self.has_soft_labels and self.soft_labels.when == "task_end"
 
     def parse_objective(self) -> tuple[type[Objective], Any]:
         """Class and Config of the objective. Raises ValueError if the options are not suitable."""
@@ -146,7 +151,7 @@ class DualNet(Learner):
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
-        return config.has_soft_labels and config.soft_labels.when == "task_end"
+        return super().needs_boundaries(config) or config.has_soft_labels_at_task_end
 
     @classmethod
     def needs_memory(cls, config: Any) -> bool:
@@ -203,7 +208,7 @@ class DualNet(Learner):
         """Two views and the examples they show, for each inner step; all are generated at once, as one large batch."""
         steps = self.config.slow.rounds * self.config.slow.inner_steps
         images, labels, task_ids = self.slow_examples(batch, steps)
-        views = two_views(images, self.spec.network_size, self.config.views, self.generator)
+        views = two_views(images, self.spec.network_size, self.config.views, self.generator, steps)
         chunks = (tensor.chunk(steps) for tensor in (*views, images, labels, task_ids))
         for view_a, view_b, *examples in zip(*chunks, strict=True):
             yield view_a, view_b, Batch(*examples)
@@ -216,7 +221,7 @@ class DualNet(Learner):
         labels = torch.full_like(batch.task_ids, UNLABELLED) if batch.labels is None else batch.labels
         replay = self.memory.sample(self.config.slow.batch_size, self.generator, beside=batch, draws=steps)
         past_labels = torch.where(replay.stored, replay.labels, labels[replay.batch_rows])
-        if batch.labels is not None and self.config.slow.source == "memory":
+        if batch.labels is not None and self.config.slow.source == "memory" and not self.memory.is_held:
             return replay.images, past_labels, replay.task_ids
         return (
             interleave(batch.images, replay.images, steps),
@@ -239,15 +244,16 @@ class DualNet(Learner):
         now_logits, past_logits = self.batch_logits(self.net, batch, replay)
         now_loss, past_loss = label_loss(now_logits, labels), label_loss(past_logits, replay.labels)
         soft = config.soft_labels
-        soft_loss = soft_label_loss(past_logits, replay.logits, replay.has_logits, soft.temperature, soft.mean)
+        soft_loss = soft.loss(past_logits, replay)
         replay_loss = config.replay_weight * past_loss + soft.weight * soft_loss
         loss = self.with_teacher(now_loss + replay_loss, [now_logits, past_logits], batch, replay)
         gradient_step(self.fast_optimizer, loss)
         return {"labels": now_loss.detach(), "replay": past_loss.detach(), "soft_labels": soft_loss.detach()}
 
     def end_task(self) -> None:
-        if self.needs_boundaries(self.config):  # otherwise the stored examples already have logits, or need none
-            self.store_soft_labels(self.memory, self.config.soft_labels.statistics == "batch")
+        super().end_task()
+        if self.config.has_soft_labels_at_task_end:  # otherwise they already have logits, or need none
+            self.store_soft_labels(self.memory, self.config.soft_labels.statistics)
         if self.config.slow.rounds > 0:
             self.refit()
 

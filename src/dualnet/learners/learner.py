@@ -16,7 +16,7 @@ from dualnet.batch import UNLABELLED, Batch, StreamSpec
 from dualnet.learners.ema import EMA
 from dualnet.learners.input_check import InputCheck
 from dualnet.learners.memory_head import MemoryHead
-from dualnet.learners.shared_options import CommonOptions, MemoryOptions, ReplayOptions
+from dualnet.learners.shared_options import CommonOptions, MemoryOptions, ReplayOptions, Statistics
 from dualnet.memory import Memory, Replay, check_slots, memory_class
 from dualnet.nets import SMALLEST_IMAGE, BaseEncoder, ClosedForm, forward_batches, pooled_features
 from dualnet.optim import change_optimizer_rows
@@ -77,8 +77,8 @@ class Learner(nn.Module, ABC):
 
     @classmethod
     def needs_boundaries(cls, config: Any) -> bool:
-        """Whether these options need `end_task` to be called."""
-        return False
+        """Whether these options need `end_task` to be called. Subclasses may add conditions."""
+        return isinstance(config, MemoryOptions) and config.memory.replay_from == "second_task"
 
     @classmethod
     def needs_memory(cls, config: Any) -> bool:
@@ -131,7 +131,9 @@ class Learner(nn.Module, ABC):
         """Learn from a batch that matches the spec. Returns the losses, detached and left on the device."""
 
     def end_task(self) -> None:
-        """Called after each task if the stream has task boundaries."""
+        """Called after each task if the stream has task boundaries. Subclasses extend it."""
+        for memory in self.memories:
+            memory.release()
 
     def optimizers(self) -> dict[str, Optimizer]:
         """The optimizers by their names in a checkpoint: `optimizer` is "net", `fast_optimizer` is "fast"."""
@@ -244,13 +246,15 @@ class Learner(nn.Module, ABC):
 
     def network_input(self, images: Tensor) -> Tensor:
         """Images, uint8 [B, C, H, W], resized and normalised for the network."""
-        return image_ops.network_input(images, self.spec.network_size)
+        return image_ops.network_input(images, self.spec.network_size, self.config.normalisation)
 
     def training_input(self, images: Tensor, replayed: bool = False) -> Tensor:
         """The same for a supervised update, with the random augmentation that the options ask for."""
         config = self.config
         augment = config.augment_replay if replayed and config.augment_replay != "same" else config.augment
-        return image_ops.augmented_input(images, self.spec.network_size, augment, self.generator, config.crop_area)
+        crop_area, normalisation = config.crop_area, config.normalisation
+        size = self.spec.network_size
+        return image_ops.augmented_input(images, size, augment, self.generator, crop_area, normalisation)
 
     def outputs(self, net: Callable[..., Tensor], *batches: Batch | Replay) -> list[Tensor]:
         """The outputs of `net(pixels, parts)` for the training input of each batch.
@@ -323,17 +327,23 @@ class Learner(nn.Module, ABC):
                 for slots in stored.split(SOFT_LABEL_BATCH) if len(stored) > 0 else ():
                     head.add(self.features(memory.images[slots]), memory.labels[slots])
 
-    def store_soft_labels(self, memory: Memory, batch_statistics: bool = False) -> None:
-        """Store the current logits of the stored examples that have none. It synchronises, so not within `learn`.
-
-        With `batch_statistics` BatchNorm uses those of the examples in a forward pass, instead of the running ones.
-        """
-        size = NORMALISED_BATCH if batch_statistics else SOFT_LABEL_BATCH
+    def store_soft_labels(self, memory: Memory, statistics: Statistics) -> None:
+        """Store the current logits of the stored examples that have none. It synchronises, so not within `learn`."""
+        size = SOFT_LABEL_BATCH if statistics == "running" else NORMALISED_BATCH
         with self.thread_guard:
             slots = memory.without_logits()
-            for chunk in slots.tensor_split(-(-len(slots) // size)) if len(slots) > 0 else ():
-                inputs = memory.images[chunk], memory.task_ids[chunk]
-                memory.set_logits(chunk, self.stateless_forward(*inputs, batch_statistics=batch_statistics))
+            evenly = slots.tensor_split(max(-(-len(slots) // size), 1))
+            for chunk in slots.split(size) if statistics == "train" else evenly:
+                if len(chunk) > 0:
+                    logits = self.soft_labels(statistics, memory.images[chunk], memory.task_ids[chunk])
+                    memory.set_logits(chunk, logits)
+
+    @torch.no_grad()
+    def soft_labels(self, statistics: Statistics, *inputs: Tensor) -> Tensor:
+        if statistics != "train":
+            return self.stateless_forward(*inputs, batch_statistics=statistics == "batch")
+        with self.mode(training=True):
+            return self(*inputs)
 
     # State
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dualnet.image_ops import CROP_AREA, Augment
-from dualnet.losses import SoftLabelMean
-from dualnet.memory import MemoryConfig
+from torch import Tensor
+
+from dualnet.image_ops import CROP_AREA, Augment, Normalisation
+from dualnet.losses import SoftLabelMean, SoftLabelOrder, soft_label_loss
+from dualnet.memory import MemoryConfig, Replay
 from dualnet.nets.classifier import Heads
 from dualnet.nets.closed_form import Kind
 from dualnet.nets.pretrained import LITE0_MODEL
@@ -14,6 +16,7 @@ from dualnet.nets.weights import LITE0, PRETRAINED, STARTER
 from dualnet.options import check_at_least, check_fields, check_range
 
 Answer = Literal["heads", "last", Kind]
+Statistics = Literal["running", "batch", "train"]
 
 
 @dataclass(frozen=True)
@@ -44,10 +47,22 @@ class SoftLabelOptions:
     weight: float  # of their loss
     temperature: float  # tau
     mean: SoftLabelMean = "class"  # KL divergence per example: averaged or summed over classes
-    statistics: Literal["running", "batch"] = "running"  # BatchNorm's, at the end of a task; the authors: batch
+    order: SoftLabelOrder = "stored_first"  # of KL's arguments; the paper's equation 7: current_first
+    missing: Literal["skip", "slot"] = "skip"  # an example without any: left out; the authors: what its slot holds
+    # batch: those of up to 64 stored examples in a pass. train: training mode, those of 64 or of the rest, which the
+    # running statistics follow.
+    statistics: Statistics = "running"  # BatchNorm's, at the end of a task; the authors: train
 
     def __post_init__(self) -> None:
         check_fields(self, temperature=1e-6)
+
+    def check_beside(self, ema_rate: float) -> None:
+        if self.statistics == "train" and ema_rate > 0:
+            raise ValueError("soft_labels.statistics: train would not use the averaged weights of ema_rate; use batch")
+
+    def loss(self, logits: Tensor, replay: Replay) -> Tensor:
+        counts = replay.stored if self.missing == "slot" else replay.has_logits
+        return soft_label_loss(logits, replay.logits, counts, self.temperature, self.mean, self.order)
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,7 @@ class CommonOptions:
     encoder: EncoderOptions = field(default_factory=EncoderOptions)
     lr: float = 0.03
     ema_rate: float = 0.0  # rate of an exponential moving average of the weights that predicts; 0: no average
+    normalisation: Normalisation = "imagenet"  # of the supervised input; the authors, if task-free: half
     augment: Augment = "none"  # augmentation of training images; the paper's -Aug: views, or crop if task-free
     crop_area: tuple[float, float] = CROP_AREA  # for resized_crop and random_crop: range of the share of the area
 
@@ -64,6 +80,8 @@ class CommonOptions:
         check_fields(self)
         check_at_least(self, 0, "ema_rate", most=1)
         check_range(self, "crop_area", 1)
+        if self.normalisation != "imagenet" and self.encoder.weights is not None:
+            raise ValueError(f"normalisation: {self.normalisation} is for random weights; others need imagenet")
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,8 @@ class MemoryConfig:
     policy: str = "auto"  # auto (ring; if task-free: reservoir) | ring | reservoir | balanced | import path
     slots_per_class: int = 10  # the paper: 10 (50 per task of five) if task-aware, 100 if task-free
     slots: int | None = None  # in total; None: slots_per_class for each known class; 0: no memory
-    replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # which examples are drawn; with a single task: all
+    replay: Literal["earlier_tasks", "all"] = "earlier_tasks"  # which are drawn; the paper, or a single task: all
+    replay_from: Literal["start", "second_task"] = "start"  # second_task: none before a task has ended; the authors
 
     def __post_init__(self) -> None:
         check_fields(self, slots=0)
@@ -34,7 +35,8 @@ class MemoryConfig:
         """The memory for a stream, without the slots that a learner reserves for a second memory."""
         only_earlier_tasks = self.replay == "earlier_tasks" and spec.num_tasks > 1
         num_slots = self.num_slots(spec) - set_aside
-        return memory_class(self.policy_for(spec))(spec, num_slots, only_earlier_tasks, with_logits)
+        memory = memory_class(self.policy_for(spec))(spec, num_slots, only_earlier_tasks, with_logits)
+        return memory.hold() if self.replay_from == "second_task" else memory
 
     def policy_for(self, spec: StreamSpec) -> str:
         # With a single task a ring would hold only the latest examples of the whole stream.

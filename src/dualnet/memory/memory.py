@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Generator, Tensor, nn
@@ -49,6 +49,8 @@ class Memory(nn.Module, ABC):
     has_logits: Tensor  # bool [slots + 1]
     filled: Tensor  # bool [slots + 1]
     seen: Tensor  # int64 [tasks]: labelled examples offered so far
+    released: Tensor  # bool [1]: whether examples are drawn; only if `hold` was called
+    is_held: bool = False  # the same on the host: a captured step depends on it
 
     def __init__(
         self, spec: StreamSpec, num_slots: int, only_earlier_tasks: bool = False, with_logits: bool = True
@@ -107,6 +109,17 @@ class Memory(nn.Module, ABC):
             self.logits[slots] = logits.to(self.logits.dtype)
         self.clear(self.drop)  # dropped examples are written in no fixed order: the state would not be reproducible
 
+    def hold(self) -> Self:
+        """Draw nothing, not even placeholders, until `release` is called."""
+        self.register_buffer("released", torch.zeros(1, dtype=torch.bool))
+        self.is_held = True
+        return self
+
+    def release(self) -> None:
+        if self.is_held:
+            self.released.fill_(True)
+            self.is_held = False
+
     def clear(self, slot: int) -> None:
         for name, value in EMPTY.items():
             getattr(self, name)[slot].fill_(value)
@@ -122,8 +135,9 @@ class Memory(nn.Module, ABC):
         """`size` stored examples to replay with a batch, drawn without replacement if enough are stored.
 
         With `only_earlier_tasks`, examples of the tasks in the batch are excluded. Several `draws` of `size` examples
-        are concatenated, which takes no more kernels than a single one.
+        are concatenated, which takes no more kernels than a single one. A memory that is held draws none.
         """
+        size = 0 if self.is_held else size
         fitting = self.filled[: self.num_slots]
         if self.only_earlier_tasks:
             stored_tasks = self.task_ids[: self.num_slots]
@@ -194,6 +208,8 @@ class Memory(nn.Module, ABC):
                 state_dict[prefix + name] = rows.new_full((len(filled), *rows.shape[1:]), EMPTY[name])
                 state_dict[prefix + name][filled] = rows
         super()._load_from_state_dict(state_dict, prefix, *args, **kwargs)
+        if "released" in self._buffers:
+            self.is_held = not bool(self.released)
 
     def check_state(self, filled: Tensor, content: Mapping[str, Tensor]) -> None:
         """Raises ValueError, before anything is allocated, if the rows of a stranger's state do not fit."""

@@ -53,11 +53,14 @@ class BatchNorm(nn.Module):
 def forward_batches(net: Callable[..., Tensor], batches: Sequence[Tensor], joint: bool = False) -> list[Tensor]:
     """The outputs of `net(images, parts)` for several batches, normalised separately, or jointly as one batch.
 
-    Neighbouring batches of equal size share a forward pass.
+    Neighbouring batches of equal size share a forward pass, and empty ones have none; the first is not empty.
     """
     groups = [list(batches)] if joint else [list(group) for _, group in itertools.groupby(batches, len)]
     outputs: list[Tensor] = []
     for group in groups:
+        if len(group[0]) == 0:
+            outputs += [outputs[0][:0] for _ in group]
+            continue
         images = torch.cat(group) if len(group) > 1 else group[0]
         outputs += net(images, 1 if joint else len(group)).split([len(batch) for batch in group])
     return outputs
