@@ -6,7 +6,7 @@ fields are replaced by figures of the run folders below results/:
 {demo/er}            ACC, mean and standard deviation over the seeds; {demo/er FM}: another metric
 {demo/er forward}    images forward, another cost of a run, or `seeds`
 {A - B}              the difference of the ACC of two rows with half of its 95 % interval; {A - B p}: Welch's p
-{ROW paper}          ACC of a row of reproduce/, the published one in brackets, and the mark of the verdict
+{ROW paper}          ACC of a row of reproduce/, the published one in brackets, and the mark of the verdict if any
 {ROW published}      the published ACC, FM and LA of such a row; {ROW verdict}: its verdict
 {ROW cells}          four cells: seeds, ACC, FM and LA
 """
@@ -95,7 +95,8 @@ def published_text(row: dict[str, Any], what: str) -> str:
         values = (metric["published"] for metric in row["metrics"].values())
         return ", ".join(number_text(value and value["mean"], "accuracy") for value in values)
     metric = row["metrics"]["ACC"]
-    return f"{metric['ours']['mean']:.1f} ({metric['published']['mean']:.1f}) {MARKS[metric['verdict']]}"
+    mark = MARKS.get(row["verdict"], "")
+    return f"{metric['ours']['mean']:.1f} ({metric['published']['mean']:.1f}) {mark}".rstrip()
 
 
 def sample(row: str, metric: str = "ACC") -> Sample:

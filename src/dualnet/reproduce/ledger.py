@@ -28,6 +28,7 @@ from dualnet.ttest import Difference, Sample, welch
 MAX_SEEDS = 100  # largest number that `seeds_needed` tries
 REPRODUCED, ABOVE, BELOW, INCONCLUSIVE = "reproduced", "above", "below", "inconclusive"
 NOT_RUN, NOTHING_PUBLISHED = "not run", DASH
+NO_SETTINGS = "settings not published"  # of a row with runs, whatever its figures
 NOT_COMPARED = ("benchmark.root", "benchmark.cache", IMAGES, "name")  # where the images are, not how a run learns
 
 
@@ -39,6 +40,7 @@ class Published:
     runs: int | None = None
     metrics: dict[str, Sample] = field(default_factory=dict)  # some rows have no FM and LA
     protocol: dict[str, Any] = field(default_factory=dict)  # the manifest fields that the paper states
+    not_published: str = ""  # options of the row that neither the paper nor the authors' code gives
     note: str = ""
 
 
@@ -70,7 +72,7 @@ class Entry:
 
     name: str
     runs_of: str  # the row whose runs are used; mostly the row itself
-    verdict: str  # the verdict for ACC
+    verdict: str  # the verdict for ACC, or NO_SETTINGS
     seeds: list[int]  # finished
     seeds_asked: int  # number of seeds in the table
     metrics: dict[str, Metric]
@@ -85,6 +87,7 @@ class Entry:
     # The remaining fields describe the published values.
     source: str | None
     published_runs: int | None
+    not_published: str
     note: str
 
 
@@ -154,6 +157,7 @@ def read_published() -> tuple[dict[str, Published], dict[str, str]]:
                     runs=runs,
                     metrics={key: Sample(mean, std, runs) for key, (mean, std) in values.items()},
                     protocol={**protocol, **written.get("states", {})},
+                    not_published=written.get("not_published", ""),
                     note=written.get("note", ""),
                 )
             missing |= {f"{table}/{name}/{row}": why for row, why in group.get("not_available", {}).items()}
@@ -164,10 +168,11 @@ def make_entry(row: TableRow, published: Published, out: Path, margin: float) ->
     runs = finished_runs(out / row.runs_of)
     metrics = {name: make_metric(our_sample(runs, name), published.metrics.get(name), margin) for name in METRICS}
     manifest = {key: value for key, value in runs[0].manifest.items() if key in FIELDS} if runs else {}
+    not_published = "" if row.compared_with else published.not_published  # a row beside it has settings of its own
     return Entry(
         name=row.name,
         runs_of=row.runs_of,
-        verdict=metrics["ACC"].verdict,
+        verdict=NO_SETTINGS if runs and not_published else metrics["ACC"].verdict,
         seeds=[int(run.seed) for run in runs],
         seeds_asked=row.num_seeds,
         metrics=metrics,
@@ -179,6 +184,7 @@ def make_entry(row: TableRow, published: Published, out: Path, margin: float) ->
         earlier=earlier_sets(row, runs, out),
         source=published.source,
         published_runs=published.runs,
+        not_published=not_published,
         note=published.note,
     )
 

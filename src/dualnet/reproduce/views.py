@@ -36,6 +36,7 @@ DEFINITIONS = (
     "reproduced (=): the interval lies within ±{margin:g} points. above (>), below (<): the interval excludes 0 and "
     "reaches beyond {margin:g} points. inconclusive (?): all other cases. The verdict column is for ACC; FM and LA "
     "have their marks after the difference. For FM, lower is better.",
+    "settings not published: neither the paper nor the authors' code gives all options of the row.",
     "needs: the number of our seeds for a conclusive verdict, if our mean and both standard deviations do not change; "
     f"> {MAX_SEEDS} includes rows for which no number is enough, because there are too few published runs.",
     "The published ± is read as a standard deviation, as the paper states, of the authors' number of runs.",
@@ -160,6 +161,8 @@ def entry_notes(entry: Entry) -> Iterator[str]:
         yield f"not stated in the paper: {', '.join(entry.unknown)}"
     if entry.runs_of != entry.name:
         yield f"uses the runs of {entry.runs_of}"
+    if entry.not_published:
+        yield f"neither the paper nor the authors' code gives {entry.not_published}"
     if entry.note:
         yield entry.note
     for earlier in entry.earlier:
