@@ -20,7 +20,7 @@ from dualnet.cli.terminal import print_line
 from dualnet.data.benchmarks import BENCHMARKS, benchmark_class
 from dualnet.experiments import experiment
 from dualnet.experiments.named_files import SUFFIXES, shipped_files
-from dualnet.learners import LEARNERS, Learner, learner_class, presets
+from dualnet.learners import LEARNERS, DualNet, Learner, learner_class, presets
 from dualnet.lookup import import_object
 from dualnet.memory import MEMORIES, Memory, MemoryConfig, memory_class
 from dualnet.nets.timm_encoder import PREFIX
@@ -110,15 +110,41 @@ def benchmark_lines(name: str) -> Iterator[str]:
 
 def preset_lines(name: str) -> Iterator[str]:
     """What a preset of DualNet sets, by the protocol and the share of labels if it depends on them."""
-    streams: dict[str, list[str]] = {}
+    streams: dict[tuple[str, ...], list[str]] = {}
     for protocol, (words, share) in itertools.product(presets.BEST, {"at least": 1.0, "below": 0.0}.items()):
-        options = {"name": "dualnet"} | presets.apply_preset({"name": "dualnet", "preset": name}, protocol, share)
+        options = presets.apply_preset({"name": "dualnet", "preset": name}, protocol, share)
         stream = f"# protocol {protocol}, labels.share {words} {presets.FEW_LABELS_BELOW}:"
-        streams.setdefault(yaml.safe_dump({"learner": options}, sort_keys=False), []).append(stream)
+        streams.setdefault(tuple(chosen_lines(options)), []).append(stream)
     yield f"# The options that preset {name} of DualNet sets"
-    for options, names in streams.items():
+    for lines, names in streams.items():
         yield from ["", *names] if len(streams) > 1 else ()
-        yield from options.splitlines()
+        yield from lines
+    for objective, options in presets.OBJECTIVES.get(name, {}).items():
+        if objective != DualNet.Config().slow.objective:
+            yield from ["", f"# with slow.objective {objective}:"]
+            yield from chosen_lines({"slow": {"objective": objective, "objective_options": options}})
+
+
+def chosen_lines(options: dict[str, Any]) -> Iterator[str]:
+    """Options of DualNet as a section of an experiment file, with their comments."""
+    yield from ["learner:", "  name: dualnet"]
+    yield from chosen_option_lines(
+        {key: value for key, value in options.items() if key != "name"}, DualNet.Config, "  "
+    )
+
+
+def chosen_option_lines(options: dict[str, Any], kind: Any, indent: str) -> Iterator[str]:
+    comments, types = comments_of(kind), field_types(kind)
+    for name, value in options.items():
+        if name == "objective_options":
+            objective = objective_class(options.get("objective", kind().objective))
+            types = types | {name: objective.Config}
+        if dataclasses.is_dataclass(types[name]):
+            yield f"{indent}{name}:"
+            yield from chosen_option_lines(value, types[name], f"{indent}  ")
+        else:
+            comment = f"  # {comments[name]}" if name in comments else ""
+            yield f"{indent}{name}: {json.dumps(value, ensure_ascii=False)}{comment}"
 
 
 def section(thing: type, head: list[str], kind: Any, **values: Any) -> Iterator[str]:
