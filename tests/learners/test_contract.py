@@ -477,7 +477,7 @@ def test_a_second_thread_is_refused(name, quick_learner, random_batch, monkeypat
             lambda: learner.predict(batch.images),
         ]
         if learner.memories:
-            calls.append(lambda: learner.store_soft_labels(learner.memories[0]))
+            calls.append(lambda: learner.store_soft_labels(learner.memories[0], "running"))
         for call in calls:
             with pytest.raises(RuntimeError, match=r"^[^\n]*thread[^\n]*$"):
                 call()

@@ -342,6 +342,12 @@ def test_a_frozen_encoder_keeps_its_statistics_in_soft_labels(make, random_batch
     assert seen == [False]
 
 
+def test_soft_labels_in_training_mode_are_of_the_weights_that_learn(make, small_learner):
+    for learner in (make, lambda **options: small_learner("ctn", **options)):
+        with pytest.raises(ValueError, match=r"^soft_labels\.statistics: train"):
+            learner(soft_labels={"statistics": "train"}, ema_rate=0.5)
+
+
 def test_batch_statistics_need_soft_labels_at_the_end_of_a_task(make):
     with pytest.raises(ValueError, match=r"^soft_labels.statistics: batch needs when: task_end$"):
         make(soft_labels={"statistics": "batch", "when": "insertion"})

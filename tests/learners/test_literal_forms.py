@@ -6,6 +6,7 @@ Look-ahead are written here again.
 
 import copy
 
+import contract
 import pytest
 import torch
 from torch import Tensor
@@ -317,3 +318,35 @@ def test_a_step_of_the_task_free_baselines(row, one_task, random_batch, small_co
         loss = loss + by_hand.config.logit_weight * (past[0] - draws[0].logits.double()).square().mean()
     descend(loss, list(net.parameters()), by_hand.config.lr)
     assert_same_state(learner.net, net)
+
+
+FORMS = {
+    "dualnet": {
+        "views": {"library": "kornia"},
+        "slow": {"objective_options": {"correlation": "sample"}},
+        "soft_labels": {"statistics": "train", "missing": "slot", "order": "current_first"},
+        "memory": {"replay_from": "second_task"},
+        "normalisation": "half",
+    },
+    "ctn": {"batch_pass": "outer", "soft_labels": {"statistics": "train"}, "memory": {"replay_from": "second_task"}},
+}
+CHECKS = [  # of the contract, what the forms could break
+    "test_equal_seeds_give_equal_bits_and_other_seeds_do_not",
+    "test_a_learner_leaves_the_global_generator_alone",
+    "test_stopped_and_resumed_equals_never_stopped",
+    "test_partly_labelled_batches",
+    "test_observe_reads_nothing_on_the_host",
+    "test_no_operation_of_observe_synchronises",
+]
+
+
+@pytest.mark.parametrize("check", CHECKS)
+@pytest.mark.parametrize("name", FORMS)
+def test_the_contract_holds_with_the_literal_forms(name, check, request, small_config, small_learner):
+    def make(named, *given, **options):
+        return small_learner(named, *given, **merge(FORMS[name], options))
+
+    def config(named, **options):
+        return small_config(named, **merge(FORMS[name], options))
+
+    contract.holds(check, request, name=name, make=make, small_config=config)

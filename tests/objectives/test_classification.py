@@ -153,7 +153,7 @@ def test_without_labels_only_stored_examples_contribute(small_learner, random_ba
 def test_the_slow_learner_learns_the_labels(small_learner, random_batch, monkeypatch):
     """Shown the images themselves in the place of views, it comes to tell them apart."""
 
-    def plain_views(images, size, config, generator):
+    def plain_views(images, size, config, generator, parts):
         return images.float() / 128 - 1, images.float() / 128 - 1
 
     monkeypatch.setattr(dualnet_module, "two_views", plain_views)
