@@ -56,6 +56,19 @@ def test_pruning_keeps_images_of_the_log_the_memory_and_the_held_out_examples(jo
         journal.set_label("example-10", "cat", False)
 
 
+def test_what_waits_for_the_learner_is_counted(journal: Journal) -> None:
+    """An example that is labelled twice counts once, with its last label; a held-out one does not."""
+    add(journal, range(3), "cat")
+    read = journal.last_position()
+    add(journal, range(3, 6), "cat")
+    journal.set_label("example-0", "dog", True)
+    journal.set_label("example-5", "dog", False)
+    assert (journal.held_out_counts(), journal.waiting_counts(read)) == ({1: 1}, {1: 1, 2: 2})
+    assert journal.examples_of(2, read, 9) == [("example-5", False, True), ("example-0", False, True)]
+    assert journal.examples_of(1, read, 2) == [("example-4", True, True), ("example-3", False, True)]
+    assert journal.waiting_counts(journal.last_position()) == {}
+
+
 def test_held_out_images_are_limited(journal: Journal) -> None:
     add(journal, range(120), "cat")
     journal.prune(journal.last_position(), set())

@@ -9,6 +9,7 @@ import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import zipfile
 from collections.abc import Iterator
@@ -28,6 +29,7 @@ from serving import COLOURS, SIZE, Program, Server, files_with, picture, picture
 
 import dualnet
 from dualnet.cli import main
+from dualnet.serve.app import STATIC
 from dualnet.serve.errors import RequestError
 from dualnet.serve.options import Options
 from dualnet.serve.service import Service
@@ -83,9 +85,15 @@ def predicted(server: Server, colour: str, number: int = 1000) -> str:
 
 
 def test_taught_classes_are_predicted_and_held_out_examples_are_evaluated(server: Server) -> None:
-    status = server.status_when(lambda status: status["waiting"] == 0 and status["held_out_accuracy"] == 100)
+    server.learned()
+    status = server.status_when(lambda status: all(row["held_out_accuracy"] == 100 for row in status["classes"]))
     assert {row["name"]: row["examples"] for row in status["classes"]} == {"red": 10, "green": 10}
-    assert [row["in_memory"] for row in status["classes"]] == [9, 9]
+    counts = [[row[key] for key in ("in_memory", "held_out", "tested", "waiting")] for row in status["classes"]]
+    assert counts == [[9, 1, 1, 0], [9, 1, 1, 0]]
+    stored = server.get("/v1/classes/1/examples?most=3")
+    assert [example["id"] for example in stored] == ["red-9", "red-8", "red-7"]
+    assert [(example["held_out"], example["waiting"]) for example in stored] == [(True, False), *[(False, False)] * 2]
+    assert server.request("GET", "/v1/classes/9/examples")[0] == 404
     held_out = [id for id in (f"red-{n}" for n in range(10)) if server.get(f"/v1/examples/{id}")["held_out"]]
     assert held_out == ["red-9"]
     server.status_when(lambda _: predicted(server, "red") == "red" and predicted(server, "green") == "green")
@@ -289,7 +297,8 @@ def exporters(state: Path) -> list[str]:
     return files
 
 
-def test_the_onnx_export_gives_the_same_predictions(server: Server) -> None:
+def test_the_onnx_export_gives_the_same_predictions(server: Server, tmp_path: Path) -> None:
+    """Also by the code that the page gives."""
     runtime = pytest.importorskip("onnxruntime")
     server.send("POST", "/v1/background", {"paused": True})
     with exporting(server) as first:
@@ -310,6 +319,11 @@ def test_the_onnx_export_gives_the_same_predictions(server: Server) -> None:
     }
     torch.testing.assert_close(dict(zip(names, probabilities, strict=True)), predicted, atol=1e-5, rtol=0)
     server.send("POST", "/v1/background", {"paused": False})
+    (tmp_path / "model.onnx").write_bytes(content)
+    Image.fromarray(image).save(tmp_path / "photo.jpg")
+    code = (STATIC / "use.js").read_text().partition('"ONNX"')[2].split("`")[1]
+    output = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert output.stdout.startswith("green 0.")
 
 
 def test_events_start_with_past_ones_and_continue(server: Server) -> None:

@@ -26,7 +26,7 @@ from dualnet.options import merge
 from dualnet.serve import state_folder
 from dualnet.serve.background import catch_up
 from dualnet.serve.errors import RequestError
-from dualnet.serve.held_out import accuracies
+from dualnet.serve.held_out import scores
 from dualnet.serve.journal import Journal
 from dualnet.serve.options import Options
 from dualnet.serve.service import REPLY_SECONDS, Service
@@ -159,7 +159,7 @@ def test_corrected_labels_of_held_out_examples_are_no_drop_in_accuracy(worker: W
     follow(worker)
     worker.evaluate()
     assert notices(link) == [] and not any(worker.results.values())
-    assert set(accuracies(worker.results).values()) == {0.0}
+    assert {right for right, _ in scores(worker.results).values()} == {0}
 
 
 def test_the_accuracy_of_a_class_ends_with_its_last_held_out_example(worker: Worker, link: Connection) -> None:
@@ -535,7 +535,7 @@ def test_a_removed_class_leaves_the_model_the_memory_and_the_journal(
         running.evaluate()
         notices(link)
         assert names(running) == ["dog", "cow"] and stored(running) == ["dog"], "a is a dog now"
-        assert running.saves_due == 2 and set(accuracies(running.results)) <= {2}
+        assert running.saves_due == 2 and set(scores(running.results)) <= {2}
         assert executed(running, link, "restore", number) == (None, None)
         assert names(running) == ["dog", "cow"] and stored(running) == []
     for id in ("b", "c", "d", "e"):

@@ -155,6 +155,13 @@ def make_app(service: Service) -> FastAPI:
         service.notify_learner(journal.add_classes(classes.classes))
         return list(journal.classes().values())
 
+    @app.get("/v1/classes/{number}/examples")
+    def get_examples(number: schema.Number, most: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[dict[str, Any]]:
+        """The examples of a class whose images are stored, those labelled last first, and which are not learned yet."""
+        journal.class_name(number)  # raises RequestError if there is none
+        rows = journal.examples_of(number, service.learner_status["position"], most)
+        return [{"id": id, "held_out": held_out, "waiting": waiting} for id, held_out, waiting in rows]
+
     @app.put("/v1/classes/{number}/name")
     def rename_class(number: schema.Number, name: schema.NewName) -> list[dict[str, Any]]:
         """Rename a class. Its examples keep their ids."""

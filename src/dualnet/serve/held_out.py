@@ -47,12 +47,12 @@ class HeldOutTest:
         return dict(zip(features, [model.class_names[answer] for answer in answers], strict=True))
 
 
-def accuracies(results: Results) -> dict[int, float]:
-    """In percent, by class."""
+def scores(results: Results) -> dict[int, tuple[int, int]]:
+    """How many examples of a class are classified correctly, and how many there are."""
     by_class = defaultdict[int, list[bool]](list)
     for (_, label), is_correct in results.items():
         by_class[label].append(is_correct)
-    return {label: 100 * sum(correct) / len(correct) for label, correct in by_class.items()}
+    return {label: (sum(correct), len(correct)) for label, correct in by_class.items()}
 
 
 def accuracy_drop(before: Results, after: Results) -> float:

@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS examples (
     pixels BLOB, label INTEGER, labelled INTEGER, held_out INTEGER NOT NULL);
 CREATE INDEX IF NOT EXISTS by_digest ON examples (digest);
 CREATE INDEX IF NOT EXISTS by_label ON examples (label);
+CREATE INDEX IF NOT EXISTS held_out ON examples (label) WHERE held_out;
 CREATE INDEX IF NOT EXISTS with_pixels ON examples (label, held_out) WHERE pixels IS NOT NULL;
 CREATE TABLE IF NOT EXISTS counts (label INTEGER PRIMARY KEY, examples INTEGER NOT NULL);
 CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON examples BEGIN {added}; END;
@@ -225,6 +226,23 @@ class Journal:
     def counts(self) -> dict[int | None, int]:
         """Number of examples by label."""
         return dict(self.execute("SELECT NULLIF(label, 0), examples FROM counts"))
+
+    def held_out_counts(self) -> dict[int, int]:
+        """Number of held-out examples by label."""
+        query = "SELECT label, COUNT(*) FROM examples WHERE held_out AND label IS NOT NULL GROUP BY label"
+        return dict(self.execute(query))
+
+    def waiting_counts(self, position: int) -> dict[int, int]:
+        """Number of examples by label that a learner at this position has still to learn."""
+        query = """SELECT examples.label, COUNT(DISTINCT number) FROM log JOIN examples ON number = example
+            WHERE position > ? AND NOT held_out AND examples.label IS NOT NULL GROUP BY examples.label"""
+        return dict(self.execute(query, position))
+
+    def examples_of(self, label: int, position: int, most: int) -> list[tuple[str, bool, bool]]:
+        """Of the examples with stored images, those labelled last: id, held out, not read by a learner there."""
+        query = """SELECT id, held_out, number IN (SELECT example FROM log WHERE position > ?)
+            FROM examples WHERE label = ? AND pixels IS NOT NULL ORDER BY labelled DESC LIMIT ?"""
+        return [(id, bool(held), bool(late)) for id, held, late in self.execute(query, position, label, most)]
 
     def example(self, id: str) -> Example:
         rows = self.execute(

@@ -264,7 +264,7 @@ class Service:
     def figures(self) -> dict[str, Any]:
         """What changes all the time, whatever the number of classes."""
         learner, counts = self.learner_status, self.journal.counts()
-        accuracy = learner["accuracy"].values()
+        accuracy = [100 * right / tested for right, tested in learner["scores"].values()]
         return {
             "time": time.time(),
             "version": learner["version"],
@@ -280,14 +280,20 @@ class Service:
 
     def classes(self) -> list[dict[str, Any]]:
         """The response to `GET /v1/classes`."""
-        learner, counts = self.learner_status, self.journal.counts()
-        return [
-            {
+        learner, counts, held_out = self.learner_status, self.journal.counts(), self.journal.held_out_counts()
+        waiting = self.journal.waiting_counts(learner["position"])
+
+        def row(number: int, name: str) -> dict[str, Any]:
+            right, tested = learner["scores"].get(number, (0, 0))
+            return {
                 "number": number,
                 "name": name,
                 "examples": counts.get(number, 0),
+                "held_out": held_out.get(number, 0),
+                "waiting": waiting.get(number, 0),
                 "in_memory": learner["memory"]["examples"].get(number, 0),
-                "held_out_accuracy": learner["accuracy"].get(number),
+                "held_out_accuracy": 100 * right / tested if tested else None,
+                "tested": tested,
             }
-            for number, name in self.journal.classes().items()
-        ]
+
+        return [row(number, name) for number, name in self.journal.classes().items()]

@@ -21,7 +21,7 @@ from dualnet.models.model import Model
 from dualnet.serve import state_folder
 from dualnet.serve.background import Background, catch_up, next_batch
 from dualnet.serve.errors import DISK_ERRORS, RequestError, disk_message
-from dualnet.serve.held_out import HeldOutTest, Results, accuracies, accuracy_drop
+from dualnet.serve.held_out import HeldOutTest, Results, accuracy_drop, scores
 from dualnet.serve.images import to_tensor
 from dualnet.serve.journal import Entry, Journal
 from dualnet.serve.memory_contents import count_stored, follow, refresh_soft_labels, sample_images, stored_digests
@@ -297,7 +297,7 @@ class Worker:
             "position": self.position,
             "classes": list(self.model.class_names),
             "losses": self.losses,
-            "accuracy": accuracies(self.results),
+            "scores": scores(self.results),
             "background": {"activity": activity, "steps": self.background.steps},
             "memory": count_stored(self.model),
         }

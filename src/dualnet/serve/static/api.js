@@ -7,9 +7,10 @@ const STREAM_TIMEOUT = 45_000; // ms; the service sends something every 15 s
 let token = sessionStorage.getItem("token");
 let tokenDialog = null; // a promise of the token while the dialog is open
 
+export const hasToken = () => token !== null;
 export const sleep = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
-/** The response if it is successful; otherwise throws an Error with the message of the service. */
+/** The response if it is successful; otherwise throws an Error with the message of the service; `mayPass`: try again. */
 export async function request(method, path, body, options = {}, tries = MAX_TRIES) {
   const sentToken = token;
   const headers = sentToken ? { Authorization: `Bearer ${sentToken}` } : {};
@@ -18,12 +19,12 @@ export async function request(method, path, body, options = {}, tries = MAX_TRIE
   const content = { method, headers, body: isForm ? body : JSON.stringify(body) };
   const signal = AbortSignal.timeout(RESPONSE_TIMEOUT);
   const response = await fetch(path, { signal, ...content, ...options }).catch(() => {
-    throw new Error("the server does not respond");
+    throw Object.assign(new Error("the server does not respond"), { mayPass: true });
   });
   if (response.ok) return response;
   if (response.status === 401) await askForToken(sentToken);
   else if (response.status === 429 && tries > 1) await sleep(1000 * (response.headers.get("Retry-After") ?? 1));
-  else throw new Error(await errorMessage(response));
+  else throw Object.assign(new Error(await errorMessage(response)), { mayPass: response.status >= 429 });
   return request(method, path, body, options, tries - 1);
 }
 

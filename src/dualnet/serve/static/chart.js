@@ -1,7 +1,7 @@
 // Line charts in SVG. The points are evenly spaced whatever the time between them.
 import { clock, make } from "./dom.js";
 
-const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [340, 106, 34, 8, 88];
+const [WIDTH, HEIGHT, LEFT, TOP, BOTTOM] = [360, 106, 54, 8, 88];
 
 /** Draw lines {name, colour, values}, where a value may be missing. `times` belong to the points. */
 export function draw(figure, lines, times, maximum) {

@@ -13,18 +13,28 @@ export const fromTemplate = (id) => byId(id).content.firstElementChild.cloneNode
 
 /** Show a message at the bottom of the page for some seconds; screen readers announce it. */
 export function showMessage(text) {
+  byId("error").hidden = true;
   byId("message").textContent = text;
   clearTimeout(showMessage.timer);
   showMessage.timer = setTimeout(() => (byId("message").textContent = ""), 6000);
 }
 
-/** An event handler that runs an action and shows a message if it fails. */
+/** Show an error at the bottom of the page until it is closed or something else has succeeded. */
+export function showError(text) {
+  byId("message").textContent = "";
+  byId("error").querySelector("span").textContent = text;
+  byId("error").hidden = false;
+}
+
+byId("error").querySelector("button").onclick = () => (byId("error").hidden = true);
+
+/** An event handler that runs an action and shows an error if it fails. */
 export const handler = (action) => async (event) => {
-  event.preventDefault();
+  event?.preventDefault();
   try {
     await action(event);
   } catch (error) {
-    showMessage(`Error: ${error.message}.`);
+    showError(`Error: ${error.message}.`);
   }
 };
 
@@ -44,4 +54,5 @@ const COLOURS = 8;
 
 export const colour = (number) => `var(--class-${number % COLOURS})`;
 export const percent = (share) => `${Math.round(100 * share)} %`;
+export const plural = (count, noun) => `${count} ${noun}${count === 1 ? "" : "s"}`;
 export const clock = (seconds) => new Date(1000 * seconds).toLocaleTimeString([], { timeStyle: "short" });

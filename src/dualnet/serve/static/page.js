@@ -1,29 +1,28 @@
 // The page: shows the events of the service, and sends what the user does.
 import { json, listen, request } from "./api.js";
-import { openCamera } from "./camera.js";
 import { draw } from "./chart.js";
 import * as classes from "./classes.js";
-import { byId, clock, colour, handler, make, showMessage, throttle } from "./dom.js";
+import { byId, clock, colour, handler, make, plural, showError, showMessage, throttle } from "./dom.js";
 import * as images from "./images.js";
+import "./live.js";
+import * as use from "./use.js";
 
 const [MAX_POINTS, MAX_CURVES, MAX_NOTICES] = [1400, 20, 5];
-const ACTIVITIES = {
-  off: "Background training is off.",
-  "frozen encoder": "Every image is learned at once. The encoder is frozen: no background training.",
-  paused: "Background training is paused.",
-  "nothing to learn from": "Background training: waiting for images.",
-  "all steps done": "Background training: done, until new images arrive.",
-  flat: "Background training: resting, because the loss has stopped falling.",
-  learning: "Background training: running.",
+const ACTIVITIES = { // of the background; those that are not here say nothing to the user
+  paused: "Improving in the background: paused.",
+  "nothing to learn from": "Improving in the background: waiting for images.",
+  "all steps done": "Improved in the background.",
+  flat: "Improved in the background.",
+  learning: "Improving in the background.",
 };
 
 const history = []; // status events, oldest first
 let current = null; // the latest status
+let backlog = null; // when images began to wait, and how many were learned by then
 
 // Show the state of the service
 
 const update = {
-  memory: throttle(2000, classes.updateMemory),
   predictions: throttle(2000, images.refresh),
   curves: throttle(500, showCurves),
   snapshots: throttle(500, showSnapshots),
@@ -33,18 +32,48 @@ function show(status) {
   const before = current;
   current = status;
   classes.update(status.classes);
+  showProgress();
   const { activity } = status.background;
-  byId("activity").textContent = status.learner === "running" ? ACTIVITIES[activity] : "The learner is restarting.";
-  byId("pause").hidden = ["off", "frozen encoder"].includes(activity);
+  byId("background").hidden = !(activity in ACTIVITIES) || !classes.all().some(({ learned }) => learned > 0);
+  byId("background").querySelector("span").textContent = ACTIVITIES[activity] ?? "";
   byId("pause").textContent = activity === "paused" ? "Resume" : "Pause";
-  const waiting = status.waiting > 0 ? `, ${status.waiting} not learned yet` : "";
-  byId("counts").textContent = `${status.examples} images, ${status.unlabelled} without a class${waiting}.`;
   update.curves();
   if (before?.version !== status.version) update.predictions();
-  if (classImages(before) !== classImages(status)) update.memory();
 }
 
-const classImages = (status) => JSON.stringify(status?.classes.map((one) => [one.name, one.examples, one.in_memory]));
+/** How many images are learned, and how long the others will take. */
+function showProgress() {
+  if (current === null) return;
+  const rows = classes.all();
+  const [learned, tests, tested] = ["learned", "held_out", "tested"].map((key) => sum(rows, (row) => row[key]));
+  const waiting = sum(rows, (row) => row.waiting) + classes.sending();
+  if (waiting === 0) backlog = null;
+  else backlog ??= { time: Date.now(), learned };
+  const right = sum(rows, (row) => Math.round(((row.held_out_accuracy ?? 0) * row.tested) / 100));
+  const result = tested > 0 ? `: ${right} of ${tested} right` : "";
+  const test = tests > 0 ? ` ${tests} more ${tests === 1 ? "tests" : "test"} the model${result}.` : "";
+  const done = rows.filter((row) => row.learned > 0).length < 2 ? " Predictions need two classes with images." : test;
+  const line =
+    waiting > 0 ? `${learned} of ${plural(learned + waiting, "image")} learned${timeLeft(learned, waiting)}`
+    : learned === 0 ? "Nothing to learn yet."
+    : `${learned === 1 ? "1 image" : `All ${learned} images`} learned.${done}`;
+  byId("progress").ariaBusy = `${waiting > 0}`; // screen readers hear the end
+  byId("progress").textContent = current.learner === "running" ? line : "The learner is restarting.";
+  Object.assign(document.querySelector("progress"), { max: Math.max(1, learned + waiting), value: learned });
+  use.update(rows);
+}
+
+const sum = (rows, value) => rows.reduce((total, row) => total + value(row), 0);
+
+function timeLeft(learned, waiting) {
+  const seconds = (Date.now() - backlog.time) / 1000;
+  const left = (seconds * waiting) / (learned - backlog.learned);
+  if (seconds < 1 || !(left < Infinity)) return "";
+  return left < 10 ? ", a few seconds left" : left < 90 ? `, about ${10 * Math.round(left / 10)} s left` : `, about ${Math.round(left / 60)} min left`;
+}
+
+document.addEventListener("classes", showProgress);
+classes.connect(async () => show(await json("GET", "v1/status")));
 
 /** The current classes with the changes of an event; one without a name was removed. */
 function changedClasses(changes = []) {
@@ -62,11 +91,13 @@ function mostRedundant(points) {
 const line = (name, index, value) => ({ name, colour: colour(index), values: history.map(value) });
 
 async function showCurves() {
+  if (!byId("curves").open) return;
   const times = history.map((status) => status.time);
   const measured = new Set(history.flatMap((status) => Object.keys(status.accuracy)));
   const shown = classes.all().filter(({ number }) => measured.has(`${number}`)).slice(-MAX_CURVES);
   const accuracies = shown.map(({ number, name }) => line(name, number - 1, (status) => status.accuracy[number]));
   draw(byId("accuracy"), accuracies, times, 100);
+  byId("no-curves").hidden = history.length > 0;
   const kinds = [...new Set(history.flatMap((status) => Object.keys(status.losses)))];
   const losses = kinds.map((name, index) => line(name.replace("_", " "), index, (status) => status.losses[name]));
   draw(byId("losses"), losses.filter(({ name }) => name !== "slow"), times);
@@ -99,11 +130,11 @@ function snapshotItem({ number, title, time, classes: names }) {
 
 byId("add-class").onsubmit = handler(async ({ target }) => {
   const name = target.elements.name.value.trim();
-  await request("POST", "v1/classes", { classes: [name] });
   target.reset();
-  show(await json("GET", "v1/status"));
-  showMessage(`${name} added. Now add images of it.`);
+  await classes.add(name);
 });
+
+byId("curves").ontoggle = update.curves;
 
 byId("pause").onclick = handler(async () => {
   const background = await json("POST", "v1/background", { paused: current.background.activity !== "paused" });
@@ -117,39 +148,33 @@ byId("add-snapshot").onsubmit = handler(async ({ target }) => {
   showMessage(`Snapshot ${number} saved.`);
 });
 
-const download = (format, name) => handler(async () => {
-  showMessage("Preparing the download …");
-  const href = URL.createObjectURL(await (await request("GET", `v1/export?format=${format}`)).blob());
-  make("a", { href, download: name }).click();
-});
-byId("export").onclick = download("folder", "model.zip");
-byId("export-onnx").onclick = download("onnx", "model.onnx");
-
 // Images dropped on a class, or pasted while it has the focus, are taught; all others are only classified.
 
 const classOf = (element) => element.closest?.(".class")?.dataset.name;
 
+function take(files, element) {
+  const name = classOf(element);
+  if (name === undefined) images.add(files);
+  else classes.teach(files, name);
+}
+
 document.addEventListener("change", ({ target }) => {
   if (target.type !== "file") return;
-  images.add(target.files, classOf(target));
+  take(target.files, target);
   target.value = "";
-});
-
-document.addEventListener("click", ({ target }) => {
-  if (target.matches("button.camera")) openCamera(classOf(target), target.parentElement.querySelector("input"));
 });
 
 document.addEventListener("paste", (event) => {
   const { files } = event.clipboardData;
   if (files.length === 0) return;
   event.preventDefault();
-  images.add(files, classOf(event.target));
+  take(files, event.target);
 });
 
 document.addEventListener("dragover", (event) => {
   event.preventDefault();
   document.querySelector(".over")?.classList.remove("over");
-  (event.target.closest?.(".drop") ?? byId("ask")).classList.add("over");
+  (event.target.closest?.(".drop") ?? byId("try")).classList.add("over");
 });
 
 document.addEventListener("dragleave", ({ relatedTarget }) => {
@@ -159,7 +184,7 @@ document.addEventListener("dragleave", ({ relatedTarget }) => {
 document.addEventListener("drop", (event) => {
   event.preventDefault();
   document.querySelector(".over")?.classList.remove("over");
-  images.add(event.dataTransfer.files, classOf(event.target));
+  take(event.dataTransfer.files, event.target);
 });
 
 listen({
@@ -172,7 +197,6 @@ listen({
     byId("server").textContent = "Connected";
     show(status);
     update.snapshots();
-    update.memory();
   },
   disconnected(reason) {
     const since = current === null ? "" : ` This page shows the state at ${clock(Date.now() / 1000)}.`;
