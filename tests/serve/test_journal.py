@@ -43,6 +43,12 @@ def with_pixels(journal: Journal) -> set[int]:
     return {int(id.removeprefix("example-")) for (id,) in rows}
 
 
+def test_examples_without_a_label_need_no_classes(journal: Journal) -> None:
+    add(journal, range(3))
+    journal.check()
+    assert journal.mend() == (0, 0)
+
+
 def test_pruning_keeps_images_of_the_log_the_memory_and_the_held_out_examples(journal: Journal) -> None:
     add(journal, range(10), "cat")
     add(journal, range(10, 20))

@@ -5,6 +5,7 @@ are no longer needed. A class has a number that is never used again; its name is
 """
 
 import json
+import os
 import sqlite3
 import threading
 import time
@@ -45,7 +46,7 @@ COUNTS = {  # the table of counts has 0 for no label
     "removed": "UPDATE counts SET examples = examples - 1 WHERE label = IFNULL(OLD.label, 0)",
 }
 DAMAGED_IMAGE = "pixels IS NOT NULL AND digest != pixel_digest(pixels)"
-UNKNOWN_LABEL = "label NOT IN (SELECT number FROM classes)"
+UNKNOWN_LABEL = "label NOT NULL AND label NOT IN (SELECT number FROM classes)"
 UNLABELLED = "label IS NULL AND pixels IS NOT NULL"
 HELD_OUT = "held_out AND label IS NOT NULL AND pixels IS NOT NULL"
 MAX_HELD_OUT = 20  # images kept per class
@@ -82,6 +83,7 @@ class Journal:
     def __init__(self, file: Path, options: Options) -> None:
         self.options = options
         self.lock = threading.RLock()
+        self.noted = file.with_name(f"{file.name}-written")  # how often the journal was written, which SQLite forgets
         self.database = sqlite3.connect(file, timeout=30, isolation_level=None, check_same_thread=False)
         for pragma in ("journal_mode=WAL", "synchronous=FULL", "secure_delete=ON"):
             self.database.execute(f"PRAGMA {pragma}")
@@ -91,10 +93,32 @@ class Journal:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Atomic, and on disk when the block ends."""
-        with self.lock, self.database:
-            self.database.execute("BEGIN IMMEDIATE")
-            self.request = self.last_position() + 1  # numbered by the position of its first entry
-            yield
+        with self.lock:
+            with self.database:
+                self.database.execute("BEGIN IMMEDIATE")
+                self.request = self.last_position() + 1  # numbered by the position of its first entry
+                yield
+                written = self.times_written() + 1
+                self.execute("INSERT OR REPLACE INTO notes VALUES ('written', ?)", written)
+            self.note(written)
+
+    def times_written(self) -> int:
+        return self.value("SELECT value FROM notes WHERE name = 'written'") or 0
+
+    def note(self, written: int) -> None:
+        """In place, so that it succeeds on a full disk; a power failure may undo it, which makes no difference."""
+        with suppress(OSError):
+            handle = os.open(self.noted, os.O_WRONLY | os.O_CREAT)
+            try:
+                os.write(handle, f"{written:020}".encode())
+            finally:
+                os.close(handle)
+
+    def lost(self) -> int:
+        """How many of the latest writes are lost: SQLite ignores a write-ahead log from its first damage on."""
+        with suppress(OSError, ValueError):
+            return max(0, int(self.noted.read_text()) - self.times_written())
+        return 0
 
     def execute(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """The rows that a query returns; none for a statement that changes the tables."""
@@ -317,7 +341,8 @@ class Journal:
         return bool(self.value("SELECT value FROM notes WHERE name = 'paused'"))
 
     def set_paused(self, paused: bool) -> None:
-        self.execute("INSERT OR REPLACE INTO notes VALUES ('paused', ?)", int(paused))
+        with self.transaction():
+            self.execute("INSERT OR REPLACE INTO notes VALUES ('paused', ?)", int(paused))
 
     def entries_after(self, position: int, most: int) -> list[Entry]:
         query = """SELECT position, request, kind, example, log.label, COALESCE(log.digest, examples.digest),
@@ -382,6 +407,8 @@ class Journal:
             labels = self.value(f"SELECT COUNT(*) FROM examples WHERE {UNKNOWN_LABEL}")
             labels += self.value(f"SELECT COUNT(*) FROM log WHERE kind != 'remove' AND {UNKNOWN_LABEL}")
             problem = f"{images} images and {labels} labels" if images + labels else "ok"
+        if problem == "ok" and (lost := self.lost()):
+            problem = f"the last {lost} changes are lost"
         if problem != "ok":
             raise sqlite3.DatabaseError(" ".join(problem.split()))
         self.classes()  # whose names may be no text
