@@ -179,17 +179,29 @@ def test_what_cannot_be_mended_is_refused_with_what_to_do(options: Options, dama
         assert model.class_names == ("1", "2") and model.learner.memories[0].filled.sum() == 4
 
 
-def test_the_loss_of_the_latest_changes_is_noticed(options: Options) -> None:
-    """SQLite does not: without its write-ahead log a database is as it was some time ago."""
-    with closing(sqlite3.connect(options.state / state_folder.JOURNAL)) as database:
-        database.execute("SELECT * FROM log")
-        (options.state / state_folder.RUNNING).touch()  # as after a kill
-        assert (options.state / "journal.sqlite-wal").exists() and verify(options)
-    state_folder.check_latest(options)
-    (options.state / state_folder.RUNNING).touch()
+LOSSES: dict[str, Callable[[Path], object]] = {
+    "lost": lambda file: file.unlink(),
+    "emptied": lambda file: file.write_bytes(b""),
+    "cut off": lambda file: file.write_bytes(file.read_bytes()[:-100]),
+    "one bit changed": lambda file: overwrite(file, IMAGES[5].tobytes(), IMAGES[5].tobytes()[:-1] + b"!"),
+}
+
+
+@pytest.mark.parametrize("damage", LOSSES.values(), ids=LOSSES)
+def test_the_loss_of_the_latest_changes_is_noticed(options: Options, damage: Callable[[Path], object]) -> None:
+    """SQLite does not notice it: without the rest of its write-ahead log a database is as it was before."""
+    journal = Journal(options.state / state_folder.JOURNAL, options)
+    with closing(journal.database):
+        journal.add_examples(["f"], IMAGES[5:6], ["cat"], False)
+        killed = replace(options, state=shutil.copytree(options.state, options.state.with_name("killed")))
+    assert "6 examples" in verify(replace(options, state=shutil.copytree(killed.state, options.state / "copy")))
+    damage(killed.state / "journal.sqlite-wal")
     for attempt in (verify, lambda options: serve(options, print)):
-        with pytest.raises(ValueError, match=r"journal.sqlite-wal .* lost; [^\n]*--repair"):
-            attempt(options)
+        with pytest.raises(ValueError, match=r"^[^\n]*the last 1 changes are lost[^\n]*--repair$"):
+            attempt(killed)
+    with pytest.warns(UserWarning, match=r"the last 1 changes are lost\); 5 examples could be read"):
+        repair.repair(killed)
+    assert learned(killed) == ALL
 
 
 def test_damage_while_the_service_runs_is_an_error_of_the_disk(options: Options) -> None:

@@ -4,7 +4,7 @@ import math
 import sqlite3
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
@@ -32,14 +32,12 @@ def opened_journal(options: Options) -> Iterator[Journal]:
                 yield journal
             finally:
                 journal.database.close()  # which merges the latest changes
-                (options.state / state_folder.RUNNING).unlink(missing_ok=True)
         except DISK_ERRORS as error:
             raise state_folder.failure(error, options) from error
 
 
 def check(options: Options) -> str:
     """What the folder holds, in one line. Raises ValueError if anything in it is missing or damaged."""
-    state_folder.check_latest(options)
     with opened_journal(options) as journal:
         journal.check()
         state_folder.load_saved(options, journal)
@@ -53,16 +51,18 @@ def check(options: Options) -> str:
 def repair(options: Options) -> None:
     """Mend the journal. Replace a model that cannot be used by the last snapshot, or a new one, which learns again."""
     with opened_journal(options) as journal:
-        is_damaged = fails(journal.check)
-        if is_damaged:
+        damage = damage_of(journal)
+        if damage:
             copy_journal(options, journal.database)
     with opened_journal(options) as journal:
-        if is_damaged:
+        if damage:
             images, names = journal.mend()
             journal.check()
             lost = f"{images} of them without their image; {names} classes without their name"
             what = f"{sum(journal.counts().values())} examples could be read, {lost}"
-            warnings.warn(f"--state {options.state}: {state_folder.JOURNAL} was damaged; {what}", stacklevel=2)
+            warnings.warn(
+                f"--state {options.state}: {state_folder.JOURNAL} was damaged ({damage}); {what}", stacklevel=2
+            )
         try:
             state_folder.load_saved(options, journal)
         except state_folder.UnusableError as error:
@@ -71,12 +71,13 @@ def repair(options: Options) -> None:
             warnings.warn(f"--state {options.state}: {error.reason}; {replace_model(options, journal)}", stacklevel=2)
 
 
-def fails(check: Callable[[], None]) -> bool:
+def damage_of(journal: Journal) -> str:
+    """What is damaged; empty if nothing is."""
     try:
-        check()
-    except sqlite3.DatabaseError:
-        return True
-    return False
+        journal.check()
+    except sqlite3.DatabaseError as error:
+        return str(error)
+    return ""
 
 
 def copy_journal(options: Options, damaged: sqlite3.Connection) -> None:
@@ -87,6 +88,7 @@ def copy_journal(options: Options, damaged: sqlite3.Connection) -> None:
     copy = Journal(new, options)
     copy.copy_readable(damaged)
     copy.database.close()
+    copy.noted.unlink(missing_ok=True)
     damaged.close()
     for part in file.parent.glob(f"{file.name}*"):
         if part != new:

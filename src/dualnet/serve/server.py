@@ -41,13 +41,11 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     with locked_state(options), bound_socket(options) as listener:
         state_folder.warn_of_unused_model(options)
         state_folder.remove_unfinished(options)
-        state_folder.check_latest(options)
         if options.repair:
             repair(options)
         try:
             service = Service(options)
             service.journal.check()
-            (options.state / state_folder.RUNNING).touch()
         except sqlite3.DatabaseError as error:
             raise state_folder.failure(error, options) from error
         try:
@@ -66,7 +64,6 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
         finally:
             service.stop()
             state_folder.remove_unfinished(options)  # exports that were in progress
-            (options.state / state_folder.RUNNING).unlink(missing_ok=True)
 
 
 def verify(options: Options) -> str:

@@ -30,7 +30,6 @@ from dualnet.serve.options import DEFAULT_IMAGE_SIZE, Options
 
 JOURNAL, MODEL, SNAPSHOTS, LOCK, LEARNER_LOCK = "journal.sqlite", "model", "snapshots", "lock", "learner.lock"
 INFO_FILE, LAST_FILE, EXPORT = "snapshot.json", "last", "export-"
-RUNNING = "running"  # exists while the service runs, and after it was killed
 NEW_PROGRESS = {"position": 0, "steps": 0, "steps_since_taught": 0, "saves_due": 0}
 
 
@@ -101,13 +100,6 @@ def describe_misfit(names: set[str], position: int, journal: Journal) -> str:
     if not names <= current | removed or not current <= names | added:
         return f"its model has {len(names)} classes, but {JOURNAL} has {len(current)} others"
     return ""
-
-
-def check_latest(options: Options) -> None:
-    """Raises ValueError if the service was killed, and the changes that SQLite had yet to merge are lost."""
-    latest = f"{JOURNAL}-wal"
-    if (options.state / RUNNING).exists() and not (options.state / latest).exists() and not options.repair:
-        raise ValueError(f"--state {options.state}: {latest} with the latest changes is lost; put it back, or --repair")
 
 
 def remedies(options: Options) -> str:
