@@ -19,6 +19,7 @@ from dualnet.options import build, merge
 from dualnet.reproduce.table_file import read_rows
 
 HALF, IMAGENET = ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)), ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+PAPER_ROWS = read_rows("all")
 SMALL = {
     "encoder": {"width": 4},
     "lr": 0.1,
@@ -265,7 +266,7 @@ def expected_ctn(learner, batch) -> tuple[torch.nn.Module, torch.nn.Module]:
 
 @pytest.mark.parametrize("task", [0, 1])
 def test_a_step_of_ctn(task, spec, random_batch, small_config):
-    (row,) = (row for row in read_rows("table-1") if row.name == "table-1/mini-imagenet-ta/ctn")
+    (row,) = (row for row in PAPER_ROWS if row.name == "table-1/mini-imagenet-ta/ctn")
     options = {key: value for key, value in row.options["learner"].items() if key != "name"}
     small = {"encoder": {"width": 4}, "embedding_size": 8, "replay_size": 5, "inner_steps": 1, "outer_steps": 1}
     config = small_config("ctn", **merge(merge(options, small), {"memory": {"slots_per_class": 8}}))
@@ -282,22 +283,28 @@ def test_a_step_of_ctn(task, spec, random_batch, small_config):
         assert_same_state(part, other)
 
 
-@pytest.mark.parametrize("row", ["derpp", "derpp-aug", "er-aug"])
-def test_a_step_of_the_task_free_baselines(row, one_task, random_batch, small_config, monkeypatch):
-    """DER++ is ER with an additional loss; -Aug crops and resizes only. The crops are the learner's own."""
-    (row,) = (each for each in read_rows("table-1") if each.name == f"table-1/mini-imagenet-tf/{row}")
-    options = {key: value for key, value in row.options["learner"].items() if key != "name"}
-    name = row.options["learner"]["name"]
-    assert options.get("augment", "none") in ("none", "random_crop") and options.get("crop_area", [0.08, 1.0]) == [
-        0.08,
-        1.0,
-    ]
-    small = {"encoder": {"width": 4}, "updates": 1, "replay_size": 5, "memory": {"slots_per_class": 3}}
-    learner = make_learner(name, one_task, small_config(name, **merge(options, small)), 0, "cpu")
+ROWS = [
+    *(f"table-1/mini-imagenet-tf/{row}" for row in ("er", "er-aug", "derpp", "derpp-aug")),
+    *(f"table-1/mini-imagenet-ta/{row}" for row in ("er", "derpp")),
+    *(f"table-5/mini-imagenet-ta/{row}" for row in ("mir", "offline")),
+    *(f"beside the paper/task-free/{learner}" for learner in ("finetune", "er_ace")),
+]
+
+
+@pytest.mark.parametrize("row", ROWS)
+def test_a_step_of_the_baselines(row, spec, one_task, random_batch, small_config, monkeypatch):
+    """DER++ is ER with another loss; task-free -Aug only crops and resizes. Crops and MIR's choice are its own."""
+    name = row.rpartition("/")[2]
+    options = {each.name: each.options["learner"] for each in PAPER_ROWS}.get(row, {"name": name})
+    name, options = options["name"], {key: value for key, value in options.items() if key != "name"}
+    small = {"encoder": {"width": 4}, "updates": 1}
+    small |= {"replay_size": 5, "memory": {"slots_per_class": 3}} if name not in ("offline", "finetune") else {}
+    of_tasks = spec if "-ta/" in row else one_task
+    learner = make_learner(name, of_tasks, small_config(name, **merge(options, small)), 0, "cpu")
     for seed in range(3):
-        learner.observe(random_batch(seed, size=6, spec=one_task))
-    batch, by_hand, given = random_batch(7, size=5, spec=one_task), copy.deepcopy(learner), []
-    training_input = type(learner).training_input
+        learner.observe(random_batch(seed, size=6, spec=of_tasks))
+    batch = random_batch(7, task=len(of_tasks.class_mask) - 1, size=5, spec=of_tasks)
+    by_hand, given, training_input = copy.deepcopy(learner), [], type(learner).training_input
 
     def recorded(*arguments, **options):
         given.append(training_input(*arguments, **options))
@@ -306,18 +313,39 @@ def test_a_step_of_the_task_free_baselines(row, one_task, random_batch, small_co
     monkeypatch.setattr(type(learner), "training_input", recorded)
     learner.observe(batch)
     by_hand.store(batch)
+    draws = []
+    if name == "derpp":
+        draws = [by_hand.memory.sample(5, by_hand.generator, beside=batch) for _ in range(2)]
+    elif name in ("er", "mir", "er_ace"):
+        draws = [by_hand.replay(batch, batch.labels)]
     net = copy.deepcopy(by_hand.net).double()
-    draws = [by_hand.memory.sample(5, by_hand.generator, beside=batch) for _ in range(2 if name == "derpp" else 1)]
-    now, *past = (net(pixels.double()) for pixels in given)
     if "augment" not in options:
         for pixels, each in zip(given, [batch, *draws], strict=True):
             torch.testing.assert_close(pixels.double(), by_numbers(each.images), atol=1e-5, rtol=0)
-    loss = cross_entropy(by_hand, now, batch.labels, batch.task_ids)
-    loss = loss + cross_entropy(by_hand, past[-1], draws[-1].labels, draws[-1].task_ids)
+    now, *past = (net(pixels.double()) for pixels in given)
+    allowed = torch.ones(of_tasks.num_classes, dtype=torch.bool)
+    if name == "er_ace":  # the classes of the batch, and for the replay those seen so far
+        now = now[:, batch.labels.unique()]
+        loss = torch.nn.functional.cross_entropy(now, torch.searchsorted(batch.labels.unique(), batch.labels))
+        allowed = by_hand.seen.clone()
+        allowed[batch.labels] = True
+    else:
+        loss = cross_entropy(by_hand, now, batch.labels, batch.task_ids)
+    if draws:
+        masked = past[-1].masked_fill(~allowed, -torch.inf)
+        loss = loss + cross_entropy(by_hand, masked, draws[-1].labels, draws[-1].task_ids)
     if name == "derpp":
-        loss = loss + by_hand.config.logit_weight * (past[0] - draws[0].logits.double()).square().mean()
+        mask = of_tasks.class_mask[draws[0].task_ids]
+        loss = loss + by_hand.config.logit_weight * (past[0] - draws[0].logits.double())[mask].square().mean()
     descend(loss, list(net.parameters()), by_hand.config.lr)
     assert_same_state(learner.net, net)
+
+
+def test_the_task_free_rows_with_augmentation_crop_as_barlow_twins_and_never_flip():
+    rows = {row.name: row.experiment({"benchmark": {"root": "x"}}).learner for row in PAPER_ROWS if "-tf/" in row.name}
+    augmented = [config for name, config in rows.items() if name.endswith("-aug")]
+    assert {(config.augment, config.crop_area) for config in augmented} == {("random_crop", (0.08, 1.0))}
+    assert {config.augment for name, config in rows.items() if not name.endswith("-aug")} == {"none"}
 
 
 FORMS = {
