@@ -232,9 +232,16 @@ def test_a_large_batch_of_new_classes_is_no_reason_to_roll_back(
     assert {message[0] for message in messages} == {"status"} and not worker.background.paused
 
 
-def test_a_head_on_an_encoder_that_learns_is_refused(tmp_path: Path) -> None:
-    learner = {"name": "dualnet", "head": "lda", "encoder": {"width": 4}}
+@pytest.mark.parametrize(
+    ("learner", "reason"),
+    [
+        ({"name": "dualnet", "head": "lda"}, "needs a frozen encoder"),
+        ({"name": "er", "answer": "means"}, "answer: means would be computed anew after every example"),
+    ],
+)
+def test_closed_form_heads_of_an_encoder_that_learns_are_refused(learner, reason, tmp_path: Path) -> None:
+    learner = {**learner, "encoder": {"width": 4}}
     Model.create(["a"], image_size=SIZE, learner=learner).save(tmp_path / "model")
     options = Options(tmp_path / "state", model=tmp_path / "model", device="cpu")
-    with pytest.raises(ValueError, match="needs a frozen encoder"):
+    with pytest.raises(ValueError, match=reason):
         state_folder.check_model(load(tmp_path / "model"), options)
