@@ -49,8 +49,12 @@ class Answers:
         (memory,) = learner.memories
         stored = memory.filled.nonzero().flatten()
         self.labels = memory.labels[stored]
-        self.features = self.levels(memory.images[stored])
-        self.tests = [(self.levels(images), labels) for images, labels, _ in tests]
+        self.features = self.views(memory.images[stored])
+        self.tests = [(self.views(images), labels) for images, labels, _ in tests]
+
+    def views(self, images: Tensor) -> list[list[Tensor]]:
+        """The features of each level, of the images and of their mirror images."""
+        return [self.levels(images), self.levels(images.flip(dims=(3,)))]
 
     def levels(self, images: Tensor) -> list[Tensor]:
         """The features of each level."""
@@ -63,19 +67,26 @@ class Answers:
         return [torch.cat(pair, dim=1) for pair in pairs]
 
     def measure(self) -> dict[str, float]:
+        """By kind and number of levels, and whether mirror images are added to the memory and to each test image."""
         measured = {}
         for count in range(1, LEVELS + 1):
-            features = torch.cat(self.features[-count:], dim=1)
-            head = ClosedForm(features.shape[1], self.learner.spec.num_classes).to(features.device)
-            head.add(features, self.labels)
-            for kind in KINDS:
-                head.kind, head.is_solved = kind, False
-                right = [
-                    (head.logits(torch.cat(levels[-count:], dim=1)).argmax(dim=1) == labels).double().mean()
-                    for levels, labels in self.tests
-                ]
-                measured[f"{kind}-{count}"] = round(100 * torch.stack(right).mean().item(), 2)
+            last = [torch.cat(levels[-count:], dim=1) for levels in self.features]
+            head = ClosedForm(last[0].shape[1], self.learner.spec.num_classes).to(self.labels.device)
+            for views, name in enumerate(("", "-flip"), 1):
+                head.add(last[views - 1], self.labels)
+                for kind in KINDS:
+                    head.kind, head.is_solved = kind, False
+                    right = [
+                        (self.answers(head, test[:views], count) == labels).double() for test, labels in self.tests
+                    ]
+                    measured[f"{kind}-{count}{name}"] = round(
+                        100 * torch.stack([r.mean() for r in right]).mean().item(), 2
+                    )
         return measured
+
+    def answers(self, head: ClosedForm, views: Sequence[list[Tensor]], count: int) -> Tensor:
+        """The classes with the largest mean of the logits of the views."""
+        return sum(head.logits(torch.cat(levels[-count:], dim=1)) for levels in views).argmax(dim=1)  # pyright: ignore
 
 
 def measure(folder: Path, experiment: Experiment, benchmarks: BenchmarkCache, device: torch.device) -> None:
