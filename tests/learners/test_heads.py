@@ -101,6 +101,22 @@ def test_the_closed_form_answer_is_that_of_the_memory(name, answer, small_learne
     assert torch.equal(learner.logits(images, task_ids), learner.mask_logits(logits, task_ids))
 
 
+def test_mirror_images_are_further_examples_and_a_second_view(small_learner, stream):
+    learner = trained(small_learner("er", ema_rate=0.1, answer="lda", answer_levels=4, answer_mirrored=True), stream)
+    memory, images = learner.memory, stream[0].images
+    slots = memory.filled.nonzero().flatten()
+    views = [memory.images[slots], memory.images[slots].flip(3)]
+    features = [pooled_features([each.detach() for each in maps_by_hand(learner, view)]) for view in views]
+    head = ClosedForm(features[0].shape[1], learner.spec.num_classes)
+    head.add(torch.cat(features), memory.labels[slots].repeat(2))
+    head.calibrate(torch.cat(features), memory.labels[slots].repeat(2))
+    shown = [
+        pooled_features([each.detach() for each in maps_by_hand(learner, view)]) for view in (images, images.flip(3))
+    ]
+    expected = (head.logits(shown[0]) + head.logits(shown[1])) / 2
+    torch.testing.assert_close(learner.logits(images), expected, rtol=1e-3, atol=1e-3)
+
+
 def test_it_is_computed_when_asked_for_and_kept_until_a_change(quick_learner, stream, monkeypatch):
     fitted, calibrate = [], ClosedForm.calibrate
     monkeypatch.setattr(ClosedForm, "calibrate", lambda *given: (fitted.append(None), calibrate(*given)))

@@ -52,7 +52,7 @@ class Learner(nn.Module, ABC):
         self.ema = EMA(config.ema_rate) if config.ema_rate else None
         self.memory_head = None
         if isinstance(config, ReplayOptions) and config.answer not in ("heads", "last"):
-            self.memory_head = MemoryHead(config.answer, config.answer_levels)
+            self.memory_head = MemoryHead(config.answer, config.answer_levels, config.answer_mirrored)
 
     # Known before a learner is constructed
 

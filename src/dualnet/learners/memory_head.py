@@ -23,9 +23,9 @@ class MemoryHead:
     It is fitted when a prediction asks for it after a change, and follows from weights and memory: no module, no state.
     """
 
-    def __init__(self, kind: Kind, levels: int) -> None:
+    def __init__(self, kind: Kind, levels: int, mirrored: bool = False) -> None:
         self.kind: Kind = kind
-        self.levels = levels
+        self.levels, self.mirrored = levels, mirrored
         self.head: ClosedForm | None = None
 
     def forget(self) -> None:
@@ -33,10 +33,13 @@ class MemoryHead:
         self.head = None
 
     def logits(self, learner: Learner, images: Tensor) -> Tensor:
-        features = self.features(learner, images)
+        features = [self.features(learner, view) for view in self.views(images)]
         if self.head is None:
-            self.head = self.fitted(learner, features.shape[1])
-        return self.head.logits(features)
+            self.head = self.fitted(learner, features[0].shape[1])
+        return torch.stack([self.head.logits(view) for view in features]).mean(dim=0)
+
+    def views(self, images: Tensor) -> list[Tensor]:
+        return [images, images.flip(dims=(3,))] if self.mirrored else [images]
 
     def fitted(self, learner: Learner, num_features: int) -> ClosedForm:
         device = learner.class_mask.device
@@ -44,10 +47,13 @@ class MemoryHead:
         features, labels = [torch.empty(0, num_features, dtype=torch.float16, device=device)], []
         for memory in learner.memories:
             stored = memory.filled.nonzero().flatten()
-            labels.append(memory.labels[stored])
-            features += [self.features(learner, memory.images[slots]) for slots in stored.split(SIZE) if len(slots)]
-        head.add(torch.cat(features), torch.cat(labels))
-        head.calibrate(torch.cat(features), torch.cat(labels))
+            for slots in stored.split(SIZE) if len(stored) > 0 else ():
+                views = self.views(memory.images[slots])
+                features += [self.features(learner, view) for view in views]
+                labels += [memory.labels[slots]] * len(views)
+        if labels:
+            head.add(torch.cat(features), torch.cat(labels))
+            head.calibrate(torch.cat(features), torch.cat(labels))
         return head
 
     @torch.no_grad()

@@ -105,6 +105,7 @@ class ReplayOptions(MemoryOptions):
     # What predicts: the mean of the heads, the last one, or a closed-form head on the examples in the memory.
     answer: Answer = "heads"
     answer_levels: int = 2  # the last levels whose features the closed-form head uses
+    answer_mirrored: bool = False  # whether it is fitted to mirror images too, and predicts the mean of both
     teacher_weight: float = 0.0  # of the divergence from the answers of the averaged weights to batch and replay
 
     def __post_init__(self) -> None:
