@@ -105,8 +105,11 @@ def test_mirror_images_are_further_examples_and_a_second_view(small_learner, str
     learner = trained(small_learner("er", ema_rate=0.1, answer="lda", answer_levels=4, answer_mirrored=True), stream)
     memory, images = learner.memory, stream[0].images
     slots = memory.filled.nonzero().flatten()
-    views = [memory.images[slots], memory.images[slots].flip(3)]
-    features = [pooled_features([each.detach() for each in maps_by_hand(learner, view)]) for view in views]
+
+    def features_of(view: Tensor) -> Tensor:
+        return pooled_features([each.detach() for each in maps_by_hand(learner, view)])
+
+    features = [features_of(memory.images[slots]), features_of(memory.images[slots].flip(3))]
     head = ClosedForm(features[0].shape[1], learner.spec.num_classes)
     head.add(torch.cat(features), memory.labels[slots].repeat(2))
     head.calibrate(torch.cat(features), memory.labels[slots].repeat(2))
