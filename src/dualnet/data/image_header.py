@@ -37,7 +37,9 @@ TIFF_BYTES = {3: 2, 4: 4, 5: 8, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 1
 MAX_STRIPS = 65_535  # of a TIFF
 HEIC_SIZE = re.compile(rb"ispe\0{4}(.{8})", re.DOTALL)
 HEIC_DEPTH = re.compile(rb"hvcC\x01.{16}(.)", re.DOTALL)  # bits of luminance - 8
-TILE_PIXELS = 1 << 20  # of a large tile
+MAX_TILING, MAX_TILED_PIXELS = 4, 75_000_000  # of tiles: times the image; all of them, also if the image has fewer
+TILE_PIXELS = 1 << 20  # of a large tile: the tiles of a small image may have as much as four
+MAX_PARTS = 1000  # segments, chunks, blocks or tags, and one more for each kB
 
 
 class Header(NamedTuple):
@@ -240,13 +242,13 @@ def heic(data: bytes, _: int) -> Values:
 
 def check_stored(stored: int, width: int, height: int) -> None:
     """Tiles are decoded as a whole, and each as often as it is used."""
-    if stored > min(4 * max(width * height, TILE_PIXELS), max(1.5 * MAX_PIXELS, width * height)):
+    if stored > min(MAX_TILING * max(width * height, TILE_PIXELS), max(MAX_TILED_PIXELS, width * height)):
         raise ValueError(f"{stored} pixels in the tiles of an image of {width} x {height}")
 
 
 def check_parts(number: int, data: bytes) -> None:
     """Decoders handle segments, chunks, blocks and tags one by one in Python."""
-    if number > 1000 + len(data) // 1000:
+    if number > MAX_PARTS + len(data) // 1000:
         raise ValueError("an image of too many small parts")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_IMAGE_SIZE = 64  # pixels, of a new model
+MIN_TOKEN = 16  # characters
 PRIVATE = 0o077  # the umask: other users can read nothing that is stored
 
 
@@ -83,8 +84,8 @@ def read_token(file: Path) -> str:
         token = file.read_text().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"--token-file {file}: cannot be read ({error})") from error
-    if len(token) < 16 or not token.isascii():
-        raise ValueError(f"--token-file {file}: a token needs at least 16 ASCII characters")
+    if len(token) < MIN_TOKEN or not token.isascii():
+        raise ValueError(f"--token-file {file}: a token needs at least {MIN_TOKEN} ASCII characters")
     return token
 
 
