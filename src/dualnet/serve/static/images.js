@@ -1,10 +1,10 @@
 // Images that are tried: their predictions, and one click to teach or correct the class of each.
 import { json, request } from "./api.js";
 import { Bars } from "./bars.js";
-import { byId, make, showMessage } from "./dom.js";
+import { byId, handler, make, showMessage, throttle } from "./dom.js";
 import { formOf, imagesOf, newId, shrink } from "./files.js";
 
-const [MAX_IMAGES, MAX_UNLABELLED, MAX_CLASSES] = [24, 6, 1000];
+const [MAX_IMAGES, MAX_NEXT, MAX_CLASSES] = [24, 4, 1000];
 
 const shown = []; // newest first
 let queue = Promise.resolve();
@@ -28,12 +28,29 @@ export async function open(id, label) {
   await image.start();
 }
 
-/** Show the newest examples without a label. */
-export async function openUnlabelled() {
-  for (const id of (await json("GET", `v1/examples?most=${MAX_UNLABELLED}`)).reverse()) {
-    await new TriedImage(await loadImage(id), { id, stored: true }).start();
-  }
+/** Show other stored images without a class: those that would teach most, if the model can tell, or the newest. */
+async function showNext() {
+  const [box, list] = [byId("next"), byId("next").querySelector("ul")];
+  const before = shown.filter(({ element }) => list.contains(element));
+  const known = new Set(shown.map(({ id }) => id));
+  const count = MAX_NEXT + known.size;
+  const instructive = await json("GET", `v1/suggestions?count=${count}`).catch(() => null);
+  const ids = (instructive ?? (await json("GET", `v1/examples?most=${count}`))).filter((id) => !known.has(id));
+  const images = await Promise.all(ids.slice(0, MAX_NEXT).map(async (id) => [id, await loadImage(id)]));
+  before.forEach((image) => image.remove());
+  box.hidden = images.length === 0;
+  box.querySelector("span").textContent =
+    instructive === null ? "Images without a class. Click the class of each:" : "Label next: these images would teach the model most. Click the class of each:";
+  await Promise.all(images.reverse().map(([id, blob]) => new TriedImage(blob, { id, stored: true }, list).start()));
 }
+
+/** Once all of those shown are labelled or deleted; they never change under the user's hand. */
+export const updateNext = throttle(2000, async () => {
+  const list = byId("next").querySelector("ul");
+  if (!shown.some(({ element, bars }) => list.contains(element) && bars.label === null)) await showNext();
+});
+
+byId("next").querySelector("button").onclick = handler(showNext);
 
 /** Update all predictions after the model has changed. */
 export const refresh = () => predict(shown.filter((image) => image.ready));

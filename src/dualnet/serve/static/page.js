@@ -39,6 +39,7 @@ function show(status) {
   byId("pause").textContent = activity === "paused" ? "Resume" : "Pause";
   update.curves();
   if (before?.version !== status.version) update.predictions();
+  if (status.unlabelled > 0 && status.waiting === 0) images.updateNext();
 }
 
 /** How many images are learned, and how long the others will take. */
@@ -191,7 +192,6 @@ listen({
   connected(status) {
     if (current !== null && status.classes.length < current.classes.length) location.reload(); // another state folder
     if (document.body.dataset.server === "disconnected") showMessage("Connected again.");
-    if (current === null) Promise.allSettled([images.openUnlabelled()]);
     document.body.dataset.server = "connected";
     byId("disconnected").hidden = true;
     byId("server").textContent = "Connected";
