@@ -10,7 +10,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import MISSING
 from numbers import Integral
 from types import NoneType, UnionType
@@ -178,6 +178,15 @@ def check_keys(options: Mapping[str, Any], valid: Iterable[str], prefix: str = "
             raise ValueError(f"{join(prefix, str(key)[:SHOWN])}: unknown option; {hint}")
 
 
+def ending_in(names: Iterable[str], words: Container[str]) -> list[str]:
+    """The dotted names whose last part is one of the words.
+
+    >>> ending_in(["learner.lr", "learner.slow.lr", "learner.updates"], ["lr"])
+    ['learner.lr', 'learner.slow.lr']
+    """
+    return [name for name in names if name.rpartition(".")[2] in words]
+
+
 def check_absent(options: Mapping[str, Any], **reasons: str) -> None:
     """Raises ValueError for options that would be ignored, with the reason for each."""
     for key, reason in reasons.items():
@@ -209,10 +218,10 @@ def parse_flags(words: Sequence[str]) -> dict[str, Any]:
     return nest(options)
 
 
-def parse_learner_flags(words: Sequence[str], flags: Iterable[str]) -> dict[str, Any]:
-    """The options of a learner on a command line. For unknown ones the flags of the command are suggested too."""
+def parse_learner_flags(words: Sequence[str], flags: Iterable[str], names: Iterable[str]) -> dict[str, Any]:
+    """The options of a learner on a command line. For unknown ones flags and dotted names are suggested."""
     options = parse_flags(words)
-    check_keys(options, ["learner", *(flag.replace("_", "-") for flag in flags)])
+    check_keys(options, ["learner", *(flag.replace("_", "-") for flag in flags), *ending_in(names, options)])
     learner = options.get("learner", {})
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is not a group of options; use --learner.name to select a learner")

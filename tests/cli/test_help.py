@@ -22,6 +22,28 @@ def test_the_package_can_be_run_as_a_module() -> None:
     assert subprocess.check_output(command, env=environment(), text=True) == f"dualnet {dualnet.__version__}\n"
 
 
+def test_no_command_prints_help(capsys) -> None:
+    """With the exit code of other tools on argparse, such as those of Hugging Face."""
+    assert cli.main([]) == 1
+    assert capsys.readouterr().out.startswith("usage: dualnet")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh"])
+def test_the_completion_knows_the_commands_and_flags(shell: str, capsys) -> None:
+    pytest.importorskip("shtab")
+    assert cli.main(["--print-completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(word in script for word in (*COMMANDS, "--held-out-every", "--seeds"))
+
+
+def test_bash_completes_a_command(capsys) -> None:
+    pytest.importorskip("shtab")
+    cli.main(["--print-completion", "bash"])
+    typed = "COMP_WORDS=(dualnet ev); COMP_CWORD=1; _shtab_dualnet dualnet ev dualnet; echo ${COMPREPLY[@]}"
+    script = capsys.readouterr().out + typed
+    assert subprocess.check_output(["bash", "-c", script], text=True) == "evaluate\n"
+
+
 COMMANDS = [*flags.make_parser()[1].choices]
 
 

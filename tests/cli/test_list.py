@@ -1,5 +1,6 @@
 """`dualnet list`: everything that is registered, with options in the format of an experiment file."""
 
+import re
 from itertools import product
 
 import pytest
@@ -16,7 +17,10 @@ from dualnet.objectives import OBJECTIVES
 
 def test_list_names_everything(capsys) -> None:
     assert cli.main(["list"]) == 0
-    sections = yaml.safe_load(capsys.readouterr().out.replace("  ", "  - "))
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 80
+    lines = re.sub(r"^  (\S+) +(\S.{8,})$", r"  - \1", out, flags=re.MULTILINE)  # the name, without its description
+    sections = yaml.safe_load(lines)
     assert sections["experiments"] == sorted(file.stem for file in shipped_files())
     assert {"dualnet", "er", "finetune"} <= set(sections["learners"])
     assert "demo-er" in sections["searches"]

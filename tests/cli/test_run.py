@@ -43,6 +43,7 @@ def test_run_leaves_one_folder_per_seed(capsys) -> None:
 
 def test_a_number_of_seeds_or_a_single_one(capsys) -> None:
     assert cli.main(run_tiny("--out", "out", "--seeds", "2", "--device", "cpu")) == 0
+    assert "--seeds 2: the seeds 0 to 1; for seed 2 alone give `2,`" in capsys.readouterr().err
     assert cli.main(run_tiny("--out", "one", "--seeds", "2,", "--device", "cpu")) == 0
     assert (names_in("out"), names_in("one")) == (["seed-0", "seed-1"], ["seed-2"])
 

@@ -9,6 +9,7 @@ import struct
 import subprocess
 import termios
 from pathlib import Path
+from random import Random
 
 import pytest
 from commands import PROGRAM, environment
@@ -115,7 +116,7 @@ def test_the_first_steps_tell_how_long_it_takes(
         display.step(0, 2, step)
     display.end()
     (line,) = (line for line in plain(written(out)).splitlines() if line.startswith("demo seed 0: about "))
-    assert "about 17 minutes left" in line and ("--learner.updates 2" in line) == hint
+    assert "about 17 min left" in line and ("--learner.updates 2" in line) == hint
 
 
 @pytest.mark.parametrize("terminal", [False, True])
@@ -141,7 +142,7 @@ def test_slow_steps_are_estimated_earlier(clock: Clock) -> None:
         clock.now += 2 * progress.LINE_EVERY
         display.step(0, 2, step)
     display.end()
-    assert len(re.findall(r"^demo seed 0: about \d+ minutes left$", written(out), re.MULTILINE)) == 1
+    assert len(re.findall(r"^demo seed 0: about \d+ min left$", written(out), re.MULTILINE)) == 1
 
 
 def test_a_short_run_is_not_estimated() -> None:
@@ -172,23 +173,43 @@ def test_the_live_display() -> None:
     tell(RunDisplay(out))
     text = plain(written(out))
     last = text.splitlines()[-1]
-    assert "demo seed 0 \u00b7 task 2/2" in last and "4/4" in last and "steps/s" in last
+    assert "demo seed 0 task 2/2" in last and "4/4" in last and "steps/s" in last
     assert "labels 0.123  slow 20" in last
     assert "demo seed 0: after task 1/2, 50.0 % on the tasks so far" in text
     assert written(out).rstrip().endswith("\x1b[?25h"), "the cursor is back"
 
 
-def test_a_narrow_terminal_shows_where_the_run_is() -> None:
-    """Four losses do not fit into 80 columns with the rest; task, step, rate and time take precedence."""
+def test_the_line_is_whole_on_a_narrow_terminal(clock: Clock) -> None:
+    """Bar, task, step, rate, time left and one loss; a long name is cut."""
     out = console(terminal=True, width=80)
     display = RunDisplay(out)
-    display.begin("demo-dualnet seed 0", 200, 0)
-    display.step(1, 5, 57)
+    display.begin("mini-imagenet-ta-dualnet seed 0", 4250, 0)
+    clock.now += 57
+    display.step(1, 17, 1234)
     display.losses({"labels": 0.727, "replay": 0.64, "slow": 18.1, "soft_labels": 0.05})
     display.end()
     last = plain(written(out)).splitlines()[-1]
-    assert "demo-dualnet seed 0 \u00b7 task 2/5" in last and " 57/200 " in last and "steps/s " in last
-    assert re.search(r":\S\S labels .*\u2026", last), last
+    end = r" task 2/17 \S{5,} 1234/4250 21\.6 steps/s 2 min left {1,3}labels 0\.727"
+    assert re.fullmatch(rf"mini-imagenet\u2026{end}", last.strip()), last
+    assert len(last) <= 80
+
+
+def test_the_time_left_never_goes_up(clock: Clock) -> None:
+    """Evaluations between the steps are no steps, and are expected once more for each task."""
+    out = console(terminal=False)
+    display, random = RunDisplay(out), Random(0)
+    display.begin("demo seed 0", 400, 0)
+    for step in range(400):
+        clock.now += random.uniform(0.5, 2.0)
+        display.step(step // 100, 4, step + 1)
+        if step % 100 == 99:
+            clock.now += 60
+            display.evaluated(step // 100, 4, 50.0)
+    display.end()
+    left = [line for line in written(out).splitlines() if " left" in line and "step " in line]
+    units = {"s": 1, "min": 60}
+    seconds = [float(number) * units[unit] for number, unit in re.findall(r"(\d+) (s|min) left", "\n".join(left))]
+    assert len(seconds) > 20 and seconds == sorted(seconds, reverse=True)
 
 
 def test_the_live_display_goes_from_seed_to_seed() -> None:

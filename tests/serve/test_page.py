@@ -112,7 +112,7 @@ def add_class(page: playwright.Page, name: str) -> playwright.Locator:
 def classify(page: playwright.Page, colour: str) -> playwright.Locator:
     """The card of an image that the model has not seen."""
     page.locator("#try input[type=file]").set_input_files(files(colour, 1000, 1))
-    return page.locator(".image").first
+    return page.locator("#images .image").first
 
 
 def expect_prediction(page: playwright.Page, colour: str) -> None:
@@ -393,11 +393,11 @@ def test_the_removal_of_a_class_is_undone_or_final(page: playwright.Page, server
     expect(tried.get_by_role("button", name="mistake")).to_have_count(1)
     expect(page.get_by_role("button", name="Edit mistake")).to_be_focused()
     remove(page, "mistake")
-    before = page.locator(".image").count()
+    before = page.locator("#images .image").count()
     page.get_by_role("button", name="Delete now").click()
     expect(card).to_have_count(0)
     expect(page.locator("#message")).to_contain_text("mistake removed")
-    expect(page.locator(".image")).to_have_count(before - 1)
+    expect(page.locator("#images .image")).to_have_count(before - 1)
     assert class_numbers(server) == old
 
 
@@ -588,7 +588,7 @@ def test_every_control_has_a_name(page: playwright.Page) -> None:
 def test_a_file_that_is_not_an_image_is_reported(page: playwright.Page) -> None:
     wrong = {"name": "a.png", "mimeType": "image/png", "buffer": b"no image"}
     page.locator("#try input[type=file]").set_input_files([wrong])
-    card = page.locator(".image").first
+    card = page.locator("#images .image").first
     expect(card.locator(".error")).to_have_text("a.png: the browser cannot read this image.")
     expect(card.get_by_role("button", name="Teach")).to_be_hidden()
     card.get_by_role("button", name="Delete").click()

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NoReturn, get_args
 
 from dualnet import __version__
+from dualnet.cli.terminal import fail
 from dualnet.jobs.shard import Shard
 
 EXAMPLES = """examples:
@@ -33,6 +34,7 @@ one experiment, learner or benchmark.
 """
 
 Commands = argparse._SubParsersAction
+FILES = ("experiment", "search", "table", "paths", "images", "folder", "unlabelled", "test")  # may name files
 
 
 class Parser(argparse.ArgumentParser):
@@ -51,6 +53,9 @@ def parse(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     The attribute `flags` lists the command's own flags, to suggest one for an unknown option.
     """
     parser, commands = make_parser()
+    if not argv:
+        parser.print_help()
+        parser.exit(1)
     arguments, rest = parser.parse_known_args(argv)
     command = commands.choices[arguments.command]
     if rest and arguments.command not in ("run", "learn", "search", "reproduce", "serve"):
@@ -64,12 +69,30 @@ def make_parser() -> tuple[Parser, Commands[Parser]]:
     parser = Parser("dualnet", description="Continual learning with fast and slow learners.", epilog=EXAMPLES)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--version", action="version", version=f"dualnet {__version__}")
+    completion = """print a script that completes commands and flags: `dualnet --print-completion bash >
+    ~/.local/share/bash-completion/completions/dualnet`; needs dualnet[completion]"""
+    shells = ("bash", "zsh", "tcsh")
+    parser.add_argument("--print-completion", action=PrintCompletion, choices=shells, help=completion)
     commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     training = (add_run, add_learn, add_search, add_reproduce)
     models = (add_show, add_predict, add_evaluate, add_suggest, add_export, add_edit)
     for add_command in (*training, add_report, *models, add_serve, add_teach, add_cluster, add_list):
         add_command(commands)
     return parser, commands
+
+
+class PrintCompletion(argparse.Action):
+    def __call__(self, parser: argparse.ArgumentParser, _: object, shell: Any, __: str | None = None) -> None:
+        try:
+            import shtab
+        except ModuleNotFoundError:
+            raise ValueError("--print-completion: needs shtab; pip install 'dualnet[completion]'") from None
+        commands = next(action for action in parser._actions if isinstance(action, Commands))
+        for action in (action for command in commands.choices.values() for action in command._actions):
+            if action.type is Path or action.dest in FILES:
+                action.complete = shtab.FILE  # pyright: ignore[reportAttributeAccessIssue]
+        print(shtab.complete(parser, shell))
+        parser.exit()
 
 
 def add_run(commands: Commands[Parser]) -> None:
@@ -81,7 +104,11 @@ def add_run(commands: Commands[Parser]) -> None:
     add = parser.add_argument
     add("experiment", metavar="NAME_OR_FILE", help="name of a built-in experiment, or a YAML file")
     add("--out", **OUT, help="folder for the run folders, one per seed (default: runs/NAME)")
-    add("--seeds", **SEEDS, help="number of seeds, or a list; `3,` is seed 3 alone (default: that of the experiment)")
+    add(
+        "--seeds",
+        **SEEDS,
+        help="number of seeds, a range or a list; `3,` is seed 3 alone (default: that of the experiment)",
+    )
 
 
 def add_learn(commands: Commands[Parser]) -> None:
@@ -126,7 +153,7 @@ def add_search(commands: Commands[Parser]) -> None:
     add = commands.add_parser("search", help=summary, epilog=epilog, parents=parents).add_argument
     add("search", metavar="NAME_OR_FILE", help="name of a built-in search, or a YAML file")
     add("--out", **OUT, help="output folder (default: runs/search-NAME)")
-    add("--seeds", **SEEDS, help="number of seeds, or a list (default: those of the search)")
+    add("--seeds", **SEEDS, help="number of seeds, a range or a list (default: those of the search)")
 
 
 def add_reproduce(commands: Commands[Parser]) -> None:
@@ -140,7 +167,7 @@ def add_reproduce(commands: Commands[Parser]) -> None:
     add("table", nargs="?", metavar="TABLE", help=tables)
     rows = "only these rows, such as */er"
     add("--rows", type=lambda text: text.split(","), default=[], metavar="NAME,...", help=rows)
-    add("--seeds", **SEEDS, help="number of seeds, or a list (default: 5, small tables: 3)")
+    add("--seeds", **SEEDS, help="number of seeds, a range or a list (default: 5, small tables: 3)")
     add("--out", **OUT, help="output folder (default: runs/reproduce, or runs/reproduce-paper)")
     settings = "settings of the authors' code, or of the paper where they differ (default: authors)"
     add("--settings", choices=("authors", "paper"), default="authors", help=settings)
@@ -241,7 +268,8 @@ def add_serve(commands: Commands[Parser]) -> None:
     epilog = """Everything is stored in the state folder; the same command continues from there. Options of the learner
     of a new model can follow, by their dotted names: --learner.preset live trains the encoder in the background."""
     add = commands.add_parser("serve", help=summary, epilog=epilog).add_argument
-    add("--state", **OUT, required=True, help="folder for everything that is stored; created if missing")
+    state = "folder for everything that is stored; created if missing (default: %(default)s)"
+    add("--state", **OUT, default=Path("runs/live"), help=state)
     for option in [option for option in dataclasses.fields(Options) if option.metadata]:
         flag, text = f"--{option.name.replace('_', '-')}", option.metadata["help"]
         if option.type is bool:
@@ -272,7 +300,7 @@ def add_list(commands: Commands[Parser]) -> None:
 def add_cluster(commands: Commands[Parser]) -> None:
     summary = "start a Ray cluster on this machine, to try --on ray; Ctrl-C ends it"
     epilog = """Needs the extra dualnet[ray]. Ray's statistics and dashboard are off, and the cluster asks for the
-    token in ~/.ray/auth_token. docs/scale.md has the commands for several machines."""
+    token in ~/.ray/auth_token. The documentation on scaling has the commands for several machines."""
     add = commands.add_parser("cluster", help=summary, epilog=epilog).add_argument
     add("--nodes", type=count, default=1, metavar="N", help="number of nodes (default: 1)")
     add("--cpus", type=count, metavar="N", help="CPUs of each node (default: the cores of this machine over N nodes)")
@@ -280,9 +308,17 @@ def add_cluster(commands: Commands[Parser]) -> None:
 
 
 def seeds(text: str) -> list[int]:
-    """`5` means the seeds 0 to 4; with a comma it is a list, so `3,` means only seed 3."""
+    """`5` means the seeds 0 to 4, which a line says; `0` and `3,` one seed; `2-4` a range, `0,3` a list."""
+    first, dash, last = text.partition("-")
+    if dash and first.isdecimal() and last.isdecimal() and int(first) <= int(last) < int(first) + 10_000:
+        return list(range(int(first), int(last) + 1))
+    if text == "0":
+        return [0]
     if "," not in text:
-        return list(range(count(text)))
+        chosen = list(range(count(text)))
+        if len(chosen) > 1:
+            fail(f"--seeds {text}: the seeds 0 to {len(chosen) - 1}; for seed {text} alone give `{text},`", 0)
+        return chosen
     words = text.removesuffix(",").split(",")
     if len(set(words)) < len(words) or not all(word.isdecimal() for word in words):
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of distinct seeds such as 0,1,2")
@@ -327,7 +363,7 @@ def number(text: str, kind: type = float, words: str = "a number", most: float =
 # Arguments of several commands
 OUT: Any = {"type": Path, "metavar": "DIR"}
 CSV: Any = {"type": Path, "metavar": "FILE"}
-SEEDS: Any = {"type": seeds, "metavar": "3|0,1,2"}
+SEEDS: Any = {"type": seeds, "metavar": "3|0-2|0,1"}
 
 
 def parent(*names: str, **options: Any) -> Parser:

@@ -15,6 +15,7 @@ from dualnet.experiments.model_folder import ModelFolder
 from dualnet.experiments.progress import RunDisplay
 from dualnet.experiments.record import describe_missing
 from dualnet.experiments.run import DivergedError
+from dualnet.learners import learner_options
 from dualnet.learners.make_encoder import encoder_options, image_size_of
 from dualnet.models.model import NEW_MODEL, Model
 from dualnet.models.session import Session, start
@@ -50,7 +51,7 @@ def main(arguments: argparse.Namespace, rest: list[str]) -> int:
 
 def learn_options(arguments: argparse.Namespace, rest: list[str], source: Path | None, folder: str) -> LearnOptions:
     """The options of the session and, without a source, of the new model."""
-    learner = parse_learner_flags(rest, arguments.flags)
+    learner = parse_learner_flags(rest, arguments.flags, learner_options())
     given: dict[str, Any] = {"learner": learner} if learner else {}
     given |= {option: value for option in MODEL_FLAGS if (value := getattr(arguments, option)) is not None}
     if source is not None and given:

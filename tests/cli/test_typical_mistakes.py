@@ -1,0 +1,55 @@
+"""Typical mistakes on the command line, each with the line that it gets."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from commands import picture
+
+from dualnet import cli
+from dualnet.cli import flags
+
+MISTAKES = {  # by command
+    "run demo-er --lr 0.1": "lr: unknown option; did you mean learner.lr?",
+    "run demo-er --learner.updtes 3": "demo-er.yaml: learner.updtes: unknown option; did you mean learner.updates?",
+    "run demo-er --epochs 5": "epochs: unknown option; there are name, seed, protocol, batch_size, ",
+    "run demo-err": "demo-err: no such experiment; did you mean demo-er?; give a .yaml file or a name "
+    "(`dualnet list` has them)",
+    "run demo-er --seeds 2-0": "argument --seeds: '2-0' is not a whole number above 0 and up to 10000; see "
+    "`dualnet run --help`",
+    "run demo-er --device gpu": "argument --device: invalid choice: 'gpu' (choose from",
+    "train photos": "argument COMMAND: invalid choice: 'train' (choose from",
+    "learn photos": "the following arguments are required: --out; see `dualnet learn --help`",
+    "learn photos/apple --out mine": "photos/apple: the images of one class; did you mean photos, with a "
+    "sub-folder per class?",
+    "learn photos --out mine --lr 0.1": "lr: unknown option; did you mean learner.lr?",
+    "learn fotos --out mine": "fotos: cannot be read as a folder (No such file or directory); name a folder with a "
+    "sub-folder of images per class (looked for ",
+    "predict MODEL": "the following arguments are required: IMAGE; see `dualnet predict --help`",
+    "predict MODEL photo.jpg": "photo.jpg: unreadable image (No such file or directory); replace it or leave it out "
+    "(--on-error skip",
+    "evaluate MODEL photos/apple": "photos/apple: the images of one class; did you mean photos, with a "
+    "sub-folder per class?",
+    "export MODEL x.pt": "x.pt: the format is ONNX; give x.onnx",
+    "serve --lr 0.1": "lr: unknown option; did you mean learner.lr?",
+    "report missing": "missing is not a folder; give a folder that holds runs",
+}
+
+
+@pytest.mark.parametrize(("text", "seeds"), [("0", [0]), ("0-2", [0, 1, 2]), ("3-3", [3]), ("3,", [3]), ("1", [0])])
+def test_seeds_mean_what_one_expects(text: str, seeds: list[int], capsys: pytest.CaptureFixture[str]) -> None:
+    assert flags.parse(["run", "demo-er", "--seeds", text])[0].seeds == seeds
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_typical_mistake_gets_a_line_that_helps(
+    command: str, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for number, name in enumerate(("apple", "pear")):
+        Path("photos", name).mkdir(parents=True)
+        picture(Path("photos", name, "1.png"), seed=number)
+    words = [str(trained) if word == "MODEL" else word for word in shlex.split(command)]
+    assert cli.main(words) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"dualnet: {MISTAKES[command]}")
