@@ -4,7 +4,7 @@
 
 The answers of a point come from one training, which they do not affect, so that OUT/SEARCH/answers.json lists all of
 them: ACC at the end of the stream, by kind and number of levels. After the last stage the best points are repeated with
-other seeds. The same command resumes; points that are finished are not run again.
+other seeds; the first point of the file is then the choice. The same command resumes: nothing finished is run again.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import argparse
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -118,8 +118,8 @@ class Searches:
                     runs |= self.runs_of(plan, point, plan.seeds)
             self.finish(f"stage {number + 1}", runs)
             for plan in self.plans:
-                self.chosen[plan.name] = self.ranked(plan)[0].written
-        again = [(plan, point) for plan in self.plans for point in self.ranked(plan)[:confirm]]
+                self.chosen[plan.name] = self.by_first_seeds(plan)[0].written
+        again = [(plan, point) for plan in self.plans for point in self.by_first_seeds(plan)[:confirm]]
         self.finish("confirm", {k: v for plan, point in again for k, v in self.runs_of(plan, point, seeds).items()})
 
     def runs_of(self, plan: SearchPlan, point: Point, seeds: Sequence[int]) -> dict[Path, Experiment]:
@@ -147,24 +147,37 @@ class Searches:
         files = sorted((self.out / plan.name / point.folder).glob("seed-*/answers.json"))
         return {file.parent.name.removeprefix("seed-"): json.loads(file.read_text()) for file in files}
 
-    def best(self, plan: SearchPlan, point: Point) -> tuple[float, str]:
-        """The best answer: its mean over seeds, and its name. -1 if a seed has diverged."""
-        answers = [result["answers"] for result in self.results(plan, point).values()]
+    def best(self, results: Mapping[str, dict[str, Any]]) -> tuple[float, str]:
+        """The best answer: its mean over seeds, and its name. -1 if all seeds have diverged."""
+        answers = [result["answers"] for result in results.values()]
         if not answers:
             return -1.0, ""
-        means = {name: sample_of([each[name] for each in answers]).mean for name in answers[0]}
+        common = [name for name in answers[0] if all(name in each for each in answers)]
+        means = {name: sample_of([each[name] for each in answers]).mean for name in common}
         return max((mean, name) for name, mean in means.items())
 
-    def ranked(self, plan: SearchPlan) -> list[Point]:
-        return sorted(self.points[plan.name].values(), key=lambda point: self.best(plan, point), reverse=True)
+    def by_first_seeds(self, plan: SearchPlan) -> list[Point]:
+        """The best point first, by the seeds of the search."""
+
+        def rank(point: Point) -> tuple[float, str]:
+            results = self.results(plan, point)
+            return self.best({seed: results[seed] for seed in map(str, plan.seeds) if seed in results})
+
+        return sorted(self.points[plan.name].values(), key=rank, reverse=True)
+
+    def by_all_seeds(self, plan: SearchPlan) -> list[dict[str, Any]]:
+        """What is known of each point: the best of those with most seeds first."""
+        rows = []
+        for point in self.points[plan.name].values():
+            results, folder = self.results(plan, point), self.out / plan.name / point.folder
+            diverged = [reason for seed in folder.glob("seed-*") if (reason := RunFolder(seed).diverged)]
+            row = {"options": point.options, "best": self.best(results), "seeds": results, "diverged": diverged}
+            rows += [row] if results or diverged else []
+        return sorted(rows, key=lambda row: (len(row["seeds"]), row["best"]), reverse=True)
 
     def write(self) -> None:
         for plan in self.plans:
-            points = [
-                {"options": point.options, "best": self.best(plan, point), "seeds": self.results(plan, point)}
-                for point in self.ranked(plan)
-                if self.results(plan, point)
-            ]
+            points = self.by_all_seeds(plan)
             (self.out / plan.name).mkdir(parents=True, exist_ok=True)
             content = {"search": plan.name, "device": self.device.type, "torch": torch.__version__, "points": points}
             atomic.write(self.out / plan.name / "answers.json", json.dumps(content, indent=1) + "\n")
