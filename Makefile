@@ -21,7 +21,7 @@ $(DEMO:%=demo-%): demo-%: .venv/ready
 
 # The web service, taught in a browser; a second call continues from the saved state.
 serve: .venv/ready
-	$(BIN)/dualnet serve --state runs/live --held-out-every 5
+	$(BIN)/dualnet serve --held-out-every 5
 
 test: .venv/ready
 	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist worksteal

@@ -190,7 +190,7 @@ def test_the_line_is_whole_on_a_narrow_terminal(clock: Clock) -> None:
     display.end()
     last = plain(written(out)).splitlines()[-1]
     end = r" task 2/17 \S{5,} 1234/4250 21\.6 steps/s 2 min left {1,3}labels 0\.727"
-    assert re.fullmatch(rf"mini-imagenet\u2026{end}", last.strip()), last
+    assert re.fullmatch(rf"mini-imagenet-t\u2026{end}", last.strip()), last
     assert len(last) <= 80
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from accessibility import serious_findings
 
 from dualnet.report import report
 
@@ -89,7 +90,7 @@ def test_columns_are_sorted_and_the_best_is_first(opened, make_run, tmp_path):
         return "".join(text.split()[0] for text in first_column.all_inner_texts())
 
     heads = page.locator("table").first.locator("thead th")
-    assert "c 70.00 ± — %" in " ".join(page.locator(".verdict").inner_text().split())
+    assert "c 70.00 %" in " ".join(page.locator(".verdict").inner_text().split())
     assert page.locator("tbody th", has_text="highest ACC").inner_text().split()[0] == "c"
     assert names() == "cabchance" and heads.nth(1).get_attribute("aria-sort") == "descending"
     for column, order in ((1, "bchanceac"), (1, "cachanceb"), (0, "abcchance"), (6, "bcachance"), (6, "acbchance")):
@@ -128,6 +129,18 @@ def test_text_has_contrast(opened, make_run, tmp_path, scheme):
     make_three(make_run, tmp_path)
     contrasts = opened(color_scheme=scheme).evaluate(CONTRASTS)
     assert len(contrasts) > 100 and min(contrasts)[0] >= 4.5, min(contrasts)
+
+
+@pytest.mark.parametrize(("size", "scheme"), [(DESKTOP, "light"), (PHONE, "dark")])
+def test_axe_finds_nothing_serious(opened, make_run, tmp_path, size, scheme):
+    """Of the page as it opens, and with all sections open."""
+    for number in range(9):  # more than eight: with contents and filter
+        make_run(tmp_path / str(number), [[90.0, None], [50.0 + number, 60.0]], name=f"grid/{number}")
+    make_three(make_run, tmp_path)
+    page = opened(size, color_scheme=scheme)
+    assert serious_findings(page) == []
+    page.evaluate("for (const part of document.querySelectorAll('details')) part.open = true")
+    assert serious_findings(page) == []
 
 
 def test_many_experiments_are_collapsed_listed_and_filtered(opened, make_run, tmp_path):

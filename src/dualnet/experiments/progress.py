@@ -28,7 +28,7 @@ class RunDisplay:
         self.console, self.faster = console or Console(quiet=True), faster
         self.live = console is not None and console.is_terminal
         self.narrow = self.console.width < WIDE
-        name = Column(max_width=14 if self.narrow else None, no_wrap=True, overflow="ellipsis")
+        name = Column(max_width=16 if self.narrow else None, no_wrap=True, overflow="ellipsis")
         losses = Column(ratio=None if self.narrow else 2, no_wrap=True, overflow="ellipsis")
         columns = (
             TextColumn("{task.description}", markup=False, table_column=name),

@@ -15,14 +15,15 @@ class Number:
 
     value: float | None
     kind: str = "count"  # of FORMATS
-    spread: float | None = None  # shown after ±; NaN if it is unknown
+    spread: float | None = None  # shown after ±, unless it is NaN: unknown
     note: str = ""  # shown after the number
     is_best: bool = False  # significantly better than all others of its column: bold
 
     def __str__(self) -> str:
         if not self.is_known:
             return DASH + self.note
-        spread = "" if self.spread is None else f" ± {number_text(self.spread, self.kind).lstrip('+')}"
+        is_known = self.spread is not None and math.isfinite(self.spread)
+        spread = f" ± {number_text(self.spread, self.kind).lstrip('+')}" if is_known else ""
         return number_text(self.value, self.kind) + spread + self.note
 
     @property

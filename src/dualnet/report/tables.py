@@ -226,8 +226,9 @@ def prefix_notes(comparison: Comparison) -> list[str]:
 
 def result_notes(comparison: Comparison) -> list[str]:
     """Definitions for the results table, one sentence each."""
+    several = any(len(row.runs) > 1 for row in comparison.rows)
     notes = [
-        f"± is the {SPREAD_MEANING[comparison.spread]}.",
+        *([f"± is the {SPREAD_MEANING[comparison.spread]}."] if several else []),
         "ACC: mean accuracy (%) over all tasks after the last one. LA: mean accuracy (%) on each task right after it.",
         f"FM ({comparison.fm}): {FM_MEANING[comparison.fm]}; mean over all tasks but the last, in points.",
         "AIA: average incremental accuracy (%), the mean over all tasks of the accuracy on the tasks so far.",
@@ -243,7 +244,7 @@ def result_notes(comparison: Comparison) -> list[str]:
         notes.append(
             "difference: from the line above, in points, with the 95 % interval and p of Welch's t-test, not corrected."
         )
-    if any(len(row.runs) > 1 for row in comparison.rows) and len(comparison.rows) > 1:
+    if several and len(comparison.rows) > 1:
         notes.append(
             "Bold: significantly better than all other rows of the table (Welch's t-test over seeds, p < 0.05, "
             "not corrected for the number of comparisons)."
