@@ -1,4 +1,7 @@
-"""The ledger's verdicts with other readings of the published values: `python -m benchmarks.readings`."""
+"""The ledger's verdicts with other readings of the published values: `python -m benchmarks.readings`.
+
+Without the rows whose settings are not published.
+"""
 
 import json
 import math
@@ -7,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
-from dualnet.reproduce.ledger import verdict_of
+from dualnet.reproduce.ledger import NO_SETTINGS, verdict_of
 from dualnet.ttest import Sample, welch
 
 LEDGER = Path(__file__).parent.parent / "results/reproduce/all/ledger.json"
@@ -33,7 +36,7 @@ READINGS: dict[str, Callable[[Sample], Sample]] = {
 
 def main() -> int:
     ledger = json.loads(LEDGER.read_text(encoding="utf-8"))
-    rows = [row["metrics"]["ACC"] for row in ledger["rows"]]
+    rows = [row["metrics"]["ACC"] for row in ledger["rows"] if row["verdict"] != NO_SETTINGS]
     pairs = [(Sample(**row["ours"]), Sample(**row["published"])) for row in rows if row["ours"] and row["published"]]
     for title, reading in READINGS.items():
         counts = Counter(verdict_of(welch(ours, reading(published)), ledger["margin"]) for ours, published in pairs)

@@ -35,7 +35,7 @@ MANIFEST: dict[str, Callable[[Experiment, Benchmark], Any]] = {
     "labels_drawn": lambda experiment, _: experiment.labels.drawn_per if experiment.labels.share < 1 else "all",
     "label_delay": lambda experiment, _: delay_text(experiment.labels),  # batches between an image and its label
     "blurry": lambda experiment, _: blurry_text(experiment.blurry),  # examples that are dealt to all tasks
-    "augmentation": lambda experiment, _: experiment.learner.augment,  # of images learned with labels
+    "augmentation": lambda experiment, _: augmentation_text(experiment.learner),  # of images learned with labels
     "memory": lambda experiment, benchmark: memory_of(experiment, benchmark)[0],  # policy
     "memory_slots": lambda experiment, benchmark: memory_of(experiment, benchmark)[1],  # in all
     # supervised steps per batch; CTN's inner ones, taken in each outer step
@@ -52,6 +52,11 @@ def manifest_of(experiment: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """The fields with their digest."""
     fields = {name: value_of(experiment, benchmark) for name, value_of in MANIFEST.items()}
     return {"digest": digest_of(fields), **fields}
+
+
+def augmentation_text(config: Any) -> str:
+    replay = getattr(config, "augment_replay", "same")
+    return config.augment if replay in ("same", config.augment) else f"{config.augment}, of the replay {replay}"
 
 
 def delay_text(labels: LabelsConfig) -> str:

@@ -185,7 +185,7 @@ class DualNet(Learner):
 
     def learn_slow(self, batch: Batch) -> dict[str, Tensor]:
         slow = self.config.slow
-        if slow.rounds == 0:
+        if slow.rounds == 0 or (self.memory.is_held and len(batch) == 1):  # BatchNorm needs two images
             return {}
         steps = self.slow_steps(batch)
 
