@@ -17,7 +17,7 @@ from dualnet import cli
 from dualnet.jobs.carried_runs import CarriedRuns, Copy
 
 pytest.importorskip("ray", reason="needs dualnet[ray]")
-TABLE = ["reproduce", "small-table-1", "--rows", "task-aware/er,task-aware/derpp", "--seeds", "2"]
+TABLE = ["reproduce", "small-table-1", "--rows", "task-aware/er,task-aware/derpp", "--seeds", "0,1"]
 TABLE += ["--benchmark.train_per_class", "40", "--benchmark.test_per_class", "3", "--learner.encoder.width", "2"]
 TABLE += ["--learner.updates", "1", "--checkpoint_every", "5"]
 

@@ -83,7 +83,7 @@ class RayCluster(Executor):
             if version != __version__:
                 raise ValueError(f"{name} has dualnet {version}, this machine {__version__}; install the same version")
             if not (sees or self.carried):
-                raise ValueError(f"{name} does not see {self.marker.parent}; use a shared folder, or --no-shared-folder")
+                raise ValueError(f"{name} does not see {self.marker.parent}; share it, or use --no-shared-folder")
 
     def submit(self, job: Job) -> None:
         task = self.ray.remote(max_retries=LOST)(run_on_node)
