@@ -51,6 +51,18 @@ class Answers:
         self.labels = memory.labels[stored]
         self.features = self.views(memory.images[stored])
         self.tests = [(self.views(images), labels) for images, labels, _ in tests]
+        self.heads = self.mean([(self.of_heads(images, tasks), labels) for images, labels, tasks in tests])
+
+    def of_heads(self, images: Tensor, task_ids: Tensor) -> Tensor:
+        """The classes that the linear heads predict."""
+        parts = zip(images.split(PASS), task_ids.split(PASS), strict=True)
+        with self.engine.autocast():
+            return torch.cat([self.learner.stateless_forward(*part).argmax(dim=1) for part in parts])
+
+    def mean(self, answers: Sequence[tuple[Tensor, Tensor]]) -> float:
+        """ACC of the answers to the tests, beside their labels."""
+        right = [(answer == labels).double().mean() for answer, labels in answers]
+        return round(100 * torch.stack(right).mean().item(), 2)
 
     def views(self, images: Tensor) -> list[list[Tensor]]:
         """The features of each level, of the images and of their mirror images."""
@@ -68,7 +80,7 @@ class Answers:
 
     def measure(self) -> dict[str, float]:
         """By kind and number of levels, and whether mirror images are added to the memory and to each test image."""
-        measured = {}
+        measured = {"heads": self.heads}
         for count in range(1, LEVELS + 1):
             last = [torch.cat(levels[-count:], dim=1) for levels in self.features]
             head = ClosedForm(last[0].shape[1], self.learner.spec.num_classes).to(self.labels.device)
@@ -76,12 +88,8 @@ class Answers:
                 head.add(last[views - 1], self.labels)
                 for kind in KINDS:
                     head.kind, head.is_solved = kind, False
-                    right = [
-                        (self.answers(head, test[:views], count) == labels).double() for test, labels in self.tests
-                    ]
-                    measured[f"{kind}-{count}{name}"] = round(
-                        100 * torch.stack([r.mean() for r in right]).mean().item(), 2
-                    )
+                    pairs = [(self.answers(head, test[:views], count), labels) for test, labels in self.tests]
+                    measured[f"{kind}-{count}{name}"] = self.mean(pairs)
         return measured
 
     def answers(self, head: ClosedForm, views: Sequence[list[Tensor]], count: int) -> Tensor:
@@ -96,7 +104,7 @@ def measure(folder: Path, experiment: Experiment, benchmarks: BenchmarkCache, de
     result = json.loads(RunFolder(folder).result_file.read_text())
     answers = Answers(load(folder, device.type).learner, tests).measure()
     content = {**result["metrics"], "seconds": result["seconds"], "cost": result["cost"]}
-    content["answers"] = {"heads": round(result["metrics"]["ACC"], 2), **answers}
+    content["answers"] = answers
     atomic.write(folder / "answers.json", json.dumps(content) + "\n")
     shutil.rmtree(RunFolder(folder).checkpoints, ignore_errors=True)
 
