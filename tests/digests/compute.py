@@ -60,6 +60,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
         },
         "precision": "bf16",
     },
+    "ctn/second_task": {
+        "learner": {
+            "name": "ctn",
+            "batch_pass": "outer",
+            "soft_labels": {"statistics": "train"},
+            "memory": {"replay_from": "second_task"},
+        }
+    },
+    "dualnet/preset_authors": {"learner": {"name": "dualnet", "preset": "authors"}},
+    "dualnet/preset_paper": {"learner": {"name": "dualnet", "preset": "paper"}},
+    "er/random_crop": {"learner": {"name": "er", "augment": "random_crop"}},
     "er/crop": {"learner": {"name": "er", "augment": "crop"}},
     "er/bf16": {"learner": {"name": "er"}, "precision": "bf16"},
     "dualnet/bf16": {"learner": {"name": "dualnet"}, "precision": "bf16"},

@@ -181,6 +181,15 @@ def test_in_the_authors_first_task_the_slow_learner_sees_the_batch_and_nothing_i
     assert (means[0] - means[1]).norm() > 0.01 * means[0].norm()
 
 
+def test_a_first_task_whose_last_batch_is_one_image(spec, random_batch):
+    """BatchNorm of the projector cannot normalise it, so that the slow learner leaves it out."""
+    learner = dualnet(spec, "authors", "task_aware")
+    learner.observe(random_batch(0))
+    assert "slow" not in learner.observe(random_batch(1, size=1))
+    learner.end_task()
+    assert "slow" in learner.observe(random_batch(2, task=1, size=1))
+
+
 def test_a_memory_that_is_held_stays_so_in_a_checkpoint(spec, random_batch):
     learner, resumed = (dualnet(spec, "authors", "task_aware") for _ in range(2))
     learner.observe(random_batch(0))
