@@ -146,7 +146,7 @@ def test_classes_taught_in_sequence_are_all_predicted_correctly(page: playwright
     expect(page.locator("#progress")).to_have_text("All 12 images learned. 6 more test the model: 6 of 6 right.")
     page.get_by_text("Accuracy and losses over time").click()
     expect(page.locator("#accuracy .legend li")).to_have_text(
-        [re.compile(f"^{colour} ") for colour in ("red", "green", "blue")]
+        [re.compile(rf"^{colour} \(2 images\) \d") for colour in ("red", "green", "blue")]
     )
     for chart in ("accuracy", "losses", "slow", "steps"):
         assert page.locator(f"#{chart} path.line").count() >= 1
@@ -166,7 +166,7 @@ def test_nothing_is_predicted_before_two_classes_have_learned_images(page: playw
         other.route("**/v1/events?*", lambda route: route.abort())  # nothing newer
         other.goto(f"http://127.0.0.1:{server.port}/")
         expect(facts(other, "green")).to_have_text("Not learned yet\n2 of 2 test images right")
-        expect(other.locator("#progress")).to_have_text(re.compile(r"^4 of 12 images learned"))
+        expect(other.locator("#progress")).to_have_text(re.compile(r"^4 of 18 images learned"))
         other.locator("#keep").uncheck()
         card = classify(other, "green")
         expect(card.locator(".summary")).to_have_text("No prediction before two classes have learned images.")

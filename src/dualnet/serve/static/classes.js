@@ -207,7 +207,7 @@ class Card {
   }
 
   showThumbnails() {
-    const items = [...this.queued.map(({ item }) => item).reverse(), ...(this.stored ?? [])].slice(0, MAX_THUMBNAILS);
+    const items = [...this.queued.map(({ item }) => item), ...(this.stored ?? [])].slice(0, MAX_THUMBNAILS);
     const more = this.row.examples - items.length;
     if (more > 0 && items.length === MAX_THUMBNAILS) items.push(make("li", { className: "more" }, `+ ${more}`));
     const list = this.part(".strip");
@@ -283,11 +283,11 @@ class Card {
 
 /** In two lines: how many images are learned, and how many of the others are classified correctly. */
 function factsOf({ examples, held_out: tests, waiting, tested, held_out_accuracy: accuracy }, uncounted) {
-  const images = examples - tests + uncounted;
   const learned = examples - tests - waiting;
   const result = `${Math.round((accuracy * tested) / 100)} of ${plural(tested, "test image")} right`;
-  const facts = learned === images ? `${plural(images, "image")} learned` : `${learned} of ${plural(images, "image")} learned`;
-  const first = images + tests === 0 ? "No images yet" : learned === 0 ? "Not learned yet" : facts;
+  const all = plural(examples + uncounted, "image");
+  const facts = waiting + uncounted > 0 ? `${learned} of ${all} learned` : `${plural(learned, "image")} learned`;
+  const first = examples + uncounted === 0 ? "No images yet" : learned === 0 ? "Not learned yet" : facts;
   return `${first}\n${tested ? result : tests ? `${tests} kept to test it` : ""}`;
 }
 

@@ -145,9 +145,11 @@ class TriedImage {
     try {
       await action();
       again.hidden = true;
+      this.picture.hidden = false;
     } catch (error) {
       this.bars.say(`${this.blob.name ? `${this.blob.name}: ` : ""}${error.message}.`, "error");
       again.hidden = !error.mayPass;
+      this.picture.hidden = !this.ready && !error.mayPass; // the browser cannot show it
       again.onclick = () => this.run(action);
     }
     this.element.setAttribute("aria-busy", "false");

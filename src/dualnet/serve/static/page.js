@@ -55,12 +55,12 @@ function showProgress() {
   const test = tests > 0 ? ` ${tests} more ${tests === 1 ? "tests" : "test"} the model${result}.` : "";
   const done = rows.filter((row) => row.learned > 0).length < 2 ? " Predictions need two classes with images." : test;
   const line =
-    waiting > 0 ? `${learned} of ${plural(learned + waiting, "image")} learned${timeLeft(learned, waiting)}`
+    waiting > 0 ? `${learned} of ${plural(learned + tests + waiting, "image")} learned${timeLeft(learned, waiting)}`
     : learned === 0 ? "Nothing to learn yet."
     : `${learned === 1 ? "1 image" : `All ${learned} images`} learned.${done}`;
   byId("progress").ariaBusy = `${waiting > 0}`; // screen readers hear the end
   byId("progress").textContent = current.learner === "running" ? line : "The learner is restarting.";
-  Object.assign(document.querySelector("progress"), { max: Math.max(1, learned + waiting), value: learned });
+  Object.assign(document.querySelector("progress"), { max: Math.max(1, learned + tests + waiting), value: learned + tests });
   use.update(rows);
 }
 
@@ -96,7 +96,9 @@ async function showCurves() {
   const times = history.map((status) => status.time);
   const measured = new Set(history.flatMap((status) => Object.keys(status.accuracy)));
   const shown = classes.all().filter(({ number }) => measured.has(`${number}`)).slice(-MAX_CURVES);
-  const accuracies = shown.map(({ number, name }) => line(name, number - 1, (status) => status.accuracy[number]));
+  const accuracies = shown.map(({ number, name, tested }) =>
+    line(`${name} (${plural(tested, "image")})`, number - 1, (status) => status.accuracy[number]),
+  );
   draw(byId("accuracy"), accuracies, times, 100);
   byId("no-curves").hidden = history.length > 0;
   const kinds = [...new Set(history.flatMap((status) => Object.keys(status.losses)))];
