@@ -1,6 +1,7 @@
 """The memory of each process of `dualnet serve` under a mixed load for hours, with a constant number of examples.
 
     python -m benchmarks.serve_soak FILE.csv [--seconds 7200] [-- options of `dualnet serve`]
+    python -m benchmarks.serve_soak FILE.csv --picture docs/service-memory.svg
 
 Every half second: a prediction; by turns also an image with or without a label, a correction, an image that is damaged
 or large, and the deletion of the oldest examples. Two clients listen to the events.
@@ -26,16 +27,21 @@ import numpy as np
 from benchmarks.serve_load import CLASSES, jpegs
 from benchmarks.service import Service, encoded, served
 from dualnet.machine import proc_value
+from dualnet.report import style
 
 EXAMPLES = 400  # that are stored
 DELETED = 20  # at once
 PAUSE = 0.5  # seconds between turns
 SAMPLE_SECONDS = 10.0
 LISTEN_SECONDS = 300  # until a listener connects again
+PROCESSES = {"learner": "learner", "http": "HTTP", "heavy decoder": "large images", "light decoder": "other images"}
 DRAWN = 100  # images at a time
 
 
 def main(arguments: argparse.Namespace) -> None:
+    if arguments.picture is not None:
+        arguments.picture.write_bytes(picture(arguments.file))
+        return
     end = time.monotonic() + arguments.seconds
     with served(*arguments.options) as service, ThreadPoolExecutor(3) as pool:
         stopped = Event()
@@ -100,8 +106,8 @@ def listen(service: Service, stopped: Event) -> None:
 
 def record(service: Service, file: Path, stopped: Event) -> None:
     """Write the memory of each process to a table, in megabytes: resident, and its share of what several share."""
-    began, names = time.monotonic(), ("http", "light decoder", "heavy decoder", "learner")
-    columns = ["seconds", "examples", *(f"{name}{share}" for name in names for share in ("", " share"))]
+    began = time.monotonic()
+    columns = ["seconds", "examples", *(f"{name}{share}" for name in PROCESSES for share in ("", " share"))]
     with file.open("w", newline="", buffering=1) as table:
         writer = csv.DictWriter(table, columns)
         writer.writeheader()
@@ -139,10 +145,25 @@ def megabytes(file: str, key: str) -> float | str:
     return round(int(value.split()[0]) / 1024, 1) if value else ""
 
 
+def picture(file: Path) -> bytes:
+    with file.open() as table:
+        rows = list(csv.DictReader(table))
+    with style.styled(style.PICTURE_THEME, svg_text="path", salt="picture") as figure:
+        figure.set_size_inches(6, 3.3)
+        axes = figure.subplots()
+        for index, (name, title) in enumerate(PROCESSES.items()):
+            points = [(int(row["seconds"]) / 3600, float(row[name])) for row in rows if row[name]]
+            axes.plot(*zip(*points, strict=True), color=style.PALETTE[index], linewidth=1.2, label=title)
+        axes.set(title="Memory of the processes (MB)", xlabel="hours", xlim=(0, None), ylim=(0, None))
+        figure.legend(loc="outside lower center", ncols=len(PROCESSES), frameon=False)
+        return style.saved(figure, "svg", dpi=200)
+
+
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser("python -m benchmarks.serve_soak", description=__doc__)
     made.add_argument("file", type=Path, help="the table to write")
     made.add_argument("--seconds", type=float, default=7200, help="duration (default: 7200)")
+    made.add_argument("--picture", type=Path, metavar="FILE.svg", help="only draw a table that is there")
     made.add_argument("options", nargs="*", help="options of `dualnet serve`, after --")
     return made
 

@@ -43,6 +43,13 @@ def with_pixels(journal: Journal) -> set[int]:
     return {int(id.removeprefix("example-")) for (id,) in rows}
 
 
+@pytest.mark.parametrize("number", [3, 4])
+def test_an_image_under_many_ids_is_either_learned_or_held_out(journal: Journal, number: int) -> None:
+    ids = [f"id-{again}" for again in range(20)]
+    journal.add_examples(ids, [image(number)] * 20, ["cat"] * 20, True)
+    assert {journal.example(id).held_out for id in ids} == {number == 4}
+
+
 def test_examples_without_a_label_need_no_classes(journal: Journal) -> None:
     add(journal, range(3))
     journal.check()
