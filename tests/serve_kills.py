@@ -22,6 +22,7 @@ from serving import COLOURS, SIZE, SMALL, Server, files_with, picture, png, smal
 from dualnet.models.model import NEW_MODEL, Model
 from dualnet.serve.worker import CALIBRATE_SECONDS
 
+FEW, LONGEST_SECONDS = 6, 30.0  # acknowledged examples before each kill, and the longest wait for them
 GONE = (OSError, http.client.HTTPException)
 
 
@@ -47,7 +48,10 @@ class Load:
         self.ended.clear()
         for thread in threads:
             thread.start()
+        enough, end = len(self.labels) + FEW, time.monotonic() + LONGEST_SECONDS
         time.sleep(seconds)
+        while len(self.labels) < enough and time.monotonic() < end:  # the machine is busy, or its disk is full
+            time.sleep(0.01)
         server.end(signal.SIGKILL)
         self.ended.set()
         for thread in threads:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from serve_kills import kill_under_load
+from serve_kills import FEW, kill_under_load
 
 pytest.importorskip("fastapi")
 
@@ -11,4 +11,4 @@ pytest.importorskip("fastapi")
 @pytest.mark.parametrize(("kills", "live"), [(2, False), (1, True)])
 def test_everything_acknowledged_is_stored_exactly_once(tmp_path: Path, kills: int, live: bool) -> None:
     load = kill_under_load(tmp_path, kills, live=live)
-    assert len(load.labels) > 10 and len(load.short_lived) > 4
+    assert len(load.labels) >= FEW and load.short_lived
