@@ -276,7 +276,8 @@ def expected_ctn(learner, batch) -> tuple[torch.nn.Module, torch.nn.Module]:
 @pytest.mark.parametrize("task", [0, 1])
 def test_a_step_of_ctn(task, spec, random_batch, small_config):
     (row,) = (row for row in PAPER_ROWS if row.name == "table-1/mini-imagenet-ta/ctn")
-    options = {key: value for key, value in row.options["learner"].items() if key != "name"}
+    options = apply_preset(row.options["learner"], "task_aware", 1.0)
+    options = {key: value for key, value in options.items() if key != "name"}
     small = {"encoder": {"width": 4}, "embedding_size": 8, "replay_size": 5, "inner_steps": 1, "outer_steps": 1}
     config = small_config("ctn", **merge(merge(options, small), {"memory": {"slots_per_class": 8}}))
     learner = make_learner("ctn", spec, config, 0, "cpu")

@@ -132,8 +132,9 @@ def is_import_path(name: str) -> bool:
 
 
 def learner_lines(name: str) -> Iterator[str]:
-    note = f"  # preset: {' | '.join(presets.NAMES)}  # sets other defaults; `dualnet list best` shows them"
-    learner, preset = learner_class(name), [note] if name == "dualnet" else []
+    known = presets.NAMES if name == "dualnet" else [key for key, own in presets.OF_OTHERS.items() if name in own]
+    note = f"  # preset: {' | '.join(known)}  # sets other defaults; `dualnet list {next(iter(known), '')}` shows them"
+    learner, preset = learner_class(name), [note] if known else []
     return section(learner, ["learner:", f"  name: {name}", *preset], learner.Config)
 
 
@@ -170,14 +171,15 @@ def preset_lines(name: str) -> Iterator[str]:
         if objective != DualNet.Config().slow.objective:
             yield from ["", f"# with slow.objective {objective}:"]
             yield from chosen_lines({"slow": {"objective": objective, "objective_options": options}})
+    for learner, options in presets.OF_OTHERS.get(name, {}).items():
+        yield from ["", f"# learner {learner}:", *chosen_lines(options, learner)]
 
 
-def chosen_lines(options: dict[str, Any]) -> Iterator[str]:
-    """Options of DualNet as a section of an experiment file, with their comments."""
-    yield from ["learner:", "  name: dualnet"]
-    yield from chosen_option_lines(
-        {key: value for key, value in options.items() if key != "name"}, DualNet.Config, "  "
-    )
+def chosen_lines(options: dict[str, Any], learner: str = "dualnet") -> Iterator[str]:
+    """Options of a learner as a section of an experiment file, with their comments."""
+    yield from ["learner:", f"  name: {learner}"]
+    without_name = {key: value for key, value in options.items() if key != "name"}
+    yield from chosen_option_lines(without_name, learner_class(learner).Config, "  ")
 
 
 def chosen_option_lines(options: dict[str, Any], kind: Any, indent: str) -> Iterator[str]:

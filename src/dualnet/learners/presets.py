@@ -1,4 +1,4 @@
-"""Presets of DualNet: named sets of options, used as `learner: {name: dualnet, preset: best}`."""
+"""Presets: named sets of options of DualNet, and one of CTN, used as `learner: {name: dualnet, preset: best}`."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -106,13 +106,25 @@ OBJECTIVES: dict[str, dict[str, Options]] = {  # options of objectives, by prese
 }
 PAPER_TASK_FREE: Options = {"memory": {"slots_per_class": 100}, "soft_labels": {"when": "insertion"}}
 PAPER_FEW_LABELS: Options = {"slow": {"source": "memory_and_batch"}}
+# CTN's authors: of a task's 50 slots 40 are for replay, and at most as many examples are drawn.
+CTN_AUTHORS: Options = {
+    "batch_pass": "outer",
+    "replay_size": 40,
+    "memory": {"replay_from": "second_task"},
+    "soft_labels": {"statistics": "train"},
+}
+OF_OTHERS = {"authors": {"ctn": CTN_AUTHORS}}  # by preset and learner
 NAMES = ("best", "lda", "few_images", "trained", "live", "authors", "paper")
 
 
 def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) -> Options:
     """The options of the preset that a learner names, overridden by the other options of the learner."""
-    if learner.get("name") != "dualnet":
-        raise ValueError(f"learner.preset: {learner.get('name')} has no presets; remove preset, or use name dualnet")
+    given = {option: value for option, value in learner.items() if option != "preset"}
+    preset, name = choose(learner["preset"], NAMES, "learner.preset"), learner.get("name")
+    if name != "dualnet":
+        if name not in (of_others := OF_OTHERS.get(preset, {})):
+            raise ValueError(f"learner.preset: {name} has no preset {preset}; remove preset, or use name dualnet")
+        return merge(of_others[name], given)
     few_labels, task_free = label_share < FEW_LABELS_BELOW, protocol != "task_aware"
     best = [BEST[protocol], FEW_LABELS if few_labels else {}]
     presets: dict[str, list[Options]] = {
@@ -124,13 +136,11 @@ def apply_preset(learner: Mapping[str, Any], protocol: str, label_share: float) 
         "authors": [AUTHORS, AUTHORS_TASK_FREE if task_free else {}, AUTHORS_FEW_LABELS if few_labels else {}],
         "paper": [PAPER, PAPER_TASK_FREE if task_free else {}, PAPER_FEW_LABELS if few_labels else {}],
     }
-    preset = choose(learner["preset"], NAMES, "learner.preset")
     options = reduce(merge, presets[preset])
     slow = learner.get("slow")
     objective = slow.get("objective", "barlow_twins") if isinstance(slow, Mapping) else "barlow_twins"
     if isinstance(objective, str) and (its_options := OBJECTIVES.get(preset, {}).get(objective)):
         options = merge(options, {"slow": {"objective_options": its_options}})
-    given = {option: value for option, value in learner.items() if option != "preset"}
     return merge(for_encoder(options, given.get("encoder")), given)
 
 
