@@ -4,7 +4,7 @@ BIN := .venv/bin
 DEMO := dualnet er dualnet-n0 finetune # the longest first
 WORKERS ?= 2
 
-.PHONY: demo serve test check tables format clean $(DEMO:%=demo-%)
+.PHONY: demo serve test check docs tables format clean $(DEMO:%=demo-%)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -37,6 +37,10 @@ check: .venv/ready
 # The figures of README.md and docs/ from the run folders of results/.
 tables: .venv/ready
 	$(BIN)/python -m benchmarks.tables
+
+# The documentation site, in build/site; tests/test_site.py does the same.
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 format: .venv/ready
 	$(BIN)/ruff check --fix .

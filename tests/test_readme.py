@@ -1,4 +1,4 @@
-"""README.md, docs/own-images.md and docs/tutorial.md are true: what they show runs as written."""
+"""README.md, docs/own-images.md and docs/tutorials/photos.md are true: what they show runs as written."""
 
 import re
 import shlex
@@ -70,7 +70,7 @@ def test_the_tutorial_runs_as_written_and_prints_what_it_shows(
     pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DUALNET_CACHE", str(tmp_path / "cache"))
-    page, printed = (ROOT / "docs/tutorial.md").read_text(), ""
+    page, printed = (ROOT / "docs/tutorials/photos.md").read_text(), ""
     for language, code in re.findall(r"^```(\w+)\n(.*?)^```$", page, re.M | re.S):
         if language == "python":
             exec(code, {})
