@@ -34,7 +34,8 @@ def main(arguments: argparse.Namespace) -> None:
 
 def measure_connections(service: Service, seconds: float) -> None:
     """Predictions, each over a new connection, without and with connections that send nothing or little."""
-    service.teach([next(jpegs(0, 1))], ["first"])
+    service.teach([next(jpegs(number, 1)) for number in range(2)], ["first", "second"])
+    service.wait_until_learned()
     service.pause(True)
     show("alone", predict(service, seconds))
     ended = Event()
