@@ -1,6 +1,7 @@
 """The documentation site: it is built without a warning, and loads nothing from another host."""
 
 import os
+import pkgutil
 import re
 import subprocess
 import sys
@@ -59,3 +60,12 @@ def test_the_reference_has_every_command_and_every_public_name(site: Path) -> No
     assert not [name for name in names if not re.search(rf'(id="dualnet[.\w]*\.|<code>){name}["<]', python)]
     commands = (site / "reference/commands/index.html").read_text()
     assert not [name for name in COMMANDS if f'id="dualnet-{name}"' not in commands]
+
+
+def test_the_functions_of_the_paper_exist() -> None:
+    """All ten equations, the 14 lines of Algorithm 1, and the 8 of its procedure."""
+    page = (ROOT / "docs/paper.md").read_text()
+    names = re.findall(r"`(dualnet\.[\w.]+)`", page)
+    assert [name for name in names if not callable(pkgutil.resolve_name(name))] == []
+    numbers = [int(number) for row in re.findall(r"^\| (\d[\d, ]*) \|", page, re.M) for number in row.split(",")]
+    assert numbers == [*range(1, 11), *range(1, 15), *range(1, 9)]
