@@ -220,8 +220,9 @@ def parse_flags(words: Sequence[str]) -> dict[str, Any]:
 
 def parse_learner_flags(words: Sequence[str], flags: Iterable[str], names: Iterable[str]) -> dict[str, Any]:
     """The options of a learner on a command line. For unknown ones flags and dotted names are suggested."""
-    options = parse_flags(words)
-    check_keys(options, ["learner", *(flag.replace("_", "-") for flag in flags), *ending_in(names, options)])
+    options, flags = parse_flags(words), set(flags)
+    dotted = ending_in(names, options.keys() - flags)
+    check_keys(options, ["learner", *(flag.replace("_", "-") for flag in flags), *dotted])
     learner = options.get("learner", {})
     if not isinstance(learner, dict):
         raise ValueError(f"--learner: {learner!r} is not a group of options; use --learner.name to select a learner")

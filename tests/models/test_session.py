@@ -383,7 +383,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         "splits --out m",
         "splits: looks like a folder of splits; give splits/train for training, and splits/val for testing",
     ),
-    "no class": ("photos/cat --out m", "photos/cat: no class sub-folders"),
+    "no class": ("photos/cat --out m", "photos/cat: the images of one class; did you mean photos"),
     "a file": ("photos/cat/0.png --out m", "photos/cat/0.png: "),
     "a model alone": ("model --out m", "model: is a model"),
     "a model that is none": (
