@@ -58,7 +58,7 @@ def assert_same(model: Model, other: Model, pixels: torch.Tensor) -> None:
     first, second = logits_of(model, pixels), logits_of(other, pixels)
     assert first.keys() == second.keys()
     for name in first:
-        torch.testing.assert_close(first[name], second[name], atol=1e-4, rtol=1e-4)
+        torch.testing.assert_close(first[name], second[name], atol=1e-6, rtol=1e-6)
 
 
 @settings(max_examples=20, deadline=None)

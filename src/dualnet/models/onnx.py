@@ -49,10 +49,9 @@ class ClosedFormPredictor(Predictor):
         head, self.threshold = self.learner.closed_form, threshold
         assert head is not None
         self.encoder = next(module for module in self.learner.modules() if isinstance(module, BaseEncoder))
-        self.head = head
-        self.head.solve()
-        identity = torch.eye(len(self.head.factor), dtype=torch.float64)
-        inverse = torch.linalg.solve_triangular(self.head.factor.double(), identity, upper=False)
+        head.solve()
+        inverse = torch.linalg.solve_triangular(head.factor, torch.eye(len(head.factor)).to(head.factor), upper=False)
+        self.head = copy.deepcopy(head).float()  # not every runtime has float64
         self.register_buffer("whitening", inverse.float().T)  # ONNX cannot solve equations
 
     def forward(self, images: Tensor) -> tuple[Tensor, ...]:

@@ -16,8 +16,9 @@ def most_instructive(head: ClosedForm, learned: Tensor, candidates: Tensor, coun
     probabilities, and squared distance from the nearest image that is learned or was chosen before, in the coordinates
     in which the covariance within the classes is the identity.
     """
-    places, known = head.whitened(candidates), head.whitened(learned)
-    doubts = doubt(head.outputs(places)[0])
+    whitened = head.whitened(candidates)
+    doubts = doubt(head.outputs(whitened)[0])
+    places, known = whitened.float(), head.whitened(learned).float()
     distances = torch.cat([torch.cdist(part, known).amin(dim=1) for part in places.split(CHUNK)])
     chosen: list[int] = []
     for _ in range(min(count, len(candidates))):

@@ -47,9 +47,9 @@ class ClosedForm(nn.Module):
     temperature: Tensor  # float64 []: the logits are divided by it
     novelties: Tensor  # float64 [QUANTILES + 1]: of the stored examples, each as if it had not been learned
 
-    center: Tensor  # float [features]: the mean of the classes
-    factor: Tensor  # float [features, features]: lower triangular, factor factor^T = covariance
-    means: Tensor  # float [classes, features]: factor^-1 (mean - center)
+    center: Tensor  # float64 [features]: the mean of the classes
+    factor: Tensor  # float64 [features, features]: lower triangular, factor factor^T = covariance
+    means: Tensor  # float64 [classes, features]: factor^-1 (mean - center)
 
     def __init__(self, num_features: int, num_classes: int, kind: Kind = "lda") -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class ClosedForm(nn.Module):
             "means": (num_classes, num_features),
         }
         for name, shape in solved.items():  # follow from the sums
-            self.register_buffer(name, torch.zeros(shape), persistent=False)
+            self.register_buffer(name, torch.zeros(shape, dtype=torch.float64), persistent=False)
         self.is_solved = False
 
     # Learning
@@ -139,8 +139,8 @@ class ClosedForm(nn.Module):
         centered = torch.where(learned, means - center, 0)
         factor = torch.linalg.cholesky(self.covariance(centered))
         shrunk = centered * (self.counts / (self.counts + self.prior).clamp(min=1))[:, None]
-        self.center, self.factor = center.float(), factor.float()
-        self.means = torch.linalg.solve_triangular(self.factor.T, shrunk.float(), upper=True, left=False)
+        self.center, self.factor = center, factor
+        self.means = torch.linalg.solve_triangular(factor.T, shrunk, upper=True, left=False)
         self.is_solved = True
 
     # Predicting
@@ -160,15 +160,15 @@ class ClosedForm(nn.Module):
         all classes.
         """
         discriminants = self.discriminants(whitened)
-        logits = discriminants / self.temperature.float()
+        logits = discriminants / self.temperature
         logits = torch.where(self.counts > 0, logits, logits.amin(dim=1, keepdim=True) + UNLEARNED)
         discriminants = discriminants.masked_fill(self.counts == 0, -torch.inf)
-        return logits, novelty(whitened.square().sum(dim=1), discriminants)
+        return logits.float(), novelty(whitened.square().sum(dim=1), discriminants).float()
 
     def whitened(self, features: Tensor) -> Tensor:
-        """In the coordinates in which the covariance is the identity: float [B, features]."""
+        """In the coordinates in which the covariance is the identity: float64 [B, features]; order has no effect."""
         self.solve()
-        shifted = features.float() - self.center
+        shifted = features.double() - self.center
         return torch.linalg.solve_triangular(self.factor, shifted.T, upper=False).T
 
     def discriminants(self, whitened: Tensor) -> Tensor:
@@ -205,8 +205,8 @@ class ClosedForm(nn.Module):
 
         The centre and the prior are those of all examples.
         """
-        x, weight = self.whitened(features), self.counts.sum().float() + self.independent
-        count = self.counts[labels].float()[:, None]
+        x, weight = self.whitened(features), self.counts.sum() + self.independent
+        count = self.counts[labels][:, None]
         own = self.means[labels] * (count + self.prior) / count  # the mean of the class, before it was shrunk
         off, lost = x - own, count / (count - 1)
         own = ((count - 1) * own - off) / (count - 1 + self.prior)  # without the example
