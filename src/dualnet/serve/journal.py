@@ -108,7 +108,7 @@ class Journal:
     def note(self, written: int) -> None:
         """In place, so that it succeeds on a full disk; a power failure may undo it, which makes no difference."""
         with suppress(OSError):
-            handle = os.open(self.noted, os.O_WRONLY | os.O_CREAT)
+            handle = os.open(self.noted, os.O_WRONLY | os.O_CREAT, 0o600)
             try:
                 os.write(handle, f"{written:020}".encode())
             finally:
