@@ -183,7 +183,7 @@ MISTAKES: dict[str, tuple[Callable[[Path], object], dict[str, object], str]] = {
     "no-root": (lambda root: None, {"root": ""}, "root: is empty"),
     "nul": (lambda root: None, {"root": "/no\0where"}, "cannot be read as a folder .*null"),
     "missing": (lambda root: None, {"root": "/nowhere"}, r"^/nowhere: .*\(No such file"),
-    "no-classes": (lambda root: None, {"root": "{root}/a"}, "/a: no class sub-folders"),
+    "no-classes": (lambda root: None, {"root": "{root}/a"}, "/a: the images of one class; did you mean "),
     "empty-class": (lambda root: (root / "e").mkdir(), {"num_tasks": 1, "classes_per_task": 5}, "/images/e: no images"),
     "size": (lambda root: None, {"image_size": 0}, "image_size: 0"),
     "input": (lambda root: None, {"input_size": 0}, "input_size: 0"),
