@@ -75,10 +75,11 @@ class ClosedForm(nn.Module):
         """Include the labelled ones of these examples: float16 [B, features], int64 [B]."""
         labelled = (labels != UNLABELLED).to(self.sums)
         rows, classes = features.to(self.sums) * labelled[:, None], labels.clamp(min=0)
-        self.scatter += self.between(classes)
+        means, sums = self.between(classes)
         self.counts.index_add_(0, classes, labelled, alpha=sign)
         self.sums.index_add_(0, classes, rows, alpha=sign)
-        self.scatter.addmm_(rows.T, rows, alpha=sign).sub_(self.between(classes))
+        new_means, new_sums = self.between(classes)
+        self.scatter.addmm_(torch.cat([means, sign * rows, -new_means]).T, torch.cat([sums, rows, new_sums]))
         self.is_solved = False
 
     def remove(self, features: Tensor, labels: Tensor) -> None:
@@ -105,10 +106,10 @@ class ClosedForm(nn.Module):
     def class_means(self) -> Tensor:
         return self.sums / self.counts.clamp(min=1)[:, None]
 
-    def between(self, classes: Tensor) -> Tensor:
-        """The part of the classes of a batch in the sum of x x^T that is not scatter: float64 [features, features]."""
+    def between(self, classes: Tensor) -> tuple[Tensor, Tensor]:
+        """Two matrices [B, features]; their product is the part of the classes in the sum of x x^T, the rest is scatter."""
         sums, repeats = self.sums[classes], (classes[:, None] == classes).sum(dim=1)
-        return sums.T @ (sums / (self.counts[classes].clamp(min=1) * repeats)[:, None])
+        return sums / (self.counts[classes].clamp(min=1) * repeats)[:, None], sums
 
     def variances(self) -> Tensor:
         """Of each feature within a class: float64 [features]. The prior is the mean variance in all examples."""
@@ -123,10 +124,11 @@ class ClosedForm(nn.Module):
         total, variances = self.counts.sum(), self.variances()
         if self.kind == "means":
             return variances.diag()
-        scatter = self.scatter
+        covariance = self.scatter.clone()
         if self.kind == "ridge":  # all classes count equally
-            scatter = scatter + centered.T @ centered * (total / max(1, len(centered)))
-        return (scatter + self.independent * variances.diag()) / (total + self.independent)
+            covariance.addmm_(centered.T, centered * (total / max(1, len(centered))))
+        covariance.diagonal().add_(self.independent * variances)
+        return covariance.div_(total + self.independent)
 
     @torch.no_grad()
     def solve(self) -> None:
