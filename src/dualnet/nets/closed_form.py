@@ -107,7 +107,7 @@ class ClosedForm(nn.Module):
         return self.sums / self.counts.clamp(min=1)[:, None]
 
     def between(self, classes: Tensor) -> tuple[Tensor, Tensor]:
-        """Two matrices [B, features]; their product is the part of the classes in the sum of x x^T, the rest is scatter."""
+        """Two matrices [B, features]; their product is what the classes have in the sum of x x^T beside the scatter."""
         sums, repeats = self.sums[classes], (classes[:, None] == classes).sum(dim=1)
         return sums / (self.counts[classes].clamp(min=1) * repeats)[:, None], sums
 
