@@ -4,7 +4,7 @@ BIN := .venv/bin
 DEMO := dualnet er dualnet-n0 finetune # the longest first
 WORKERS ?= 2
 
-.PHONY: demo serve test check docs tables format clean $(DEMO:%=demo-%)
+.PHONY: demo serve test check docs release-check tables format clean $(DEMO:%=demo-%)
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,6 +33,17 @@ check: .venv/ready
 	$(BIN)/lint-imports
 	$(BIN)/deptry src
 	$(MAKE) --no-print-directory test
+
+# The archives that would be published, and the wheel in an environment of its own.
+release-check:
+	rm -rf build/release dist
+	$(PYTHON) -m venv build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check build twine
+	build/release/bin/python -m build --outdir dist
+	build/release/bin/twine check --strict dist/*
+	$(PYTHON) -m venv --clear build/release
+	build/release/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt dist/*.whl
+	cd build && release/bin/dualnet list
 
 # The figures of README.md and docs/ from the run folders of results/.
 tables: .venv/ready

@@ -1,5 +1,6 @@
 """The examples and the learner of CONTRIBUTING.md run as they are written, and docs/architecture.md is complete."""
 
+import json
 import re
 import runpy
 import sys
@@ -257,3 +258,22 @@ def test_the_bias_makes_up_for_the_shares(small_learner, spec) -> None:
     log_shares[torch.arange(4), labels].mean().backward()
     assert logits.grad is not None
     assert logits.grad.sum(dim=0).abs().max() < 0.01
+
+
+# The notebook
+
+
+def test_the_tour_runs_from_its_first_cell_to_its_last(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its cells are plain Python, which needs no Jupyter. They are stored without outputs."""
+    pytest.importorskip("sklearn")
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("agg")
+    cells = [cell for cell in json.loads((EXAMPLES / "tour.ipynb").read_text())["cells"] if cell["cell_type"] == "code"]
+    names: dict[str, object] = {}
+    for cell in cells:
+        assert not cell["outputs"]
+        exec("".join(cell["source"]), names)
+        plt.close("all")
+    printed = capsys.readouterr().out
+    assert "24 of 24 other images are correct" in printed and "{'building': 100.0, 'petals': 100.0" in printed
