@@ -89,7 +89,7 @@ def one_row(command: str, learner: str, seeds: int, train_per_class: int = 6) ->
     }
     numbers = list(range(seeds))
     content, folder, words = {
-        "run": (experiment, "out", ["--seeds", str(seeds)]),
+        "run": (experiment, "out", ["--seeds", f"0-{seeds - 1}"]),
         "search": (
             {"experiment": experiment, "grid": {"learner.lr": [0.01]}, "seeds": numbers},
             "out/points/lr=0.01",

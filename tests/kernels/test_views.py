@@ -46,7 +46,13 @@ def test_a_fused_resized_crop_agrees_with_the_eager_one():
 
     _, sides, size = IN_ONE
     images, area = stored(sides, 4), (0.3, 0.9)
-    config = ViewConfig(area, (3 / 4, 4 / 3), jitter_probability=0.0, grey_probability=0.0, normalisation="imagenet")
+    config = ViewConfig(
+        crop_area=area,
+        crop_ratio=(3 / 4, 4 / 3),
+        jitter_probability=0.0,
+        grey_probability=0.0,
+        normalisation="imagenet",
+    )
     eager = augmented_input(images, size, "resized_crop", torch.Generator().manual_seed(9), area)
     draws = torch.rand(2, 12, generator=torch.Generator().manual_seed(9))
     fused = views.fused_views(images, size, draws, draws[:, 10] < 0, settings(config, CPU), colour_basis(CPU))
