@@ -70,13 +70,21 @@ class Server:
 
     def learner(self) -> int | None:
         """The id of the learner process, if it is running."""
+        replicas = self.replicas()
+        return next((pid for pid, _ in self.processes("spawn_main", "forkserver") if pid not in replicas), None)
+
+    def replicas(self) -> list[int]:
+        """The ids of the replicas: besides the HTTP process, only they start processes that decode."""
+        parents = {parent for _, parent in self.processes("dualnet.serve.decoder")}
+        return sorted(parents - {self.process.pid})
+
+    def processes(self, *commands: str) -> Iterator[tuple[int, int]]:
+        """The ids of other processes of the service with one of these words in their commands, and of their parents."""
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has ended
-                pid, command = int(folder.name), (folder / "cmdline").read_bytes()
-                started = b"spawn_main" in command or b"forkserver" in command
-                if started and pid != self.process.pid == os.getpgid(pid):
-                    return pid
-        return None
+                pid, command = int(folder.name), (folder / "cmdline").read_text()
+                if any(word in command for word in commands) and pid != self.process.pid == os.getpgid(pid):
+                    yield pid, int((folder / "stat").read_text().rpartition(")")[2].split()[1])
 
     def kill_learner(self) -> None:
         """Returns once the next one has been started."""

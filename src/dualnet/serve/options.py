@@ -46,6 +46,7 @@ class Options:
     unlabelled_kept: int = option(2000, "number of unlabelled images to keep, the newest", at_least=0)
     most_snapshots: int = option(20, "maximum number of snapshots", at_least=0)
     save_seconds: float = option(30.0, "seconds between checkpoints", at_least=0)
+    replicas: int = option(0, "number of processes that predict; 0: the process of the HTTP server", at_least=0)
     # Limits
     most_bytes: int = option(20_000_000, "maximum size of a request body", at_least=1)
     most_images: int = option(50, "maximum number of images in a request", at_least=1)

@@ -17,6 +17,7 @@ from dualnet.serve.connection import MAX_ACCEPTED, MAX_QUEUED, Connection
 from dualnet.serve.guard import Guard
 from dualnet.serve.options import PRIVATE, Options
 from dualnet.serve.repair import check, repair
+from dualnet.serve.replicas import Replicas
 from dualnet.serve.service import Service
 
 STOP_SECONDS = 2  # for requests in progress
@@ -50,7 +51,11 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
             raise state_folder.failure(error, options) from error
         try:
             service.start()
-            app = Guard(make_app(service), options, token, service.metrics.requests)
+            app, start = make_app(service), lambda: None
+            if options.replicas:
+                app = replicas = Replicas(app, service)
+                start = replicas.start
+            app = Guard(app, options, token, service.metrics.requests)
             config = uvicorn.Config(
                 app, log_level="error", access_log=False, server_header=False, date_header=False, lifespan="off",
                 http=Connection, ws="none", backlog=MAX_ACCEPTED, headers=list(HEADERS.items()),
@@ -60,7 +65,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
                 logging.getLogger(logger).addFilter(once_a_minute())
             host = f"[{options.host}]" if ":" in options.host else options.host
             on_ready(f"http://{host}:{listener.getsockname()[1]}")
-            Server(config, service).run([listener])
+            Server(config, service, start).run([listener])
         finally:
             service.stop()
             state_folder.remove_unfinished(options)  # exports that were in progress
@@ -113,12 +118,13 @@ def once_a_minute() -> Callable[[logging.LogRecord], bool]:
 
 
 class Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, start: Callable[[], None]) -> None:
         super().__init__(config)
-        self.service = service
+        self.service, self.start = service, start
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
+        self.start()
         for listener in sockets or []:
             listener.listen(MAX_QUEUED)  # asyncio has set it to `backlog`, by which it means both limits
 

@@ -1,7 +1,7 @@
 """The model that serves predictions: a copy of what the learner predicts by, so that predictions never wait for it."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,8 @@ class ServingModel:
 
     def __init__(self, options: Options) -> None:
         """The saved model, without what only learning needs, and with the averaged weights as its weights."""
-        self.version, self.lock = "", threading.Lock()
+        self.status: Mapping[str, Any] = {"version": ""}
+        self.lock = threading.Lock()
         self.model = load(options.state / state_folder.MODEL, state_folder.device_of(options))
         self.write(publication(self.model))
         self.model.learner.ema, self.model.examples = None, Examples()
@@ -42,10 +43,18 @@ class ServingModel:
         if learner.closed_form is not None:
             learner.closed_form.is_solved = True
 
-    def update(self, status: dict[str, Any], content: bytes) -> None:
+    @property
+    def image_size(self) -> int:
+        return self.model.learner.spec.image_shape[1]
+
+    @property
+    def version(self) -> str:
+        return self.status["version"]
+
+    def update(self, status: Mapping[str, Any], content: bytes | memoryview) -> None:
         flat = torch.from_numpy(np.frombuffer(content, np.float32).copy())  # NumPy copies without holding the GIL
         with self.lock:
-            self.version, self.model.class_names = status["version"], status["classes"]
+            self.status, self.model.class_names = status, status["classes"]
             learner = self.model.learner
             while learner.spec.num_classes > len(self.model.class_names):
                 learner.remove_class(0)
@@ -53,16 +62,17 @@ class ServingModel:
                 learner.add_classes(missing)
             self.write(flat)
 
-    def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
-        """The version of the model, and a prediction for each image; without classes if there is nothing to tell apart.
+    def predict(self, images: Tensor, top: int) -> tuple[Mapping[str, Any], list[Prediction]]:
+        """The status of the publication, and a prediction for each image.
 
-        A closed-form head knows the classes that have images, and needs two of them.
+        They have no classes if there is nothing to tell apart: a closed-form head knows the classes that have images,
+        and needs two of them.
         """
         with self.lock:
             head = self.model.learner.closed_form
             if not self.model.class_names or (head is not None and (head.counts > 0).sum() < 2):
-                return self.version, [Prediction((), ())] * len(images)
-            return self.version, predict(self.model, images, top)
+                return self.status, [Prediction((), ())] * len(images)
+            return self.status, predict(self.model, images, top)
 
 
 def predict(model: Model, images: Tensor, top: int) -> list[Prediction]:
