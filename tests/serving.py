@@ -52,12 +52,15 @@ class Server:
 
     def __init__(self, state: Path, *words: object, as_program: bool = False) -> None:
         self.state = state
-        command = ["serve", "--state", state, "--port", 0, "--device", "cpu", *words]
+        self.start("serve", "--state", state, *words, as_program=as_program)
+
+    def start(self, *words: object, as_program: bool = False) -> None:
+        command = [words[0], "--port", 0, "--device", "cpu", *words[1:]]
         self.process = Program(*command) if as_program else CommandLine(*command, both=True)
         self.log, line = "", ""
-        while "http://" not in self.log and (line := self.process.output.readline()):
+        while "is ready" not in self.log and (line := self.process.output.readline()):
             self.log += line
-        self.port = int(line.split()[1].rpartition(":")[2]) if "http://" in self.log else 0
+        self.port = int(line.split()[1].rpartition(":")[2]) if "is ready" in self.log else 0
         self.token: str | None = None
 
     def __enter__(self) -> Self:
@@ -155,6 +158,14 @@ class Server:
 
     def learned(self) -> dict[str, Any]:
         return self.status_when(lambda status: status["waiting"] == 0)
+
+
+class Elsewhere(Server):
+    """`dualnet replica` on a free port."""
+
+    def __init__(self, source: Server, *words: object) -> None:
+        self.start("replica", "--from", f"http://127.0.0.1:{source.port}", *words)
+        self.token = source.token
 
 
 def form(fields: Mapping[str, str | list[str]], *images: bytes) -> tuple[bytes, str]:

@@ -157,6 +157,14 @@ def make_app(service: Service) -> FastAPI:
         service.call("pause", pause.paused)
         return service.status()["background"]
 
+    @app.get("/v1/model", response_class=Response, responses={200: {"content": {"application/octet-stream": {}}}})
+    def get_model(request: Request, frozen: str = "") -> Response:
+        """What predicts, in one file, for `dualnet replica`; without the frozen encoder if its digest is given."""
+        if request.headers.get("if-none-match") == (tag := service.tag_of_model()):
+            return Response(status_code=304, headers={"ETag": tag})
+        tag, content = service.packed_model(frozen)
+        return Response(content, media_type="application/octet-stream", headers={"ETag": tag})
+
     @app.get("/v1/events", response_class=StreamingResponse, responses={200: {"content": {"text/event-stream": {}}}})
     async def events(request: Request, after: Annotated[int, Query(ge=0, le=2**53)] = 0) -> StreamingResponse:
         """Server-sent events: `status` with what a publication has changed, and `notice`. Past events come first."""

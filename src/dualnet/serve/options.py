@@ -10,6 +10,8 @@ DEFAULT_IMAGE_SIZE = 64  # pixels, of a new model
 MIN_TOKEN = 16  # characters
 PRIVATE = 0o077  # the umask: other users can read nothing that is stored
 
+OF_REPLICA = ("host", "port", "token_file", "device", "most_bytes", "most_images", "most_requests", "client_seconds")
+
 
 def option(default: Any, text: str, at_least: float | None = None) -> Any:
     return dataclasses.field(default=default, metadata={"help": text, "at_least": at_least})

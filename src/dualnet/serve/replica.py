@@ -21,6 +21,7 @@ from torch import Tensor
 
 from dualnet.serve import state_folder
 from dualnet.serve.decoder import Decoders
+from dualnet.serve.errors import RequestError
 from dualnet.serve.guard import with_body
 from dualnet.serve.journal import Journal
 from dualnet.serve.options import PRIVATE, Options
@@ -38,29 +39,33 @@ class Replica:
     def __init__(
         self,
         options: Options,
-        make: Callable[[], ServingModel],
         names_of: Callable[[Mapping[str, Any]], Mapping[int, str]],
         on_predicted: Callable[[int, float], None] = lambda count, seconds: None,
     ) -> None:
-        self.options, self.make, self.names_of, self.on_predicted = options, make, names_of, on_predicted
+        self.options, self.names_of, self.on_predicted = options, names_of, on_predicted
         self.decoders = Decoders()
         self.model: ServingModel | None = None
         self.spare: ServingModel | None = None
 
     @property
     def image_size(self) -> int:
-        assert self.model is not None
-        return self.model.image_size
+        return self.ready().image_size
 
-    def publish(self, status: Mapping[str, Any], weights: bytes | memoryview) -> None:
-        spare = self.spare or self.make()
+    def ready(self) -> ServingModel:
+        if self.model is None:
+            raise RequestError(503, "there is no model yet; try again later", retry_after="5")
+        return self.model
+
+    def publish(self, make: Callable[[], ServingModel], status: Mapping[str, Any], weights: bytes | memoryview) -> None:
+        """`make` gives a model that can receive the weights, unless there are two already."""
+        spare = self.spare or make()
         spare.update(status, weights)
-        self.model, self.spare = spare, self.model or self.make()
+        self.model, self.spare = spare, self.model or make()
 
     def predict(self, images: Tensor, top: int) -> tuple[str, list[Prediction]]:
-        assert self.model is not None
+        model = self.ready()
         began = time.perf_counter()
-        answer = predict_named(self.model, images, top, self.names_of)
+        answer = predict_named(model, images, top, self.names_of)
         self.on_predicted(len(images), time.perf_counter() - began)
         return answer
 
@@ -75,7 +80,7 @@ def main(options: Options, link: socket.socket) -> None:
 
 
 def prepare() -> None:
-    torch.set_num_threads(1)
+    torch.set_num_threads(1)  # the other cores are for other processes
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors
 
 
@@ -90,7 +95,6 @@ async def answer_all(options: Options, link: socket.socket) -> None:
     journal = Journal(options.state / state_folder.JOURNAL, options)
     replica = Replica(
         options,
-        lambda: ServingModel(options),
         lambda _: journal.classes(),
         lambda count, seconds: tell("predicted", count, seconds),
     )
@@ -115,15 +119,19 @@ async def answer_all(options: Options, link: socket.socket) -> None:
 
 
 def read_published(replica: Replica, status: Mapping[str, Any], source: str | bytes, length: int) -> None:
-    """Of weights in shared memory, or in the message."""
+    """The weights are in shared memory, or in the message."""
+
+    def make() -> ServingModel:
+        return ServingModel(replica.options)
+
     if isinstance(source, bytes):
-        replica.publish(status, source)
+        replica.publish(make, status, source)
         return
     memory = SharedMemory(source)
     try:
         assert memory.buf is not None
         with memory.buf[:length] as weights:
-            replica.publish(status, weights)
+            replica.publish(make, status, weights)
     finally:
         memory.close()
 

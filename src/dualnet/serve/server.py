@@ -7,9 +7,9 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import torch
 import uvicorn
 from filelock import FileLock, Timeout
+from starlette.types import ASGIApp
 
 from dualnet.serve import state_folder
 from dualnet.serve.app import make_app
@@ -17,6 +17,7 @@ from dualnet.serve.connection import MAX_ACCEPTED, MAX_QUEUED, Connection
 from dualnet.serve.guard import Guard
 from dualnet.serve.options import PRIVATE, Options
 from dualnet.serve.repair import check, repair
+from dualnet.serve.replica import prepare
 from dualnet.serve.replicas import Replicas
 from dualnet.serve.service import Service
 
@@ -37,8 +38,7 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
     os.umask(PRIVATE)
     options.state.mkdir(parents=True, exist_ok=True)
     options.state.chmod(0o700)
-    torch.set_num_threads(1)  # the other cores are for the learner process
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs malformed forms, which are client errors
+    prepare()
     with locked_state(options), bound_socket(options) as listener:
         state_folder.warn_of_unused_model(options)
         state_folder.remove_unfinished(options)
@@ -56,19 +56,31 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
                 app = replicas = Replicas(app, service)
                 start = replicas.start
             app = Guard(app, options, token, service.metrics.requests)
-            config = uvicorn.Config(
-                app, log_level="error", access_log=False, server_header=False, date_header=False, lifespan="off",
-                http=Connection, ws="none", backlog=MAX_ACCEPTED, headers=list(HEADERS.items()),
-                timeout_keep_alive=options.client_seconds, timeout_graceful_shutdown=STOP_SECONDS,
-            )  # fmt: skip
-            for logger in ("asyncio", "uvicorn.error"):
-                logging.getLogger(logger).addFilter(once_a_minute())
-            host = f"[{options.host}]" if ":" in options.host else options.host
-            on_ready(f"http://{host}:{listener.getsockname()[1]}")
-            Server(config, service, start).run([listener])
+            run_server(app, options, listener, on_ready, start, service.end_events)
         finally:
             service.stop()
             state_folder.remove_unfinished(options)  # exports that were in progress
+
+
+def run_server(
+    app: ASGIApp,
+    options: Options,
+    listener: socket.socket,
+    on_ready: Callable[[str], None],
+    on_start: Callable[[], None] = lambda: None,
+    on_exit: Callable[[], None] = lambda: None,
+) -> None:
+    """Until SIGINT or SIGTERM. `on_start` is called in the event loop, `on_exit` at the signal."""
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, server_header=False, date_header=False, lifespan="off",
+        http=Connection, ws="none", backlog=MAX_ACCEPTED, headers=list(HEADERS.items()),
+        timeout_keep_alive=options.client_seconds, timeout_graceful_shutdown=STOP_SECONDS,
+    )  # fmt: skip
+    for logger in ("asyncio", "uvicorn.error"):
+        logging.getLogger(logger).addFilter(once_a_minute())
+    host = f"[{options.host}]" if ":" in options.host else options.host
+    on_ready(f"http://{host}:{listener.getsockname()[1]}")
+    Server(config, on_start, on_exit).run([listener])
 
 
 def verify(options: Options) -> str:
@@ -118,16 +130,16 @@ def once_a_minute() -> Callable[[logging.LogRecord], bool]:
 
 
 class Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service, start: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, on_start: Callable[[], None], on_exit: Callable[[], None]) -> None:
         super().__init__(config)
-        self.service, self.start = service, start
+        self.on_start, self.on_exit = on_start, on_exit
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self.start()
+        self.on_start()
         for listener in sockets or []:
             listener.listen(MAX_QUEUED)  # asyncio has set it to `backlog`, by which it means both limits
 
     def handle_exit(self, sig: int, frame: object) -> None:
-        self.service.stopping = True  # ends the event streams
+        self.on_exit()
         super().handle_exit(sig, frame)  # pyright: ignore[reportArgumentType]

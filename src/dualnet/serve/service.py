@@ -23,6 +23,7 @@ from dualnet.serve.journal import Event, Journal
 from dualnet.serve.metrics import Metrics
 from dualnet.serve.options import Options
 from dualnet.serve.prediction import predict_named
+from dualnet.serve.published_model import Source, tag_of
 from dualnet.serve.schema import Prediction
 from dualnet.serve.serving_model import ServingModel
 
@@ -59,7 +60,7 @@ class Service:
         self.tickets = itertools.count(1)
         # By ticket of a command in progress: its result; or, if it failed, HTTP status and message.
         self.replies: dict[int, tuple[Any, tuple[int, str] | None] | None] = {}
-        self.sending = threading.Lock()
+        self.sending, self.packing = threading.Lock(), threading.Lock()
         self.changed = threading.Condition()  # notified after every message from the learner
         self.notices: Counter[str] = Counter()  # by kind
         self.metrics = Metrics(lambda: (self.status(), self.notices))
@@ -71,6 +72,7 @@ class Service:
         self.on_weights: Callable[[Mapping[str, Any], bytes], None] = lambda status, weights: None  # for replicas
         self.num_replicas: Callable[[], int] = lambda: 0  # that have the newest weights
         self.decoders = Decoders()
+        self.source: Source | None = None  # of the models that replicas elsewhere follow
         self.stopping = False
         self.failure: ValueError | OSError | None = None  # during the start
         self.alive = False
@@ -231,6 +233,9 @@ class Service:
         if self.options.synchronous:
             self.wait_until_learned(position)
 
+    def end_events(self) -> None:
+        self.stopping = True  # ends the event streams
+
     def stop(self) -> None:
         """Let the learner save and end, or kill it if it does not: the journal has everything acknowledged."""
         self.stopping = True
@@ -243,6 +248,17 @@ class Service:
                 self.supervisor.join(STOP_SECONDS)
 
     # Queries
+
+    def tag_of_model(self) -> str:
+        return tag_of(self.published[0], self.journal.classes())
+
+    def packed_model(self, known: str) -> tuple[str, bytes]:
+        """The tag and the file of the published model, for a replica that knows frozen weights of this digest."""
+        assert self.model is not None
+        with self.packing:  # one at a time
+            self.source = self.source or Source(self.model.model)
+            (status, weights), names = self.published, self.journal.classes()
+            return tag_of(status, names), self.source.pack(status, weights, names, known)
 
     @property
     def image_size(self) -> int:

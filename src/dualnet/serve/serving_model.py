@@ -24,11 +24,14 @@ MAX_BATCH = 16  # images predicted together
 class ServingModel:
     """A model as of one publication."""
 
-    def __init__(self, options: Options) -> None:
-        """The saved model, without what only learning needs, and with the averaged weights as its weights."""
+    def __init__(self, options: Options, model: Model | None = None) -> None:
+        """Of this model, or the saved one: without what only learning needs, and with averaged weights as its weights.
+
+        Those of this one are changed.
+        """
         self.status: Mapping[str, Any] = {"version": ""}
         self.lock = threading.Lock()
-        self.model = load(options.state / state_folder.MODEL, state_folder.device_of(options))
+        self.model = model or load(options.state / state_folder.MODEL, state_folder.device_of(options))
         self.write(publication(self.model))
         self.model.learner.ema, self.model.examples = None, Examples()
         for memory in self.model.learner.memories:
@@ -82,11 +85,22 @@ def predict(model: Model, images: Tensor, top: int) -> list[Prediction]:
 
 def published_tensors(learner: Learner) -> Iterator[tuple[str, Tensor]]:
     """What predictions depend on and learning changes: neither a frozen encoder nor the sums of a closed-form head."""
-    frozen = [module for module in learner.modules() if isinstance(module, BaseEncoder) and module.frozen]
-    fixed = {id(value) for encoder in frozen for value in (*encoder.parameters(), *encoder.buffers())}
+    fixed = frozen_ids(learner)
     yield from ((name, value) for name, value in prediction_tensors(learner) if id(value) not in fixed)
     if (head := learner.closed_form) is not None:
         yield from ((name, getattr(head, name)) for name in FOR_PREDICTION)
+
+
+def frozen_tensors(learner: Learner) -> dict[str, Tensor]:
+    """What predictions depend on and learning does not change."""
+    fixed = frozen_ids(learner)
+    return {name: value for name, value in prediction_tensors(learner) if id(value) in fixed}
+
+
+def frozen_ids(learner: Learner) -> set[int]:
+    """Of the tensors of a frozen encoder."""
+    frozen = [module for module in learner.modules() if isinstance(module, BaseEncoder) and module.frozen]
+    return {id(value) for encoder in frozen for value in (*encoder.parameters(), *encoder.buffers())}
 
 
 @torch.no_grad()
