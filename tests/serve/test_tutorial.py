@@ -39,7 +39,7 @@ def page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[playwright
     monkeypatch.chdir(tmp_path)
     exec(blocks("python", (TUTORIALS / "photos.md").read_text())[0], {})
     with Server(tmp_path / "live") as server, playwright.sync_playwright() as driver:
-        assert blocks("text", PAGE)[0] in server.log
+        assert blocks("text", PAGE)[0].replace("8000", str(server.port)) in server.log
         browser = driver.chromium.launch(executable_path=CHROMIUM)
         page = browser.new_page(viewport={"width": 1100, "height": 440})
         page.set_default_timeout(1000 * START_SECONDS)
