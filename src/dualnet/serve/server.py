@@ -59,8 +59,8 @@ def serve(options: Options, on_ready: Callable[[str], None]) -> None:
             for logger in ("asyncio", "uvicorn.error"):
                 logging.getLogger(logger).addFilter(once_a_minute())
             host = f"[{options.host}]" if ":" in options.host else options.host
-            on_ready(f"http://{host}:{listener.getsockname()[1]}")
-            Server(config, service).run([listener])
+            address = f"http://{host}:{listener.getsockname()[1]}"
+            Server(config, service, lambda: on_ready(address)).run([listener])
         finally:
             service.stop()
             state_folder.remove_unfinished(options)  # exports that were in progress
@@ -113,14 +113,15 @@ def once_a_minute() -> Callable[[logging.LogRecord], bool]:
 
 
 class Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, service: Service) -> None:
+    def __init__(self, config: uvicorn.Config, service: Service, on_ready: Callable[[], None]) -> None:
         super().__init__(config)
-        self.service = service
+        self.service, self.on_ready = service, on_ready
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         for listener in sockets or []:
             listener.listen(MAX_QUEUED)  # asyncio has set it to `backlog`, by which it means both limits
+        self.on_ready()  # from now on a signal ends the service in order
 
     def handle_exit(self, sig: int, frame: object) -> None:
         self.service.stopping = True  # ends the event streams
