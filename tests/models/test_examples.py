@@ -45,17 +45,15 @@ def names_of(rows: list[int]) -> list[str]:
     return [NAMES[row % 3] for row in rows]
 
 
-def logits_of(model: Model, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
-    """Before the temperature, which is fitted at times; by class name."""
-    head = model.learner.closed_form
-    assert head is not None
-    values = head.discriminants(head.whitened(model.learner.features(pixels)))
-    values = values - values.mean(dim=1, keepdim=True)
-    return {name: values[:, number] for number, name in enumerate(model.class_names)}
+def outputs_of(model: Model, pixels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Probabilities by class name, and how far the novelty is above the threshold."""
+    probabilities, novelty = model.outputs(pixels)
+    by_name = {name: probabilities[:, number] for number, name in enumerate(model.class_names)}
+    return {**by_name, "": novelty - model.threshold(0.05)}
 
 
 def assert_same(model: Model, other: Model, pixels: torch.Tensor) -> None:
-    first, second = logits_of(model, pixels), logits_of(other, pixels)
+    first, second = outputs_of(model, pixels), outputs_of(other, pixels)
     assert first.keys() == second.keys()
     for name in first:
         torch.testing.assert_close(first[name], second[name], atol=1e-6, rtol=1e-6)
