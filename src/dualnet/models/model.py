@@ -470,6 +470,8 @@ def load_with_state(folder: Path, device: str, trust: bool | Collection[str]) ->
         is_only_model = "serve" not in state and not state["unfinished"]
         saved = {digest} if is_only_model else set()
         examples = read_examples(state.get("examples", {}), learner)
+        if "experiment" in state:
+            learner.calibrate()
         return Model(learner, names, held_out, examples, state.get("sessions", []), saved), state
     except READ_ERRORS as error:
         raise ValueError(describe_file_error(checkpoint.file_of(folder / CHECKPOINTS, step), error)) from error

@@ -1,5 +1,6 @@
 """The closed-form head: classifies by sums over the features of the labelled examples; no gradient is involved."""
 
+import math
 from bisect import bisect_left
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -194,7 +195,7 @@ class ClosedForm(nn.Module):
         several = self.counts[labels] > 1
         features, labels = features[several], labels[several]
         if len(labels) < 2:
-            self.temperature.fill_(1)
+            self.temperature.fill_(math.sqrt(len(self.scatter)))  # about that of two examples of each class
             self.novelties.fill_(UNKNOWN)
             return
         discriminants, novelties = self.leave_one_out(features, labels)
