@@ -136,10 +136,19 @@ def unmeasured(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in pairs if key not in ("seconds", "memory") or isinstance(value, str)}
 
 
+def listens_on(process: int) -> set[str]:
+    """The addresses on which a process and all below it listen."""
+    import psutil  # Ray's own
+
+    found, connections = {process, *dict(below(process))}, psutil.net_connections("inet")
+    return {one.laddr.ip for one in connections if one.status == "LISTEN" and one.pid in found}
+
+
 def test_a_cluster_that_loses_a_worker_and_a_node_leaves_what_local_processes_leave(expected, run_state) -> None:
     with cluster(2) as (process, address):
         table = CommandLine(*TABLE, "--on", f"ray={address}", "--out", "ray")
         wait_for(lambda: checkpoints("ray"), table)
+        assert {ip.removeprefix("::ffff:") for ip in listens_on(process.pid)} == {"127.0.0.1"}
         kill_worker(process.pid)
         seen = checkpoints("ray")
         wait_for(lambda: checkpoints("ray") - seen, table)
